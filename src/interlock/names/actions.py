@@ -59,7 +59,9 @@ Offered = Iterable[tuple[str, str]]  # the name as its server has it, and the se
 
 
 class Sightings:
-    """A record of which servers of this node offered a registered name, and when (REG-7.3-4). No address is stored."""
+    """A record of which servers of this node offered a registered name, and on which day (REG-7.3-4). It contains no
+    addresses of servers.
+    """
 
     def __init__(self, state: RegistryState, kv: KeyValue, clock: Clock) -> None:
         self._state = state
@@ -68,25 +70,31 @@ class Sightings:
         self._offered: Callable[[], Offered] = tuple
 
     def provide(self, offered: Callable[[], Offered]) -> None:
-        """Set the function that returns what the servers of this node offer now, once there is a catalog."""
+        """Set the function that returns the names that servers of this node offer. It is called when the catalog has
+        been created.
+        """
         self._offered = offered
 
     async def note(self) -> None:
-        """Record which servers offer a registered name now. Raises StoreError."""
+        """Record which servers offer a registered name now. Raise StoreError if the record cannot be written."""
         now, day = self._clock.wall(), msgspec.json.encode(self._state.today)
         for name, segment in sorted(set(self._offered())):
             if self._state.entry(name) is not None:
                 await self._kv.put(SEEN_BUCKET, f"{name} {segment}", day, now, ttl_s=SEEN_DAYS * _DAY_S)
 
     async def of(self, name: str) -> list[str]:
-        """Return the servers that recently offered a name, each with the day. Raises StoreError."""
+        """Return the servers that offered a name in the last 90 days, each with the most recent day. Raise StoreError
+        if the record cannot be read.
+        """
         await self.note()
         entries = await self._kv.entries(SEEN_BUCKET, self._clock.wall())
         own = [entry for entry in entries if entry.key.startswith(f"{name} ")]
         return [f"{entry.key.removeprefix(f'{name} ')} ({msgspec.json.decode(entry.value)})" for entry in own]
 
     def under(self, prefix: str) -> dict[str, str]:
-        """Return the names under a prefix that servers offer now, registered or not, with one server each."""
+        """Return the names under a prefix that servers of this node offer now, registered or not. The values are the
+        segments of the servers, one for each name.
+        """
         return {name: segment for name, segment in self._offered() if name.startswith(prefix)}
 
 
@@ -94,13 +102,18 @@ _LOOKED: Final = "an operator of the node has looked at it"
 
 
 class ControllerChanges:
-    """The changes that a change controller can make. All raise NotFound, Refused and StoreError."""
+    """The changes that a change controller can make to an entry.
+
+    All methods raise NotFound for an unknown name, Refused if the change is not allowed, and StoreError if it cannot be
+    stored.
+    """
 
     def __init__(self, state: RegistryState, sightings: Sightings) -> None:
         self._state = state
         self._sightings = sightings
 
     async def deprecate(self, actor: Actor, name: str, successor: str = "") -> RegistryEntry:
+        """Mark a name as deprecated. `successor` is the name that clients should use instead."""
         if successor and not is_name(successor):
             raise Refused("name_syntax", "the successor is no surface name")
         today = self._state.today
@@ -112,15 +125,15 @@ class ControllerChanges:
         )
 
     async def reinstate(self, actor: Actor, name: str) -> RegistryEntry:
-        """Make a deprecated name active again, which ends the period of deprecation."""
+        """Make a deprecated name active again. A later withdrawal needs a new period of deprecation."""
         return await self._move(
             actor, name, EntryMove.REINSTATE, lambda entry: replace(entry, deprecated_on=None, successor=None)
         )
 
     async def withdraw(self, actor: Actor, name: str) -> RegistryEntry:
-        """Withdraw a name after twelve months of deprecation, if it has no known implementation.
+        """Withdraw a name that has been deprecated for twelve months and has no known implementation.
 
-        No override shortens the period.
+        An admin's override does not shorten the period.
         """
         today = self._state.today
         seen = await self._sightings.of(name)
@@ -138,7 +151,9 @@ class ControllerChanges:
         return await self._move(actor, name, EntryMove.WITHDRAW, check)
 
     async def transfer(self, actor: Actor, name: str, to: str) -> RegistryEntry:
-        """Offer an entry to another controller, or accept the offer: both sides have to ask for the same transfer."""
+        """Offer an entry to another controller, or accept such an offer. The transfer takes place when both controllers
+        have requested it.
+        """
         state = self._state
 
         def decide(registry: NamesRegistry) -> RegistryChange[RegistryEntry]:
@@ -161,8 +176,8 @@ class ControllerChanges:
         return await state.change(decide)
 
     async def confirm_public(self, actor: Actor, name: str) -> RegistryEntry:
-        """Confirm, for the controller or as an operator of this node, that a name is still meant to be public
-        (REG-8.4-2).
+        """Confirm that a name is still meant to be public (REG-8.4-2). The controller or an operator of this node can
+        do that.
         """
         state = self._state
 
@@ -181,7 +196,9 @@ class ControllerChanges:
         return await state.change(decide)
 
     async def consent(self, actor: Actor, prefix: str, controller: str, until: str) -> PrefixConsent:
-        """Let another controller register names under a prefix, on behalf of its holder (REG-7.2-2)."""
+        """Allow another controller to register names under a prefix until a given day, on behalf of the prefix's holder
+        (REG-7.2-2).
+        """
         state = self._state
         if not is_day(until) or until < state.today:
             raise Refused("bad_date", "until is a day to come, as YYYY-MM-DD")
@@ -199,7 +216,7 @@ class ControllerChanges:
         return await state.change(decide)
 
     async def declare(self, actor: Actor, name: str, who: str) -> Implementation:
-        """Declare that somebody implements a surface. Everybody may do that."""
+        """Record that `who` implements a surface. Every client may declare that."""
         state, id = self._state, str(uuid.uuid4())
         if not who.strip() or len(who) > 200 or not who.isprintable():
             raise Refused("bad_implementation", "say who implements it, in 1 to 200 printable characters")
@@ -215,9 +232,7 @@ class ControllerChanges:
         return await state.change(decide)
 
     async def end_implementation(self, actor: Actor, name: str, who: str, evidence: str) -> Implementation:
-        """Record, with evidence, that an implementation has ended. It is never overridden without evidence
-        (REG-N-4).
-        """
+        """Record that an implementation has ended. This always needs evidence (REG-N-4)."""
         state = self._state
         if not evidence.strip() or len(evidence) > TEXT_CHARS_MAX:
             raise Refused("evidence_required", "say what shows that the implementation has ended")
@@ -239,7 +254,9 @@ class ControllerChanges:
     async def _move(
         self, actor: Actor, name: str, move: EntryMove, fill: Callable[[RegistryEntry], RegistryEntry]
     ) -> RegistryEntry:
-        """Change the status of an entry as the table of moves allows. `fill` sets the dates that belong to it."""
+        """Change the status of an entry if the table of moves allows it. `fill` returns the entry with the dates that
+        belong to the new status.
+        """
         state = self._state
 
         def decide(registry: NamesRegistry) -> RegistryChange[RegistryEntry]:
@@ -271,11 +288,11 @@ T = TypeVar("T")
 
 
 class _Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The body of an action. Members that the action does not know are refused."""
+    """Base class of the bodies of actions. Unknown members are refused."""
 
 
 class Amendment(_Body, frozen=True, kw_only=True):
-    """Changes of a specification. A member that is absent stays as it is."""
+    """The body of `amend`: changes of a specification. Members that are absent stay unchanged."""
 
     specification_reference: str | None = None
     authentication_scope: str | None = None
@@ -326,7 +343,7 @@ class DisputeClaim(_Body, frozen=True, kw_only=True):
 
 
 class NamesActions:
-    """The table of actions by name, and the limit on how many of them a client may perform."""
+    """The table of actions by name, with a limit on the number of actions of each client."""
 
     def __init__(self, state: RegistryState, requests: RequestService, changes: ControllerChanges) -> None:
         self._state = state
@@ -351,7 +368,9 @@ class NamesActions:
         }
 
     async def act(self, actor: Actor, action: str, subject: str, body: Raw) -> Result:
-        """Perform an action. Raises Refused, NotFound, StoreError."""
+        """Perform an action on a name or prefix (`subject`). Raise Refused or NotFound if it is not possible, and
+        StoreError if it cannot be stored.
+        """
         if action not in self._by_name:
             raise Refused("unknown_action", f"actions are {', '.join(self._by_name)}")
         shape, perform = self._by_name[action]
@@ -368,7 +387,9 @@ class NamesActions:
         return await (perform(actor, subject, decoded) if is_value else perform(actor, subject, *astuple(decoded)))
 
     def _count(self, actor: Actor) -> None:
-        """Limit how much a client can add to the log in a day, because the log only grows."""
+        """Raise Refused if a client has added too much to the log in one day. Records are never removed from
+        the log.
+        """
         if actor.is_operator:
             return
         today = self._state.today
@@ -385,7 +406,7 @@ class NamesActions:
         return await self._requests.file(actor, proposal)
 
     async def _amend(self, actor: Actor, name: str, change: Amendment) -> NameRequest:
-        """Complete an amendment with the current values of the entry, and file it."""
+        """Complete an amendment with the current values of the entry, and submit it as a request."""
         entry = own_entry(self._state.registry, name)
         current = entry.specification
         scope = change.authentication_scope or entry.authentication_scope
@@ -406,7 +427,7 @@ class NamesActions:
 
 
 def _decode_body(body: Raw, shape: type[T]) -> T:
-    """Decode the body of an action, which may be missing. Raises Refused."""
+    """Decode the body of an action. A missing body counts as empty. Raise Refused if the body is invalid."""
     try:
         return msgspec.json.decode(b"{}" if bytes(body) in (b"", b"null") else body, type=shape)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -418,7 +439,7 @@ def _either(new: Raw, old: Raw) -> Raw:
 
 
 def outcome_document(result: Result) -> dict[str, Any]:
-    """Return the outcome of an action in the form that every surface uses."""
+    """Return the outcome of an action in the form that the operator API, HTTP and MCP share."""
     if isinstance(result, NameRequest):
         shown = msgspec.to_builtins(replace(result, proposal=None))
         judged = {} if result.proposal is None else {"criteria": criteria_document(result.findings)}  # REG-5-2
@@ -443,7 +464,9 @@ def name_check(name: str, findings: tuple[CheckFinding, ...]) -> NameCheck:
 
 
 def name_verification(entry: RegistryEntry | None, name: str, tool: Mapping[str, Raw]) -> NameVerification:
-    """Compare the definition of a tool with the entry of its name. Raises Refused for schemas that are too large."""
+    """Compare the definition of a tool with the registered entry of its name. Raise Refused if the schemas are
+    unreadable or too large.
+    """
     if entry is None:
         word = absent_verdict(name).value
         return NameVerification(surface_name=name, verdict=word, is_verified=False, differences=(), notes=())

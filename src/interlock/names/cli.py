@@ -64,7 +64,7 @@ def _build_proposal(
     cross_vendor: bool,
     no_authentication_planned: bool,
 ) -> dict[str, Any]:
-    """Return the proposal of a request: the members of the file, overridden by the options."""
+    """Return the proposal of a request: the members in the file, which the command's options override."""
     return {
         **_json_object(from_),
         **_present(
@@ -84,7 +84,9 @@ def _build_proposal(
 
 
 def _json_object(path: Path | None) -> dict[str, Any]:
-    """Return the object in a JSON file, or an empty one without a file. Raises Refused, BadUsage."""
+    """Return the object in a JSON file, or an empty object if `path` is None. Raise Refused if the file cannot be read,
+    and BadUsage if it does not contain an object.
+    """
     import msgspec
 
     members = {} if path is None else msgspec.json.decode(_read_json(path))
@@ -94,12 +96,12 @@ def _json_object(path: Path | None) -> dict[str, Any]:
 
 
 def _present(**members: Any) -> dict[str, Any]:
-    """Return the options that were given."""
+    """Return the options that were set on the command line."""
     return {key: value for key, value in members.items() if value not in (None, False)}
 
 
 def _read_json(path: Path) -> Any:
-    """Return the content of a JSON file, without white space. Raises Refused."""
+    """Return the content of a JSON file, without white space. Raise Refused if the file cannot be read."""
     import msgspec
 
     try:
@@ -109,7 +111,7 @@ def _read_json(path: Path) -> Any:
 
 
 def _read_file(path: Path, bytes_max: int = FILE_BYTES_MAX) -> bytes:
-    """Read a file of limited size. Raises Refused."""
+    """Read a file of limited size. Raise Refused if it is unreadable or too large."""
     try:
         with path.open("rb") as file:
             data = file.read(bytes_max + 1)
@@ -121,7 +123,9 @@ def _read_file(path: Path, bytes_max: int = FILE_BYTES_MAX) -> bytes:
 
 
 def _open_stored_names(invocation: Invocation, remote_message: str) -> "StoredNames":
-    """Open the stored registry of this machine. Raises BadUsage with the message if another machine is meant."""
+    """Open the stored registry of this machine. Raise BadUsage with `remote_message` if the command is about another
+    machine.
+    """
     from interlock.cli.client.offline_names import StoredNames
 
     if invocation.remote_url is not None:
@@ -130,7 +134,7 @@ def _open_stored_names(invocation: Invocation, remote_message: str) -> "StoredNa
 
 
 def _let_node_read(invocation: Invocation) -> None:
-    """Make a running node read what was stored: it catches up with its log whenever it is asked something."""
+    """Make a running node read what was stored. The node reads its log whenever it gets a request."""
     import contextlib
 
     from interlock.names.api import LIST_PREFIXES
@@ -140,7 +144,9 @@ def _let_node_read(invocation: Invocation) -> None:
 
 
 def _end_json(invocation: Invocation, code: int) -> None:
-    """Exit after JSON output: the output is complete, and only the exit code tells of the failure."""
+    """Exit with this code if the output is JSON. The output is then complete, and the exit code alone reports a
+    failure.
+    """
     if invocation.out.as_json:
         raise typer.Exit(code)
 
@@ -565,7 +571,7 @@ def sign(
 
 
 def _act(invocation: Invocation, action: "NamesAction", subject: str, body: dict[str, Any], override: str) -> None:
-    """Perform an action at the node, print its outcome, and exit with 3 while an expert has to decide."""
+    """Perform an action at the node and print its outcome. Exit with 3 if an expert still has to decide."""
     from interlock.names.api import ACT
 
     wanted = {"action": action, "subject": subject, "body": body, "override": override}

@@ -33,7 +33,7 @@ REDIRECTS_MAX: Final = 3  # REG-5-4
 
 
 class DocumentFetcher:
-    """A client that fetches documents: only https, only from public addresses, without credentials."""
+    """A client that fetches documents. It uses only https and public addresses, and sends no credentials."""
 
     def __init__(self, clock: Clock, within: Scope = Scope.PUBLIC) -> None:
         self._clock = clock
@@ -43,6 +43,7 @@ class DocumentFetcher:
         await self._fetcher.close()
 
     async def fetch(self, reference: str) -> Retrieval:
+        """Fetch the document of a specification reference. Failures are part of the result and not raised."""
         url = read_reference(reference).url
         if url is not None:
             return await self.fetch_at(url)
@@ -50,6 +51,7 @@ class DocumentFetcher:
         return Retrieval(outcome="failed", at=at, detail="the reference leads to no document that can be fetched")
 
     async def fetch_at(self, url: str) -> Retrieval:
+        """Fetch the document at a URL. Failures are part of the result and not raised."""
         at = rfc3339(self._clock.wall())
         try:
             body = await self._follow(url)
@@ -78,7 +80,7 @@ AT_ONCE_MAX: Final = 50  # documents that one hourly look fetches; the others wa
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """The last look at a document, and which change of it was already noted."""
+    """The result of the last weekly check of a document, and the last change that was noted."""
 
     day: str
     failures: int = 0
@@ -86,7 +88,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DocumentWatch:
-    """The weekly check whether documents changed or disappeared."""
+    """A weekly check whether the documents of entries have changed or disappeared."""
 
     def __init__(self, state: RegistryState, fetch: Fetch, kv: KeyValue, clock: Clock) -> None:
         self._state = state
@@ -95,7 +97,9 @@ class DocumentWatch:
         self._clock = clock
 
     async def look(self) -> None:
-        """Fetch the documents that are due. Raises Refused, StoreError."""
+        """Fetch the documents whose check is due. Raise Refused if the registry cannot be used, or StoreError
+        if the store fails.
+        """
         state = self._state
         stored = await self._kv.entries(DOCUMENTS_BUCKET, self._clock.wall())
         seen_by_name = {each.key: msgspec.json.decode(each.value, type=Seen) for each in stored}
@@ -112,7 +116,7 @@ class DocumentWatch:
             await self._look_at(entry, seen)
 
     async def _look_at(self, entry: RegistryEntry, seen: Seen) -> None:
-        """Fetch a document, and note once that it changed or can no longer be fetched."""
+        """Fetch a document. If it has changed or can no longer be fetched, note that once in the log."""
         retrieval = await self._fetch(entry.specification_reference)
         if retrieval.outcome == "skipped_offline":
             return
@@ -140,7 +144,7 @@ FOLDER: Final = "names-documents"
 
 
 class DocumentCopies:
-    """Copies of documents, each in a file named by its digest. The registry's log says to which request a copy
+    """Copies of documents, each in a file named by its digest. The log of the registry says to which request a copy
     belongs.
     """
 
@@ -149,9 +153,10 @@ class DocumentCopies:
         self._folder = data / FOLDER
 
     async def attach(self, by: str, subject: str, document: bytes) -> tuple[NameRequest, Path]:
-        """Store a copy for the request `subject`, or for the open request of the name `subject`.
+        """Store a copy of a document for a request. `subject` is the id of the request, or a name with an open request.
 
-        Return the changed request and the path of the copy. Raises NotFound, Refused, StoreError.
+        Return the changed request and the path of the copy. Raise NotFound if there is no such request, Refused if it
+        needs no copy, and StoreError if it cannot be stored.
         """
         if not 0 < len(document) <= DOCUMENT_BYTES_MAX:
             raise Refused("bad_document", f"a document has 1 to {DOCUMENT_BYTES_MAX} bytes")
@@ -184,7 +189,9 @@ _CODES: Final = ("skipped_offline", "copy_attached")  # findings about a documen
 
 
 def _waiting(registry: NamesRegistry, subject: str) -> NameRequest:
-    """Return the open request to which a copy can be attached. Raises NotFound, Refused."""
+    """Return the open request to which a copy can be attached. Raise NotFound if there is none, and Refused if it needs
+    no copy.
+    """
     requests = [each for each in registry.open_requests() if subject in (each.id, each.id[:8], each.subject)]
     if len(requests) != 1:
         raise NotFound("request", subject, [each.subject for each in registry.open_requests()])

@@ -58,14 +58,14 @@ Send = Callable[[MutableMapping[str, Any]], Coroutine[Any, Any, None]]
 
 
 class Document(msgspec.Struct, frozen=True):
-    """A body to be read, with the media type."""
+    """A document to be sent to a client, with its media type."""
 
     body: bytes
     media_type: str = "application/json"
 
 
 class NamesEndpoint:
-    """The ASGI application of the registry."""
+    """The HTTP endpoint of the registry, as an ASGI application."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class NamesEndpoint:
         parts: NameParts,
         registry_id: str,
     ) -> None:
-        """Create the endpoint. `registry_id` is the audience of statements for this registry."""
+        """Create the endpoint. `registry_id` is the audience that signed statements for this registry must name."""
         self._current = current
         self._tokens = tokens
         self._refusals = refusals
@@ -110,7 +110,7 @@ class NamesEndpoint:
     # Reading
 
     async def _answer_reading(self, scope: Scope, send: Send, parts: list[str]) -> None:
-        """Answer GET and HEAD, with an ETag so that a client need not fetch an unchanged document again."""
+        """Answer GET and HEAD. The response has an ETag, so that clients need not fetch an unchanged document again."""
         who = await self._admit(scope, is_read=True)
         if isinstance(who, HttpRefusal):
             await self._refuse(scope, send, who)
@@ -128,7 +128,7 @@ class NamesEndpoint:
         await _say(send, 200, document.body, headers, is_head=scope["method"] == "HEAD")
 
     def _document(self, parts: list[str]) -> Document:
-        """Return the document at a path. Raises NotFound."""
+        """Return the document at a path. Raise NotFound if the path has none."""
         registry, today = self._state.registry, self._state.today
         match parts:
             case ["assignments", folder, file] if folder == GROUP:
@@ -160,7 +160,9 @@ class NamesEndpoint:
     # Changing
 
     async def _answer_action(self, scope: Scope, receive: Receive, send: Send, parts: list[str]) -> None:
-        """Answer POST: perform an action for the signer of a statement, or for a client that is a principal."""
+        """Answer POST: perform an action for the controller that signed the statement, or for the client that
+        sent it.
+        """
         who = await self._admit(scope, is_read=False)
         if isinstance(who, HttpRefusal):
             await self._refuse(scope, send, who)
@@ -192,7 +194,7 @@ class NamesEndpoint:
             raise Refused(bad.code, str(bad)) from None
 
     def _action(self, parts: list[str], actor: Actor, body: bytes) -> tuple[str, str]:
-        """Return the action that a path stands for, and the name, prefix or request that it is about."""
+        """Return the action that a path names, and the name, prefix or request that the action is about."""
         match parts:
             case ["registry", "requests"]:
                 raw = actor.statement.body if actor.statement is not None else body
@@ -212,7 +214,9 @@ class NamesEndpoint:
     # Who asks
 
     async def _admit(self, scope: Scope, *, is_read: bool) -> Principal | HttpRefusal:
-        """Return who asks, or the refusal. Reading is open to everybody if `registry.public_read` is set."""
+        """Return the client that sends a request, or the refusal. Everybody may read if `registry.public_read`
+        is set.
+        """
         head = Head(scope["method"].encode(), scope["path"].encode(), list(scope["headers"]), False, True)
         stranger = self._inspector.stranger(head)
         if stranger is not None:
@@ -226,7 +230,7 @@ class NamesEndpoint:
         return principal
 
     async def _client(self, scope: Scope, head: Head) -> Principal | HttpRefusal:
-        """Return the client by its token, or the local user, or the refusal."""
+        """Return the client that the token identifies, or the local user. Return the refusal if there is neither."""
         peer = address_of(scope["client"][0] if scope["client"] else None)
         credential = head.credential
         if credential is None:
@@ -257,7 +261,7 @@ class NamesEndpoint:
 
 
 class _NamedBody(msgspec.Struct, frozen=True):
-    """The member of a request that says which name it is for."""
+    """The member of a request body that contains the name."""
 
     surface_name: str
 
@@ -277,7 +281,7 @@ def _json(value: object) -> Document:
 
 
 async def _read(receive: Receive, most: int) -> bytes | None:
-    """Read a request body, or return None if it is longer than `most`."""
+    """Read a request body, or return None if it is longer than `most` bytes."""
     body = bytearray()
     is_short = True
     while True:

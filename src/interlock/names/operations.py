@@ -67,7 +67,7 @@ PAGE: Final = 10_000  # records that are read at a time
 
 
 class _AuditedCall(msgspec.Struct, frozen=True):
-    """The members of an audit record that tell whether it is of an admitted call of a tool."""
+    """The members of an audit record that show whether it is about an admitted call of a tool."""
 
     method: str = ""
     tool: str | None = None
@@ -78,7 +78,9 @@ _decode_record = msgspec.json.Decoder(_AuditedCall).decode
 
 
 class AdmittedCalls:
-    """Number of calls of each tool, counted in the audit log. Each count reads only the new records."""
+    """A counter of the calls of each tool, based on the audit log. Each count reads only the records since the previous
+    one.
+    """
 
     def __init__(self, audit: AuditReader, recorder: Recorder) -> None:
         self._audit = audit
@@ -87,7 +89,9 @@ class AdmittedCalls:
         self._read = 0
 
     async def counts(self) -> Mapping[str, int]:
-        """Return how often each tool was called, by its qualified name. Raises StoreError."""
+        """Return the number of admitted calls of each tool, by its qualified name. Raise StoreError if the audit log
+        cannot be read.
+        """
         await self._recorder.flush()
         self._read = max(self._read, await self._audit.last() - RECORDS_MAX)
         while page := await self._audit.read(self._read, PAGE):
@@ -99,17 +103,19 @@ class AdmittedCalls:
 
 
 class SurfaceOperations:
-    """Operations on tools that have registered names."""
+    """Operations on the listed tools whose names are registered."""
 
     def __init__(self, catalog: Catalog, pins: SurfacePins, ruled: AsyncFeed[str]) -> None:
-        """Publish to `ruled` the segments whose tools must be listed again."""
+        """Create the operations. They publish to `ruled` the segments whose tools must be listed again."""
         self._catalog = catalog
         self._pins = pins
         self._ruled = ruled
 
     @handles(REPIN)
     async def repin(self, body: PinName) -> PinnedTools:
-        """Pin the tools of a surface name, or one tool, to what they offer now. Raises NotFound, StoreError."""
+        """Pin the current definitions of all tools of a surface name, or of a single tool; or remove these pins. Raise
+        NotFound if there is no such tool, and StoreError if the pins cannot be stored.
+        """
         name = body.name
         routes = {
             route.qualified: route for route in self._routes() if name in (route.qualified, route.original, route.local)
@@ -130,7 +136,7 @@ class SurfaceOperations:
         return PinnedTools(tools=tuple(sorted(pinned, key=lambda tool: tool.tool)))
 
     def offers(self) -> dict[str, list[tuple[str, str]]]:
-        """Return segments and qualified names of tools, by the name that their servers give them."""
+        """Return the listed tools by the name that their servers use: pairs of segment and qualified name."""
         offers: dict[str, list[tuple[str, str]]] = {}
         for route in self._routes():
             offers.setdefault(route.original, []).append((route.link.segment, route.qualified))
@@ -161,7 +167,9 @@ class NameOperations:
         search: str | None = None,
         limit: int | None = None,
     ) -> Names:
-        """Return the entries that match. `search` looks in name, controller and reference. Raise StoreError."""
+        """Return the entries that match all filters. `search` is looked for in name, controller and reference. Raise
+        StoreError if the log cannot be read.
+        """
         await self._refresh()
         registry, today = self._state.registry, self._state.today
         entries = [
@@ -193,7 +201,9 @@ class NameOperations:
 
     @handles(SHOW_NAME)
     async def show(self, name: str, *, with_log: bool) -> NameDetails:
-        """Return everything about a name. Raise NotFound if the name never existed, and StoreError."""
+        """Return everything about a name. Raise NotFound if the name never existed, and StoreError if the log cannot be
+        read.
+        """
         await self._refresh()
         registry = self._state.registry
         entry = registry.entry(name)
@@ -213,7 +223,7 @@ class NameOperations:
 
     @handles(CHECK_NAME)
     async def check(self, body: CheckName) -> NameCheck:
-        """Run the machine checks of a request. Raises Refused."""
+        """Run the machine checks of a request without filing it. Raise Refused if the registry cannot be used."""
         try:
             proposal = msgspec.json.decode(body.proposal, type=NameProposal)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -225,7 +235,9 @@ class NameOperations:
 
     @handles(VERIFY_NAME)
     async def verify(self, body: VerifyName) -> NameVerification:
-        """Compare a definition with the specification of its name. Raises Refused."""
+        """Compare a tool's definition with the registered specification of its name. Raise Refused if the definition
+        cannot be compared.
+        """
         tool = decode_object(body.definition)
         if tool is None:
             raise Refused("invalid_body", "a tool's definition is a JSON object")
@@ -234,7 +246,9 @@ class NameOperations:
 
     @handles(ACT)
     async def act(self, body: ActOnName, by: str) -> NameOutcome:
-        """Request a name or act on one. Raises Refused, NotFound, StoreError."""
+        """Perform an action on a name, for example request it. Raise Refused or NotFound if it is not possible, and
+        StoreError if it cannot be stored.
+        """
         actor = Actor(principal=by, override=body.override.strip(), is_operator=True)
         argument = body.body if isinstance(body.body, Raw) else Raw(b"{}")
         result = await self._actions.act(actor, body.action, body.subject, argument)
@@ -257,13 +271,15 @@ class NameOperations:
 
     @handles(PUBLISH)
     async def publish(self, form: Form) -> File:
-        """Return the published registry."""
+        """Return the registry in one of its published forms, as a file."""
         await self._refresh()
         return File(self._publisher.published(form), MEDIA_TYPES[form])
 
     @handles(TRUST)
     async def trust(self, body: TrustSource, by: str) -> Names:
-        """Set whether the entries of an imported registry are enforced. Raises NotFound, Refused, StoreError."""
+        """Set whether the entries of an imported registry are enforced. Raise NotFound if there is no such registry,
+        Refused if it cannot be changed, and StoreError if the change cannot be stored.
+        """
         await self._publisher.trust(by, body.source, is_trusted=body.trusted)
         return await self.list_all()
 
@@ -274,7 +290,7 @@ class NameOperations:
     def _summary(
         self, entry: RegistryEntry, today: str, offers: Sequence[tuple[str, str]], calls: Mapping[str, int] | None
     ) -> NameSummary:
-        """Summarize an entry. `offers` are the segments of its servers with the qualified names of its tools."""
+        """Return the summary of an entry. `offers` are pairs of a server's segment and a tool's qualified name."""
         return NameSummary(
             surface_name=entry.surface_name,
             specification_reference=entry.specification_reference,
@@ -298,7 +314,7 @@ def _raw(value: object) -> Raw:
 
 
 def _find_pin(route: Route) -> Pin | None:
-    """Return what a tool offers now, or None if its schemas cannot be read."""
+    """Return a pin with the schemas that a tool has now, or None if its schemas cannot be read."""
     argument, returned = route.item.get("inputSchema", ANY), route.item.get("outputSchema")
     try:
         digest = SchemaPair(argument, returned).digest

@@ -16,7 +16,7 @@ from interlock.store.ports import Change
 
 
 class RegistryParts(CapabilityParts):
-    """The part of the node that serves the registry: endpoint, tools, operations, and checks of listed tools."""
+    """The parts of the node that serve the registry: endpoint, tools, operations, and checks of listed tools."""
 
     def __init__(self, node: NodeParts) -> None:
         stores, approvals, calls = node.stores, node.approvals, node.calls

@@ -21,16 +21,18 @@ SOURCE_CHARS_MAX: Final = 500
 
 
 class Publisher:
-    """The publication of the registry in all forms, and the import of other registries."""
+    """The publisher of the registry, which also imports other registries."""
 
     def __init__(self, state: RegistryState, experts: Callable[[], tuple[str, ...]]) -> None:
-        """Create the publisher. `experts` returns the names of those who decide on requests, which are published."""
+        """Create the publisher. `experts` returns the names of the people who decide on requests. The names are
+        published.
+        """
         self._state = state
         self._experts = experts
         self._published: dict[Form, tuple[tuple[str, ...], bytes]] = {}
 
     def published(self, form: Form) -> bytes:
-        """Return the bytes of a form, computed again only after a change."""
+        """Return the registry in a published form. It is computed again only after a change."""
         experts = self._experts()
         key = (self._state.version, self._state.today, *experts)
         cached = self._published.get(form)
@@ -45,10 +47,11 @@ class Publisher:
     async def import_(
         self, by: str, data: bytes, source: str, *, is_trusted: bool, pin: str = ""
     ) -> tuple[int, SourceRegistry]:
-        """Import the entries of another registry, read-only; they replace earlier entries of the same source.
+        """Import the entries of another registry. They are read-only and replace earlier entries of the same source.
 
-        `is_trusted`: mismatches with them may be enforced. `pin`: the digest that the document must have. Return how
-        many entries there are, and the source. Raises Refused, StoreError.
+        `is_trusted` says whether tools that differ from these entries may be refused. `pin` is the digest that the
+        document must have, or empty. Return the number of entries, and the source. Raise Refused if the document is not
+        accepted, and StoreError if the entries cannot be stored.
         """
         digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
         if pin and pin != digest:
@@ -85,7 +88,7 @@ class Publisher:
         return len(entries), await state.change(decide)
 
     async def trust(self, by: str, source: str, *, is_trusted: bool) -> SourceRegistry:
-        """Start or stop enforcing what an imported registry says (REG-N-5)."""
+        """Set whether the entries of an imported registry are enforced (REG-N-5)."""
         state = self._state
 
         def decide(registry: NamesRegistry) -> RegistryChange[SourceRegistry]:
@@ -102,6 +105,6 @@ class Publisher:
 
 
 def _is_taken(registry: NamesRegistry, entry: RegistryEntry, source: str) -> bool:
-    """Return whether a name has another entry, registered here or imported from another source."""
+    """Return whether a name already has an entry that is registered here or was imported from another source."""
     standing = registry.entries.get(entry.surface_name)
     return standing is not None and standing.source != source and standing != replace(entry, source="")

@@ -16,7 +16,9 @@ from interlock.store.ports import KeyValue, NamesLog
 
 
 class NameParts(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of the registry that need no namespace. Those that need it are built later (`parts.py`)."""
+    """The parts of the registry that do not need the catalog of tools. The other parts are created later
+    (`parts.py`).
+    """
 
     state: RegistryState
     requests: RequestService
@@ -32,7 +34,7 @@ class NameParts(msgspec.Struct, frozen=True, kw_only=True):
 def make_name_parts(
     names_log: NamesLog, kv: KeyValue, inbox: Inbox, anchors: Anchors, recorder: Recorder, clock: Clock
 ) -> NameParts:
-    """Build the parts of the registry in the order in which they need each other."""
+    """Create the parts of the registry. `parts.py` adds those that need the catalog."""
     state = RegistryState(names_log, recorder, clock)
     documents = DocumentFetcher(clock)
     sightings = Sightings(state, kv, clock)

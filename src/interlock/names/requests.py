@@ -86,16 +86,20 @@ _PARTY: Final = "a party to the request does not decide it; another expert has t
 
 
 class RequestDecisions:
-    """The decisions of experts on requests."""
+    """The rules for decisions of experts on requests, and their execution."""
 
     def __init__(self, state: RegistryState, inbox: Inbox, experts: Callable[[str], tuple[str, ...]]) -> None:
-        """Create the decisions. `experts` returns those whose proof decides on a tool, here on `names.SUBJECT`."""
+        """Create the decisions. `experts` returns the people who may decide on a subject, which is written
+        `names.SUBJECT`.
+        """
         self._state = state
         self._inbox = inbox
         self._experts = experts
 
     def find_refusal(self, approval: Approval, decision: Decision, key: str | None) -> Refusal | None:
-        """Return why this decision may not be made, or None. `key`: the thumbprint of the key that proved it."""
+        """Return why an expert's decision is not acceptable, or None if it is. `key` is the thumbprint of the key that
+        proved the decision.
+        """
         request = self._state.registry.requests.get(approval.target or "")
         if request is None:
             return Refusal(INVALID_PARAMS, "unknown_request", {"detail": "the registry has no such request"})
@@ -116,7 +120,7 @@ class RequestDecisions:
         return None
 
     async def settle(self, approval: Approval) -> Approval | Refusal:
-        """Carry out a decision. If that is impossible, the outcome of the approval says why."""
+        """Carry out a decision. If that is impossible, the outcome of the returned approval says why."""
         decision = approval.decision
         if decision is None or approval.status not in (Status.APPROVED, Status.DENIED):
             return approval
@@ -141,7 +145,9 @@ class RequestDecisions:
     def _refuse(
         self, registry: NamesRegistry, approval: Approval, decision: Decision, failure: str = ""
     ) -> RegistryChange[None]:
-        """Return or reject a request, as an expert decided; or reject it because accepting it failed (`failure`)."""
+        """Return or reject a request, as the expert decided. If `failure` is set, accepting the request failed, and it
+        is rejected.
+        """
         request = found_request(registry, approval.target or "")
         if request.state is not RequestState.IN_REVIEW:
             return RegistryChange((), None)
@@ -159,7 +165,7 @@ class RequestDecisions:
         return RegistryChange((step,), None)
 
     def _accept(self, registry: NamesRegistry, approval: Approval, decision: Decision) -> RegistryChange[None]:
-        """Carry out what a request asks for. Raises Refused if that is no longer possible."""
+        """Make the change that a request asks for. Raise Refused if it is no longer possible."""
         state = self._state
         request = found_request(registry, approval.target or "")
         if request.state is RequestState.ACCEPTED:  # carried out before the node stopped
@@ -214,7 +220,7 @@ class RequestDecisions:
         return RegistryChange((replace(step, entry=entry, controller=controller),), None)
 
     def _is_party(self, request: NameRequest, decision: Decision, key: str | None) -> bool:
-        """Return whether the person who decides filed the request or acts for its controller."""
+        """Return whether the deciding person filed the request or acts for its controller."""
         who = decision.proof.anchor if decision.proof is not None else None
         controller = self._state.registry.controller(request.controller)
         people = {principal.partition(":")[2] for principal in (request.filed_by, *controller.principals)}
@@ -230,7 +236,7 @@ class RequestDecisions:
 
 
 def found_request(registry: NamesRegistry, id: str) -> NameRequest:
-    """Return a request by its id. Raises NotFound."""
+    """Return the request with this id. Raise NotFound if there is none."""
     request = registry.requests.get(id)
     if request is None:
         raise NotFound("request", id)
@@ -238,7 +244,7 @@ def found_request(registry: NamesRegistry, id: str) -> NameRequest:
 
 
 def moved_request(request: NameRequest, move: RequestMove, day: str, by: str, reason: str = "") -> NameRequest:
-    """Return a request in its next state. Raises Refused for a change that the table does not have."""
+    """Return a request in its next state. Raise Refused if `REQUEST_MOVES` does not contain the move."""
     after = REQUEST_MOVES.get((request.state, move))
     if after is None:
         raise Refused("illegal_transition", f"a request that is {request.state.value} does not {move.value}")
@@ -250,7 +256,7 @@ def _decided_by(decision: Decision) -> str:
 
 
 def _thumbprints(keys: tuple[str, ...]) -> set[str | None]:
-    """Return the thumbprints of the keys that can be read."""
+    """Return the thumbprints of keys. Unreadable keys are skipped."""
     thumbprints: set[str | None] = set()
     for text in filter(None, keys):
         try:
@@ -266,7 +272,7 @@ Fetch = Callable[[str], Awaitable[Retrieval]]
 
 
 class RequestService:
-    """The service that files requests and brings them before an expert."""
+    """The service that files requests and submits them to an expert."""
 
     def __init__(
         self,
@@ -276,8 +282,8 @@ class RequestService:
         decisions: RequestDecisions,
         observed: Callable[[str], Mapping[str, str]] = lambda _: {},
     ) -> None:
-        """Create the service. `observed` returns the names under a prefix that servers here offer, with one server
-        each.
+        """Create the service. `observed` returns the names under a prefix that servers of this node offer, with one
+        server for each name.
         """
         self._state = state
         self._inbox = inbox
@@ -286,7 +292,9 @@ class RequestService:
         self._observed = observed
 
     async def open(self) -> None:
-        """Resume requests that were filed but are not in the inbox yet, and decisions that were not carried out."""
+        """Continue after a restart: submit filed requests that are not in the inbox yet, and carry out decisions that
+        were not carried out.
+        """
         for approval in self._inbox.listed((Status.APPROVED,), Kind.REQUEST):
             if approval.source is Source.NAMES:
                 await self._decisions.settle(approval)
@@ -295,14 +303,14 @@ class RequestService:
         await self.look()
 
     def check(self, proposal: NameProposal) -> tuple[CheckFinding, ...]:
-        """Run the machine checks without filing or fetching anything."""
+        """Run the machine checks on a proposal, without filing it and without fetching its document."""
         return judge_proposal(proposal, self._state.registry, self._state.today, None)
 
     async def file(self, actor: Actor, proposal: NameProposal, *, amends: RegistryEntry | None = None) -> NameRequest:
         """Submit a request for a name, or for a new revision of the entry `amends`.
 
-        A compatible revision takes effect at once; everything else needs an expert. Raises Refused if no expert could
-        accept the request, and StoreError.
+        A compatible revision takes effect at once; any other request needs an expert. Raise Refused if no expert could
+        accept the request, and StoreError if it cannot be stored.
         """
         kind: RequestKind = "request" if amends is None else "amendment"
         state, id = self._state, str(uuid.uuid4())
@@ -361,7 +369,7 @@ class RequestService:
     def _check_filing(
         self, registry: NamesRegistry, actor: Actor, proposal: NameProposal, amends: RegistryEntry | None
     ) -> None:
-        """Raise Refused unless the actor may file this proposal for its controller."""
+        """Raise Refused if the actor may not file this proposal for its controller."""
         controller = registry.controller(proposal.change_controller)
         if amends is not None:
             if proposal.change_controller != amends.change_controller:
@@ -376,7 +384,7 @@ class RequestService:
             raise NotFound("request", proposal.previous)
 
     async def dispute(self, actor: Actor, prefix: str, controller: str, evidence: tuple[Evidence, ...]) -> NameRequest:
-        """Submit a claim on a prefix that another controller holds, with documented first use (REG-7.2-3)."""
+        """Submit a claim on a prefix that another controller holds, with evidence of an earlier use (REG-7.2-3)."""
         state, id = self._state, str(uuid.uuid4())
         if not evidence or len(evidence) > EVIDENCE_MAX:
             # REG-7.2-3
@@ -405,7 +413,9 @@ class RequestService:
         return await self._bring(await state.change(decide))
 
     async def cancel(self, actor: Actor, id: str) -> NameRequest:
-        """Cancel a request, for the one who filed it or the controller. Raises Refused, NotFound and StoreError."""
+        """Cancel a request. The actor must have filed it or act for its controller. Raise NotFound if there is no such
+        request, Refused if it cannot be cancelled, and StoreError if the change cannot be stored.
+        """
         state = self._state
 
         def decide(registry: NamesRegistry) -> RegistryChange[NameRequest]:
@@ -424,18 +434,18 @@ class RequestService:
         return request
 
     def find_approval_id(self, request: NameRequest) -> str | None:
-        """Return the id of the approval that waits for an expert because of the request, or None."""
+        """Return the id of the open approval that belongs to a request, or None if no expert has to decide on it."""
         approval = self._inbox.find(request.filed_by, request_digest(request))
         return approval.id if approval is not None and approval.status is Status.PENDING else None
 
     def remind(self, name: str) -> None:
-        """Notify operators again of the waiting review of a name."""
+        """Notify operators again that the review of a name is waiting."""
         for request in self._state.registry.open_requests():
             if request.kind == "review" and request.subject == name and (id := self.find_approval_id(request)):
                 self._inbox.remind(id)
 
     async def look(self) -> None:
-        """Start the reviews of provisional entries that are due soon (REG-5-13). Called repeatedly."""
+        """Start the due reviews of provisional entries (REG-5-13). Called every hour."""
         state = self._state
         reviewed = {each.subject for each in state.registry.open_requests() if each.kind == "review"}
         for entry in [each for each in state.registry.entries.values() if each.status is EntryStatus.PROVISIONAL]:
@@ -451,7 +461,7 @@ class RequestService:
     def _start_review(
         self, id: str, name: str, retrieval: Retrieval, registry: NamesRegistry
     ) -> RegistryChange[NameRequest]:
-        """Decide that the review of a provisional entry starts."""
+        """Return the change that starts the review of a provisional entry."""
         state, entry = self._state, own_entry(registry, name)
         proposal = proposal_of(entry)
         request = NameRequest(
@@ -471,7 +481,7 @@ class RequestService:
         return RegistryChange((step,), request)
 
     async def _bring(self, request: NameRequest) -> NameRequest:
-        """Put a request into the inbox, unless it is there already."""
+        """Put a request into the inbox if it is not there already."""
         if request.state not in (RequestState.SUBMITTED, RequestState.IN_REVIEW):
             return request
         draft = self._inbox.draft(
@@ -509,7 +519,9 @@ class RequestService:
 
 
 def request_digest(request: NameRequest) -> str:
-    """Return the digest that an expert signs: of everything requested, and of nothing that a later step adds."""
+    """Return the digest of a request that an expert signs. It covers everything that was requested, and nothing that
+    later steps add.
+    """
     requested = replace(
         request, state=RequestState.SUBMITTED, retrieval=None, findings=(), decided_by="", decided_on="", reason=""
     )

@@ -30,7 +30,7 @@ CONFIRM: Final = "public_notice"
 
 
 class DueNames(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts of the entries that wait for somebody."""
+    """Counts of the entries for which somebody has to act."""
 
     statuses: dict[str, int]
     overdue: int
@@ -38,16 +38,16 @@ class DueNames(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reminders:
-    """The reminders of reviews and of public entries that are to be confirmed."""
+    """Reminders of due reviews, and of public entries that must be confirmed."""
 
     def __init__(self, state: RegistryState, remind: Callable[[str], None]) -> None:
-        """Create the reminders. `remind` notifies operators again of the waiting review of a name."""
+        """Create the reminders. `remind` notifies operators again that the review of a name is waiting."""
         self._state = state
         self._remind = remind
         self._counted: tuple[tuple[str, str], DueNames] | None = None
 
     def due(self) -> DueNames:
-        """Return the counts, computed once for each state of the registry and day."""
+        """Return the counts. They are computed once for each day and each state of the registry."""
         state = self._state
         key = (state.version, state.today)
         if self._counted is None or self._counted[0] != key:
@@ -61,7 +61,9 @@ class Reminders:
         return self._counted[1]
 
     async def look(self) -> None:
-        """Give the notices that are due. Called repeatedly. Raises Refused, StoreError."""
+        """Record and send the notices that are due. Called every hour. Raise Refused if the registry cannot be used,
+        and StoreError if a notice cannot be stored.
+        """
         now, registry = self._state.now, self._state.registry
         own = [
             entry
@@ -73,7 +75,7 @@ class Reminders:
                 self._remind(step.subject)
 
     async def _give(self, step: RegistryStep) -> bool:
-        """Record a notice, and return whether it is new."""
+        """Record a notice. Return False if it was recorded before."""
 
         def decide(registry: NamesRegistry) -> RegistryChange[bool]:
             return RegistryChange((), False) if _is_given(registry, step) else RegistryChange((step,), True)
@@ -85,7 +87,9 @@ class Reminders:
 
 
 def confirmation_due(entry: RegistryEntry) -> str | None:
-    """Return the day on which somebody has to confirm again that a surface is public (REG-8.4-2), or None."""
+    """Return the day on which somebody must confirm again that a surface is public (REG-8.4-2). Return None if no
+    confirmation is needed.
+    """
     if entry.authentication_scope != PUBLIC or entry.source or entry.status is EntryStatus.WITHDRAWN:
         return None
     return days_after(entry.public_confirmed_on or entry.first_registered, PUBLIC_DAYS)
@@ -101,7 +105,7 @@ def _is_given(registry: NamesRegistry, step: RegistryStep) -> bool:
 
 
 def _due_notices(entry: RegistryEntry, now: str) -> Iterator[RegistryStep]:
-    """Yield the notices about an entry that are due now, whether they were given or not."""
+    """Yield the notices about an entry that are due now, including those that were sent before."""
     today, name = now[:10], entry.surface_name
     due = entry.answer_due or entry.review_due
     days = reached_notice(today, due) if entry.status is EntryStatus.PROVISIONAL and due is not None else None
@@ -118,7 +122,7 @@ EVERY_S: Final = 3600.0
 
 
 class Reviews:
-    """The task that keeps the registry up to date every hour."""
+    """The hourly task that keeps the registry up to date."""
 
     def __init__(
         self,
@@ -167,7 +171,7 @@ class Reviews:
 
 
 def define_name_metrics(metrics: Metrics, due: Callable[[], DueNames]) -> None:
-    """Define the metrics of the registry, which are counted when they are read."""
+    """Define the metrics of the registry. Their values are computed when they are read."""
     metrics.gauge(
         "interlock_names_entries",
         "Entries of the registry of names, by status.",

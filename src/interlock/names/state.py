@@ -43,7 +43,7 @@ DRAFT: Final = "draft-morrison-mcp-tool-surface-names-registry-00"
 
 
 class _Initial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The content of `initial.json`."""
+    """The content of the file `initial.json`."""
 
     controller: str
     names: tuple[str, ...]
@@ -56,7 +56,7 @@ class _Initial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 @cache
 def initial_steps() -> tuple[RegistryStep, ...]:
-    """Return the first steps of every log, which are the same on every installation (REG-6-3)."""
+    """Return the first steps of the log. They are the same in every installation (REG-6-3)."""
     read = msgspec.json.decode(_FILE.read_bytes(), type=_Initial)
     revision = Revision(
         revision=1,
@@ -94,7 +94,9 @@ PAGE: Final = 10_000
 
 
 class RegistryChange(msgspec.Struct, Generic[T], frozen=True):
-    """The result of a decision: the steps to append, and the answer once they are on disk."""
+    """The result of a `decide` function: the steps to append to the log, and the value to return once they are
+    stored.
+    """
 
     steps: tuple[RegistryStep, ...]
     answer: T
@@ -116,7 +118,7 @@ class RegistryState:
 
     @property
     def version(self) -> str:
-        """A text that differs after every change."""
+        """Return a text that is different after every change of the registry."""
         return f"{self._last.sequence}-{self._last.hash.hex()[:16]}"
 
     @property
@@ -134,7 +136,7 @@ class RegistryState:
         return self.registry.is_trusted(entry)
 
     async def open(self) -> None:
-        """Read the log. A damaged log makes the registry unusable, and nothing else."""
+        """Read the log. If it is damaged, the registry cannot be used, but the rest of the node works."""
         try:
             await self._log.open()
             await self.refresh()
@@ -150,7 +152,7 @@ class RegistryState:
         await self._log.close()
 
     async def refresh(self) -> None:
-        """Read what other processes have appended. Raises StoreError."""
+        """Read the records that other processes have appended. Raise StoreError if the log cannot be read."""
         async with self._lock:
             before = self._last
             await self._catch_up()
@@ -165,7 +167,7 @@ class RegistryState:
                 log.warning("what other replicas changed in the registry of names is not known yet: %s", away)
 
     async def steps_of(self, name: str) -> list[RegistryStep]:
-        """Return the steps about a name. Raises StoreError."""
+        """Return the steps about a name. Raise StoreError if the log cannot be read."""
         self._check_usable()
         records = await self._log.read_of(name) if self._log.is_begun else []
         if not records and self._last == ORIGIN:
@@ -173,9 +175,10 @@ class RegistryState:
         return [decode_step(record.data) for record in records]
 
     async def change(self, decide: Callable[[NamesRegistry], RegistryChange[T]]) -> T:
-        """Decide on the current state and append the steps; repeat if another process was first.
+        """Call `decide` with the current state, and append the steps that it returns. Return the value of its result.
 
-        Raises StoreError, and what `decide` raises.
+        If another process appended records first, `decide` is called again with the new state. Raise StoreError if the
+        steps cannot be stored, and the errors of `decide`.
         """
         self._check_usable()
         async with self._lock:
@@ -203,7 +206,9 @@ class RegistryState:
         raise Refused("unavailable", "other processes keep changing the registry")
 
     async def _catch_up(self) -> None:
-        """Read and apply the records behind the last one, after checking their hash chain. Raises StoreError."""
+        """Read the new records, check their hash chain, and apply them. Raise StoreError if they cannot be read or the
+        chain is broken.
+        """
         while page := await self._log.read(self._last.sequence, PAGE):
             if self._last == ORIGIN:
                 self.registry = NamesRegistry()  # the log begins with the initial contents
@@ -232,7 +237,9 @@ class RegistryState:
 
 
 def own_entry(registry: NamesRegistry, name: str) -> RegistryEntry:
-    """Return the entry of a name that is registered here. Raises NotFound, Refused."""
+    """Return the entry of a name that is registered here. Raise NotFound if there is none, and Refused if the entry was
+    imported.
+    """
     entry = registry.entry(name)
     if entry is None:
         raise NotFound("name", name, list(registry.entries)[:10_000])
@@ -242,7 +249,7 @@ def own_entry(registry: NamesRegistry, name: str) -> RegistryEntry:
 
 
 def _audit_line(step: RegistryStep, mark: Mark) -> bytes:
-    """Return the audit record of a step, with the hash that the registry's own log had afterwards."""
+    """Return the audit record of a step. It contains the hash of the registry's log after the step."""
     details: dict[str, Any] = {"record": mark.sequence, "record_hash": mark.hash.hex()}
     if step.reason:
         details["reason"] = step.reason
@@ -264,7 +271,7 @@ UNNAMED = frozenset(("local", "anonymous"))  # any program on the machine: never
 class Actor(msgspec.Struct, frozen=True, kw_only=True):
     """The person or program that asks for a change.
 
-    `override` is the reason of an admin who acts in the place of a controller; it is recorded.
+    `override` is an admin's reason for acting instead of the controller. It is recorded.
     """
 
     principal: str
@@ -278,7 +285,7 @@ class Actor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_controller(actor: Actor, controller: Controller, registry: NamesRegistry) -> None:
-    """Raise Refused, unless the actor acts for the controller or overrides it on record."""
+    """Raise Refused unless the actor acts for the controller or gives an override, which is recorded."""
     statement = actor.statement
     if statement is not None:
         check_statement(statement, controller, registry)
@@ -289,7 +296,7 @@ def check_controller(actor: Actor, controller: Controller, registry: NamesRegist
 
 
 def check_statement(statement: Statement, controller: Controller, registry: NamesRegistry) -> None:
-    """Raise Refused unless one of the controller's keys signed the statement, and it is used for the first time."""
+    """Raise Refused unless a key of the controller signed the statement and the statement has not been used before."""
     from interlock.crypto.jwt_verification import check_signature  # rarely needed, and slow to load
 
     if statement_id(statement) in registry.used_statements:
@@ -303,7 +310,7 @@ def statement_id(statement: Statement) -> str:
 
 
 def step_by(actor: Actor, at: str, what: str, subject: str) -> RegistryStep:
-    """Return a step of this actor that its caller completes."""
+    """Return a new step of this actor. The calling code adds the changes."""
     return RegistryStep(
         at=at,
         by=actor.shown,

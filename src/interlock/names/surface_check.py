@@ -73,7 +73,7 @@ _WORDS: Final = {
 
 
 class UndecidedPair(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool and a specification that no program can compare; a person decides whether the tool conforms."""
+    """A tool and a specification that no program can compare. A person decides whether the tool conforms."""
 
     segment: str
     tool: str
@@ -85,7 +85,7 @@ class UndecidedPair(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pin(msgspec.Struct, frozen=True, kw_only=True):
-    """The schemas of a tool at the time when an operator pinned it."""
+    """The schemas that a tool had when an operator pinned it."""
 
     tool: str
     digest: str
@@ -97,9 +97,10 @@ PINS_BUCKET: Final = "surface_pins"
 
 
 class SurfacePins:
-    """Pinned schemas of tools: a tool that differs from its pin is refused until an operator pins it again.
+    """The pinned schemas of tools. A tool that is incompatible with its pin is refused until an operator pins it again.
 
-    Pins are kept in memory and are written to the store before they count. Methods raise StoreError.
+    Pins are kept in memory, and are written to the store before they take effect. Methods raise StoreError if the store
+    fails.
     """
 
     def __init__(self, kv: KeyValue, clock: Clock) -> None:
@@ -119,7 +120,7 @@ class SurfacePins:
         """Do nothing: all pins are on disk."""
 
     def take_change(self, change: Change) -> None:
-        """Take over a pin that another replica set or removed."""
+        """Apply the change of a pin that another replica made."""
         if change.entry is None:
             self._pins.pop(change.key, None)
         else:
@@ -150,9 +151,10 @@ _REASON: Final = "nobody can compute whether the tool keeps to the specification
 
 
 class SurfaceQuestions:
-    """Questions to a person about tools that may or may not conform to their specification, each asked once.
+    """Questions to people about tools that may or may not conform to their specification. Each question is asked once.
 
-    An answer holds for one tool and one pair of schemas. Another revision or definition is another question.
+    An answer applies to one tool and one pair of schemas. If the revision or the tool's definition changes, a new
+    question is asked.
     """
 
     def __init__(self, inbox: Inbox, rulings: ToolRulings) -> None:
@@ -162,17 +164,18 @@ class SurfaceQuestions:
         self._asking: set[tuple[str, str]] = set()
 
     async def open(self) -> None:
-        """Do nothing: questions of earlier runs are in the inbox."""
+        """Do nothing: questions from earlier runs are still in the inbox."""
 
     async def close(self) -> None:
         await self._work.finish()
 
     def is_accepted(self, tool: str, digest: str) -> bool:
+        """Return whether a person decided that this tool conforms with this pair of schemas."""
         ruling = self._rulings.find(tool, digest)
         return ruling is not None and ruling.says == ACCEPT
 
     def ask(self, pair: UndecidedPair) -> None:
-        """Put an undecided pair into the inbox, once."""
+        """Ask a person about an undecided pair, unless the question was asked before."""
         key = pair.tool, pair.digest
         if key in self._asking or self._rulings.find(*key) is not None:
             return
@@ -182,7 +185,7 @@ class SurfaceQuestions:
         self._work.begin(self._raise(pair), name=f"surface question {pair.tool}")
 
     async def _raise(self, pair: UndecidedPair) -> None:
-        """Put the question into the inbox, unless too many questions wait for this server."""
+        """Put a question into the inbox, unless too many questions about this server are waiting."""
         try:
             # Make older questions about a tool void, so that no server can fill the inbox.
             def is_outdated(approval: Approval) -> bool:
@@ -228,7 +231,7 @@ def _schemas(pair: SchemaPair) -> dict[str, Any]:
 
 
 class SurfaceChecks:
-    """The check of the tools that a server lists, by the registered specifications of their names."""
+    """A check that compares the tools that a server lists with the registered specifications of their names."""
 
     def __init__(
         self,
@@ -238,7 +241,7 @@ class SurfaceChecks:
         pins: SurfacePins,
         near: Callable[[str], str | None] = lambda name: None,
     ) -> None:
-        """Create the checks. `near` returns the registered name that another name looks like, or None."""
+        """Create the check. `near` returns a registered name that looks like the given name, or None."""
         self._lookup = lookup
         self._policy = policy
         self._questions = questions
@@ -249,10 +252,10 @@ class SurfaceChecks:
     def judge(
         self, segment: str, tool: str, names: tuple[str, ...], item: Item, meta: Item, effort: Effort
     ) -> Surface | None:
-        """Judge a listed tool by the entries of all its names, and return the worst result.
+        """Judge a listed tool by the entries of all its names. Return the worst result.
 
-        `names` are the name that the server gave the tool, and others under which it is known. Return None if none of
-        them is registered and none looks like a registered one.
+        `names` are the name that the server uses for the tool, and other names under which the tool is known. Return
+        None if none of them is registered and none looks like a registered name.
         """
         policy = self._policy()
         worst: Surface | None = None
@@ -276,7 +279,7 @@ class SurfaceChecks:
         meta: Item,
         effort: Effort,
     ) -> Surface:
-        """Judge a tool by one entry. A pair that cannot be decided becomes a question to a person."""
+        """Judge a tool by one entry. If no program can decide, ask a person."""
         specifications = self._specifications(entry)
         argument, returned = item.get("inputSchema"), item.get("outputSchema")
         judged = judge(entry, specifications, argument, returned, read_claim(meta), effort)
@@ -309,7 +312,7 @@ class SurfaceChecks:
         return Surface(judgement=judged, warn=warn)
 
     def _specifications(self, entry: RegistryEntry) -> tuple[Specification, ...]:
-        """Return the revisions of an entry, prepared for comparing. They are kept until the entry changes."""
+        """Return the revisions of an entry, prepared for comparisons. They are reused until the entry changes."""
         prepared = self._prepared.get(entry.surface_name)
         if prepared is None or prepared[0] is not entry:
             if len(self._prepared) >= KNOWN_MAX:
@@ -318,6 +321,7 @@ class SurfaceChecks:
         return prepared[1]
 
     def _find_near_miss(self, name: str) -> Surface | None:
+        """Return a result that warns about a registered name that looks like this one, or None if there is none."""
         near = self._near(name)
         if near is None:
             return None
@@ -328,6 +332,7 @@ class SurfaceChecks:
 
 
 def pair_digest(name: str, registered: SchemaPair, offered: SchemaPair) -> str:
+    """Return the digest that identifies a name together with a registered and an offered pair of schemas."""
     return surface_pair_digest(
         name,
         (registered.argument_digest, registered.return_digest),
@@ -336,7 +341,9 @@ def pair_digest(name: str, registered: SchemaPair, offered: SchemaPair) -> str:
 
 
 def _is_worse(surface: Surface, other: Surface) -> bool:
-    """Return whether a result is worse than another: refused, or with a verdict that comes later in the order."""
+    """Return whether a result is worse than another one: the tool is refused, or its verdict comes later in the
+    order.
+    """
     if surface.is_refused is not other.is_refused:
         return surface.is_refused
     return _VERDICTS.index(surface.judgement.verdict) > _VERDICTS.index(other.judgement.verdict)
@@ -353,7 +360,7 @@ def _detail(judged: Judgement, tool: str) -> str:
 
 
 def _refusal(judged: Judgement, tool: str) -> Refusal:
-    """Return the refusal of every call of a tool that does not conform."""
+    """Return the refusal that answers every call of a tool that does not conform."""
     data: dict[str, Any] = {
         "name": judged.name,
         "verdict": judged.verdict.value,
@@ -368,7 +375,7 @@ def _refusal(judged: Judgement, tool: str) -> Refusal:
 
 
 def _warning(judged: Judgement, entry: RegistryEntry, *, is_trusted: bool) -> str:
-    """Return the warning that is shown with a tool, or an empty text."""
+    """Return the warning that clients see with a tool, or an empty text if there is none."""
     words = {
         "behind": judged.behind,
         "revision": judged.revision,
@@ -389,7 +396,9 @@ def _warning(judged: Judgement, entry: RegistryEntry, *, is_trusted: bool) -> st
 def _held_to_pin(
     pin: Pin, surface: Surface | None, name: str, item: Item, policy: SurfacePolicy, effort: Effort
 ) -> Surface | None:
-    """Compare a tool with its pin. A compatible difference is a warning, unless registry.strict is set (REG-8.2-3)."""
+    """Compare a tool with its pin, and return the result `surface`, changed if there is a difference. A compatible
+    difference leads to a warning, or to a refusal if registry.strict is set (REG-8.2-3).
+    """
     try:
         pinned = SchemaPair(pin.argument, None if pin.returned == NONE else pin.returned)
         offered = SchemaPair(item.get("inputSchema"), item.get("outputSchema"))
@@ -439,7 +448,9 @@ def policy_of(plan: Plan) -> SurfacePolicy:
 
 
 class _LazyLookalikes:
-    """An index of names that look like registered ones, built on first use and again after the registry changed."""
+    """An index of names that look like registered names. It is built on first use, and again after the registry has
+    changed.
+    """
 
     def __init__(self, state: RegistryState) -> None:
         self._state = state
@@ -455,12 +466,14 @@ class _LazyLookalikes:
 
 
 class Rejudgement:
-    """A repetition of the check for tools whose names the registry has, or had, whenever the registry changes."""
+    """A task that repeats the check whenever the registry changes, for tools whose names are or were registered."""
 
     def __init__(
         self, lookup: Lookup, changed: Feed[None], namespace: Callable[[], Namespace], ruled: AsyncFeed[str]
     ) -> None:
-        """Create the task. Publishing a segment on `ruled` lists its tools again."""
+        """Create the rejudging task. When it publishes a segment on `ruled`, the tools of that segment are listed
+        again.
+        """
         self._lookup = lookup
         self._namespace = namespace
         self._ruled = ruled
@@ -477,7 +490,7 @@ class Rejudgement:
         await self._work.finish()
 
     async def settle(self) -> None:
-        """Wait until all tools are judged by the current registry."""
+        """Wait until all tools have been judged by the current registry."""
         await self._work.finish()
 
     def _on_change(self, _: None) -> None:
@@ -502,10 +515,10 @@ class Rejudgement:
 
 
 class NamesCheck:
-    """Check 6 of the guard: is a tool with a registered name what the registry says about it?
+    """Check 6 of the guard: does a tool with a registered name conform to the registry?
 
-    The tool was judged when the list of its server arrived. A route has this check only if the verdict refuses every
-    call, so that calls of other tools pay nothing.
+    The tool is judged when its server lists it. Only routes that are refused have this check, so that calls of other
+    tools cost nothing.
     """
 
     number = CheckNumber.NAMES

@@ -73,7 +73,7 @@ class _Verify(msgspec.Struct, frozen=True):
 
 
 class NamesTools:
-    """The tools of the registry, listed while `registry.tools` is set."""
+    """The tools of the registry, which are listed while `registry.tools` is set."""
 
     def __init__(self, catalog: Catalog, events: LinkEvents, clock: Clock, parts: NameParts, plan: Plan) -> None:
         self._catalog = catalog
@@ -126,7 +126,7 @@ class NamesTools:
                 yield from ((route.original, items.link.segment) for route in items.tools)
 
     def replan(self, plan: Plan) -> None:
-        """List or remove the tools, as a new configuration says."""
+        """List or remove the tools, according to a new configuration."""
         if plan.registry.tools == self._is_shown:
             return
         self._is_shown = plan.registry.tools
@@ -136,7 +136,7 @@ class NamesTools:
             self._catalog.drop(self._link)
 
     def _handler(self, action: _Action) -> ToolHandler:
-        """Return a handler that runs `action` on a fresh state and turns its refusals into tool errors."""
+        """Return a handler that reads the latest state, runs `action`, and turns refusals into tool errors."""
 
         async def handle(principal: str, arguments: bytes) -> ToolResult:
             try:

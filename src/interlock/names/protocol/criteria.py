@@ -52,11 +52,14 @@ _SAYS_TYPE: Final = frozenset(["type", "enum", "const", "$ref", "allOf", "anyOf"
 
 
 def has_schema(raw: Raw) -> bool:
+    """Return whether a schema is given. Null means that it is not."""
     return bytes(raw).strip() != bytes(NO_SCHEMA)
 
 
 def imprecise_places(raw: Raw, *, is_argument: bool) -> list[str]:
-    """Return what keeps a client from being written to a schema, each with its place (criterion 3)."""
+    """Return the reasons why a client cannot be written to this schema, each with its place (criterion 3). An empty
+    list means that the schema is precise.
+    """
     what = "argument schema" if is_argument else "return schema"
     if not has_schema(raw):
         return [f"the {what} is missing"]
@@ -77,7 +80,7 @@ def imprecise_places(raw: Raw, *, is_argument: bool) -> list[str]:
 
 
 def _untyped(schema: Any, place: str, depth: int) -> Iterator[str]:
-    """Yield the places of a schema, as JSON pointers, at which it does not restrict the type of the value."""
+    """Yield the places, as JSON pointers, at which a schema does not restrict the type of the value."""
     if not isinstance(schema, Mapping) or depth > DEPTH_MAX or _SAYS_TYPE.isdisjoint(schema):
         yield place
         return
@@ -90,7 +93,9 @@ def _untyped(schema: Any, place: str, depth: int) -> Iterator[str]:
 
 
 def schema_digest(raw: Raw) -> str | None:
-    """Return the digest of a schema's normalised form (REG-8.1-3), or None if there is no readable schema."""
+    """Return the digest of a schema's normalised form (REG-8.1-3). Return None if the schema is missing or
+    unreadable.
+    """
     if not has_schema(raw):
         return None
     try:
@@ -100,7 +105,7 @@ def schema_digest(raw: Raw) -> str | None:
 
 
 def is_compatible(before: Revision, after: Revision) -> bool:
-    """Return whether a client written to the earlier revision keeps working (REG-8.2-1)."""
+    """Return whether a client that was written to the revision `before` works with the revision `after` (REG-8.2-1)."""
     if not (before.has_schemas and after.has_schemas):
         return before.has_schemas == after.has_schemas
     try:
@@ -131,7 +136,9 @@ _PRIVATE_ENDS: Final = (".local", ".internal", ".localhost", ".lan", ".home.arpa
 
 
 class DocumentReference(msgspec.Struct, frozen=True, kw_only=True):
-    """A specification reference. `unstable` says why the document may change; `url` is where it can be fetched."""
+    """A specification reference. `unstable` says why the document may change; `url` is the address from which it can be
+    fetched.
+    """
 
     kind: Literal["rfc", "draft", "doi", "uri", "unknown"]
     data: str  # as a cross-reference of a published registry has it
@@ -141,7 +148,7 @@ class DocumentReference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_reference(text: str) -> DocumentReference:
-    """Read a reference to an RFC, a draft, a DOI or a web page. Any other text is of kind `unknown`."""
+    """Read a reference to an RFC, a draft, a DOI or a web page. Any other text gets the kind `unknown`."""
     if (rfc := _RFC.fullmatch(text)) is not None:
         return DocumentReference(kind="rfc", data=f"rfc{rfc[1]}", url=f"https://www.rfc-editor.org/rfc/rfc{rfc[1]}.txt")
     if (datatracker := _DATATRACKER.fullmatch(text)) is not None:
@@ -213,8 +220,10 @@ def judge_proposal(
     *,
     amends: RegistryEntry | None = None,
 ) -> tuple[CheckFinding, ...]:
-    """Run all machine checks. `retrieval` is the result of fetching the reference, if it was fetched. `amends` is the
-    entry that the proposal changes, if any.
+    """Run all machine checks on a proposal.
+
+    `retrieval` is the result of fetching the reference, or None if it was not fetched. `amends` is the entry that the
+    proposal changes, or None if the name is new.
     """
     fault = find_name_fault(proposal.surface_name)
     if fault is not None:  # REG-5-3
@@ -230,7 +239,7 @@ def judge_proposal(
 
 
 def outcome_of(criterion: int, findings: tuple[CheckFinding, ...]) -> Outcome:
-    """Return the outcome of a criterion: the worst verdict of its findings."""
+    """Return the outcome of a criterion, which is the worst verdict among its findings."""
     ranks = [_RANKS[finding.verdict] for finding in findings if finding.criterion == criterion]
     if criterion > 1 and any(finding.criterion == 1 and finding.verdict == "fail" for finding in findings):
         return "not_checked"  # a text that is no name is checked no further
@@ -239,7 +248,7 @@ def outcome_of(criterion: int, findings: tuple[CheckFinding, ...]) -> Outcome:
 
 
 def criteria_document(findings: tuple[CheckFinding, ...]) -> list[dict[str, int | str]]:
-    """Return each criterion with its outcome, for the requester."""
+    """Return the outcome of every criterion, in the form that the requester receives."""
     return [
         {"criterion": number, "says": says, "outcome": outcome_of(number, findings)}
         for number, says in CRITERIA.items()
@@ -247,7 +256,7 @@ def criteria_document(findings: tuple[CheckFinding, ...]) -> list[dict[str, int 
 
 
 def _texts(proposal: NameProposal) -> Iterator[CheckFinding]:
-    """Check the texts of a proposal."""
+    """Check that the texts of a proposal are present and valid."""
     controller = proposal.change_controller
     if not controller.strip() or len(controller) > 200 or not controller.isprintable():  # REG-4.1-1
         yield CheckFinding(
@@ -402,7 +411,9 @@ def registered_entry(
 
 
 def takes_effect(entry: RegistryEntry, request: NameRequest) -> bool:
-    """Return whether an amendment needs no expert: it is compatible, has the same scope, and no finding needs one."""
+    """Return whether an amendment takes effect without an expert: it is compatible, keeps the scope, and has no finding
+    that an expert must judge.
+    """
     proposal = request.proposal
     if proposal is None or proposal.breaking or any(finding.verdict == "needs_expert" for finding in request.findings):
         return False
@@ -414,7 +425,7 @@ def takes_effect(entry: RegistryEntry, request: NameRequest) -> bool:
 def amended_entry(
     entry: RegistryEntry, proposal: NameProposal, retrieval: Retrieval | None, today: str, *, is_breaking: bool
 ) -> RegistryEntry:
-    """Return an entry with a new revision. Without a `retrieval`, the reference and its document did not change."""
+    """Return an entry with a new revision. If `retrieval` is None, the reference and its document did not change."""
     before = entry.specification
     after = replace(_revision(before.revision + 1, proposal, retrieval, today), is_breaking=is_breaking)
     if retrieval is None:
@@ -431,7 +442,9 @@ def amended_entry(
 
 
 def proposal_of(entry: RegistryEntry) -> NameProposal:
-    """Return the proposal that a review judges again: the entry as if it were requested as Active."""
+    """Return the proposal that the review of a provisional entry checks: the entry, as if it were requested as
+    Active.
+    """
     current = entry.specification
     return NameProposal(
         surface_name=entry.surface_name,
@@ -448,9 +461,10 @@ def proposal_of(entry: RegistryEntry) -> NameProposal:
 
 
 def controller_after(registry: NamesRegistry, request: NameRequest, unnamed: Set[str]) -> Controller | None:
-    """Return the controller's record after a request is accepted, or None if it does not change.
+    """Return the record of the controller after its request is accepted. Return None if the record does not change.
 
-    The first requester acts for the controller from then on. `unnamed`: principals that do not identify anybody.
+    The principal of the first request acts for the controller from then on. `unnamed` contains principals that do not
+    identify anybody and are not recorded.
     """
     proposal = request.proposal
     controller = registry.controller(request.controller)
@@ -467,7 +481,7 @@ def controller_after(registry: NamesRegistry, request: NameRequest, unnamed: Set
 
 
 def _revision(number: int, proposal: NameProposal, retrieval: Retrieval | None, today: str) -> Revision:
-    """Return the revision that a proposal describes."""
+    """Return the revision of a specification that a proposal describes."""
     has_schemas = has_schema(proposal.argument_schema) or has_schema(proposal.return_schema)
     return Revision(
         revision=number,

@@ -30,7 +30,9 @@ _DIALECTS: Final = {
 
 
 class ServerRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A record. `problem` says why no client can connect to the server that it names; it is empty if clients can."""
+    """A DNS record that names an MCP server. `problem` says why no client can connect to the server; it is empty if
+    clients can.
+    """
 
     dialect: str
     url: str | None = None
@@ -39,7 +41,7 @@ class ServerRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def record_name(domain: str) -> str | None:
-    """Return the DNS name of a domain's records, or None if the text is no domain name."""
+    """Return the DNS name at which a domain's records are stored. Return None if the text is not a domain name."""
     name = domain.strip().rstrip(".").lower()
     if not name.isascii():
         try:
@@ -51,8 +53,8 @@ def record_name(domain: str) -> str | None:
 
 
 def read_records_untrusted(records: Iterable[bytes]) -> tuple[ServerRecord, ...]:
-    """Read the joined strings of each TXT record. Records with another version tag and no address belong to others
-    and are skipped.
+    """Read the TXT records of a domain; each item has the joined strings of one record. Records of other services, with
+    another version tag and no address, are skipped.
     """
     servers = [_read(each) for each in records]
     return tuple(sorted((each for each in servers if each is not None), key=_priority))
@@ -64,7 +66,7 @@ def _priority(record: ServerRecord) -> tuple[bool, int]:
 
 
 def _read(record: bytes) -> ServerRecord | None:
-    """Read one record, or return None if it is not about MCP."""
+    """Read one record. Return None if it is not about MCP."""
     if len(record) > RECORD_BYTES_MAX:
         return ServerRecord(dialect="unknown", problem=f"it has more than {RECORD_BYTES_MAX} bytes")
     try:
@@ -88,8 +90,8 @@ def _read(record: bytes) -> ServerRecord | None:
 
 
 def _fields(text: str) -> dict[str, str] | None:
-    """Split a record into fields, which semicolons separate, or in one dialect spaces. Each is split at its first
-    `=`.
+    """Split a record into its fields. They are separated by semicolons, or in one dialect by spaces. Each field is
+    split at its first `=`.
     """
     parts = text.split(";") if ";" in text else text.split()
     fields: dict[str, str] = {}
@@ -105,7 +107,7 @@ def _fields(text: str) -> dict[str, str] | None:
 
 
 def _url_problem(url: str) -> str:
-    """Return why a client should not connect to an address, or an empty text."""
+    """Return why a client should not connect to a URL, or an empty text if it may."""
     if len(url) > URL_CHARS_MAX:
         return f"its address has more than {URL_CHARS_MAX} characters"
     try:

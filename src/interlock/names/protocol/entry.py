@@ -22,7 +22,7 @@ SchemaSource = Literal["registrant", "extracted", "none"]
 
 
 class EntryStatus(enum.Enum):
-    """The status of an entry, as it is published. `ENTRY_MOVES` says how it may change."""
+    """The status of an entry, as it is published. `ENTRY_MOVES` lists the permitted changes."""
 
     ACTIVE = "Active"  # REG-4.1-9
     PROVISIONAL = "Provisional"
@@ -79,11 +79,14 @@ class RegistryEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     @property
     def specification(self) -> Revision:
+        """Return the current revision of the specification."""
         return self.revisions[-1]
 
     @property
     def deprecation(self) -> str | None:
-        """Return the warning about a deprecated name, in the same words everywhere (REG-7.3-2), or None."""
+        """Return the warning about a deprecated name, or None if it is not deprecated. The text is the same in all
+        places (REG-7.3-2).
+        """
         if self.status is not EntryStatus.DEPRECATED:
             return None
         successor = f"; its successor is {self.successor}" if self.successor else ""  # REG-7.3-2
@@ -91,14 +94,14 @@ class RegistryEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class Lookup(Protocol):
-    """A registry in which names can be looked up. Names are compared octet by octet (REG-3-2)."""
+    """Interface of a registry in which names can be looked up. Names are compared octet by octet (REG-3-2)."""
 
     def entry(self, name: str) -> RegistryEntry | None:
-        """Return the current entry of a name, whatever its status, or None."""
+        """Return the current entry of a name, in any status, or None if the name has no entry."""
 
     def is_trusted(self, entry: RegistryEntry) -> bool:
-        """Return whether a mismatch may be enforced: the entry is registered here, or imported from a source that
-        the operator trusts.
+        """Return whether a tool that differs from this entry may be refused. This is true for entries that are
+        registered here, and for imports from a source that the operator trusts.
         """
 
 
@@ -112,7 +115,7 @@ SEEN_DAYS: Final = 90  # for which a server that offered a name counts as its im
 
 
 class EntryMove(enum.Enum):
-    """The changes of an entry's status."""
+    """The actions that change an entry's status."""
 
     PROMOTE = "promote"
     DEPRECATE = "deprecate"
@@ -135,7 +138,7 @@ ENTRY_MOVES: Final[Mapping[tuple[EntryStatus, EntryMove], EntryStatus | None]] =
 
 
 class RequestState(enum.Enum):
-    """The states of a request. `REQUEST_MOVES` says which may follow which."""
+    """The states of a request. `REQUEST_MOVES` lists the permitted changes."""
 
     SUBMITTED = "submitted"
     IN_REVIEW = "in_review"
@@ -146,7 +149,7 @@ class RequestState(enum.Enum):
 
 
 class RequestMove(enum.Enum):
-    """The changes of a request's state."""
+    """The actions that change a request's state."""
 
     REVIEW = "review"
     ACCEPT = "accept"
@@ -168,10 +171,10 @@ REQUEST_MOVES: Final[Mapping[tuple[RequestState, RequestMove], RequestState]] = 
 
 
 def months_after(day: str, months: int, *, at_least: bool) -> str:
-    """Return the day that is so many calendar months later.
+    """Return the day that is a number of calendar months later.
 
-    If that month is too short, the result is the first day of the next month with `at_least`, for minimum periods, and
-    otherwise its own last day, for deadlines.
+    If the target month has no such day, the result is the first day of the following month if `at_least` is True (for
+    minimum periods), and otherwise the last day of the target month (for deadlines).
     """
     begun = datetime.date.fromisoformat(day)
     month = begun.month - 1 + months
@@ -193,21 +196,25 @@ def days_between(earlier: str, later: str) -> int:
 
 
 def review_due(first_registered: str) -> str:
+    """Return the day on which the review of a provisional entry is due."""
     return months_after(first_registered, REVIEW_MONTHS, at_least=False)
 
 
 def reached_notice(today: str, due: str) -> int | None:
-    """Return the last notice that is due, in days before a review; 0 if the review is due, None if no notice is."""
+    """Return the most recent notice that is due before a review, as its number of days before the review. Return 0 if
+    the review itself is due, and None if no notice is due yet.
+    """
     left = days_between(today, due)
     return min((days for days in (*NOTICE_DAYS, 0) if left <= days), default=None)
 
 
 def withdrawable_on(deprecated_on: str) -> str:
+    """Return the day from which a deprecated name may be withdrawn."""
     return months_after(deprecated_on, DEPRECATION_MONTHS, at_least=True)
 
 
 def free_on(withdrawn_on: str) -> str:
-    """Return the day from which another registrant may have a withdrawn name."""
+    """Return the day from which another registrant may register a withdrawn name."""
     return months_after(withdrawn_on, QUARANTINE_MONTHS, at_least=True)
 
 

@@ -35,7 +35,7 @@ AMBIGUOUS_SCOPES: Final = frozenset(
 
 
 class NameFault(msgspec.Struct, frozen=True, kw_only=True):
-    """The reason why a text is no surface name. `offset` is its place, in characters."""
+    """The reason why a text is not a surface name. `offset` is the index of the character at fault."""
 
     code: str  # name_syntax or name_too_long
     offset: int
@@ -47,7 +47,7 @@ def is_name(text: str) -> bool:
 
 
 def find_name_fault(text: str) -> NameFault | None:
-    """Return why a text is no surface name, or None if it is one."""
+    """Return why a text is not a surface name, or None if it is one."""
     if len(text) > NAME_OCTETS_MAX and _NAME.fullmatch(text) is not None:  # REG-4.2-4
         reason = f"a surface name has at most {NAME_OCTETS_MAX} octets, this one has {len(text)}"
         return NameFault(code="name_too_long", offset=NAME_OCTETS_MAX, reason=reason)
@@ -58,7 +58,7 @@ def find_name_fault(text: str) -> NameFault | None:
 
 
 def _syntax_fault(text: str) -> tuple[int, str]:
-    """Return where and why a text is no surface name."""
+    """Return the index of the fault in a text that is not a surface name, and the reason."""
     if not text:
         return 0, "a surface name is not empty"
     begins = True  # whether the next character begins a component
@@ -78,7 +78,7 @@ def _syntax_fault(text: str) -> tuple[int, str]:
 
 
 def _character_fault(each: str, text: str) -> str:
-    """Return why a character is not allowed, with the surface name that may have been meant."""
+    """Return why a character is not allowed, with a suggestion of the intended surface name."""
     shown = f"U+{ord(each):04X}" if not each.isascii() or not each.isprintable() else repr(each)
     if "." in text and is_name(text.rpartition(".")[2]):
         return f"{shown} is not allowed; register the last segment alone: {text.rpartition('.')[2]}"
@@ -92,7 +92,7 @@ def is_prefix(text: str) -> bool:
 
 
 def covers(prefix: str, name: str) -> bool:
-    """Return whether a name is under a prefix: longer than it, and cut at the boundary of a component."""
+    """Return whether a name is under a prefix: it is longer than the prefix and continues with a new component."""
     return len(name) > len(prefix) and name.startswith(prefix)  # REG-3-5
 
 
@@ -101,17 +101,19 @@ def is_scope(text: str) -> bool:
 
 
 def scope_class(scope: str) -> str:
-    """Return the class of credential of a scope, without its tier."""
+    """Return the class of credential that a scope requires, without the scope's tier."""
     return scope.partition(":")[0]
 
 
 def is_handle(text: str) -> bool:
-    """Return whether a text is a valid label of an operator (REG-3-4). A handle proves nothing."""
+    """Return whether a text is a valid label of an operator (REG-3-4). A handle proves no identity."""
     return text != _PRONOUN and _HANDLE.fullmatch(text) is not None
 
 
 def length_warnings(name: str) -> tuple[tuple[str, str], ...]:
-    """Return problems that a long name has elsewhere, as code and reason. It is registered nevertheless (REG-4.2-4)."""
+    """Return the problems that a long name causes in other systems, as pairs of code and reason. Long names can be
+    registered nevertheless (REG-4.2-4).
+    """
     warnings = []
     if len(name) > AX_SEGMENT_MAX:  # REG-4.2-4
         warnings.append(("ax_segment_overflow", f"a segment of MCP-AX has at most {AX_SEGMENT_MAX} octets"))
@@ -123,8 +125,8 @@ def length_warnings(name: str) -> tuple[tuple[str, str], ...]:
 
 
 def is_lookalike(name: str, other: str) -> bool:
-    """Return whether two different names read alike: one edit apart, or equal except for characters that look the
-    same.
+    """Return whether a reader could confuse two different names: they are one edit apart, or equal except for
+    characters that look the same.
     """
     if name == other or abs(len(name) - len(other)) > 4:
         return False
@@ -132,7 +134,7 @@ def is_lookalike(name: str, other: str) -> bool:
 
 
 def _skeleton(name: str) -> str:
-    """Return a surface name without the differences that a reader overlooks."""
+    """Return a surface name without the differences that a reader could overlook."""
     return name.replace("0", "o").replace("1", "l").replace("rn", "m").replace("vv", "w").replace("_", "")
 
 
@@ -170,7 +172,7 @@ _ALIKE: Final = str.maketrans(_DRAWN_ALIKE)
 
 
 def skeleton(name: str) -> str:
-    """Return any name without the differences that a reader overlooks, also those of other alphabets."""
+    """Return any name, also in other alphabets, without the differences that a reader could overlook."""
     text = name[:SKELETON_CHARS_MAX]
     if not text.isascii():
         folded = unicodedata.normalize("NFKD", text.casefold())
@@ -180,11 +182,11 @@ def skeleton(name: str) -> str:
 
 
 class Lookalikes:
-    """An index of registered names by their skeletons and by single edits.
+    """An index of registered names that finds names which a reader could confuse.
 
-    The skeleton of a name is what is left after folding case, other alphabets, digits that replace letters, and
-    separators. No reader can distinguish two names with one skeleton. An edit inserts, removes or changes one
-    character, or exchanges two neighbours.
+    It finds names with the same skeleton, and names that are one edit apart. The skeleton of a name is what is left
+    after folding case, other alphabets, digits that replace letters, and separators. An edit inserts, removes or
+    changes one character, or exchanges two neighbours.
     """
 
     def __init__(self, names: Iterable[str] = ()) -> None:
@@ -196,7 +198,7 @@ class Lookalikes:
         self._by_end = sorted(name[::-1] for name in self.names)
 
     def near(self, name: str) -> str | None:
-        """Return the registered name that another name looks like, or None."""
+        """Return a registered name that a reader could confuse with this name, or None."""
         if name in self.names:
             return None
         return self._skeletons.get(skeleton(name)) or self._find_one_edit(name)
@@ -204,7 +206,7 @@ class Lookalikes:
     def _find_one_edit(self, name: str) -> str | None:
         """Return a registered name that is one edit away, or None.
 
-        Only positions are tried where the text before the edit begins a registered name and the text after it ends one.
+        An edit is tried only where the text before it begins a registered name and the text after it ends one.
         """
         size = len(name)
         if not EDITED_CHARS_MIN <= size <= EDITED_CHARS_MAX:
@@ -219,7 +221,7 @@ class Lookalikes:
 
 
 def _shared(ordered: list[str], text: str) -> int:
-    """Return how many characters of a text begin one of the sorted texts."""
+    """Return the length of the longest beginning that a text shares with one of the sorted texts."""
     place = bisect_left(ordered, text)
     return max((_common(each, text) for each in ordered[max(place - 1, 0) : place + 1]), default=0)
 
@@ -232,7 +234,7 @@ def _common(text: str, other: str) -> int:
 
 
 def _edited(name: str, at: int) -> Iterator[str]:
-    """Yield every name that one edit at a place makes."""
+    """Yield every name that results from one edit at this index."""
     before, after = name[:at], name[at + 1 :]
     yield before + after
     if at + 1 < len(name):
@@ -247,17 +249,17 @@ PREFIX_ADVICE: Final = "prefix_advice"
 
 
 class SiblingAdvice(msgspec.Struct, frozen=True, kw_only=True):
-    """Advice on an unregistered name."""
+    """Advice for the server of an unregistered name."""
 
     code: str
     reason: str
 
 
 def sibling_advice(names: Collection[str], lookup: Lookup) -> Mapping[str, SiblingAdvice]:
-    """Return advice on unregistered names of a server that also has registered names (REG-4.2-5).
+    """Return advice on the unregistered names of a server that also has registered names (REG-4.2-5).
 
-    A vendor should register all its surfaces under one prefix. No list says who runs a server; it is assumed to be the
-    only controller under whose prefixes it offers names. Nothing is refused because of this advice.
+    A vendor should register all its surfaces under one prefix. No record says who runs a server, so it is assumed to be
+    the only controller under whose prefixes the server offers names. No tool is refused because of this advice.
     """
     registered = {name: entry for name in names if (entry := lookup.entry(name)) is not None}
     vendors = {entry.vendor_prefix: entry for entry in registered.values() if entry.vendor_prefix != NONE}

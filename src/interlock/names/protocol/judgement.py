@@ -41,7 +41,7 @@ SPECIFICATION: Final = "dev.interlock/specification"
 
 
 class RevisionClaim(msgspec.Struct, frozen=True):
-    """The claim of a server about the revision that its tool follows."""
+    """The revision that a server claims its tool follows."""
 
     specification: object = None
     version: tuple[int, int] | None = None  # major and minor of schema_version
@@ -51,7 +51,7 @@ NO_CLAIM: Final = RevisionClaim()
 
 
 class OfferedSchemas(msgspec.Struct, frozen=True, kw_only=True):
-    """The schemas of a tool, compared with the revisions of its specification."""
+    """The schemas of a tool, with the result of comparing them with the revisions of the specification."""
 
     digests: tuple[str, ...]  # of the schemas together, and of that of the arguments
     identical: Sequence[Revision]  # the revisions that have these very schemas
@@ -59,7 +59,7 @@ class OfferedSchemas(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_claim(meta: Item | None) -> RevisionClaim:
-    """Read the claim in the `_meta` of a tool. One that cannot be read claims nothing."""
+    """Read the claim in the `_meta` of a tool. If it is unreadable or missing, return the empty claim."""
     if not meta:
         return NO_CLAIM
     annotation = find_value(meta, CAPABILITY) if CAPABILITY in meta else None
@@ -68,7 +68,9 @@ def read_claim(meta: Item | None) -> RevisionClaim:
 
 
 def is_contradicted(claim: RevisionClaim, revisions: Sequence[Revision], offered: OfferedSchemas) -> bool:
-    """Return whether the schemas contradict a claim. `revisions`: all revisions of the entry, the current one last."""
+    """Return whether the schemas contradict a server's claim. `revisions` are all revisions of the entry, with the
+    current one last.
+    """
     if claim.specification is not None and not _is_named(claim.specification, offered):
         return True
     if claim.version is None:
@@ -79,7 +81,9 @@ def is_contradicted(claim: RevisionClaim, revisions: Sequence[Revision], offered
 
 
 def _is_named(claimed: object, offered: OfferedSchemas) -> bool:
-    """Return whether a claim names a revision with the offered schemas. Of an object every member must do so."""
+    """Return whether a claim names a revision with the offered schemas. If the claim is an object, each of its members
+    must do so.
+    """
     if isinstance(claimed, Mapping):
         claims = [claimed[key] for key in ("revision", "digest", "reference") if key in claimed]
         return bool(claims) and all(_is_named(each, offered) for each in claims)
@@ -96,7 +100,7 @@ def _version(text: object) -> tuple[int, int] | None:
 
 
 def _version_of(revisions: Sequence[Revision], wanted: Revision) -> tuple[int, int]:
-    """Return the major and minor number of a revision, counted from 1.0."""
+    """Return the major and minor version number of the revision `wanted`. The first revision is 1.0."""
     major, minor = 1, 0
     for each in revisions[1 : revisions.index(wanted) + 1]:
         major, minor = (major + 1, 0) if each.is_breaking else (major, minor + 1)
@@ -120,8 +124,9 @@ T = TypeVar("T")
 
 
 class _lazy(Generic[T]):  # noqa: N801
-    """A property that is computed once. Unlike `cached_property` of Python 3.11 it takes no lock: a long list of tools
-    has thousands of schemas.
+    """A property that is computed once.
+
+    Unlike `cached_property` of Python 3.11 it uses no lock, because a long list of tools has thousands of schemas.
     """
 
     def __init__(self, make: Callable[[Any], T]) -> None:
@@ -134,7 +139,9 @@ class _lazy(Generic[T]):  # noqa: N801
 
 
 class SurfaceVerdict(enum.Enum):
-    """The verdict on a tool, from the best to the worst that an entry can have; then those without an entry."""
+    """The verdict on a tool. The verdicts on registered names are listed from best to worst, followed by those on
+    unregistered names.
+    """
 
     IDENTICAL = "identical"
     COMPATIBLE = "compatible"
@@ -147,7 +154,7 @@ class SurfaceVerdict(enum.Enum):
 
 
 class SurfaceDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """A difference between what is registered and what a server offers."""
+    """A difference between the registered specification and a server's tool."""
 
     side: Literal["argument", "return"]
     path: str  # a JSON pointer into the value; empty: the whole
@@ -160,14 +167,14 @@ class SurfaceDifference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SchemaPair:
-    """The two schemas of a tool or a revision, normalised, and one digest of both."""
+    """The argument schema and the return schema of a tool or a revision, normalised, with one digest of both."""
 
     def __init__(
         self, argument: Raw | None, returned: Raw | None, effort: Effort | None = None, like: Revision | None = None
     ) -> None:
-        """Prepare two schemas. Raises CodecError for unreadable ones, and EffortSpent.
+        """Prepare two schemas. Raise CodecError if they are unreadable, and EffortSpent if `effort` is used up.
 
-        `like`: a revision whose digests are taken over for a schema with the same text.
+        `like` is a revision whose stored digests are used for schemas with the same text.
         """
         self._argument, self._returned = argument, returned
         self._effort = effort
@@ -209,20 +216,24 @@ class SchemaPair:
 
     @_lazy
     def accepted(self) -> Side:
+        """Return the arguments that the server accepts, as a side of a comparison."""
         return _side(self._argument, self._argument_schema) or Side(self.argument)
 
     @_lazy
     def declared(self) -> Side:
-        """Return the arguments that a client written to the specification uses: only what is declared."""
+        """Return the arguments that a client of the specification sends, as a side of a comparison. Only declared
+        members are included.
+        """
         return _side(self._argument, _closed(self._argument_schema)) or Side(_closed(self.argument))
 
     @_lazy
     def results(self) -> Side:
+        """Return the results, as a side of a comparison."""
         return _side(self._returned, self._returned_schema) or Side(self.returned)
 
 
 class RegisteredPair(SchemaPair):
-    """The schemas of a revision, whose digests were computed when it was registered."""
+    """The schemas of a registered revision. Their digests were computed at registration."""
 
     def __init__(self, revision: Revision, argument_digest: str) -> None:
         self._registered_digests = argument_digest, revision.return_digest
@@ -256,7 +267,7 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Specification:
-    """A revision that is prepared for comparing."""
+    """A revision whose schemas are prepared for comparisons."""
 
     __slots__ = ("_pair", "revision")
 
@@ -271,7 +282,9 @@ class Specification:
         return self._pair
 
     def is_text_of(self, argument: Raw, returned: Raw | None) -> bool:
-        """Return whether both schemas are the same JSON, whatever the order of members: the fast way to `identical`."""
+        """Return whether both schemas are the same JSON, regardless of the order of members. This is the fastest way to
+        find that a tool is identical.
+        """
         wanted, promised = self.revision.argument_schema, self.revision.return_schema
         return _is_same_text(argument, wanted) and _is_same_text(NO_SCHEMA if returned is None else returned, promised)
 
@@ -281,7 +294,7 @@ _READ: Final = msgspec.json.Decoder()
 
 
 def _is_same_text(text: Raw, other: Raw) -> bool:
-    """Return whether two texts are the same JSON value."""
+    """Return whether two JSON texts have the same value."""
     if bytes(text) == bytes(other):
         return True
     try:
@@ -304,7 +317,9 @@ def _decoded(raw: Raw | None, otherwise: Any) -> Any:
 
 
 def _side(raw: Raw | None, schema: Any) -> Side | None:
-    """Return a schema without normalising it if it is so short that comparing is cheap, else None."""
+    """Return a schema as a side of a comparison without normalising it. Return None if the schema is too long to
+    compare cheaply.
+    """
     text = b"" if raw is None else bytes(raw)
     if len(text) > SMALL_BYTES or b'"$' in text or b'"pattern' in text or b"\\u" in text:
         return None
@@ -314,8 +329,8 @@ def _side(raw: Raw | None, schema: Any) -> Side | None:
 def absent_verdict(name: str) -> SurfaceVerdict:
     """Return the verdict on a name that has no entry.
 
-    Names are lower case, but the ABNF's ALPHA has both cases (RFC 5234): a name in other case is a different name that
-    is not registered (REG-3-2).
+    Registered names are in lower case, but ALPHA in the ABNF includes both cases (RFC 5234). A name in another case is
+    therefore a different name, which is not registered (REG-3-2).
     """
     could_be = name.isascii() and is_name(name.lower())  # REG-3-2
     return SurfaceVerdict.UNREGISTERED if could_be else SurfaceVerdict.NOT_REGISTRABLE
@@ -329,9 +344,9 @@ def judge(
     claim: RevisionClaim,
     effort: Effort,
 ) -> Judgement:
-    """Compare a tool with the specifications of its name, the current one last.
+    """Compare a tool with the specifications of its name, of which the current one is last.
 
-    The schemas decide, whatever `claim` says: a claim that they contradict is only noted.
+    `claim` never changes the verdict. If the schemas contradict the claim, the result only notes that.
     """
     current = specifications[-1]
     notes = _entry_notes(entry)
@@ -377,7 +392,9 @@ def judge(
 
 
 def compare(registered: SchemaPair, offered: SchemaPair, effort: Effort) -> Comparison:
-    """Compare an offered pair with a registered one: it may accept more and return less (REG-8.1-4)."""
+    """Compare an offered pair of schemas with a registered pair. The offered tool may accept more and return less
+    (REG-8.1-4).
+    """
     arguments, results = InclusionOutcome(), InclusionOutcome()
     is_same_argument = registered.argument_digest == offered.argument_digest
     if not is_same_argument:
@@ -414,7 +431,7 @@ def compare(registered: SchemaPair, offered: SchemaPair, effort: Effort) -> Comp
 
 
 def _closed(schema: Any) -> Any:
-    """Return an argument schema without the permission of undeclared members."""
+    """Return an argument schema that does not allow undeclared members."""
     if isinstance(schema, Mapping) and schema.get("additionalProperties") is True:
         return {key: value for key, value in schema.items() if key != "additionalProperties"}
     return schema
@@ -423,7 +440,7 @@ def _closed(schema: Any) -> Any:
 def _differences(
     side: Literal["argument", "return"], outcome: InclusionOutcome, worst: InclusionVerdict
 ) -> list[SurfaceDifference]:
-    """Return the differences of one side, unless the other side is worse."""
+    """Return the differences of the arguments or of the results. Return none if the other side is worse."""
     if outcome.verdict is not worst:
         return []
     is_argument = side == "argument"
@@ -439,7 +456,7 @@ def _differences(
 
 
 def _older(specifications: tuple[Specification, ...], offered: SchemaPair) -> Revision | None:
-    """Return the newest of the older revisions whose schemas the server has, or None."""
+    """Return the newest of the older revisions that have the server's schemas, or None if there is none."""
     for each in reversed(specifications):
         if each.revision.has_schemas and each.pair.digest == offered.digest:
             return each.revision
@@ -460,7 +477,7 @@ def _offered(specifications: tuple[Specification, ...], offered: SchemaPair, com
 
 
 def _entry_notes(entry: RegistryEntry) -> tuple[str, ...]:
-    """Return the notes that an entry itself gives rise to, whatever the tool."""
+    """Return the notes that follow from the entry alone, independent of the tool."""
     notes = []
     if entry.status is EntryStatus.DEPRECATED:  # REG-7.3-2
         notes.append(DEPRECATED)
@@ -480,8 +497,8 @@ VERIFIED: Final = frozenset([SurfaceVerdict.IDENTICAL, SurfaceVerdict.COMPATIBLE
 
 
 class SurfacePolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """The configured consequences of a judgement: a tool is offered, offered with a warning, or refused, alone or
-    with its server.
+    """The configured consequences of a judgement. A tool is offered, offered with a warning, or refused, either alone
+    or with its server.
     """
 
     enforce: Enforcement = "reject"
@@ -496,7 +513,8 @@ class SurfacePolicy(msgspec.Struct, frozen=True, kw_only=True):
     ) -> Enforcement | Literal["pass"]:
         """Return the consequence of a judgement.
 
-        `is_trusted`: the source of the entry is trusted. `is_accepted`: an operator accepted this undecided pair.
+        `is_trusted` says whether the entry's source is trusted. `is_accepted` says whether an operator accepted this
+        undecided pair of schemas.
         """
         enforcement = self.enforcement(entry.surface_name)
         if enforcement == "off":

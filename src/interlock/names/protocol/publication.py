@@ -50,7 +50,7 @@ MEDIA_TYPES: Final[dict[Form, str]] = {
 
 
 class Publication(msgspec.Struct, frozen=True, kw_only=True):
-    """A publication of the registry: the entries in order, and the header of every form."""
+    """A publication of the registry: the entries in their order, and the header of all forms."""
 
     entries: tuple[RegistryEntry, ...]
     updated: str
@@ -97,7 +97,9 @@ _COPIED: Final = frozenset(field.name for field in msgspec.structs.fields(Regist
 
 
 def is_overdue(entry: RegistryEntry, today: str) -> bool:
-    """Return whether the review of a provisional entry is late. That removes nothing (REG-5-13)."""
+    """Return whether the review of a provisional entry is overdue. An overdue entry stays in the registry
+    (REG-5-13).
+    """
     due = entry.answer_due or entry.review_due
     return entry.status is EntryStatus.PROVISIONAL and due is not None and days_between(due, today) >= 0
 
@@ -148,7 +150,9 @@ def published_schema() -> bytes:
 
 
 def _described(kind: type[msgspec.Struct], instead: dict[Any, Any]) -> Any:
-    """Return a struct with the same fields and types that have a schema: raw values have none."""
+    """Return a struct with the same fields, in which types that have no JSON Schema, such as raw values, are replaced
+    as `instead` says.
+    """
     fields: list[Any] = []
     for field in msgspec.structs.fields(kind):
         default = None if isinstance(field.default, Raw) else field.default
@@ -163,7 +167,9 @@ def row_of(entry: RegistryEntry) -> list[str]:
 
 
 def _csv(entries: Iterable[RegistryEntry]) -> bytes:
-    """Encode entries as CSV (RFC 4180). A cell that a spreadsheet would calculate begins with an apostrophe."""
+    """Encode entries as CSV (RFC 4180). An apostrophe is put before cells that a spreadsheet would execute as a
+    formula.
+    """
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\r\n")
     writer.writerow([title for title, _ in COLUMNS])
@@ -229,17 +235,19 @@ _FIELDS: Final = ("value", "xref", "scope", "prefix", "controller", "status")
 
 
 class BadDocument(ValueError):
-    """Exception for a document that is no published registry. The message says where it fails."""
+    """Error for a document that is not a published registry. The message says where it is invalid."""
 
 
 class _Document(msgspec.Struct, frozen=True, kw_only=True):
-    """The member of a JSON registry that is read."""
+    """The part of a published registry in JSON that is read."""
 
     entries: list[PublishedEntry]
 
 
 def read_published_untrusted(data: bytes) -> tuple[RegistryEntry, ...]:
-    """Read a published registry and return its entries in the order of their names. Raises BadDocument."""
+    """Read a published registry. Return its entries in the order of their names. Raise BadDocument if the document is
+    invalid.
+    """
     if len(data) > DOCUMENT_BYTES_MAX:
         raise BadDocument(f"the document has more than {DOCUMENT_BYTES_MAX} bytes")
     start = data[:200].lstrip(b"\xef\xbb\xbf \t\r\n")
@@ -273,7 +281,7 @@ def _read_json(data: bytes) -> list[RegistryEntry]:
 
 
 def _with_own_digests(revision: Revision) -> Revision:
-    """Compute the digests of a revision instead of trusting those in the document."""
+    """Return a revision whose digests are computed here. Digests in the document are not trusted."""
     for raw in (revision.argument_schema, revision.return_schema):
         if len(raw) > SCHEMA_BYTES_MAX:
             raise BadDocument(f"a schema has more than {SCHEMA_BYTES_MAX} bytes")
@@ -285,7 +293,7 @@ def _with_own_digests(revision: Revision) -> Revision:
 
 
 def _entry(row: list[str]) -> RegistryEntry:
-    """Return the entry of a row of the seven fields. Raises BadDocument."""
+    """Return the entry for a row of the seven fields. Raise BadDocument if a field is invalid."""
     name, reference, scope, prefix, controller, status, day = row
     try:
         entry_status = EntryStatus(status)
@@ -307,7 +315,7 @@ def _entry(row: list[str]) -> RegistryEntry:
 
 
 def _checked(entry: RegistryEntry) -> RegistryEntry:
-    """Return an imported entry if it could be an entry of this registry. Raises BadDocument."""
+    """Return an imported entry if it satisfies the rules for entries of this registry. Raise BadDocument otherwise."""
     name, prefix = entry.surface_name, entry.vendor_prefix
     fault = find_name_fault(name)
     if fault is not None:
@@ -325,12 +333,14 @@ def _checked(entry: RegistryEntry) -> RegistryEntry:
 
 
 def _shown(text: str) -> str:
-    """Return a text of the document for a message: short, quoted and without control characters."""
+    """Return a text of the document for use in a message: shortened, quoted and without control characters."""
     return msgspec.json.encode(text[:80]).decode()
 
 
 def _csv_rows(data: bytes) -> Iterator[list[str]]:
-    """Yield the rows of a CSV registry, without the apostrophes that protect spreadsheets. Raises BadDocument."""
+    """Yield the rows of a registry in CSV, without the apostrophes that protect spreadsheets. Raise BadDocument if the
+    CSV is invalid.
+    """
     try:
         text = data.decode("utf-8-sig")
         reader = csv.reader(io.StringIO(text, newline=""), strict=True)
@@ -346,10 +356,10 @@ def _csv_rows(data: bytes) -> Iterator[list[str]]:
 
 
 class _XmlRows:
-    """The records of an XML registry.
+    """A reader of the records in an XML registry.
 
-    A document type is refused, and with it every entity that is not XML's own: an entity may expand to gigabytes, or
-    name a file of this machine.
+    Document types are refused, so that no entities except those of XML itself can occur. Other entities could expand to
+    gigabytes or read a file of this machine.
     """
 
     def __init__(self, data: bytes) -> None:

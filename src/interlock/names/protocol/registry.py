@@ -34,7 +34,7 @@ Verdict = Literal["fail", "revise", "needs_expert", "note"]
 
 
 class CheckFinding(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The finding of a machine check: criterion, verdict, code and reason.
+    """A finding of a machine check: criterion, verdict, code and reason.
 
     The verdict is `fail` (the request is refused at once), `revise` (it is returned to the registrant), `needs_expert`
     (a person decides) or `note` (advice).
@@ -78,7 +78,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
 
 
 class Retrieval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The result of fetching the document of a reference."""
+    """The result of fetching the document that a reference names."""
 
     outcome: Literal["retrieved", "failed", "skipped_offline", "attached"]  # attached: a person brought a copy
     detail: str = ""
@@ -109,7 +109,7 @@ class NameRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class Controller(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The change controller of entries, and who acts for it: principals of this node, and keys."""
+    """The change controller of entries, with those who may act for it: principals of this node, and keys."""
 
     name: str
     handle: str = ""  # a label, which proves nothing (REG-3-4)
@@ -123,7 +123,7 @@ class Controller(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class PrefixConsent(msgspec.Struct, frozen=True, kw_only=True):
-    """The consent of a prefix's holder that another controller registers names under it, until a day."""
+    """A consent that a prefix's holder gave: another controller may register names under the prefix until a day."""
 
     prefix: str
     controller: str
@@ -131,7 +131,7 @@ class PrefixConsent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The controller that first used a prefix, or that a ruling made its holder (REG-7.2-1)."""
+    """The holder of a prefix: the controller that used it first, or to which a ruling gave it (REG-7.2-1)."""
 
     prefix: str
     controller: str
@@ -141,7 +141,7 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Implementation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A declared implementation of a surface. It ends with evidence, and is never overridden (REG-N-4)."""
+    """A declared implementation of a surface. Ending it needs evidence, which no override replaces (REG-N-4)."""
 
     id: str
     surface_name: str
@@ -152,7 +152,7 @@ class Implementation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class SourceRegistry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A registry whose entries were imported. It counts as advice until it is trusted (REG-N-5)."""
+    """A registry whose entries were imported. Its entries are only advice until an operator trusts it (REG-N-5)."""
 
     url: str
     digest: str
@@ -161,14 +161,14 @@ class SourceRegistry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class Transfer(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry that its controller hands to another, which has not yet agreed."""
+    """An offer to transfer an entry to another controller, which has not accepted it yet."""
 
     surface_name: str
     to: str
 
 
 class RegistryStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A record of the log. Each value that is set replaces what the registry had under the same key."""
+    """A record of the log. Each value in it replaces the registry's value with the same key."""
 
     at: str  # RFC 3339
     by: str
@@ -194,7 +194,7 @@ _decode = msgspec.json.Decoder(RegistryStep).decode
 
 
 class BadStep(ValueError):
-    """Exception for a record of the log that is no step of a registry."""
+    """Error for a record of the log that cannot be read as a step of the registry."""
 
 
 def encode_step(step: RegistryStep) -> bytes:
@@ -202,7 +202,7 @@ def encode_step(step: RegistryStep) -> bytes:
 
 
 def decode_step(data: bytes) -> RegistryStep:
-    """Decode a record of the log. Raises BadStep."""
+    """Decode a record of the log. Raise BadStep if the record is invalid."""
     try:
         return _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -213,7 +213,7 @@ OPEN: Final = frozenset((RequestState.SUBMITTED, RequestState.IN_REVIEW))
 
 
 class NamesRegistry:
-    """The state of the registry that follows from all steps. It changes only through `apply`."""
+    """The state of the registry: the result of all steps in its log. It changes only through `apply`."""
 
     def __init__(self, steps: Iterable[RegistryStep] = ()) -> None:
         self.entries: dict[str, RegistryEntry] = {}
@@ -231,7 +231,7 @@ class NamesRegistry:
             self.apply(step)
 
     def apply(self, step: RegistryStep) -> None:
-        """Take over what a step changed. It cannot fail: what is in the log has been decided."""
+        """Apply the changes of a step. This cannot fail, because a step is checked before it is added to the log."""
         if (entry := step.entry) is not None:
             self.transfers.pop(entry.surface_name, None)
             self.updated = max(self.updated, step.at[:10])
@@ -276,10 +276,11 @@ class NamesRegistry:
         return source is not None and source.is_trusted  # REG-N-5
 
     def controller(self, name: str) -> Controller:
-        """Return the record of a controller; no one acts for an unknown controller."""
+        """Return the record of a controller. The record of an unknown controller is empty: no one acts for it."""
         return self.controllers.get(name) or Controller(name=name)
 
     def has_consent(self, prefix: str, controller: str, today: str) -> bool:
+        """Return whether the holder of a prefix allows a controller to register names under it today."""
         consent = self._consents.get((prefix, controller))
         return consent is not None and today <= consent.until  # REG-7.2-2
 
@@ -294,7 +295,9 @@ class NamesRegistry:
         return [self.entries[name] for name in sorted(self.entries)]
 
     def find_collision(self, name: str, controller: str, today: str) -> tuple[str, str] | None:
-        """Return why a name cannot be registered, as code and reason (criterion 5, section 7.3), or None if it can."""
+        """Return why a name cannot be registered, as code and reason (criterion 5, section 7.3). Return None if it can
+        be registered.
+        """
         entry = self.entries.get(name)
         if entry is None:
             return None
@@ -306,9 +309,10 @@ class NamesRegistry:
         return "name_in_quarantine", f"{name} was withdrawn on {entry.withdrawn_on} and is free on {day}"
 
     def prefix_conflict(self, name: str, prefix: str, controller: str, today: str) -> str | None:
-        """Return which prefix shadows a name or is shadowed by it (REG-5-8), or None.
+        """Return a text that says which prefix conflicts with a name (REG-5-8), or None if no prefix does.
 
-        Only prefixes of other controllers that gave no consent conflict.
+        A prefix conflicts if it contains the name, if it continues the name, or if one of the two prefixes begins with
+        the other. Only prefixes of controllers that gave no consent conflict.
         """
         for holder in self.holders.values():
             if holder.controller == controller or self.has_consent(holder.prefix, controller, today):  # REG-7.2-2

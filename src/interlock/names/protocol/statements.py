@@ -34,7 +34,7 @@ Verify = Callable[[Jwt, Jwk], InvalidToken | None]
 
 
 class Statement(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of a signed statement. The keys that verify it tell who signed."""
+    """The content of a signed statement. Who signed it is determined by the key that verifies its signature."""
 
     controller: str
     action: str
@@ -45,7 +45,7 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BadStatement(Exception):
-    """Exception for a statement that cannot be used.
+    """Error for a statement that cannot be accepted.
 
     `code` is for programs: statement_invalid, statement_expired or wrong_registry.
     """
@@ -69,7 +69,9 @@ class _Claims(msgspec.Struct, frozen=True):
 
 
 def read_statement_untrusted(token: str, *, registry: str, now: float) -> Statement:
-    """Read a statement whose signature is still to be verified with the controller's keys. Raises BadStatement."""
+    """Read a statement without verifying its signature. Raise BadStatement if it is malformed, expired, or for another
+    registry.
+    """
     if len(token) > CHARS_MAX:
         raise BadStatement("statement_invalid", f"a statement has at most {CHARS_MAX} characters")
     jwt = read_jwt_untrusted(token.strip(), _TYPES)
@@ -99,7 +101,7 @@ def read_statement_untrusted(token: str, *, registry: str, now: float) -> Statem
 
 
 def is_signed_by(statement: Statement, keys: tuple[str, ...], verify: Verify) -> bool:
-    """Return whether one of the keys in a controller's record signed the statement."""
+    """Return whether one of the controller's keys signed the statement."""
     for text in keys:
         try:
             candidates = read_key_untrusted(text)
@@ -113,7 +115,7 @@ def is_signed_by(statement: Statement, keys: tuple[str, ...], verify: Verify) ->
 def statement_claims(
     controller: str, action: str, subject: str, body: Mapping[str, Any], *, registry: str, jti: str, now: float
 ) -> dict[str, Any]:
-    """Return the claims that a controller signs, as type TYP."""
+    """Return the claims of a statement, which the controller signs as a JWS of type TYP."""
     return {
         "iss": controller,
         "aud": registry,
