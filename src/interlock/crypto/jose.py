@@ -116,6 +116,7 @@ class TokenClaims(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def role_names(self) -> tuple[str, ...]:
+        """Return the roles in the token. Values that are not text are ignored."""
         roles = self.roles if isinstance(self.roles, list) else ()
         return tuple(role for role in roles if isinstance(role, str))
 

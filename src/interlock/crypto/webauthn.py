@@ -49,6 +49,7 @@ class Party(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def id_hash(self) -> bytes:
+        """Return the SHA-256 hash of the relying party's id, which authenticator data contains."""
         return hashlib.sha256(self.id.encode()).digest()
 
 
@@ -117,6 +118,7 @@ def format_passkey(key: Jwk) -> str:
 
 
 def algorithm_of(key: Jwk) -> Algorithm:
+    """Return the algorithm with which a passkey signs."""
     return next(alg for alg in _NAME_BY_ALGORITHM if key.fits(alg))
 
 

@@ -406,15 +406,18 @@ class DeviceSession:
         self.requests.send_next()
 
     def _discard(self, reason: str) -> None:
+        """Count a message that is dropped."""
         self._discarded += 1
         self._last_discarded = reason
         self.counters.discarded[reason] += 1
 
     def _note_life(self) -> None:
+        """Remember the time of a valid message, which shows that the device is alive."""
         self.counters.seen, self.counters.seen_wall = self._clock.now(), self._clock.wall()
         self.requests.note_life()
 
     def _on_answer(self, answer: DeviceAnswer) -> None:
+        """Match an answer with its request. An answer that matches no request in flight is discarded."""
         request = self.requests.find_in_flight(answer.request_id)
         if request is None:  # a duplicate, a late answer, or an answer to a request of another gateway
             self._discard("no_request")
@@ -435,6 +438,7 @@ class DeviceSession:
             self._arrive()
 
     def _outcome(self, tool: DeviceTool, answer: DeviceAnswer) -> CallOutcome:
+        """Return the outcome of a call: its result, or the failure that the answer reports."""
         if answer.status != 0:
             name = tool.tool.status.get(str(answer.status), answer.name)
             return DeviceFailure("status", "the device refused or failed", status=answer.status, name=name)

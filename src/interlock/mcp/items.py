@@ -95,6 +95,7 @@ def tool_item(
 
 
 def prompt_item(item: Item, *, name: str, meta: dict[str, Any]) -> bytes:
+    """Encode a prompt for a client, under another name and with additional metadata."""
     shown: dict[str, Any] = dict(item)
     shown["name"] = name
     if meta:
@@ -103,6 +104,9 @@ def prompt_item(item: Item, *, name: str, meta: dict[str, Any]) -> bytes:
 
 
 def resource_item(item: Item, *, member: str, uri: str) -> bytes:
+    """Encode a resource or a template for a client. `member` is the member that contains the URI or the URI
+    template.
+    """
     shown: dict[str, Any] = dict(item)
     shown[member] = uri
     return encode_value(shown)
@@ -120,4 +124,5 @@ def find_value(item: Item, member: str) -> Any:
 
 
 def _merge(raw: Raw | None, extra: dict[str, Any]) -> dict[str, Any]:
+    """Return a JSON object with the members of `extra` added. They replace members with the same name."""
     return {**((decode_object(raw) if raw is not None else None) or {}), **extra}

@@ -237,6 +237,7 @@ def large_to_legacy(result: Raw, names: frozenset[str]) -> tuple[bytes, memoryvi
 
 
 def result_to_modern(result: Raw, method: str) -> bytes | Refusal:
+    """Translate a result of a legacy server for a modern client. Return the refusal if that is impossible."""
     written = bytes(result)
     if (
         method not in CACHEABLE
@@ -257,6 +258,7 @@ def result_to_modern(result: Raw, method: str) -> bytes | Refusal:
 
 
 def result_to_legacy(result: Raw) -> bytes | Refusal:
+    """Translate a result of a modern server for a legacy client. Return the refusal if that is impossible."""
     written = bytes(result)
     if (
         written.startswith(_MODERN_HEAD)
@@ -304,12 +306,14 @@ def _is_same(text: str | None, value: bytes) -> bool:
 
 
 def error_to_modern(error: Raw) -> bytes:
+    """Translate an error of a legacy server for a modern client."""
     return find_modern_error(error) or _recode(
         error, {RESOURCE_NOT_FOUND: INVALID_PARAMS, URL_ELICITATION_REQUIRED: INTERNAL_ERROR}
     )
 
 
 def error_to_legacy(error: Raw, method: str) -> bytes:
+    """Translate an error of a modern server for a legacy client."""
     if requires_tasks(error):
         return error_body(_TASK)
     codes = dict(_MODERN_CODES)
@@ -319,6 +323,7 @@ def error_to_legacy(error: Raw, method: str) -> bytes:
 
 
 def _recode(error: Raw, codes: dict[RefusalCode, RefusalCode]) -> bytes:
+    """Replace the number of an error if `codes` maps its code to another one."""
     members = decode_object(error)
     if members is None:
         return error_body(Refusal(INTERNAL_ERROR, "the server's error is not an object"))

@@ -304,39 +304,39 @@ class Amendment(_Body, frozen=True, kw_only=True):
 
 
 class Deprecation(_Body, frozen=True, kw_only=True):
-    """The body of `deprecate`."""
+    """The body of `deprecate`, which may name a successor."""
 
     successor: str = ""
 
 
 class TransferTo(_Body, frozen=True, kw_only=True):
-    """The body of `transfer`."""
+    """The body of `transfer`, which names the new controller."""
 
     to: str
 
 
 class NewImplementation(_Body, frozen=True, kw_only=True):
-    """The body of `declare`."""
+    """The body of `declare`, which names who implements the surface."""
 
     who: str
 
 
 class EndedImplementation(_Body, frozen=True, kw_only=True):
-    """The body of `end`."""
+    """The body of `end`: who implemented the surface, and what shows that this has ended."""
 
     who: str
     evidence: str
 
 
 class ConsentTo(_Body, frozen=True, kw_only=True):
-    """The body of `consent`."""
+    """The body of `consent`: the controller that may register names under the prefix, and the last day."""
 
     controller: str
     until: str
 
 
 class DisputeClaim(_Body, frozen=True, kw_only=True):
-    """The body of `dispute`."""
+    """The body of `dispute`: the controller that claims the prefix, and the evidence of its first use."""
 
     controller: str
     evidence: tuple[Evidence, ...]

@@ -33,7 +33,7 @@ NamesAction = Literal[
 
 
 class NameSummary(Struct, frozen=True, kw_only=True):
-    """An entry by its seven fields, and what a list says beside them."""
+    """The seven fields of an entry, with the additional values that a list of entries shows."""
 
     surface_name: Annotated[str, Meta(description="The name.")]
     specification_reference: Annotated[str, Meta(description="The document that specifies it.")]
@@ -63,7 +63,7 @@ class Names(Struct, frozen=True, kw_only=True):
 
 
 class NameDetails(Struct, frozen=True, kw_only=True):
-    """An entry in full."""
+    """Details of an entry, with its requests and its log."""
 
     surface_name: Annotated[str, Meta(description="The name.")]
     entry: Annotated[Raw, Meta(description="The entry as the published JSON has it; null: there is none.")]
@@ -82,7 +82,7 @@ class NameFinding(Struct, frozen=True, kw_only=True):
 
 
 class NameCriterion(Struct, frozen=True, kw_only=True):
-    """A criterion, and its outcome."""
+    """A criterion of the registry, with its outcome."""
 
     criterion: Annotated[int, Meta(description="1 to 5.")]
     says: Annotated[str, Meta(description="What must hold.")]
@@ -90,7 +90,7 @@ class NameCriterion(Struct, frozen=True, kw_only=True):
 
 
 class NameCheck(Struct, frozen=True, kw_only=True):
-    """The machine checks of a request that was not filed."""
+    """The results of the machine checks for a request that was not filed."""
 
     surface_name: Annotated[str, Meta(description="The name.")]
     criteria: Annotated[tuple[NameCriterion, ...], Meta(description="The five criteria.")]
@@ -122,20 +122,20 @@ class NameVerification(Struct, frozen=True, kw_only=True):
 
 
 class PinnedTool(Struct, frozen=True, kw_only=True):
-    """A tool that is held to the schemas it had when it was pinned."""
+    """A tool that is compared with the schemas that it had when it was pinned."""
 
     tool: Annotated[str, Meta(description="Its qualified name.")]
     digest: Annotated[str, Meta(description="Of the schemas it is held to.")]
 
 
 class PinnedTools(Struct, frozen=True, kw_only=True):
-    """The tools that were pinned, or are no longer."""
+    """The tools that were pinned, or whose pins were removed."""
 
     tools: Annotated[tuple[PinnedTool, ...], Meta(description="In the order of the alphabet.")]
 
 
 class NamePrefix(Struct, frozen=True, kw_only=True):
-    """A vendor prefix. It is held by procedure; no signature proves it."""
+    """A vendor prefix, held by a controller. The holder follows from the registry's rules, not from a signature."""
 
     prefix: Annotated[str, Meta(description="The prefix.")]
     controller: Annotated[str, Meta(description="Who first used it, or was ruled to hold it.")]
@@ -151,7 +151,7 @@ class NamePrefixes(Struct, frozen=True, kw_only=True):
 
 
 class ActOnName(RequestBody, frozen=True, kw_only=True):
-    """An action on the registry of names."""
+    """An action on a name or prefix of the registry."""
 
     action: Annotated[NamesAction, Meta(description="The action.")]
     subject: Annotated[str, Meta(description="The name, prefix or request it is about.", min_length=1, max_length=200)]
@@ -162,28 +162,28 @@ class ActOnName(RequestBody, frozen=True, kw_only=True):
 
 
 class CheckName(RequestBody, frozen=True, kw_only=True):
-    """A request that is checked, and not filed."""
+    """A request that is only checked, not filed."""
 
     name: Annotated[str, Meta(description="The surface name.", max_length=1000)]
     proposal: Annotated[Raw, Meta(description="What would be asked for, as docs/names.md lists it.")]
 
 
 class VerifyName(RequestBody, frozen=True, kw_only=True):
-    """A tool's definition, to be compared with the registered specification."""
+    """The definition of a tool, to be compared with the registered specification of its name."""
 
     name: Annotated[str, Meta(description="The surface name.", min_length=1, max_length=64)]
     definition: Annotated[Raw, Meta(description="The tool as a server lists it: inputSchema, outputSchema.")]
 
 
 class PinName(RequestBody, frozen=True, kw_only=True):
-    """The tools to pin to what they are now, or to pin no longer."""
+    """The tools that are pinned to their current definitions, or whose pins are removed."""
 
     name: Annotated[str, Meta(description="A surface name, or a tool's qualified name.", min_length=1, max_length=500)]
     remove: Annotated[bool, Meta(description="Take the pins away instead.")] = False
 
 
 class TrustSource(RequestBody, frozen=True, kw_only=True):
-    """The trust in an imported registry: whether what it says is enforced."""
+    """The setting whether the entries of an imported registry are enforced."""
 
     source: Annotated[str, Meta(description="Where it was imported from.", min_length=1, max_length=500)]
     trusted: Annotated[bool, Meta(description="Whether it is trusted.")]

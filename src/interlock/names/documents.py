@@ -63,6 +63,7 @@ class DocumentFetcher:
         return Retrieval(outcome="retrieved", at=at, digest=f"sha256:{hashlib.sha256(body).hexdigest()}")
 
     async def _follow(self, url: str) -> bytes:
+        """Fetch a URL and follow a limited number of redirects. Raise FetchFailed if no document is found."""
         for _ in range(REDIRECTS_MAX + 1):
             answered = await self._fetcher.look(url)
             if answered.status == 200:

@@ -232,6 +232,9 @@ class RequestDecisions:
         )
 
     def _is_sole(self, request: NameRequest) -> bool:
+        """Return whether only one expert may decide on the request's subject. That expert may then decide on an own
+        request.
+        """
         return len(self._experts(f"names.{request.subject}")) <= 1
 
 

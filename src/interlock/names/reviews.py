@@ -96,6 +96,7 @@ def confirmation_due(entry: RegistryEntry) -> str | None:
 
 
 def is_unconfirmed(entry: RegistryEntry, today: str) -> bool:
+    """Return whether the confirmation that an entry is public is overdue."""
     due = confirmation_due(entry)
     return due is not None and today >= due  # REG-8.4-2
 
@@ -160,6 +161,7 @@ class Reviews:
             await self._look(first=False)
 
     async def _look(self, *, first: bool) -> None:
+        """Do the hourly work once. `first` is True for the run at the start of the node."""
         try:
             await self._state.refresh()
             await (self._requests.open() if first else self._requests.look())

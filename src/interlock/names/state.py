@@ -160,6 +160,7 @@ class RegistryState:
             self.changed.publish(None)
 
     async def _take_in(self, watch: Following[None]) -> None:
+        """Read the log again whenever `watch` reports a change by another replica."""
         async for _ in watch:
             try:
                 await self.refresh()
@@ -228,10 +229,12 @@ class RegistryState:
             self._last = verdict.last
 
     def _fail(self, why: str) -> None:
+        """Mark the registry as unusable, for the reason `why`."""
         self.trouble = why
         log.error("the registry of names cannot be used: %s", why)
 
     def _check_usable(self) -> None:
+        """Raise Refused if the log is damaged."""
         if self.trouble is not None:
             raise Refused("unavailable", f"the registry cannot be used: {self.trouble}")
 
@@ -281,6 +284,7 @@ class Actor(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shown(self) -> str:
+        """Return the name of the actor in the log: the controller that signed a statement, otherwise the principal."""
         return f"controller:{self.statement.controller}" if self.statement is not None else self.principal
 
 
@@ -306,6 +310,7 @@ def check_statement(statement: Statement, controller: Controller, registry: Name
 
 
 def statement_id(statement: Statement) -> str:
+    """Return the id under which a used statement is remembered, so that it cannot be used again."""
     return f"{statement.controller}/{statement.jti}"
 
 

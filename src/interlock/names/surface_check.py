@@ -526,6 +526,7 @@ class NamesCheck:
     is_common = False
 
     def applies_to(self, route: Route) -> bool:
+        """Return whether calls through this route are refused because of its name."""
         return route.is_refused
 
     def check(self, call: Call, link: CallLink) -> Refused | None:

@@ -264,6 +264,9 @@ class SofFraming:
         self._is_noise = False
 
     def _scan(self, messages: list[bytes], *, is_over: bool) -> None:
+        """Read all complete frames from the buffer. `is_over` says that the line was silent, so that an incomplete
+        frame is given up.
+        """
         data = bytes(self._begun)
         at = 0
         counted_to = 0  # the end of the last bad frame: what is found within it counts no more

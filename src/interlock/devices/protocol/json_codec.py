@@ -140,6 +140,7 @@ def _encoded(members: dict[str, Any]) -> bytes:
 
 
 def _check_depth(value: Any, depth: int) -> None:
+    """Raise DeviceFault if a value is nested too deeply."""
     if isinstance(value, dict | list):
         if depth == DEPTH_MAX:
             raise DeviceFault("malformed", f"nested deeper than {DEPTH_MAX}")

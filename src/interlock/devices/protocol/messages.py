@@ -139,6 +139,7 @@ META = "_meta"
 
 
 def without_metadata(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments without `_meta` and without what MCP-AX adds (AX-8.2-5)."""
     return {
         name: _stripped(value)
         for name, value in arguments.items()

@@ -204,6 +204,7 @@ class MqttTransport(Transport):
             self._owner.on_message(payload)
 
     def _receive_status(self, payload: bytes) -> None:
+        """Store whether the device is online. If it is not, report the transport as lost."""
         online = is_online(payload)
         if online is None:
             self._discarded["status"] += 1

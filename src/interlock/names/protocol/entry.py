@@ -53,11 +53,14 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
 
     @property
     def has_schemas(self) -> bool:
+        """Return whether both schemas are given."""
         return self.argument_digest is not None
 
 
 class RegistryEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """An entry of the registry."""
+    """An entry of the registry: its seven published fields, its revisions, and the dates on which its status
+    depends.
+    """
 
     surface_name: str
     specification_reference: str
@@ -219,6 +222,7 @@ def free_on(withdrawn_on: str) -> str:
 
 
 def is_day(text: str) -> bool:
+    """Return whether a text is a date of the form YYYY-MM-DD."""
     try:
         return datetime.date.fromisoformat(text).isoformat() == text
     except ValueError:

@@ -306,6 +306,7 @@ def _is_same_text(text: Raw, other: Raw) -> bool:
 
 
 def _decoded(raw: Raw | None, otherwise: Any) -> Any:
+    """Return a decoded schema, or `otherwise` if there is none. Raise CodecError if it is too large or not a schema."""
     if raw is None:
         return otherwise
     if len(raw) > SCHEMA_BYTES_MAX:
@@ -506,6 +507,7 @@ class SurfacePolicy(msgspec.Struct, frozen=True, kw_only=True):
     strict: bool = False  # a server without an output schema, and every difference from a pin, is refused
 
     def enforcement(self, name: str) -> Enforcement:
+        """Return the configured consequence of a mismatch for a name."""
         return self.per_name.get(name, self.enforce)
 
     def consequence(

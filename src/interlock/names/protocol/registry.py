@@ -119,6 +119,7 @@ class Controller(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def is_proven(self) -> bool:
+        """Return whether somebody can act for this controller: it has a principal or a key."""
         return bool(self.principals or self.keys)
 
 
@@ -285,9 +286,11 @@ class NamesRegistry:
         return consent is not None and today <= consent.until  # REG-7.2-2
 
     def open_requests(self) -> Iterator[NameRequest]:
+        """Yield the requests on which a decision is still possible."""
         return (request for request in self.requests.values() if request.state in OPEN)
 
     def remaining_implementations(self, name: str) -> tuple[Implementation, ...]:
+        """Return the declared implementations of a name that have not ended."""
         return tuple(each for each in self.implementations.values() if each.surface_name == name and not each.ended_on)
 
     def in_order(self) -> list[RegistryEntry]:

@@ -234,6 +234,7 @@ _BEGIN: Final = re.compile(rb"[ \t\r\n]*\[")
 
 
 def is_batch(data: bytes) -> bool:
+    """Return whether a message begins like a JSON array."""
     return _BEGIN.match(data) is not None
 
 
@@ -599,6 +600,7 @@ def _find_outlined_params(message: bytes) -> dict[str, Raw] | None:
 
 
 def decode_array(raw: Raw | bytes) -> list[Raw] | None:
+    """Decode a JSON array to a list of raw values. Return None if the text is not an array."""
     try:
         return _decode_array(raw)
     except msgspec.ValidationError:
@@ -633,6 +635,7 @@ def decode_string(raw: Raw | bytes) -> str:
 
 
 def find_string(raw: Raw | bytes | None) -> str | None:
+    """Return a decoded JSON string, or None if the value is absent or not a string."""
     if raw is None:
         return None
     try:
@@ -676,6 +679,7 @@ def encode_result(message_id: bytes, result: Raw | bytes) -> bytes:
 
 
 def encode_result_pieces(message_id: bytes, result: tuple[bytes, memoryview]) -> bytes:
+    """Encode a response whose result consists of two pieces, as `large_to_modern` and `large_to_legacy` return it."""
     return b"".join((b'{"jsonrpc":"2.0","id":', message_id, b',"result":', *result, b"}"))
 
 
