@@ -66,7 +66,7 @@ WHOLE: Final = frozenset({"introspect", "search"})  # system-wide names that nee
 
 
 def canonical_verb(name: str, category: Category) -> str:
-    """Return the canonical verb that is closest to the verb of a name."""
+    """Return the canonical verb that best replaces the verb in an operation's name."""
     verb = name.partition("_")[0]
     verbs = CANONICAL[category]
     if verb in verbs:
@@ -76,7 +76,9 @@ def canonical_verb(name: str, category: Category) -> str:
 
 
 def objection(name: str, category: Category, reason: str | None) -> str | None:
-    """Return what the naming rules say against a name, or None if it follows them or a reason is given (8.5.3)."""
+    """Return how a name violates the naming rules (8.5.3), or None if it follows them or `reason` justifies the
+    exception.
+    """
     verb, _, rest = name.partition("_")
     is_known_verb = verb in SIMILAR or any(verb in verbs for verbs in CANONICAL.values())
     if verb in CANONICAL[category]:
@@ -90,7 +92,9 @@ def objection(name: str, category: Category, reason: str | None) -> str | None:
 
 
 def describe_operation(description: str, name: str, category: Category, reason: str | None) -> str:
-    """Return the description with the reason and the canonical equivalent of another verb (8.5.3)."""
+    """Return an operation's description. If its verb is not canonical, append the reason and the canonical equivalent
+    (8.5.3).
+    """
     if not reason or name.partition("_")[0] in CANONICAL[category]:
         return description
     sentence = reason.strip().rstrip(".")
@@ -111,7 +115,7 @@ _CORE: Final = tuple(status.value for status in ExecutionStatus)
 
 
 class Adapter:
-    """A domain as an MCP-AQL server.
+    """A domain that is served as an MCP-AQL server.
 
     `versioned` are the Struct types whose resources have an `_etag`. With `strict_names`, names that do not follow 8.5
     are refused; otherwise they are only warned about. The environment variables MCP_AQL_ENDPOINT_MODE,
@@ -162,7 +166,9 @@ class Adapter:
     def create(self, function: None = None, **options: Any) -> Callable[[_Function], _Function]: ...
 
     def create(self, function: Any = None, **options: Any) -> Any:
-        """Declare a handler that adds something. `upsert=True`: it also accepts what exists already."""
+        """Declare a handler that adds something. `upsert=True` means that it also accepts something that already
+        exists.
+        """
         return self._declare(Category.CREATE, function, options)
 
     @overload
@@ -172,7 +178,9 @@ class Adapter:
     def read(self, function: None = None, **options: Any) -> Callable[[_Function], _Function]: ...
 
     def read(self, function: Any = None, **options: Any) -> Any:
-        """Declare a handler that changes nothing. `presets={"minimal": ("id", "title")}`: fields by preset."""
+        """Declare a handler that changes nothing. `presets={"minimal": ("id", "title")}` defines sets of fields that a
+        client can select by name.
+        """
         return self._declare(Category.READ, function, options)
 
     @overload
@@ -182,7 +190,8 @@ class Adapter:
     def update(self, function: None = None, **options: Any) -> Callable[[_Function], _Function]: ...
 
     def update(self, function: Any = None, **options: Any) -> Any:
-        """Declare a handler that changes an existing resource. It takes identifiers and `input`.
+        """Declare a handler that changes an existing resource. Its parameters are the identifiers of the resource and
+        `input`.
 
         With `load=get_document` (a function of the same identifiers) `input` is the whole resource with the changes
         merged in. Without it, `input` contains only the changes. `fixed=("id",)` lists fields that cannot be changed.
@@ -196,7 +205,9 @@ class Adapter:
     def delete(self, function: None = None, **options: Any) -> Callable[[_Function], _Function]: ...
 
     def delete(self, function: Any = None, **options: Any) -> Any:
-        """Declare a handler that removes something. With `load=` of a versioned type it takes `if_match`."""
+        """Declare a handler that removes something. If `load` returns a versioned type, the operation also accepts
+        `if_match`.
+        """
         return self._declare(Category.DELETE, function, options)
 
     @overload
@@ -206,8 +217,8 @@ class Adapter:
     def execute(self, function: None = None, **options: Any) -> Callable[[_Function], _Function]: ...
 
     def execute(self, function: Any = None, **options: Any) -> Any:
-        """Declare a handler that runs something. With `long_running=True` it returns at once with an execution that
-        continues.
+        """Declare a handler that runs something. With `long_running=True`, a call returns immediately with an execution
+        that continues in the background.
 
         `supports_retry=True` and `progress=True` say what the execution can do. `states={"queued": "pending"}` adds
         states and maps each to a core state.
@@ -232,11 +243,13 @@ class Adapter:
         return declare
 
     def run(self, *beside: "Adapter", http: str | None = None, token: str | None = None) -> None:
-        """Serve MCP over standard input and output until it ends; with `http="127.0.0.1:8000"` at /mcp there instead.
+        """Serve MCP over standard input and output until the input ends. With `http="127.0.0.1:8000"`, serve it over
+        HTTP at /mcp on that address instead.
 
-        `beside` are other adapters in the same session; all but one need a `prefix`. `token` is what HTTP clients must
-        send (`Authorization: Bearer`); it is required for an address that other machines can reach. Raises ValueError
-        for a bad address or a missing token, and DeclarationInvalid if two adapters have a tool of the same name.
+        `beside` are other adapters in the same session; all but one need a `prefix`. `token` is the secret that HTTP
+        clients must send (`Authorization: Bearer`); it is required for an address that other machines can reach. Raise
+        ValueError for an invalid address or a missing token, and DeclarationInvalid if two adapters have a tool of the
+        same name.
         """
         from interlock.sdk.aql.server import run_http, serve_stdio
 
@@ -277,7 +290,8 @@ class Adapter:
         states: Mapping[str, str] | None = None,
         own: bool = False,
     ) -> None:
-        """Declare an operation. Raises DeclarationInvalid with what is wrong with it.
+        """Declare an operation. Raise DeclarationInvalid, whose message describes the fault, if the declaration is
+        invalid.
 
         `own` marks the operations of the library itself, which may have reserved names.
         """
@@ -341,7 +355,7 @@ class Adapter:
             add_execution_operations(self)
 
     def _check(self, operation: AqlOperation, category: Category, reason: str | None, *, own: bool) -> None:
-        """Raise DeclarationInvalid for an operation that cannot be declared, and warn about an unusual name."""
+        """Raise DeclarationInvalid if an operation is not valid. Log a warning about an unusual name."""
         problem = check_operation(operation)
         if operation.name in self.operations:  # AQL-6.2-1
             problem = f"operation '{operation.name}': there is one of this name already (6.2)"
@@ -361,7 +375,9 @@ class Adapter:
     def _lifecycle(
         self, name: str, states: Mapping[str, str], *, supports_retry: bool, progress: bool
     ) -> tuple[Lifecycle, TypeDeclaration]:
-        """Return the life cycle of a long-running operation and the type of its states. Raises DeclarationInvalid."""
+        """Return the life cycle of a long-running operation and the type of its states. Raise DeclarationInvalid if
+        `states` is invalid.
+        """
         for state, core in states.items():
             if state in _CORE or core not in ("pending", "running"):  # AQL-8.4.4-2
                 raise DeclarationInvalid(
@@ -381,7 +397,7 @@ class Adapter:
 
 
 def _endpoints(mode: str, profile: str | Profile, prefix: str) -> AqlEndpoints:
-    """Return the endpoints of an adapter. Raises DeclarationInvalid."""
+    """Return the endpoints for a mode, a profile and a prefix. Raise DeclarationInvalid if one of them is invalid."""
     if mode == "crude":  # the older word
         log.info("the mode crude is called semantic, with the profile crude")
         mode = "semantic"
@@ -398,8 +414,8 @@ def _endpoints(mode: str, profile: str | Profile, prefix: str) -> AqlEndpoints:
 
 
 def _find_update_problem(operation: AqlOperation) -> str | None:
-    """Return why an operation is no valid UPDATE, or None: identifiers are beside `input`, everything else is inside
-    it (4.5).
+    """Return why an operation is not a valid UPDATE, or None. Identifiers must be outside `input`, and everything else
+    inside it (4.5).
     """
     if "input" not in operation.by_name:  # AQL-4.5-1
         return f"operation '{operation.name}': an UPDATE takes what it changes in a parameter 'input' (4.5)"
@@ -414,7 +430,7 @@ _Id = Annotated[str, "The execution_id of the answer that started it."]
 
 
 def add_execution_operations(adapter: "Adapter") -> None:
-    """Add the operations about executions (8.4)."""
+    """Add the operations with which clients query, list, cancel and retry executions (8.4)."""
     executions = adapter.executions
 
     async def get_execution(execution_id: _Id, context: Context) -> dict[str, Any]:

@@ -24,10 +24,10 @@ Work = Callable[["Execution"], Awaitable[Any]]
 
 
 class Execution:
-    """An execution of a long-running operation."""
+    """A running or finished execution of a long-running operation."""
 
     def __init__(self, operation: str, owner: str, lifecycle: Lifecycle, extra: Mapping[str, str], work: Work) -> None:
-        """Create an execution. `extra` are the adapter's own states, each with the core state that it counts as
+        """Create an execution. `extra` maps each state that the adapter adds to the core state that it represents
         (8.4.4).
         """
         self.id = f"exec_{secrets.token_hex(16)}"
@@ -58,7 +58,9 @@ class Execution:
         total: float | None = None,
         message: str | None = None,
     ) -> None:
-        """Report progress: at least a percentage, `current` with `total`, or a message (8.4.3)."""
+        """Report progress: a percentage, `current` with `total`, or a message. At least one of them is required
+        (8.4.3).
+        """
         if percentage is None and current is None and message is None:
             raise ValueError("progress needs percentage, current with total, or message")
         if percentage is not None and not 0 <= percentage <= 100:
@@ -70,8 +72,8 @@ class Execution:
             self._progress = {key: value for key, value in members.items() if value is not None}
 
     def enter(self, state: str) -> None:
-        """Enter a state that the operation declared. Raises ValueError for other states, OperationFailed if no move
-        leads there.
+        """Enter a state that the operation declared. Raise ValueError for an unknown state, or OperationFailed if the
+        life cycle does not allow the change.
         """
         if state not in self._extra:
             raise ValueError(f"'{state}' is no declared state of '{self.operation}'")
@@ -81,7 +83,9 @@ class Execution:
         self._state = state
 
     def move(self, to: ExecutionStatus) -> None:
-        """Change the status. Raises OperationFailed (CONFLICT_INVALID_STATE) if the life cycle has no such move."""
+        """Change the status. Raise OperationFailed (CONFLICT_INVALID_STATE) if the life cycle does not allow the
+        change.
+        """
         if not may_move(self._status, to, supports_retry=self._lifecycle.supports_retry):  # AQL-8.4.2-1
             raise OperationFailed(self.invalid_state(to.value))
         self._status, self._state = to, to.value
@@ -92,13 +96,13 @@ class Execution:
             self._finished_at, self.ended_at = now, time.monotonic()
 
     def invalid_state(self, requested: str) -> AqlFailure:
-        """Return the failure of a move that the life cycle does not have."""
+        """Return the failure for a status change that the life cycle does not allow."""
         details = {"execution_id": self.id, "status": self._state, "requested": requested}  # AQL-8.4.2-1
         message = f"Execution '{self.id}' is '{self._state}' and cannot become '{requested}'"
         return failure(Code.CONFLICT_INVALID_STATE, message, details)
 
     def answer(self) -> dict[str, Any]:
-        """Return the state as a client is shown it (8.4.3)."""
+        """Return the state in the form that clients receive (8.4.3)."""
         answer = state_answer(
             self.id, self._status, started_at=self._started_at, finished_at=self._finished_at, error=self._error
         )
@@ -111,11 +115,11 @@ class Execution:
         return answer
 
     def start(self) -> None:
-        """Start the work in a task."""
+        """Start the handler in a background task."""
         self.task = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
-        """Run the work and end the execution with its result, its failure or its cancellation."""
+        """Run the handler. End the execution with the handler's result, failure or cancellation."""
         if self._status is ExecutionStatus.PENDING:
             self.move(ExecutionStatus.RUNNING)
         try:
@@ -140,14 +144,14 @@ class Execution:
                 self._error["details"] = failure_.details
 
     def _end(self, to: ExecutionStatus) -> bool:
-        """End the execution; return False if it has ended already, so that late results are dropped."""
+        """Set the final status. Return False if the execution had already ended, so that its late result is dropped."""
         with contextlib.suppress(OperationFailed):
             self.move(to)  # AQL-8.4.2-2, AQL-2.3.3-3
             return True
         return False
 
     def cancel(self) -> None:
-        """Cancel the execution from any state that is not terminal (8.4.4)."""
+        """Cancel the execution. Every state except a terminal one allows this (8.4.4)."""
         if self._status in TERMINAL:
             raise OperationFailed(self.invalid_state("cancelled"))  # AQL-8.4.2-2
         self.move(ExecutionStatus.CANCELLED)  # AQL-8.4.4-4
@@ -155,7 +159,7 @@ class Execution:
             self.task.cancel()
 
     def retry(self) -> None:
-        """Run a failed execution again. Raises OperationFailed if it has not failed, or cannot be repeated."""
+        """Run a failed execution again. Raise OperationFailed if it has not failed or does not support retries."""
         if not self._lifecycle.supports_retry or self._status is not ExecutionStatus.FAILED:
             raise OperationFailed(self.invalid_state("running"))
         self.move(ExecutionStatus.RUNNING)
@@ -164,13 +168,15 @@ class Execution:
 
 
 class AdapterExecutions:
-    """The executions of an adapter by id. Each is visible only to the caller that started it."""
+    """The executions of an adapter, keyed by id. An execution is visible only to the caller that started it."""
 
     def __init__(self) -> None:
         self._by_id: dict[str, Execution] = {}
 
     def start(self, execution: Execution) -> Execution:
-        """Start an execution. First forget those that ended long ago, and the oldest of too many."""
+        """Start an execution. Before that, delete executions that ended long ago, and the oldest ones if there are too
+        many.
+        """
         now = time.monotonic()
         ended = sorted((each.ended_at, each.id) for each in self._by_id.values() if each.ended_at is not None)
         too_many = len(self._by_id) - EXECUTIONS_MAX + 1
@@ -192,5 +198,5 @@ class AdapterExecutions:
         return iter(tuple(self._by_id.values()))
 
     def of(self, owner: str) -> Iterator[Execution]:
-        """Return the executions of one caller."""
+        """Yield the executions that one caller started."""
         return (execution for execution in self._by_id.values() if execution.owner == owner)

@@ -42,14 +42,14 @@ CONCURRENCIES: Final[tuple[Concurrency, ...]] = get_args(Concurrency)
 
 
 class Schedule:
-    """The order in which operations of an adapter run (9.3.1).
+    """The concurrency control for the operations of an adapter (9.3.1).
 
-    With `serialized`, calls run one after the other. With `read-concurrent`, nothing runs beside a write. With
-    `resource-locked`, writes to one resource run one after the other. With `fully-concurrent`, no call waits.
+    With `serialized`, calls run one at a time. With `read-concurrent`, a write runs alone. With `resource-locked`,
+    writes to the same resource run one at a time. With `fully-concurrent`, no call waits.
     """
 
     def __init__(self, kind: Concurrency, most: int | None) -> None:
-        """Create a schedule. At most `most` calls run at once; further calls wait."""
+        """Create a schedule. At most `most` calls run at the same time; None means no limit."""
         self.kind = kind
         self._slots = None if most is None else asyncio.Semaphore(most)
         self._changed = asyncio.Condition()
@@ -60,13 +60,17 @@ class Schedule:
 
     @asynccontextmanager
     async def turn(self, *, is_read: bool, resource: Hashable) -> AsyncIterator[None]:
-        """Wait until a call may run. `resource`: the identifiers of the call."""
+        """Wait until a call may run, then run the block of this context manager. `resource` holds the identifiers of
+        the call.
+        """
         async with self._slots or nullcontext(), self._alone(is_read=is_read, resource=resource):
             yield
 
     @asynccontextmanager
     async def _alone(self, *, is_read: bool, resource: Hashable) -> AsyncIterator[None]:
-        """Wait until no other call that must not run beside this one is running."""
+        """Wait until no call is running that must not run at the same time as this one, then run the block of this
+        context manager.
+        """
         if self.kind == "serialized" or (self.kind == "resource-locked" and not is_read):  # AQL-9.3.1-1
             key = "" if self.kind == "serialized" else resource
             self._wanted[key] += 1
@@ -90,7 +94,7 @@ class Schedule:
             yield
 
     async def _leave(self, is_read: bool) -> None:
-        """End the turn of a reader or a writer, and wake the calls that wait."""
+        """Note that a reader or writer has finished, and wake the waiting calls."""
         async with self._changed:
             if is_read:
                 self._readers -= 1
@@ -112,7 +116,7 @@ FIELDS: Final = "fields"
 
 
 class AdapterOperation:
-    """An operation of an adapter: its declaration, and the handler that performs it."""
+    """An operation of an adapter: its declaration and its handler."""
 
     def __init__(
         self,
@@ -125,8 +129,8 @@ class AdapterOperation:
         default_preset: str = "full",
         states: Mapping[str, str] | None = None,
     ) -> None:
-        """Create an operation. `load` returns the stored resource of an UPDATE or DELETE by the same identifiers.
-        `presets` are fields by preset, `states` the further states of an execution with their core states.
+        """Create an operation. `load` takes the identifiers and returns the stored resource of an UPDATE or DELETE.
+        `presets` maps each preset to its fields. `states` maps each additional state of an execution to a core state.
         """
         self.declaration = declaration
         self.validator = Validator(declaration)
@@ -142,7 +146,7 @@ class AdapterOperation:
         return self.declaration.category is Category.READ
 
     def resource_key(self, arguments: Mapping[str, Any]) -> Hashable:
-        """Return what a call is about: its required scalar parameters."""
+        """Return a key for the resource that a call concerns: the values of its required scalar parameters."""
         return tuple(str(arguments.get(name)) for name in self.declaration.required if name != "input")
 
     async def run(
@@ -153,7 +157,9 @@ class AdapterOperation:
         schedule: Schedule,
         executions: AdapterExecutions,
     ) -> Any:
-        """Run the handler and return data that can be encoded as JSON. Raise OperationFailed."""
+        """Run the handler and return its result as JSON values. Raise OperationFailed if the arguments are invalid or
+        the handler fails.
+        """
         for name, value in arguments.items():
             check_integers(name, value)
         key = self.resource_key(arguments)
@@ -175,7 +181,9 @@ class AdapterOperation:
     # What a handler is given
 
     def _read_values(self, arguments: dict[str, Any], context: Context) -> tuple[dict[str, Any], Page | None]:
-        """Return the arguments of the handler, converted to the annotated types, and the requested page."""
+        """Convert the arguments to the annotated types. Return them with the requested page, or None if no page
+        applies.
+        """
         signature, values = self._signature, dict[str, Any]()
         page = read_page(arguments, self.declaration.name) if signature.page is not None else None
         if signature.page is not None:
@@ -194,8 +202,8 @@ class AdapterOperation:
         return values, page
 
     async def _prepare(self, load: Callable[..., Any], values: dict[str, Any], if_match: str | None) -> None:
-        """Load the stored resource and compare it with `if_match`; for an UPDATE, merge the changes in `input` into
-        it.
+        """Load the stored resource and compare its etag with `if_match`. For an UPDATE, also merge the changes in
+        `input` into the resource.
         """
         taken = inspect.signature(load).parameters
         stored = await _call(load, {name: value for name, value in values.items() if name in taken})
@@ -214,7 +222,9 @@ class AdapterOperation:
     # What becomes of the answer
 
     def _read_selection(self, own: Mapping[str, Any]) -> Selection:
-        """Return the fields to show. Raises OperationFailed for fields that the resource does not have."""
+        """Return the fields that the client requested. Raise OperationFailed if the resource does not have one of
+        them.
+        """
         requested = own.get(FIELDS)
         if requested is None:
             return self._preset(self._default_preset)
@@ -240,12 +250,14 @@ class AdapterOperation:
         return read
 
     def _preset(self, name: str) -> Selection:
-        """Return the fields of a preset. A preset that the operation does not define is one of the protocol."""
+        """Return the fields of a preset. If the operation does not define it, use the preset that the protocol
+        defines.
+        """
         named = self._presets.get(name)
         return name if named is None else tuple(tuple(path.split(".")) for path in named)
 
     def _describe_result(self, result: Any, selection: Selection) -> Any:
-        """Convert a result, a list or a page to JSON values with the selected fields."""
+        """Convert a single result, a list or a page to JSON values that contain only the selected fields."""
         if isinstance(result, Listing):
             items = [select(self._describe(item), selection) for item in result.items]
             return listing_data(result, items, self.declaration.name)
@@ -254,7 +266,7 @@ class AdapterOperation:
         return select(self._describe(result), selection)
 
     def _describe(self, value: Any) -> Any:
-        """Convert one resource to JSON values, with its etag if it is of a versioned type."""
+        """Convert one resource to JSON values. If its type is versioned, add its etag."""
         shown = plain(value)
         return {**shown, "_etag": etag_of(value)} if isinstance(value, self._versioned) else shown
 
@@ -281,7 +293,9 @@ async def _call(function: Callable[..., Any], values: dict[str, Any]) -> Any:
 
 
 def _convert(argument: HandlerArgument, value: Any) -> Any:
-    """Convert a JSON value to the annotated type. Raises OperationFailed with the place of what does not fit."""
+    """Convert a JSON value to the annotated type. Raise OperationFailed, which names the place of the error, if the
+    value does not fit.
+    """
     if argument.type is dict or argument.type is Any:
         return value
     try:

@@ -55,7 +55,7 @@ STRUCTURED_FROM: Final = "2025-06-18"  # the revision of MCP from which results 
 
 
 class ServedEndpoint(msgspec.Struct, frozen=True):
-    """An endpoint of an adapter, as a tool of the MCP server."""
+    """An endpoint of an adapter, offered as a tool of the MCP server."""
 
     name: str
     listed: Raw
@@ -74,7 +74,9 @@ class ServedEndpoint(msgspec.Struct, frozen=True):
 
 
 async def serve_stdio(adapters: Sequence["Adapter"]) -> None:
-    """Serve until standard input ends; what still runs then is cancelled. Raises DeclarationInvalid."""
+    """Serve until standard input ends, then cancel everything that still runs. Raise DeclarationInvalid if tool names
+    collide.
+    """
     line = _StdioClient(make_offer(adapters))
     line.begin(await open_standard(line, REQUEST_BYTES_MAX))
     await line.closed.wait()
@@ -82,7 +84,7 @@ async def serve_stdio(adapters: Sequence["Adapter"]) -> None:
 
 
 def cancel_executions(adapters: Sequence["Adapter"]) -> None:
-    """Cancel the executions that still run when the server ends."""
+    """Cancel the executions that are still running when the server ends."""
     for adapter in adapters:
         for execution in adapter.executions:
             if execution.ended_at is None:  # AQL-2.3.3-3
@@ -90,7 +92,9 @@ def cancel_executions(adapters: Sequence["Adapter"]) -> None:
 
 
 def make_offer(adapters: Sequence["Adapter"]) -> ToolOffer:
-    """Return the endpoints of all adapters. The first adapter names the server. Raise DeclarationInvalid."""
+    """Return the endpoints of all adapters as one set of tools. The first adapter names the server. Raise
+    DeclarationInvalid if tool names collide.
+    """
     served: dict[str, ServedEndpoint] = {}
     for adapter in adapters:
         service = Service(adapter)
@@ -111,7 +115,7 @@ def make_offer(adapters: Sequence["Adapter"]) -> ToolOffer:
 
 
 class _StdioClient:
-    """The client at the other end of standard input and output."""
+    """The client that is connected to standard input and output."""
 
     def __init__(self, offer: ToolOffer) -> None:
         self.closed = asyncio.Event()
@@ -120,14 +124,14 @@ class _StdioClient:
         self._server = McpServer(offer, self._send, offer.name)
 
     def begin(self, pipe: MessagePipe) -> None:
-        """Begin to answer, first what arrived early."""
+        """Start to answer. Messages that arrived before the pipe was ready are handled first."""
         self._pipe = pipe
         early, self._early = self._early, []
         for data in early:
             self.on_message(data)
 
     def on_message(self, data: bytes) -> None:
-        """Handle a message of the client. Messages that come before the pipe is ready wait for it."""
+        """Handle a message from the client. Keep it for later if the pipe is not ready yet."""
         if self._pipe is None:
             self._early.append(data)
             return
@@ -157,8 +161,8 @@ class _StdioClient:
 
 
 def answer_unreadable(data: bytes) -> bytes | None:
-    """Return the error envelope for a tools/call with bytes that are no UTF-8, if the rest of the call is readable
-    (4.7.1).
+    """Return the error envelope for a tools/call that contains invalid UTF-8 (4.7.1). Return None if the bytes are
+    valid UTF-8 or not a tools/call.
     """
     try:
         data.decode()
@@ -197,7 +201,9 @@ _JSON: Final = b"application/json"
 
 
 def run_http(adapters: Sequence["Adapter"], address: str, token: str | None) -> None:
-    """Serve until the process is asked to stop. Raises ValueError for a bad address or a missing token."""
+    """Serve until the process is asked to stop. Raise ValueError if the address is invalid or a required token is
+    missing.
+    """
     import uvicorn
 
     host, colon, port = address.rpartition(":")
@@ -208,7 +214,7 @@ def run_http(adapters: Sequence["Adapter"], address: str, token: str | None) -> 
 
 
 class _Session:
-    """A legacy client: the revision it agreed on, and its requests under way by id."""
+    """The session of a legacy client: its negotiated MCP revision and its running requests by id."""
 
     def __init__(self, agreed: str) -> None:
         self.agreed = agreed
@@ -216,10 +222,10 @@ class _Session:
 
 
 class HttpApplication:
-    """The ASGI application of one or more adapters."""
+    """The ASGI application that serves one or more adapters."""
 
     def __init__(self, adapters: Sequence["Adapter"], token: str | None = None, *, is_open: bool = False) -> None:
-        """Create the application. `is_open`: other machines can reach it, so a token is required."""
+        """Create the application. `is_open` means that other machines can reach it, so that a token is required."""
         if is_open and not token:
             raise ValueError("an address that others reach needs a token")
         self._adapters = adapters
@@ -280,10 +286,10 @@ class HttpApplication:
         await _reply(send, 202)
 
     def _find_refusal(self, path: str, headers: Mapping[bytes, bytes]) -> int | None:
-        """Return the HTTP status with which a request is refused, or None.
+        """Return the HTTP status for a request that is refused, or None if it is allowed.
 
-        Without a token only programs of this machine may call. The Host and Origin of a page in a browser name another
-        machine, which also stops DNS rebinding.
+        Without a token, only programs on this machine may call. A request by a web page is recognized because its Host
+        or Origin names another machine. This also prevents DNS rebinding.
         """
         if path != PATH:
             return 404
@@ -300,7 +306,7 @@ class HttpApplication:
     async def _request(
         self, request: Request, session: _Session | None, headers: Mapping[bytes, bytes], receive: Receive, send: Send
     ) -> None:
-        """Answer a JSON-RPC request. A legacy client needs a session; a modern request stands alone."""
+        """Answer a JSON-RPC request. A legacy client needs a session, a modern one does not."""
         outgoing: asyncio.Queue[bytes] = asyncio.Queue()
 
         def take(message: bytes) -> bool:
@@ -343,7 +349,7 @@ class HttpApplication:
 
 
 def _is_on_this_machine(address: bytes) -> bool:
-    """Return whether an address in a header names this machine."""
+    """Return whether the address in a Host or Origin header names this machine."""
     try:
         return is_loopback(urlsplit(address.decode("latin-1")).hostname or "")
     except ValueError:
@@ -374,7 +380,9 @@ async def _answer(
     *,
     is_cancelled_by_leaving: bool,
 ) -> None:
-    """Send the result alone, or, if something is reported before it, a stream that ends with it."""
+    """Send the result as a single response. If something is reported before it, send a stream that ends with the
+    result.
+    """
 
     async def wait_for_disconnect() -> None:
         while (await receive())["type"] != "http.disconnect":

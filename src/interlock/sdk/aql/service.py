@@ -61,14 +61,14 @@ MakeContext = Callable[[str], Context]
 
 
 class OperationOutcome(msgspec.Struct, frozen=True):
-    """The outcome of one operation: the envelope that answers it, and the failure if it failed."""
+    """The outcome of one operation: the response envelope, and the failure if there was one."""
 
     envelope: bytes
     failure: AqlFailure | None = None
 
 
 class Service:
-    """The operations of an adapter behind its endpoint tools."""
+    """The service behind the endpoint tools of an adapter. It performs the adapter's operations."""
 
     def __init__(self, adapter: Adapter) -> None:
         self._adapter = adapter
@@ -93,7 +93,7 @@ class Service:
     # tools/list
 
     def definitions(self) -> list[dict[str, Any]]:
-        """Return the endpoint tools as tools/list shows them."""
+        """Return the endpoint tools as tools/list contains them."""
         definitions = []
         for tool in self._adapter.endpoints.tools:
             permissions = self._permissions(tool)
@@ -107,13 +107,13 @@ class Service:
         return definitions
 
     def _operations_of(self, tool: EndpointTool) -> list[AqlOperation]:
-        """Return the operations that an endpoint tool takes."""
+        """Return the operations that clients can call through an endpoint tool."""
         profile = self._adapter.endpoints.profile
         every = [self._operations[name] for name in self._names]
         return [each for each in every if tool.family is None or profile.family_of(each) == tool.family]
 
     def _permissions(self, tool: EndpointTool) -> Permissions:
-        """Return the permissions of the riskiest operation (C.tool-4)."""
+        """Return the permissions of an endpoint tool, which are those of its riskiest operation (C.tool-4)."""
         if tool.family is None:
             return Permissions(False, True)
         profile = self._adapter.endpoints.profile
@@ -122,7 +122,7 @@ class Service:
         return Permissions(all(each.read_only for each in every), any(each.destructive for each in every))
 
     def _description(self, tool: EndpointTool) -> str:
-        """Return what an endpoint does, its operations, its effects, and requests to copy."""
+        """Return the description of an endpoint tool: its purpose, operations and effects, and example requests."""
         where, request = discovery(self._adapter.endpoints)
         operations = self._operations_of(tool)
         names = ", ".join(operation.name for operation in operations[:NAMES_MAX]) or "none yet"
@@ -142,7 +142,9 @@ class Service:
     # tools/call
 
     async def answer(self, tool: str, arguments: Raw | bytes | None, make_context: MakeContext) -> tuple[bytes, bool]:
-        """Return the envelope, and whether the MCP result has isError. `tool` is one of the adapter's endpoints."""
+        """Perform a call of the endpoint `tool`. Return the response envelope, and whether the MCP result has
+        isError.
+        """
         endpoint = self._adapter.endpoints.by_name[tool]
         read = read_request(arguments, self._adapter.limits)
         if isinstance(read, AqlFailure):
@@ -153,7 +155,7 @@ class Service:
         return outcome.envelope, outcome.failure is not None and outcome.failure.is_error
 
     async def _batch(self, read: BatchRequest, endpoint: EndpointTool, make_context: MakeContext) -> bytes:
-        """Run the items of a batch in order. One that needs a confirmation halts the batch (C.batch-6)."""
+        """Run the items of a batch in order. An item that needs a confirmation stops the batch (C.batch-6)."""
         results: list[tuple[str, bytes, bool]] = []
         for index, item in enumerate(read.items):
             request = read_item(item)
@@ -173,7 +175,7 @@ class Service:
     async def _perform(
         self, request: OperationRequest, endpoint: EndpointTool, make_context: MakeContext, *, in_batch: bool
     ) -> OperationOutcome:
-        """Perform one operation, in the order of 3.2. Whatever the handler raises becomes a failure."""
+        """Perform one operation, in the order of 3.2. Every exception of the handler becomes a failure."""
         operation = self._operations.get(request.operation)
         if operation is None:
             return self._failed(unknown_operation(request.operation, nearest(request.operation, self._names)), in_batch)
@@ -208,7 +210,9 @@ class Service:
         return await native.run(arguments, read.own, context, self._schedule, self._adapter.executions)
 
     def _confirm(self, operation: AqlOperation, request: OperationRequest, read: Arguments) -> None:
-        """Raise OperationFailed if a dangerous operation lacks the token that was issued for this call (C.danger-3)."""
+        """Raise OperationFailed if the operation is dangerous and the request lacks the confirmation token issued for
+        exactly this call (C.danger-3).
+        """
         danger = operation.danger_level
         if danger < Danger.DESTRUCTIVE or not self._adapter.danger_levels:
             return
@@ -241,8 +245,8 @@ class Service:
     def _succeeded(
         self, data: Any, context: Context, request: OperationRequest, native: AdapterOperation, in_batch: bool
     ) -> OperationOutcome:
-        """Return the envelope of a success, or a failure if it is larger than the limit (the
-        operation was performed).
+        """Return the success envelope. If it exceeds the size limit, return a failure, although the operation was
+        performed.
         """
         warnings: tuple[AnswerWarning, ...] = () if in_batch else tuple(context.warnings)
         envelope = success(data, warnings, request_id=None if in_batch else request.request_id)
@@ -254,7 +258,9 @@ class Service:
         return OperationOutcome(envelope)
 
     def _failed(self, failure: AqlFailure, in_batch: bool, request: OperationRequest | None = None) -> OperationOutcome:
-        """Return the envelope of a failure. In a batch, the whole batch shows a confirmation, not the item."""
+        """Return the failure envelope. In a batch, a required confirmation is shown by the batch and not by the
+        item.
+        """
         if request is not None and request.request_id is not None:
             details = {**(failure.details or {}), "request_id": request.request_id}
             failure = AqlFailure(failure.code, failure.message, details, confirmation=failure.confirmation)
@@ -272,7 +278,7 @@ class Service:
         return OperationOutcome(success(data))
 
     def _operations_data(self, query: IntrospectQuery) -> dict[str, Any]:
-        """Return the details of one operation, or a page of the list."""
+        """Return the details of the requested operation, or a page of the list of all operations."""
         if query.name is not None:
             match = self._operations.get(query.name)
             return {"operation": None if match is None else operation_details(match, self._adapter.endpoints)}
@@ -298,7 +304,7 @@ class Service:
         }
 
     def _types_data(self, query: IntrospectQuery) -> dict[str, Any]:
-        """Return the details of one type, or the list of all types."""
+        """Return the details of the requested type, or the list of all types."""
         more = {
             declaration.name: declaration for operation in self._operations.values() for declaration in operation.types
         }
@@ -314,7 +320,7 @@ class Service:
         return {"types": [declaration.info() for declaration in types.values()]}
 
     def _protocol(self) -> dict[str, Any]:
-        """Return `_protocol`, which tells a client what this adapter implements of MCP-AQL."""
+        """Return the object `_protocol`, which describes the parts of MCP-AQL that this adapter implements."""
         adapter = self._adapter
         dangers = {
             name: operation.danger_level.word
@@ -347,7 +353,7 @@ class Service:
 
 
 def _texts(value: Any) -> list[str]:
-    """Return a confirmation token in both forms it may be sent in: as JSON text, and decoded."""
+    """Return the texts of the confirmation token in a request, or an empty list if there is none."""
     if isinstance(value, Raw):
         value = find_string(value) or ""
     return [] if value is None else [str(value)]

@@ -46,11 +46,11 @@ _UNSET: Final = msgspec.UNSET
 
 
 class DeclarationInvalid(Exception):
-    """Exception for an operation that cannot be declared. The message names the operation and the fault."""
+    """Exception for an invalid declaration of an operation. The message names the operation and the fault."""
 
 
 class HandlerArgument(msgspec.Struct, frozen=True):
-    """A parameter of the handler, and the type that its value is converted to."""
+    """A parameter of a handler, with the type to which its value is converted."""
 
     name: str
     type: Any
@@ -58,7 +58,7 @@ class HandlerArgument(msgspec.Struct, frozen=True):
 
 
 class Signature(msgspec.Struct, frozen=True, kw_only=True):
-    """A handler, and everything that its annotations say."""
+    """A handler, with all information from its annotations."""
 
     function: Callable[..., Any]
     parameters: tuple[AqlParameter, ...]
@@ -73,7 +73,8 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_signature(name: str, function: Callable[..., Any], *, partial: Mapping[str, Iterable[str]]) -> Signature:
-    """Read the signature of a handler. Raises DeclarationInvalid.
+    """Return the signature of a handler. Raise DeclarationInvalid if an annotation cannot be resolved or is not
+    supported.
 
     `partial` are the parameters that take changes of a resource, each with the fields that cannot change.
     """
@@ -124,7 +125,9 @@ def read_signature(name: str, function: Callable[..., Any], *, partial: Mapping[
 
 
 def _bare(hint: Any) -> tuple[Any, Any]:
-    """Return the type without its annotations, and the type that values are converted to, without our own texts."""
+    """Return two types: the annotation without any metadata, and the type used to convert values, without this
+    library's texts.
+    """
     if get_origin(hint) is not Annotated:
         return hint, hint
     inner, *metadata = get_args(hint)
@@ -137,7 +140,7 @@ def _is_struct(kind: Any) -> bool:
 
 
 def _binary(name: str, description: str, *, required: bool) -> list[AqlParameter]:
-    """Return the three parameters of binary data (4.7.4)."""
+    """Return the three parameters that represent binary data (4.7.4)."""
     text = f"{description} Base64 (RFC 4648) with padding.".strip()
     return [
         AqlParameter(name=f"{name}_content", type="string", required=required, description=text),
@@ -147,14 +150,14 @@ def _binary(name: str, description: str, *, required: bool) -> list[AqlParameter
 
 
 class _TypeReader:
-    """The types that one signature names, as declarations."""
+    """A reader of annotations. It collects declarations of the types that one signature names."""
 
     def __init__(self, operation: str) -> None:
         self._operation = operation
         self.types: dict[str, TypeDeclaration] = {}
 
     def described(self, hint: Any) -> str:
-        """Return the texts of an annotation, joined."""
+        """Return the texts in an annotation, joined to one description."""
         texts: list[str] = []
         for annotation in get_args(hint)[1:] if get_origin(hint) is Annotated else ():
             if isinstance(annotation, str):
@@ -164,7 +167,9 @@ class _TypeReader:
         return " ".join(texts)
 
     def parameter(self, name: str, hint: Any, *, required: bool, default: Any = _UNSET) -> AqlParameter:
-        """Return the parameter that an annotation declares. Raises DeclarationInvalid if null has no description."""
+        """Return the parameter that an annotation declares. Raise DeclarationInvalid if null is allowed but its meaning
+        is not described.
+        """
         inner, converted = _bare(hint)
         description = self.described(hint)
         meta = (
@@ -199,7 +204,7 @@ class _TypeReader:
         return AqlParameter(description=description, **fields)
 
     def changes(self, name: str, hint: Any, fixed: frozenset[str]) -> AqlParameter:
-        """Return the parameter `input`, whose fields are all optional; null removes those that are not required
+        """Return the parameter `input`. All of its fields are optional, and null removes a field that is not required
         (4.5).
         """
         inner = _bare(hint)[0]
@@ -211,7 +216,7 @@ class _TypeReader:
         return AqlParameter(name=name, type=self._changed(inner, fixed), required=True, description=description)
 
     def _changed(self, kind: Any, fixed: frozenset[str] = frozenset()) -> str:
-        """Return the type of the changes of an object, whose inner objects change in the same way."""
+        """Return the name of the type that describes changes to an object. Nested objects get such types too."""
         word = f"{kind.__name__}Input"
         if word not in self.types:
             self.types[word] = TypeDeclaration(name=word, kind="object")  # ends the recursion of a type in itself
@@ -243,7 +248,7 @@ class _TypeReader:
         return word
 
     def returns(self, returned: Any, held: Any, *, is_listing: bool) -> Returns:
-        """Return the declaration of what a handler returns."""
+        """Return the declaration of the handler's result."""
         word = self._word(_bare(held)[0])[0]
         if is_listing:
             return Returns("object", "object", f"items of {word}, and pageInfo.")
@@ -254,7 +259,7 @@ class _TypeReader:
         return Returns(word, "object" if word in ("object", "any") else "scalar")
 
     def _word(self, kind: Any) -> tuple[str, dict[str, Any], str]:
-        """Return the name of a type, its constraints, and the description that follows from them."""
+        """Return the name of a type, its constraints, and a description derived from them."""
         if kind in _WORDS:
             return _WORDS[kind], {}, ""
         if kind in _TEXTS:
@@ -309,7 +314,7 @@ class _TypeReader:
 
 
 def _members(hint: Any) -> tuple[Any, ...]:
-    """Return the types of a union, or the single type."""
+    """Return the members of a union. For any other type, return it as the only member."""
     inner = _bare(hint)[0]
     if get_origin(inner) in (typing.Union, type(int | str)):
         return get_args(inner)
@@ -317,7 +322,7 @@ def _members(hint: Any) -> tuple[Any, ...]:
 
 
 def _nullable(hint: Any, required: bool, note: str = " null removes it.") -> Any:
-    """Return the annotation, with null if the field may be without a value."""
+    """Return the annotation of a field, extended by null if the field is optional."""
     if required and type(None) not in _members(hint):
         return hint
     inner, *more = get_args(hint) if get_origin(hint) is Annotated else (hint,)
@@ -325,7 +330,7 @@ def _nullable(hint: Any, required: bool, note: str = " null removes it.") -> Any
 
 
 def _bounds(metas: Iterable[Meta]) -> dict[str, Any]:
-    """Return the constraints that annotations declare, as members of a parameter."""
+    """Return the constraints in the annotations, in the form of members of a parameter."""
     bounds: dict[str, Any] = {}
     for meta in metas:
         for key, value in (

@@ -45,18 +45,18 @@ DECIMAL: Final = r"^-?\d{1,1000}(\.\d{1,1000})?$"
 
 
 class Binary(msgspec.Struct, frozen=True):
-    """Bytes with their media type: of a parameter that takes a file, or of a result."""
+    """Bytes with their media type. A handler uses it as a file parameter or as a result."""
 
     content: bytes
     mime_type: str = OCTETS
 
 
 class BigInt(int):
-    """An integer of any size: a parameter of this type is a text of digits."""
+    """An integer of any size. Clients send a parameter of this type as a text of digits."""
 
 
 def plain(value: Any) -> Any:
-    """Convert a value to JSON values. Raises TypeError for what cannot be converted."""
+    """Convert a value to JSON values. Raise TypeError if JSON cannot represent it."""
     if value is None or isinstance(value, bool | str):
         return str(value) if isinstance(value, Enum) else value
     if isinstance(value, Enum):
@@ -95,7 +95,7 @@ def plain(value: Any) -> Any:
 
 
 def _members(members: Mapping[Any, Any]) -> dict[str, Any]:
-    """Convert the members of an object. Some values need further members beside them (4.7.3, 4.7.4)."""
+    """Convert the members of an object. Some values add further members, such as their encoding (4.7.3, 4.7.4)."""
     result: dict[str, Any] = {}
     for key, value in members.items():
         name = str(key)
@@ -114,7 +114,7 @@ def _members(members: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def read_base64(param: str, text: str) -> bytes:
-    """Decode base64 (RFC 4648) with the standard alphabet and padding. Raises OperationFailed."""
+    """Decode base64 (RFC 4648) with the standard alphabet and padding. Raise OperationFailed if the text is invalid."""
     try:
         return base64.b64decode(text, validate=True)  # AQL-4.7.4-1
     except (binascii.Error, ValueError):
@@ -123,8 +123,8 @@ def read_base64(param: str, text: str) -> bytes:
 
 
 def check_integers(param: str, value: Any) -> None:
-    """Refuse an integer beyond the safe range, which has to be sent as text (4.7.3). Raises OperationFailed with its
-    dotted place.
+    """Raise OperationFailed if `value` contains an integer beyond the safe range, which must be sent as text (4.7.3).
+    The failure names its dotted path.
     """
     left = [(param, value)]
     while left:
@@ -139,24 +139,26 @@ def check_integers(param: str, value: Any) -> None:
 
 
 def fail(code: Code, message: str, details: Mapping[str, Any] | None = None) -> NoReturn:
-    """Fail an operation with a code of the specification."""
+    """Raise OperationFailed with an error code that the specification defines."""
     raise OperationFailed(failure(code, message, details))
 
 
 def not_found(resource_type: str, resource_id: str) -> NoReturn:
-    """Fail an operation because its resource does not exist."""
+    """Raise OperationFailed because a resource does not exist."""
     raise OperationFailed(resource_not_found(resource_type, resource_id))
 
 
 def already_exists(resource_type: str, resource_id: str) -> NoReturn:
-    """Fail an operation because the resource that it would create exists."""
+    """Raise OperationFailed because the resource to be created already exists."""
     details = {"resource_type": resource_type, "resource_id": resource_id}
     message = f"Resource '{resource_type}' exists already: '{resource_id}'"
     raise OperationFailed(failure(Code.CONFLICT_ALREADY_EXISTS, message, details))
 
 
 class Context:
-    """The context of a call: a parameter of a handler that is annotated `Context` receives it. Usable in threads."""
+    """The context of a call. A handler receives it in a parameter that is annotated `Context`. It can be used in
+    threads.
+    """
 
     def __init__(
         self,
@@ -173,19 +175,19 @@ class Context:
 
     @property
     def cancelled(self) -> bool:
-        """Return whether the caller no longer waits. An async handler is cancelled anyway; a plain one should check
-        regularly.
+        """Return whether the caller has stopped waiting. Async handlers are cancelled automatically; other handlers
+        should check this regularly.
         """
         return self._is_cancelled()
 
     def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
-        """Report progress to the caller if it asked for it. `done` must grow."""
+        """Report progress if the caller requested it. `done` must increase with each call."""
         self._tell_progress(done, total, message)
 
     def warn(
         self, code: str, message: str, details: Mapping[str, Any] | None = None, severity: Severity = "low"
     ) -> None:
-        """Add a warning to the `warnings` of a success."""
+        """Add a warning to the response, which contains it if the operation succeeds."""
         if code not in WARNING_CODES:
             raise ValueError(f"'{code}' is none of {', '.join(sorted(WARNING_CODES))}")
         members = None if details is None else dict(details)
@@ -212,14 +214,18 @@ PAGE_PARAMETERS: Final = (
 
 
 class Sort(msgspec.Struct, Generic[Field], forbid_unknown_fields=True):
-    """The order of a collection. A parameter `sort: Sort[Literal["title", "created_at"]]` names the possible fields."""
+    """The requested order of a collection. A parameter `sort: Sort[Literal["title", "created_at"]]` names the allowed
+    fields.
+    """
 
     field: Field
     order: Literal["asc", "desc"] = "asc"
 
 
 class Listing(msgspec.Struct, Generic[Item]):
-    """A page of a collection, as a handler returns it. `keys` are the sort keys of the items, for their cursors."""
+    """A page of a collection, returned by a handler. `keys` holds the sort key of each item, from which its cursor is
+    made.
+    """
 
     items: Sequence[Item]
     keys: Sequence[Any] = ()
@@ -229,7 +235,8 @@ class Listing(msgspec.Struct, Generic[Item]):
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """The requested page: a handler's parameter of this type takes first, after, last and before.
+    """The page that a client requests. A handler parameter of this type adds the parameters first, after, last and
+    before.
 
     A page has `size` items: the first ones behind the key `after` or, with `from_end`, the last ones before the key
     `before`.
@@ -242,8 +249,8 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     clamped_from: int | None = None
 
     def of(self, items: Iterable[Item], key: Callable[[Item], Any], *, sort: Sort[Any] | None = None) -> Listing[Item]:
-        """Return the page of a collection in memory. Keys are unique; items are in their order, or in reverse by
-        `sort`.
+        """Return this page of a collection in memory. The items are sorted by `key`, which must be unique for each
+        item, in the direction that `sort` requests.
         """
         is_falling = sort is not None and sort.order == "desc"
         ordered = sorted(items, key=key, reverse=is_falling)
@@ -263,7 +270,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def warnings(self) -> list[AnswerWarning]:
-        """Return the warning that fewer items are returned than were asked for, if so."""
+        """Return a warning if the client requested more than PAGE_MAX items, otherwise an empty list."""
         if self.clamped_from is None:
             return []
         details = {"field": "last" if self.from_end else "first", "original_count": self.clamped_from}
@@ -273,7 +280,9 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_page(arguments: dict[str, Any], operation: str) -> Page:
-    """Remove the four page parameters from the arguments and return the page. Raise OperationFailed."""
+    """Remove the four page parameters from the arguments and return the requested page. Raise OperationFailed if they
+    are invalid.
+    """
     first, after, last, before = (arguments.pop(name, None) for name in ("first", "after", "last", "before"))
     for parameter, other, wrong in (
         ("first", "last", first is not None and last is not None),
@@ -301,7 +310,7 @@ def _combination(param: str, why: str) -> AqlFailure:
 
 
 def listing_data(listing: Listing[Any], items: list[Any], operation: str) -> dict[str, Any]:
-    """Return a page as clients receive it, with the cursors of its first and last item."""
+    """Return a page in the form that clients receive, with the cursors of its first and last item."""
     info: dict[str, Any] = {"hasNextPage": listing.has_next, "hasPreviousPage": listing.has_previous}
     if listing.keys:
         info |= {
@@ -314,13 +323,15 @@ def listing_data(listing: Listing[Any], items: list[Any], operation: str) -> dic
 
 
 def make_cursor(key: Any, operation: str) -> str:
-    """Return the cursor of an item: its sort key, protected by a hash that covers the operation too."""
+    """Return the cursor of an item. It contains the sort key, and a hash of the key and the operation."""
     text = msgspec.json.encode(key)
     return base64.urlsafe_b64encode(_check(text, operation) + text).rstrip(b"=").decode()
 
 
 def read_cursor(param: str, cursor: str, operation: str) -> Any:
-    """Return the sort key in a cursor. Raise OperationFailed for one of another operation, or a changed one."""
+    """Return the sort key that a cursor contains. Raise OperationFailed if it was modified or belongs to another
+    operation.
+    """
     try:
         read = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
         if read[:CHECK_BYTES] == _check(read[CHECK_BYTES:], operation):
@@ -336,7 +347,7 @@ def _check(text: bytes, operation: str) -> bytes:
 
 
 def etag_of(resource: Any) -> str:
-    """Return the etag of a resource's content, whatever the order of its keys."""
+    """Return the etag for the content of a resource. It does not depend on the order of keys."""
     members = {key: value for key, value in plain(resource).items() if key != "_etag"}
     text = msgspec.json.encode(members, order="deterministic")
     return f'W/"{hashlib.sha256(text).hexdigest()[:16]}"'

@@ -77,7 +77,7 @@ class RoomAddress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _OutgoingEnvelope(msgspec.Struct):
-    """An envelope that the gateway has not published yet, and the future that tells when it has."""
+    """An envelope that the gateway has not published yet, with a future that is completed when it has."""
 
     data: bytes
     taken: "asyncio.Future[None]"
@@ -86,15 +86,16 @@ class _OutgoingEnvelope(msgspec.Struct):
 class GatewayConnection:
     """The connection of a participant to the gateway of a room.
 
-    `open` connects once, and `keep` reconnects until `close`. What is read goes to the conversation: a welcome after
-    each connect, stored envelopes in order, events of the gateway, and a note when everything missed has been read.
+    `open` connects once, and `keep` reconnects until `close`. The connection passes the following to the conversation:
+    a welcome after each connect, stored envelopes in order, events of the gateway, and a note when all missed envelopes
+    have been read.
     """
 
     def __init__(
         self, place: RoomAddress, reader: "Conversation", *, history: int = 0, after: int | None = None
     ) -> None:
-        """Create a connection. `history` is the number of newest envelopes to read first. With `after`, all envelopes
-        behind that number are read instead.
+        """Create a connection. `history` is the number of recent envelopes to read first. With `after`, read all
+        envelopes after that sequence number instead.
         """
         self.position = after  # the number of the last envelope that was received
         self._place = place
@@ -116,13 +117,13 @@ class GatewayConnection:
 
     @property
     def is_open(self) -> bool:
-        """Return whether the gateway has welcomed this connection and it was not lost since."""
+        """Return whether the gateway has sent its welcome on the current connection."""
         return self._welcomed is not None and self._welcomed.done() and self._pipe is not None
 
     # Life
 
     async def open(self) -> None:
-        """Try once to connect. Raises RoomUnreachable and RoomRefused."""
+        """Make one attempt to connect. Raise RoomUnreachable if a later attempt may succeed, otherwise RoomRefused."""
         loop = asyncio.get_running_loop()
         self._unnumbered = self._failed = None
         self._is_leaving = False
@@ -154,7 +155,9 @@ class GatewayConnection:
             raise RoomUnreachable(f"it sent no welcome within {WELCOME_S:g} s") from None
 
     async def keep(self) -> None:
-        """Keep the connection open until `close`. Raises RoomRefused if reconnecting is impossible."""
+        """Reconnect after each loss until `close`. Raise RoomRefused if the gateway no longer accepts the
+        participant.
+        """
         failures, began = 0, time.monotonic()
         while self._over is not None:
             code, reason = await asyncio.shield(self._over)
@@ -188,7 +191,7 @@ class GatewayConnection:
             await asyncio.shield(self._over)
 
     def fail(self, why: Exception) -> None:
-        """Raise `why` for everything that waits for the gateway, and for everything that is sent from now on."""
+        """Make all unpublished and future envelopes fail with `why`."""
         self._failed = why
         for outgoing in self._outbox.values():
             if not outgoing.taken.done():
@@ -197,7 +200,9 @@ class GatewayConnection:
         self._outbox.clear()
 
     async def _url(self) -> str:
-        """Return the address of the room's WebSocket, with the position to resume from. Raises RoomRefused."""
+        """Return the URL of the room's WebSocket, with the position at which to resume. Raise RoomRefused if the only
+        ticket was already used.
+        """
         query: dict[str, object] = {"topic": self._place.topic, "protocol": V01, "sequences": 1, "mcp": LATEST_LEGACY}
         query |= {key: value for key, value in (("name", self._place.name), ("kind", self._place.kind)) if value}
         if self.position is not None:
@@ -215,7 +220,7 @@ class GatewayConnection:
     # Reading
 
     def hold(self, is_held: bool) -> None:
-        """Stop or continue reading. The gateway may close a held connection; it is resumed afterwards."""
+        """Pause or continue reading. The gateway may close a paused connection, which is then resumed later."""
         if is_held:
             self._readable.clear()
             if self._pipe is not None:
@@ -226,7 +231,7 @@ class GatewayConnection:
                 self._pipe.resume_reading()
 
     def on_message(self, data: bytes) -> None:
-        """Handle a frame. The number of an envelope follows in a frame of its own."""
+        """Handle a frame. The sequence number of an envelope follows in a separate frame."""
         envelope = decode_untrusted(data, FRAME_BYTES_MAX)
         try:
             if isinstance(envelope, EnvelopeRefusal):
@@ -246,7 +251,9 @@ class GatewayConnection:
                 self._pipe.abort()
 
     def _on_system(self, envelope: Envelope) -> None:
-        """Handle a system message of the gateway. A `sequence` message numbers the envelope before it."""
+        """Handle a system message of the gateway. A `sequence` message contains the number of the preceding
+        envelope.
+        """
         payload = decode_value(envelope.payload)
         match payload.get("event"):
             case "welcome":
@@ -278,7 +285,9 @@ class GatewayConnection:
                 self._reader.on_event(envelope)
 
     def _on_welcome(self, payload: dict[str, Any]) -> None:
-        """Resume after a connect: choose the position to read from, and send again what was not published."""
+        """Resume after connecting: determine the position to read from, and resend envelopes that were not
+        published.
+        """
         self._last = last = payload.get("sequence", 0)
         if self.position is None:
             self.position = max(0, last - self._history)
@@ -298,7 +307,7 @@ class GatewayConnection:
         self._reader.on_caught_up(away_s)
 
     def _take(self, envelope: Envelope, sequence: int, *, is_old: bool) -> None:
-        """Pass on a numbered envelope, unless it was passed on before the connection was lost."""
+        """Pass a numbered envelope to the conversation, unless that was done before the connection was lost."""
         before = self.position or 0
         if sequence <= before:
             return
@@ -315,7 +324,7 @@ class GatewayConnection:
         log.warning("room %s: the gateway sent a frame over %d bytes", self._place.topic, FRAME_BYTES_MAX)
 
     def on_closed(self, code: int, reason: str) -> None:
-        """Note the end of the connection. Before the welcome it is a failure to open."""
+        """Handle the end of the connection. If the welcome has not arrived yet, `open` fails."""
         if self._welcomed is not None and not self._welcomed.done():
             refused = RoomRefused(FINAL[code], reason) if code in FINAL else RoomUnreachable(f"it closed: {reason}")
             self._welcomed.set_exception(refused)
@@ -326,9 +335,9 @@ class GatewayConnection:
     # Sending
 
     def send(self, id: str, data: bytes) -> "asyncio.Future[None]":
-        """Send an envelope, and return a future that is done when the gateway has published it.
+        """Send an envelope. Return a future that completes when the gateway has published it.
 
-        Raises RoomError if it cannot be sent at all.
+        Raise RoomError if it cannot be sent at all.
         """
         if self._failed is not None:
             raise self._failed
@@ -342,11 +351,11 @@ class GatewayConnection:
         return taken
 
     def forget(self, id: str) -> None:
-        """Do not send an envelope again."""
+        """Stop resending an envelope."""
         self._outbox.pop(id, None)
 
     def _write(self, id: str, outgoing: _OutgoingEnvelope) -> None:
-        """Send an envelope if the connection is open. Otherwise it goes out after the next welcome."""
+        """Send an envelope if the connection is open. Otherwise it is sent after the next welcome."""
         if outgoing.taken.cancelled():
             self.forget(id)
         elif self.is_open and self._pipe is not None and not self._pipe.send(outgoing.data):
@@ -358,7 +367,7 @@ class GatewayConnection:
             outgoing.taken.set_result(None)
 
     def _refused(self, id: str, code: str, error: dict[str, Any]) -> None:
-        """Fail an envelope that the gateway refused."""
+        """Fail the future of an envelope that the gateway refused."""
         details = error.get("details") or error.get("data") or {}
         if code == "duplicate_id" and details.get("identical") is True:
             self._taken(id)  # the first one arrived, and its echo was lost
@@ -384,7 +393,9 @@ T = TypeVar("T")
 
 
 async def get_json(place: RoomAddress, *path: str, answer: type[T]) -> T:
-    """Read a resource below this topic. Raises EnvelopeRefused with the gateway's code, and RoomUnreachable."""
+    """Read a resource under the URL of this room. Raise EnvelopeRefused with the gateway's error code, or
+    RoomUnreachable.
+    """
     try:
         return msgspec.json.decode(await asyncio.to_thread(_request, place, "GET", path, None), type=answer)
     except msgspec.DecodeError as error:
@@ -392,12 +403,12 @@ async def get_json(place: RoomAddress, *path: str, answer: type[T]) -> T:
 
 
 async def post_json(place: RoomAddress, *path: str, body: dict[str, Any]) -> None:
-    """Send a body below this topic. Raises the same errors as `get_json`."""
+    """Send a POST request with a JSON body under the URL of this room. Raise the same errors as `get_json`."""
     await asyncio.to_thread(_request, place, "POST", path, body)
 
 
 def _request(place: RoomAddress, method: str, path: tuple[str, ...], body: dict[str, Any] | None) -> bytes:
-    """Send an HTTP request to the gateway and return the body of its answer."""
+    """Send an HTTP request to the gateway and return the body of the response."""
     parts = urlsplit(place.address)
     connection: http.client.HTTPConnection
     if parts.scheme == "wss":

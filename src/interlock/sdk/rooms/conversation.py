@@ -59,7 +59,7 @@ WITHOUT_ANSWER: Final = frozenset(("rejected", "withdrawn", "expired", "void", "
 
 
 class ListedProposal(msgspec.Struct, frozen=True, rename="camel"):
-    """A proposal in the list of the gateway (MCPx 10.2)."""
+    """A proposal as it appears in the gateway's list (MCPx 10.2)."""
 
     proposal_id: str
     proposer: str
@@ -73,7 +73,9 @@ class ListedProposal(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class FollowedProposals:
-    """The proposals of a room as this participant has seen them, and the outcomes that it waits for."""
+    """The proposals of a room, followed from the envelopes that this participant received, and the futures for their
+    outcomes.
+    """
 
     def __init__(self) -> None:
         self._by_id: dict[str, Proposal] = {}
@@ -86,11 +88,11 @@ class FollowedProposals:
         return [proposal for proposal in self._by_id.values() if proposal.status == "pending"]
 
     def find(self, id: str | None) -> Proposal | None:
-        """Return the proposal that an envelope names, or None."""
+        """Return the proposal with this id, or None."""
         return None if id is None else self._by_id.get(id)
 
     def on_proposal(self, envelope: Envelope) -> None:
-        """Take over a published proposal."""
+        """Add a published proposal."""
         members = envelope.members()
         to = envelope.to or ()
         self._by_id[envelope.id] = Proposal(
@@ -111,7 +113,9 @@ class FollowedProposals:
             }
 
     def on_listed(self, listed: list[ListedProposal]) -> None:
-        """Take over the gateway's list, which has proposals from before we joined and the status of each."""
+        """Update from the gateway's list, which contains the status of each proposal and includes proposals from before
+        this participant joined.
+        """
         for entry in reversed(listed):  # the newest comes first
             proposal = self._by_id.get(entry.proposal_id) or Proposal(
                 id=entry.proposal_id,
@@ -134,7 +138,7 @@ class FollowedProposals:
             self._set(proposal, "claimed")
 
     def on_answer(self, envelope: Envelope, response: Response) -> None:
-        """Handle an answer, which may be the outcome of a proposal."""
+        """Handle a reply, which may end a proposal."""
         request, sender = envelope.correlation_id or "", envelope.sender or ""
         id, recipients = self._fulfilments.get(request, (None, ()))
         proposal = self.find(id)
@@ -148,7 +152,7 @@ class FollowedProposals:
             self._settle(proposal.id, (sender, response))
 
     def on_event(self, envelope: Envelope, payload: dict[str, Any]) -> None:
-        """Handle an event about a proposal. The gateway also knows fulfilments that do not name their proposal."""
+        """Handle an event about a proposal. The gateway also reports fulfilments that do not name their proposal."""
         status = str(payload.get("event")).removeprefix(EVENT)
         proposal = self.find(envelope.correlation_id)
         if status not in STATUSES or proposal is None:
@@ -160,7 +164,7 @@ class FollowedProposals:
             self._settle(proposal.id, answer)
 
     def _settle(self, id: str, how: tuple[str, Response] | ProposalEnded) -> None:
-        """End the waiting for a proposal, with its answer or with the reason why there is none."""
+        """Complete the future of a proposal's outcome, with the reply or with the reason why there is none."""
         waiting = self._outcomes.get(id)
         if waiting is None or waiting.done():
             return
@@ -170,9 +174,11 @@ class FollowedProposals:
             waiting.set_result(how)
 
     def outcome(self, id: str) -> "asyncio.Future[tuple[str, Response]]":
-        """Return the future answer to a proposal of ours: who answered, and what. It may raise ProposalEnded.
+        """Return the future outcome of a proposal of this participant: the replying participant and its reply. It may
+        raise ProposalEnded.
 
-        It is created before the proposal is sent, so that no answer comes too early, and kept as long as the proposal.
+        The future is created before the proposal is sent, so that no reply can be missed. It is kept as long as the
+        proposal.
         """
         waiting = self._outcomes.setdefault(id, asyncio.get_running_loop().create_future())
         proposal = self.find(id)
@@ -181,7 +187,7 @@ class FollowedProposals:
         return waiting
 
     def forget(self, id: str) -> None:
-        """Forget a proposal that was not sent."""
+        """Remove the future of a proposal that was not sent."""
         self._outcomes.pop(id, None)
 
     def fail(self, why: Exception) -> None:
@@ -197,13 +203,13 @@ HEARD_MAX: Final = 1000  # envelopes that wait to be read, before the connection
 
 
 class Listener:
-    """An iterator over envelopes: `async for heard in listener`.
+    """An async iterator over received envelopes: `async for heard in listener`.
 
-    It ends when the participant closes, or raises the reason why it lost the room for good.
+    The iteration ends when the participant closes. If the room is lost permanently, the iterator raises the reason.
     """
 
     def __init__(self, on_change: Callable[[], None]) -> None:
-        """Create a listener. `on_change` is called when it becomes full, can take more again, or is closed."""
+        """Create a listener. `on_change` is called when it becomes full, has room again, or is closed."""
         self._on_change = on_change
         self._waiting: deque[Heard] = deque()
         self._news = asyncio.Event()
@@ -219,7 +225,7 @@ class Listener:
         return self._is_over
 
     def put(self, heard: Heard) -> None:
-        """Add an envelope. At HEARD_MAX the connection is held back."""
+        """Queue an envelope. When HEARD_MAX envelopes are queued, the connection stops reading."""
         if self._is_over:
             return
         self._waiting.append(heard)
@@ -228,13 +234,13 @@ class Listener:
             self._on_change()
 
     def end(self, why: Exception | None = None) -> None:
-        """End the iteration after what waits was read."""
+        """End the iteration after the queued envelopes were read. Then raise `why`, if it is given."""
         if not self._is_over:
             self._is_over, self._why = True, why
             self._news.set()
 
     def close(self) -> None:
-        """Stop listening."""
+        """Stop receiving envelopes and end the iteration."""
         self._waiting.clear()
         self.end()
         self._on_change()
@@ -262,7 +268,7 @@ Reply = Callable[[Envelope, bytes], bool]
 
 
 class ToolService:
-    """The tools of this participant, served to the others."""
+    """The service that runs this participant's tools for the other participants."""
 
     def __init__(self, offer: ToolOffer, reply: Reply) -> None:
         """Create the service. `reply` sends a payload to the sender of an envelope."""
@@ -271,8 +277,8 @@ class ToolService:
         self._running: dict[tuple[str, bytes], McpServer] = {}  # by sender and JSON-RPC id
 
     def serve(self, envelope: Envelope, request: Request) -> None:
-        """Serve a request by a server of its own: JSON-RPC ids repeat between participants, envelope ids do not
-        (X-4.1-4).
+        """Serve a request with a separate MCP server, because JSON-RPC ids are unique only within one sender, unlike
+        envelope ids (X-4.1-4).
         """
         key = (envelope.sender or "", request.id)
 
@@ -306,7 +312,7 @@ TAKEN_S: Final = 30.0  # for the gateway to take an envelope
 
 
 class _PendingRequest(msgspec.Struct):
-    """A request of ours that waits for its answer."""
+    """A request of this participant that waits for its reply."""
 
     to: str
     rpc_id: bytes
@@ -314,9 +320,10 @@ class _PendingRequest(msgspec.Struct):
 
 
 class Conversation:
-    """The state of a participant in a room, and its dialogue with the others.
+    """The state of a participant in a room: who is present, its pending requests, and requests by others that it
+    serves.
 
-    The connection calls the `on_...` methods for what it reads.
+    The connection calls the `on_...` methods with everything that it reads.
     """
 
     def __init__(
@@ -337,13 +344,13 @@ class Conversation:
         self._numbers = itertools.count(1)
 
     def listen(self) -> Listener:
-        """Return a new listener to everything that is received from now on."""
+        """Return a new listener that receives every envelope from now on."""
         listener = Listener(self._hold)
         self._listeners.append(listener)
         return listener
 
     def end(self, why: Exception | None) -> None:
-        """End everything that waits: with the error `why`, or because the participant leaves."""
+        """End everything that waits, with the error `why` or, if it is None, because the participant leaves."""
         over = why or RoomError("the participant has left the room")
         for listener in self._listeners:
             listener.end(why)
@@ -363,8 +370,8 @@ class Conversation:
     async def publish(
         self, kind: str, payload: bytes, *, to: tuple[str, ...] = (), answers: str | None = None, id: str | None = None
     ) -> str:
-        """Publish an envelope and return its id once the gateway has published it. Raises EnvelopeRefused and
-        NoAnswer.
+        """Publish an envelope. Return its id after the gateway has published it. Raise EnvelopeRefused if it was
+        refused, or NoAnswer if the gateway does not respond in time.
         """
         id = id or str(uuid.uuid4())
         taken = self._send(id, kind, payload, to, answers)
@@ -378,7 +385,7 @@ class Conversation:
         return id
 
     async def propose(self, payload: bytes, to: str) -> str:
-        """Publish a proposal and return its id. Its outcome can be awaited from now on."""
+        """Publish a proposal and return its id. `outcome` can be awaited from now on."""
         id = str(uuid.uuid4())
         self.proposals.outcome(id)
         try:
@@ -390,7 +397,7 @@ class Conversation:
     def _send(
         self, id: str, kind: str, payload: bytes, to: tuple[str, ...], answers: str | None
     ) -> "asyncio.Future[None]":
-        """Send an envelope of ours. Raises RoomError before the participant is in the room."""
+        """Send an envelope of this participant. Raise RoomError if it has not joined the room yet."""
         if not self.id:
             raise RoomError("the participant is not in the room yet: open it, or use async with")
         envelope = Envelope(
@@ -405,7 +412,7 @@ class Conversation:
         return self.connection.send(id, encode(envelope))
 
     def _reply(self, request: Envelope, payload: bytes) -> bool:
-        """Send a reply, again after a loss, without waiting until it is published."""
+        """Send a reply without waiting until it is published. It is resent if the connection is lost."""
         proposal = self.proposals.find(request.correlation_id)
         to: tuple[str, ...] = (request.sender or "",)
         if proposal is not None and proposal.proposer not in to:
@@ -423,7 +430,9 @@ class Conversation:
     async def request(
         self, to: str, method: str, params: bytes, timeout_s: float, *, answers: str | None = None
     ) -> Answer:
-        """Send a request and return the reply. Raises NoAnswer, CallFailed and EnvelopeRefused."""
+        """Send a request and return the reply. Raise NoAnswer if none arrives in time, CallFailed if it is an error, or
+        EnvelopeRefused if the request was refused.
+        """
         if method != INITIALIZE:
             await self._meet(to, timeout_s)
         id, rpc_id = str(uuid.uuid4()), b"%d" % next(self._numbers)
@@ -443,7 +452,7 @@ class Conversation:
             del self._pending[id]
 
     def _cancel(self, to: str, rpc_id: bytes) -> None:
-        """Tell a participant that the reply to a request is no longer awaited."""
+        """Notify a participant that this one no longer waits for its reply."""
         params = encode_value({"requestId": Raw(rpc_id), "reason": "nobody waits for it"})
         try:
             taken = self._send(str(uuid.uuid4()), MCP, encode_notification(CANCELLED.encode(), params), (to,), None)
@@ -452,7 +461,7 @@ class Conversation:
         taken.add_done_callback(_log_refused)
 
     async def _meet(self, peer: str, timeout_s: float) -> None:
-        """Perform the handshake of MCP, once while the peer is present (X-1-2)."""
+        """Perform the MCP handshake with a peer, once for as long as the peer is present (X-1-2)."""
 
         async def greet() -> None:
             params = {"protocolVersion": LATEST_LEGACY, "capabilities": {}, "clientInfo": self._offer.info}
@@ -478,14 +487,16 @@ class Conversation:
     # Hearing
 
     def on_welcome(self, payload: dict[str, Any]) -> None:
-        """Take over who we are and who is present, after the first and each later connect."""
+        """Store this participant's identity and the list of present participants. Each connect ends with this."""
         own = msgspec.convert(payload["participant"], Peer)
         self.id, self.privilege = own.id, own.privilege
         self.peers = {peer.id: peer for peer in msgspec.convert(payload["participants"], list[Peer])}
         self._forget_absent()
 
     def on_stored(self, envelope: Envelope, sequence: int, *, is_old: bool) -> None:
-        """Handle an envelope of a participant. `is_old` envelopes were published while we were away."""
+        """Handle an envelope from a participant. `is_old` means that it was published while this one was not
+        connected.
+        """
         try:
             if envelope.kind == PROPOSAL:  # X-3.1-7
                 self.proposals.on_proposal(envelope)
@@ -496,8 +507,8 @@ class Conversation:
         self._pass_on(Heard(envelope=envelope, sequence=sequence, is_old=is_old))
 
     def _on_mcp(self, envelope: Envelope, message: Request | Notification | Response, is_old: bool) -> None:
-        """Handle a message of MCP. Old requests wait until everything missed has been read: some are answered
-        already.
+        """Handle an MCP message. Old requests wait until all missed envelopes were read, because some may already have
+        a reply.
         """
         is_ours = self.id in (envelope.to or ()) and envelope.sender != self.id
         match message:
@@ -517,7 +528,7 @@ class Conversation:
                     self._service.hear(envelope, message)
 
     def _on_answer(self, envelope: Envelope, response: Response) -> None:
-        """Match an answer with its request by `correlation_id`, and check its JSON-RPC id (X-4.1-4)."""
+        """Find the request for a reply by `correlation_id`, and check that the JSON-RPC ids are equal (X-4.1-4)."""
         self.proposals.on_answer(envelope, response)
         request = self._pending.get(envelope.correlation_id or "")
         if request is not None and (envelope.sender, response.id) == (request.to, request.rpc_id):  # X-4.1-4
@@ -527,14 +538,18 @@ class Conversation:
             self._missed = [missed for missed in self._missed if missed[0].id != envelope.correlation_id]
 
     def _serve(self, envelope: Envelope, request: Request) -> None:
-        """Serve a request for our tools. A restricted participant may not answer, unless the room allows it."""
+        """Serve a request for a tool of this participant. A restricted participant serves it only if the room allows
+        that.
+        """
         if self.privilege != "full" and not self._answers_while_restricted:
             log.info("%s asks for %s; a restricted participant cannot answer", envelope.sender, request.method)
             return
         self._service.serve(envelope, request)
 
     def on_caught_up(self, away_s: float | None) -> None:
-        """Serve the requests that were missed, unless we were away too long. None: it is the first connection."""
+        """Serve the requests that were missed, unless the absence of `away_s` seconds was too long. None means that
+        this is the first connection.
+        """
         missed, self._missed = self._missed, []
         if away_s is None or away_s > MISSED_S:
             return  # the callers no longer wait (X-4.4.1-6)
@@ -542,7 +557,7 @@ class Conversation:
             self._serve(envelope, request)
 
     def on_event(self, envelope: Envelope, *, is_old: bool = False) -> None:
-        """Handle a message of the gateway. Some are stored, such as the outcome of a proposal."""
+        """Handle a gateway message. Some are stored in the room, such as the outcome of a proposal."""
         payload = decode_value(envelope.payload)
         event = payload.get("event")
         if envelope.kind == PRESENCE:
@@ -577,12 +592,14 @@ class Conversation:
 
 
 def request_payload(rpc_id: bytes, method: str, params: bytes) -> bytes:
-    """Return the payload of a request. The method may come from others, so it is encoded as a string."""
+    """Return the JSON-RPC payload of a request. The method may come from another participant, so it is encoded as a
+    JSON string.
+    """
     return b'{"jsonrpc":"2.0","id":%b,"method":%b,"params":%b}' % (rpc_id, encode_value(method), params or b"{}")
 
 
 def read_answer(sender: str, response: Response) -> Answer:
-    """Return the answer of a response. Raises CallFailed."""
+    """Return the result of a response. Raise CallFailed if the response is an error."""
     if response.error:
         error = decode_value(response.error)
         members: dict[str, Any] = error if isinstance(error, dict) else {}

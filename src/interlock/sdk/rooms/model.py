@@ -27,19 +27,21 @@ MESSAGES: Final = {
 
 
 class RoomInvalid(ValueError):
-    """Exception for arguments of a participant that cannot work."""
+    """Exception for invalid arguments of a participant."""
 
 
 class RoomError(Exception):
-    """The base of all exceptions of a room."""
+    """Base class of the exceptions that using a room can raise."""
 
 
 class RoomUnreachable(RoomError):
-    """Exception for a room that cannot be reached now; another try may succeed."""
+    """Exception for a room that cannot be reached at the moment. Another attempt may succeed."""
 
 
 class RoomRefused(RoomError):
-    """Exception for a participant that the gateway does not accept, or no longer."""
+    """Exception for a participant that the gateway does not accept, or no longer accepts. Another attempt is
+    useless.
+    """
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(f"{message} ({code})")
@@ -58,7 +60,7 @@ class EnvelopeRefused(RoomError):
 
 
 class NoAnswer(RoomError):
-    """Exception for a request without a reply in time, or without a participant who could reply."""
+    """Exception for a request that was not answered in time, or whose recipient is not present."""
 
 
 class CallFailed(RoomError):
@@ -91,7 +93,9 @@ Status = Literal["pending", "claimed", "fulfilled", "failed", "rejected", "withd
 
 
 def _value(raw: bytes) -> Any:
-    """Decode JSON of others: halves of characters are replaced, and numbers with thousands of digits stay text."""
+    """Decode JSON from other participants. Unpaired surrogates are replaced, and numbers with thousands of digits
+    remain text.
+    """
     try:
         return decode_value(raw)
     except CodecError:
@@ -100,7 +104,7 @@ def _value(raw: bytes) -> Any:
 
 
 class Peer(msgspec.Struct, frozen=True, kw_only=True):
-    """A participant that is in the room, as the gateway tells of it."""
+    """A participant that is present in the room, as described by the gateway."""
 
     id: str
     privilege: Literal["full", "restricted"]
@@ -109,7 +113,9 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Heard(msgspec.Struct, frozen=True, kw_only=True):
-    """A received envelope. `sequence` is its place in the room's order; the gateway's own messages have none."""
+    """A received envelope. `sequence` is its number in the room's order, or None for a message of the gateway that is
+    not stored.
+    """
 
     envelope: Envelope
     sequence: int | None = None
@@ -141,18 +147,18 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def payload(self) -> Any:
-        """The decoded payload. `envelope.payload` has the bytes as they were received."""
+        """The decoded payload. `envelope.payload` contains the original bytes."""
         return _value(self.envelope.payload)
 
     @property
     def text(self) -> str:
-        """Return the text of a chat message; empty for other kinds."""
+        """Return the text of a chat message, or an empty text for other kinds."""
         text = self.payload.get("text") if self.kind == "chat" else None
         return text if isinstance(text, str) else ""
 
 
 class Proposal(msgspec.Struct, frozen=True, kw_only=True):
-    """A proposal of a participant. `target` is None if it names none, or several."""
+    """A proposal by a participant. `target` is None if the proposal names no target or several."""
 
     id: str
     proposer: str
@@ -166,7 +172,7 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tool(self) -> str | None:
-        """Return the tool of a proposed tools/call, or None."""
+        """Return the tool name if the proposal is a tools/call, otherwise None."""
         params = _value(self.params) if self.method == "tools/call" else None
         name = params.get("name") if isinstance(params, dict) else None
         return name if isinstance(name, str) else None
@@ -178,7 +184,7 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a request, as `sender` gave it."""
+    """The result of a request, and the participant `sender` that returned it."""
 
     sender: str
     raw: bytes
@@ -189,7 +195,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_error(self) -> bool:
-        """Return whether the tool itself failed; `text` says why."""
+        """Return whether the tool reported a failure. `text` then contains the reason."""
         result = self.result
         return isinstance(result, dict) and result.get("isError") is True
 
@@ -200,7 +206,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """Return the texts of a tool's result, joined by line feeds."""
+        """Return the text contents of a tool's result, joined by line feeds."""
         result = self.result
         content = result.get("content") if isinstance(result, dict) else None
         blocks = content if isinstance(content, list) else []

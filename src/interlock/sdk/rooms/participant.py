@@ -48,8 +48,8 @@ SCHEMES: Final = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 
 
 class Participant(OfferedTools):
-    """A participant of a room, from `open` (or `async with`) until `close`. `run` is for a program that does nothing
-    else.
+    """A participant of a room, which is joined from `open` (or `async with`) until `close`. Programs that only offer
+    tools can call `run` instead.
     """
 
     def __init__(
@@ -107,7 +107,9 @@ class Participant(OfferedTools):
     # Life
 
     async def open(self) -> None:
-        """Join the room. Raises RoomUnreachable and RoomRefused; later losses are repaired in the background."""
+        """Join the room. Raise RoomUnreachable or RoomRefused if that fails. If the connection is lost later, it is
+        restored in the background.
+        """
         await self._conversation.connection.open()
         self._keeping = asyncio.get_running_loop().create_task(self._keep(), name=f"room {self.topic}")
 
@@ -128,7 +130,7 @@ class Participant(OfferedTools):
         await self.close()
 
     async def wait(self) -> None:
-        """Wait until the room is lost for good. Raises RoomRefused."""
+        """Wait until the room is lost permanently, then raise RoomRefused. Return if the participant closes."""
         if self._keeping is not None:
             await asyncio.shield(self._keeping)
 
@@ -140,7 +142,7 @@ class Participant(OfferedTools):
             raise
 
     def run(self) -> None:
-        """Serve the tools until the program is asked to end. A node that does not run yet is waited for."""
+        """Serve the tools until the process is asked to end. If the node is not running yet, wait for it."""
         try:
             asyncio.run(self._serve_until_signal(self.serve))
         except RoomRefused as refused:
@@ -148,7 +150,9 @@ class Participant(OfferedTools):
             sys.exit(1)
 
     async def serve(self) -> None:
-        """Do what `run` does, on the caller's event loop, until `stop`. Raises RoomRefused."""
+        """Serve the tools on the current event loop until `stop` is called. Raise RoomRefused if the room is lost
+        permanently.
+        """
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
         stopped = self._loop.create_task(self._stopping.wait())
         try:
@@ -174,7 +178,7 @@ class Participant(OfferedTools):
 
     @property
     def id(self) -> str:
-        """The id of this participant, which its credential determines."""
+        """The id of this participant. Its credential determines the id."""
         return self._conversation.id
 
     @property
@@ -184,7 +188,7 @@ class Participant(OfferedTools):
 
     @property
     def position(self) -> int:
-        """Return the number of the last envelope that was received: the value of `after` for a later run."""
+        """Return the sequence number of the last received envelope. A later run can pass it as `after`."""
         return self._conversation.connection.position or 0
 
     @property
@@ -192,13 +196,13 @@ class Participant(OfferedTools):
         return self._conversation.connection.is_open
 
     def who(self) -> list[Peer]:
-        """Return the other participants in the room."""
+        """Return the other participants that are present in the room."""
         return list(self._conversation.peers.values())
 
     def listen(self) -> Listener:
-        """Listen to everything that is received from now on; if called before `open`, from the beginning.
+        """Return a listener that receives all envelopes from now on, or from the beginning if called before `open`.
 
-        A listener must be read or closed: one that is full holds the connection back.
+        Read every listener or close it, because a full listener stops the connection from reading.
         """
         return self._conversation.listen()
 
@@ -207,24 +211,25 @@ class Participant(OfferedTools):
     async def say(
         self, text: str, *, to: tuple[str, ...] = (), markdown: bool = False, about: str | None = None
     ) -> str:
-        """Publish a chat message and return its id. Everyone sees it, whoever `to` names.
+        """Publish a chat message and return its id. All participants can see it, even if `to` names recipients.
 
-        Raises EnvelopeRefused and NoAnswer, like all methods below.
+        Raise EnvelopeRefused if the gateway refuses the message, or NoAnswer if it does not respond. All methods below
+        raise these too.
         """
         payload = {"text": text, "format": "markdown"} if markdown else {"text": text}
         return await self._conversation.publish(CHAT, encode_value(payload), to=to, answers=about)
 
     async def notify(self, method: str, params: Mapping[str, Any] | None = None, *, to: tuple[str, ...] = ()) -> None:
-        """Publish an MCP notification, to everyone if `to` is empty."""
+        """Publish an MCP notification to the participants in `to`, or to everyone if `to` is empty."""
         written = b"" if params is None else encode_value(params)
         await self._conversation.publish(MCP, encode_notification(method.encode(), written), to=to)
 
     async def tools_changed(self) -> None:
-        """Announce that the tools offered here have changed."""
+        """Announce that the tools of this participant have changed."""
         await self.notify(TOOLS_CHANGED)
 
     async def tools(self, peer: str, *, timeout_s: float = CALL_S) -> list[dict[str, Any]]:
-        """Return the tools that a participant offers."""
+        """Return the definitions of the tools that another participant offers."""
         tools: list[dict[str, Any]] = []
         params: dict[str, Any] = {}
         for _ in range(PAGES_MAX):
@@ -246,8 +251,9 @@ class Participant(OfferedTools):
     ) -> Answer:
         """Call a tool of another participant.
 
-        If we are restricted, the call is proposed with the reason, and the answer is that of whoever fulfils it
-        (X-4.2-1). Raises CallFailed if the peer answers with an error, and ProposalEnded.
+        If this participant is restricted, the call is published as a proposal with `reason`, and the result is the
+        reply to whoever fulfils it (X-4.2-1). Raise CallFailed if the peer replies with an error, or ProposalEnded if
+        the proposal ends without a reply.
         """
         if self.privilege != "full":  # X-4.2-1
             id = await self.propose(peer, tool, arguments, reason=reason)
@@ -257,7 +263,7 @@ class Participant(OfferedTools):
     async def request(
         self, peer: str, method: str, params: Mapping[str, Any] | None = None, *, timeout_s: float = CALL_S
     ) -> Answer:
-        """Send any MCP request to one participant (X-4.1-3)."""
+        """Send an MCP request with any method to one participant (X-4.1-3)."""
         _check_recipient(peer)
         return await self._conversation.request(peer, method, encode_value(params or {}), timeout_s)
 
@@ -265,11 +271,13 @@ class Participant(OfferedTools):
 
     @property
     def proposals(self) -> list[Proposal]:
-        """Return the pending proposals that were received, oldest first."""
+        """Return the pending proposals that this participant has received, oldest first."""
         return self._conversation.proposals.pending()
 
     async def read_proposals(self) -> list[Proposal]:
-        """Return the pending proposals that the gateway knows, also those from before we joined, with their expiry."""
+        """Fetch the pending proposals from the gateway, with their expiry. They include proposals from before this
+        participant joined.
+        """
         answer = await get_json(self._place, "proposals", answer=_Proposals)
         self._conversation.proposals.on_listed(answer.proposals)
         return self.proposals
@@ -277,7 +285,7 @@ class Participant(OfferedTools):
     async def propose(
         self, peer: str, tool: str, arguments: Mapping[str, Any] | None = None, *, reason: str | None = None
     ) -> str:
-        """Propose the call of a tool and return the proposal's id. Everyone in the room sees its arguments."""
+        """Propose a tool call and return the proposal's id. Everyone in the room can see the arguments."""
         _check_recipient(peer)
         payload: dict[str, Any] = {"method": TOOLS_CALL, "params": _tool_call(tool, arguments)}
         if reason is not None:
@@ -285,7 +293,9 @@ class Participant(OfferedTools):
         return await self._conversation.propose(encode_value(payload), peer)
 
     async def outcome(self, proposal: str, *, timeout_s: float = OUTCOME_S) -> Answer:
-        """Wait for the answer to a proposal of ours. Raises ProposalEnded, CallFailed and NoAnswer."""
+        """Wait for the reply to a proposal of this participant. Raise ProposalEnded if it ends without one, CallFailed
+        if the reply is an error, or NoAnswer after `timeout_s`.
+        """
         try:
             async with asyncio.timeout(timeout_s):
                 return read_answer(*await asyncio.shield(self._conversation.proposals.outcome(proposal)))
@@ -300,7 +310,8 @@ class Participant(OfferedTools):
         arguments: Mapping[str, Any] | None = None,
         timeout_s: float = CALL_S,
     ) -> Answer:
-        """Perform in our own name what another participant proposed. Full privilege is required (MCPx 4.2.1).
+        """Send the request that another participant proposed, in the name of this participant. This requires full
+        privilege (MCPx 4.2.1).
 
         A proposal is performed only once: if another participant decides first, raise EnvelopeRefused with
         already_claimed. `peer` is required if the proposal names no participant. `arguments` replace those of a
@@ -328,17 +339,17 @@ class Participant(OfferedTools):
         return await self._conversation.request(target, entry.method, params, timeout_s, answers=entry.id)
 
     async def reject(self, proposal: str, *, reason: str | None = None) -> None:
-        """Reject a proposal; needs full privilege."""
+        """Reject a proposal. This requires full privilege."""
         body = {} if reason is None else {"reason": reason}
         await post_json(self._place, "proposals", proposal, "reject", body=body)
 
     async def withdraw(self, proposal: str) -> None:
-        """Withdraw a proposal of ours."""
+        """Withdraw a proposal of this participant."""
         await post_json(self._place, "proposals", proposal, "withdraw", body={})
 
 
 class _Proposals(msgspec.Struct):
-    """The gateway's list of proposals."""
+    """The gateway's response that lists proposals."""
 
     proposals: list[ListedProposal]
 
@@ -353,7 +364,7 @@ def _check_recipient(peer: str) -> None:
 
 
 def _check_address(address: str, secure_by: str | None) -> str:
-    """Return the address of a node without its path. Raises RoomInvalid if it is no address, or insecure."""
+    """Return the address of a node without its path. Raise RoomInvalid if it is not an address or not secure."""
     parts = urlsplit(address)
     if parts.scheme not in SCHEMES or not parts.hostname or parts.path.rstrip("/") or parts.query:
         raise RoomInvalid("an address is that of a node, such as ws://127.0.0.1:7411")

@@ -70,7 +70,7 @@ _BUSY: Final = Refusal(TOOL_DEGRADED, "tool_degraded", {"reason": "link_busy", "
 
 
 class ToolOffer(msgspec.Struct, kw_only=True):
-    """The tools that a leaf serves on all its links. Running calls are counted over all links."""
+    """The tools that a leaf offers on all its links, and the number of running calls on all of them."""
 
     name: str
     version: str
@@ -81,20 +81,20 @@ class ToolOffer(msgspec.Struct, kw_only=True):
 
     @property
     def info(self) -> dict[str, str]:
-        """The name and version of the program, as both eras send them."""
+        """Return the name and version of the program, as both eras of MCP send them."""
         return {"name": self.name, "version": self.version}
 
     @property
     def instruction_members(self) -> dict[str, str]:
-        """The member `instructions` of the first reply to a client, if there are any."""
+        """Return the member `instructions` for the first reply to a client, or an empty dict if there are none."""
         return {} if self.instructions is None else {"instructions": self.instructions}
 
 
 class McpServer:
-    """The MCP server on one link. It has no state beyond its link, apart from the calls that it counts in the offer."""
+    """An MCP server on one link. Its only state beyond the link is the count of running calls in the offer."""
 
     def __init__(self, offer: ToolOffer, send: Callable[[bytes], bool], segment: str) -> None:
-        """Create a server on a link. `segment` is the one that the parent assigned."""
+        """Create a server on a link. `segment` is the name that the parent assigned."""
         self._offer = offer
         self._send = send
         self._segment = segment
@@ -104,22 +104,24 @@ class McpServer:
         self.agreed = LEGACY_VERSIONS[-1]  # the revision of a legacy client
 
     def leave(self) -> None:
-        """Handle the loss of the link. Calls continue: a half-done irreversible action is worse than a lost answer."""
+        """Handle the loss of the link. Running calls continue, because an incomplete irreversible action is worse than
+        a lost reply.
+        """
         self._open = False
 
     def notify(self, method: str, params: bytes) -> bool:
-        """Send a notification; return whether the link took it."""
+        """Send a notification. Return False if the link did not accept it."""
         return self._open and self._send(encode_notification(method.encode(), params))
 
     def tools_changed(self) -> None:
-        """Announce changed tools: to every modern subscription, or as a plain notification if there is none."""
+        """Announce changed tools to every modern subscription or, if there is none, as a plain notification."""
         for listen_id in self._listens:
             self.notify(TOOLS_CHANGED, encode_value({"_meta": {META_SUBSCRIPTION: Raw(listen_id)}}))
         if not self._listens:
             self.notify(TOOLS_CHANGED, b"")
 
     def hear(self, notification: Notification) -> None:
-        """Handle a notification. Only the cancellation of a request has an effect."""
+        """Handle a notification. Only a cancellation of a request has an effect."""
         if notification.method != CANCELLED:
             return
         params = decode_object(notification.params) if notification.params else None
@@ -133,10 +135,10 @@ class McpServer:
                 task.cancel()
 
     def hear_answer(self, response: Response) -> None:
-        """Do nothing: a leaf sends no requests."""
+        """Do nothing, because a leaf sends no requests."""
 
     def serve(self, request: Request) -> None:
-        """Serve a request. Its answer is sent now, or when the called tool has ended."""
+        """Serve a request. The reply is sent immediately or, for a tool call, when the tool has finished."""
         validated = _read(request)
         if isinstance(validated, Refusal):
             self._refuse(request.id, validated)
@@ -161,7 +163,7 @@ class McpServer:
             self._refuse(request.id, Refusal(METHOD_NOT_FOUND, "Method not found"))
 
     def _listen(self, validated: ValidatedRequest) -> None:
-        """Begin a subscription of a modern client, which lasts until it is cancelled or the link ends."""
+        """Start a subscription of a modern client. It ends when it is cancelled or the link is lost."""
         if len(self._listens) >= LISTENS_MAX:
             self._refuse(validated.id, Refusal(INVALID_REQUEST, f"at most {LISTENS_MAX} subscriptions/listen at once"))
             return
@@ -173,7 +175,7 @@ class McpServer:
         self.notify(ACKNOWLEDGED, encode_value(body))
 
     def _call(self, validated: ValidatedRequest) -> None:
-        """Begin a tools/call. One that a parent routed here must be for this segment (MCP-AX 7.2)."""
+        """Start a tools/call. If a parent routed it, its route must name the segment of this leaf (MCP-AX 7.2)."""
         name = find_string(validated.params.get("name"))
         if name is None:
             self._refuse(validated.id, Refusal(INVALID_PARAMS, "params.name must be a string"))
@@ -206,7 +208,9 @@ class McpServer:
         task.add_done_callback(self._offer.calls.discard)
 
     async def _work(self, validated: ValidatedRequest, tool: ServedTool, context: Context) -> None:
-        """Run a tool and answer. A failure becomes a result with isError; only ToolFailed reveals its message."""
+        """Run a tool and send the reply. A failure becomes a result with isError; only the message of ToolFailed is
+        sent to the caller.
+        """
         version = validated.meta.get(META_VERSION)
         revision = self.agreed if version is None else find_string(version) or MODERN_VERSIONS[0]
         try:
@@ -230,7 +234,9 @@ class McpServer:
             self._answer(validated, members)
 
     def _reporter(self, meta: Mapping[str, Raw]) -> Callable[[float, float | None, str | None], None] | None:
-        """Return a function that reports progress from any thread, or None if the caller wants no progress."""
+        """Return a function that reports progress and can be called from any thread. Return None if the caller
+        requested no progress.
+        """
         token = meta.get("progressToken")
         if token is None or bytes(token)[:1] in b"{[tfn":
             return None
@@ -247,8 +253,8 @@ class McpServer:
         return report
 
     def _answer(self, validated: ValidatedRequest, members: dict[str, Any], *, cached: bool = False) -> None:
-        """Send a result in the form of the caller's era. `cached`: a modern result of this kind says how long it may be
-        kept, which is not at all.
+        """Send a result in the form of the caller's era. `cached` means that modern results of this type include a
+        cache lifetime, which is zero here.
         """
         if _is_modern(validated):
             members = {"resultType": "complete", **members}
@@ -265,7 +271,9 @@ class McpServer:
 
 
 class LeafUplink(Uplink):
-    """The uplink of a leaf. It proves the authority again at each registration, because a proof is for one parent."""
+    """The uplink of a leaf. It creates a new proof of authority for each registration, because a proof is valid for one
+    parent only.
+    """
 
     def __init__(
         self,
@@ -277,7 +285,9 @@ class LeafUplink(Uplink):
         on_joined: Callable[[], None] | None = None,
         prove: Callable[[int], AuthorityProof | None] | None = None,
     ) -> None:
-        """Create the uplink. `prove` returns the proof of authority for a registration with a parent."""
+        """Create the uplink. `prove` takes the number of a parent and returns the proof of authority for it, or
+        None.
+        """
         super().__init__(register, parents, log, once=once)
         self._offer = offer
         self._on_joined = on_joined
@@ -285,7 +295,7 @@ class LeafUplink(Uplink):
 
     @property
     def server(self) -> McpServer | None:
-        """Return the server while registered, otherwise None."""
+        """Return the MCP server of the current registration, or None if the leaf is not registered."""
         return self._tenant if isinstance(self._tenant, McpServer) else None
 
     def _register_message(self, parent: int, register: Register) -> Register:
@@ -300,7 +310,7 @@ class LeafUplink(Uplink):
 
 
 def _read(request: Request) -> ValidatedRequest | Refusal:
-    """Validate a request in its own era: a modern request carries its version in `_meta`."""
+    """Validate a request according to its era. A modern request is recognized by its version in `_meta`."""
     params = decode_params_untrusted(request.params) if request.params else {}
     if params is None:
         return Refusal(INVALID_PARAMS, "params must be an object, small but for its arguments")
@@ -317,7 +327,7 @@ def _is_modern(validated: ValidatedRequest) -> bool:
 
 
 def is_modern(request: Request) -> bool:
-    """Return whether a request that was not validated yet is of the modern era."""
+    """Return whether a request, not yet validated, belongs to the modern era."""
     params = decode_object(request.params) if request.params else None
     meta = decode_object(params["_meta"]) if params is not None and "_meta" in params else None
     return request.method == DISCOVER or (meta is not None and META_VERSION in meta)

@@ -18,7 +18,9 @@ from interlock.process.stderr import LineSplitter, write_line
 
 
 async def open_standard(sink: MessageSink, max_bytes: int) -> "StandardPipe":
-    """Open the pipe, once per process: the descriptors are not restored."""
+    """Open standard input and output as a message pipe. Call this once per process, because the descriptors are not
+    restored.
+    """
     loop = asyncio.get_running_loop()
     reading, writing = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -41,7 +43,7 @@ async def open_standard(sink: MessageSink, max_bytes: int) -> "StandardPipe":
 
 
 class StandardPipe:
-    """The standard input and output of this process, as a message pipe."""
+    """A message pipe on the standard input and output of this process."""
 
     def __init__(self, sink: MessageSink, max_bytes: int) -> None:
         self._sink = sink
@@ -61,7 +63,7 @@ class StandardPipe:
         self._file = file
 
     def send(self, message: bytes) -> bool:
-        """Write a message; return False if the aggregator does not read, or the pipe is closed."""
+        """Write a message. Return False if the aggregator is not reading or the pipe is closed."""
         writer = self._writer
         if writer is None or self._closed or self._full or writer.is_closing():
             return False
@@ -69,7 +71,7 @@ class StandardPipe:
         return True
 
     def close(self, code: int = NORMAL, reason: str = "") -> None:
-        """Close the pipe after writing what is queued; the aggregator sees the end of our output."""
+        """Close the pipe after all queued messages are written. The aggregator then sees the end of the output."""
         self._end(code, reason)
         if self._writer is not None:
             self._writer.close()
@@ -88,7 +90,7 @@ class StandardPipe:
             self._reader.resume_reading()
 
     def _feed(self, data: bytes) -> None:
-        """Pass complete lines to the sink. A line that is too long is reported, and not kept."""
+        """Pass complete lines to the sink. A line that is too long is reported and discarded."""
         for line in self._lines.feed(data):
             if line.strip() and not self._closed:
                 self._sink.on_message(line)
@@ -98,7 +100,7 @@ class StandardPipe:
                     self._sink.on_oversized(oversized)
 
     def _end(self, code: int, reason: str) -> None:
-        """Close the reading side once, and tell the sink."""
+        """Close the reading side and notify the sink. Later calls do nothing."""
         if self._closed:
             return
         self._closed = True
@@ -110,7 +112,7 @@ class StandardPipe:
 
 
 class _StandardInput(asyncio.Protocol):
-    """The reading side of the pipe."""
+    """The protocol that reads standard input for the pipe."""
 
     def __init__(self, pipe: StandardPipe) -> None:
         self._pipe = pipe
@@ -129,7 +131,7 @@ class _StandardInput(asyncio.Protocol):
 
 
 class _StandardOutput(asyncio.BaseProtocol):
-    """The writing side of the pipe."""
+    """The protocol that writes the pipe's messages to standard output."""
 
     def __init__(self, pipe: StandardPipe) -> None:
         self._pipe = pipe

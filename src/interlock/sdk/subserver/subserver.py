@@ -43,13 +43,15 @@ FILE_BYTES_MAX = 4096  # of the file that contains the subserver_id
 
 
 def identity_file(segment: str, state: Path | None) -> Path:
-    """Return the file of the subserver_id, in the folder `state` or in the data folder."""
+    """Return the path of the file that stores the subserver_id, in the folder `state` or else in the data folder."""
     folder = state if state is not None else data_folder(os.environ) / "subservers"
     return folder / f"{segment}.json"
 
 
 def subserver_id(path: Path) -> str:
-    """Return the stored subserver_id, and create it on the first start. Raises SubserverInvalid."""
+    """Return the stored subserver_id. Create it on the first start. Raise SubserverInvalid if the file cannot be
+    used.
+    """
     try:
         with path.open("rb") as file:
             return str(uuid.UUID(json.loads(file.read(FILE_BYTES_MAX + 1))["subserver_id"]))
@@ -64,7 +66,7 @@ def subserver_id(path: Path) -> str:
 
 
 def _create(path: Path) -> str:
-    """Write the file completely or not at all: a second writer reads what the first one wrote."""
+    """Write a new id to the file atomically. If another process has just written one, return that id."""
     new_id = str(uuid.uuid4())
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -97,7 +99,9 @@ HEARTBEAT_MS_MAX: Final = 3_600_000
 
 
 class Parent(msgspec.Struct, frozen=True, kw_only=True):
-    """An aggregator with its own credential. `secure_by` says why a ws:// address beyond this host is safe."""
+    """The address of an aggregator and the credential for it. `secure_by` states why a ws:// address beyond this host
+    is safe.
+    """
 
     url: str
     token: str | None = None
@@ -105,7 +109,7 @@ class Parent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Subserver(OfferedTools):
-    """A leaf of an MCP-AX tree: offers Python functions as tools, and stays registered with an aggregator."""
+    """A leaf of an MCP-AX tree. It offers Python functions as tools, and stays registered with an aggregator."""
 
     def __init__(
         self,
@@ -125,8 +129,8 @@ class Subserver(OfferedTools):
         instructions: str | None = None,
         max_message_bytes: int = MESSAGE_BYTES_MAX,
     ) -> None:
-        """Prepare to register with one of `parents`. They are tried in this order; the first that accepts is used until
-        it is lost.
+        """Prepare to register with one of `parents`. They are tried in order, and the first that accepts is used until
+        its connection is lost.
 
         `token` is for parents that are plain addresses. `authority` is a DNS name. `authority_key` is the private key
         (PEM) that proves it again at each registration; `authority_proof` is a JWT that was created elsewhere. `state`
@@ -162,14 +166,16 @@ class Subserver(OfferedTools):
         self._on_loop(self._tools_changed)
 
     def withdraw(self, name: str) -> None:
-        """Offer a tool no longer."""
+        """Stop offering a tool."""
         if name not in self._tools:
             raise ToolInvalid(f"there is no tool {name}")
         del self._tools[name]
         self._on_loop(self._tools_changed)
 
     def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
-        """Send a notification to the parent, from any thread. Without a parent it is dropped: it would be old news."""
+        """Send a notification to the parent, from any thread. Without a parent it is dropped, because it would be
+        outdated later.
+        """
         if not method.startswith("notifications/") or any(char in '"\\' or ord(char) < 32 for char in method):
             raise SubserverInvalid(f'a notification\'s method begins with "notifications/", and {method!r} does not')
         encoded = msgspec.json.encode(params) if params is not None else b""
@@ -182,7 +188,9 @@ class Subserver(OfferedTools):
         self._on_loop(send)
 
     def run(self, *, stdio: bool = False) -> None:
-        """Serve until SIGTERM or SIGINT. `stdio`: the aggregator started this program and speaks through its pipes."""
+        """Serve until SIGTERM or SIGINT. With `stdio`, the aggregator started this program and communicates over its
+        standard input and output.
+        """
         if not logging.getLogger().handlers:
             logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
         try:
@@ -191,7 +199,7 @@ class Subserver(OfferedTools):
             sys.exit(1)
 
     async def serve(self, *, stdio: bool = False) -> None:
-        """Do what `run` does, for a program that has an event loop. Cancelling it, or `stop`, ends it."""
+        """Serve like `run`, for a program that already has an event loop. Cancel this call or call `stop` to end it."""
         from interlock.sdk.subserver.mcp_server import LeafUplink, ToolOffer
 
         stdio = stdio or os.environ.get(STARTED_BY_AGGREGATOR) == "stdio"
@@ -237,7 +245,7 @@ class Subserver(OfferedTools):
             self._uplink = self._loop = self._stopping = None
 
     def _register(self) -> Register:
-        """Return the registration message, without the proof of authority, which is for one parent."""
+        """Return the registration message. It lacks the proof of authority, which differs for each parent."""
         return Register(
             subserver_id=subserver_id(self._identity),
             segment=self.segment,
@@ -255,13 +263,15 @@ class Subserver(OfferedTools):
         )
 
     def _prove(self, parent: int) -> AuthorityProof | None:
-        """Return the proof of authority for one parent: signed now, or the JWT that was passed in."""
+        """Return the proof of authority for one parent: a new signature, or the JWT that was passed to the constructor.
+        Return None if neither exists.
+        """
         if self._key is None or self._authority is None:
             return self._proof
         return self._key.prove(self._authority, self._parents[parent].url, time.time())
 
     def _openers(self, stdio: bool) -> "list[tuple[str, Opener]]":
-        """Return the place of each parent for the log, and the function that opens a connection to it."""
+        """Return for each parent its address for the log, and a function that opens a connection to it."""
         if stdio:
             from interlock.sdk.subserver.stdio import open_standard
 
@@ -269,7 +279,7 @@ class Subserver(OfferedTools):
         return [(_place(parent.url), self._opener(parent)) for parent in self._parents]
 
     def _opener(self, parent: Parent) -> "Opener":
-        """Return a function that dials a parent and connects its messages to a sink."""
+        """Return a function that connects to a parent and passes its messages to a sink."""
         from interlock.net.message_pipe import MessagePipe, MessageSink
         from interlock.net.websocket import dial
 
@@ -288,9 +298,9 @@ class Subserver(OfferedTools):
 
 
 def _check_parent(parent: Parent) -> Parent:
-    """Raise SubserverInvalid for an address that cannot work, or that is insecure.
+    """Return the parent. Raise SubserverInvalid if its address cannot work or is insecure.
 
-    Beyond this host, a connection needs TLS or the word of an operator that the network is safe (MCP-AX 10.4).
+    Beyond this host, a connection needs TLS or the operator's statement that the network is safe (MCP-AX 10.4).
     """
     parts = urlsplit(parent.url)
     if parts.scheme not in ("ws", "wss") or not parts.hostname:
@@ -308,13 +318,13 @@ def _check_parent(parent: Parent) -> Parent:
 
 
 def _place(url: str) -> str:
-    """Return the address without parts that could be a secret."""
+    """Return a URL without the parts that could contain a secret."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def _signing_key(path: str | os.PathLike[str], authority: str | None) -> "SigningKey":
-    """Read the private key that proves the authority. Raise SubserverInvalid."""
+    """Read the private key that proves the authority. Raise SubserverInvalid if the key is not usable."""
     if authority is None:
         raise SubserverInvalid("authority_key= proves an authority; give authority= too")
     from interlock.crypto.signing import KeyFileError, read_signing_key
@@ -326,7 +336,9 @@ def _signing_key(path: str | os.PathLike[str], authority: str | None) -> "Signin
 
 
 def _read_authority(name: str | None) -> str | None:
-    """Return an authority in its canonical form. Raise SubserverInvalid if it is no DNS name."""
+    """Return an authority in canonical form, or None if there is none. Raise SubserverInvalid if it is not a DNS
+    name.
+    """
     if name is None:
         return None
     from interlock.ax.protocol.registration.authority import maybe_authority

@@ -27,7 +27,7 @@ from interlock.ax.protocol.names import is_segment, normalise
 
 
 class SubserverInvalid(ValueError):
-    """Exception for arguments of a Subserver that cannot work. It is raised before anything is dialled."""
+    """Exception for invalid arguments of a Subserver. It is raised before any connection is opened."""
 
 
 class ToolInvalid(SubserverInvalid):
@@ -35,16 +35,16 @@ class ToolInvalid(SubserverInvalid):
 
 
 class RegistrationRefused(Exception):
-    """Exception for a registration that is rejected by the aggregator that started this program.
+    """Exception for a registration that was rejected by the aggregator that started this program.
 
-    Another aggregator that rejects it is tried again later.
+    If any other aggregator rejects the registration, the leaf tries again later.
     """
 
 
 class ToolFailed(Exception):
-    """Exception that a tool raises to send its message to the caller.
+    """Exception that a tool raises in order to send its message to the caller.
 
-    Of any other exception the caller only gets a reference into the log of this leaf.
+    For any other exception, the caller receives only a reference to the log of this leaf.
     """
 
 
@@ -52,7 +52,7 @@ CAPABILITY: Final = "x-mcpax-capability"
 
 
 class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A result that a tool writes itself: MCP content blocks, as decoded JSON."""
+    """A complete tool result, for tools that create their own MCP content blocks as decoded JSON."""
 
     content: list[dict[str, Any]]
     structured: Any = msgspec.UNSET
@@ -60,7 +60,9 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Context:
-    """The context of a call: a parameter that is annotated `Context` receives it. Usable in threads."""
+    """The context of a call. A tool receives it in a parameter that is annotated `Context`. It can be used in
+    threads.
+    """
 
     def __init__(
         self, report: Callable[[float, float | None, str | None], None] | None, meta: Mapping[str, Raw]
@@ -71,8 +73,8 @@ class Context:
 
     @property
     def cancelled(self) -> bool:
-        """Return whether the caller no longer waits. An async tool is cancelled anyway; a plain one should check
-        regularly.
+        """Return whether the caller has stopped waiting. Async tools are cancelled automatically; other tools should
+        check this regularly.
         """
         return self._cancelled.is_set()
 
@@ -85,15 +87,15 @@ class Context:
         return {key: msgspec.json.decode(value) for key, value in self._meta.items()}
 
     def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
-        """Report progress to the caller, if it asked for that. `done` must grow."""
+        """Report progress if the caller requested it. `done` must increase with each call."""
         if self._report is not None and not self.cancelled:
             self._report(done, total, message)
 
 
 class ServedTool(Protocol):
-    """A tool as the MCP server uses it: a Python function, or an endpoint of an MCP-AQL adapter.
+    """The interface of a tool that the MCP server can run: a Python function, or an endpoint of an MCP-AQL adapter.
 
-    `listed` is its definition in tools/list. If it `is_async`, its call can be cancelled.
+    `listed` is its definition in tools/list. A call can be cancelled only if `is_async` is true.
     """
 
     @property
@@ -106,11 +108,13 @@ class ServedTool(Protocol):
     def is_async(self) -> bool: ...
 
     async def answer(self, arguments: Raw, context: Context, *, revision: str) -> dict[str, Any]:
-        """Return the members of a CallToolResult for a client of this MCP revision. Raises ToolFailed."""
+        """Return the members of a CallToolResult for a client with this MCP revision. Raise ToolFailed if the call
+        fails.
+        """
 
 
 class FunctionTool(msgspec.Struct, frozen=True, kw_only=True):
-    """A Python function as a tool."""
+    """A Python function that is offered as a tool."""
 
     name: str
     function: Callable[..., Any]
@@ -123,7 +127,9 @@ class FunctionTool(msgspec.Struct, frozen=True, kw_only=True):
         return inspect.iscoroutinefunction(self.function)
 
     async def answer(self, arguments: Raw, context: Context, *, revision: str) -> dict[str, Any]:
-        """Call the function with decoded arguments. Raise ToolFailed with a message for the author of bad ones."""
+        """Call the function with decoded arguments. Raise ToolFailed, which explains the error, if the arguments are
+        invalid.
+        """
         try:
             decoded = msgspec.json.decode(arguments, type=self.arguments)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -144,7 +150,7 @@ def make_tool(
     description: str | None,
     capability: Mapping[str, object],
 ) -> FunctionTool:
-    """Return a function as a tool. Raises ToolInvalid."""
+    """Return a tool that calls the function. Raise ToolInvalid if its signature or a given value is not supported."""
     local = name if name is not None else getattr(function, "__name__", "")
     if not is_segment(local):
         raise ToolInvalid(
@@ -182,8 +188,8 @@ def make_tool(
 
 
 def result(value: Any) -> dict[str, Any]:
-    """Convert the return value of a tool to the members of a CallToolResult. Raises TypeError for what JSON cannot
-    hold.
+    """Convert the return value of a tool to the members of a CallToolResult. Raise TypeError if JSON cannot represent
+    it.
     """
     if isinstance(value, ToolResult):
         written: dict[str, Any] = {"content": value.content, "isError": value.is_error}
@@ -208,7 +214,9 @@ def _text(text: str) -> dict[str, str]:
 
 
 def _parameters(name: str, function: Callable[..., Any]) -> tuple[list[Any], str | None]:
-    """Return the fields of the arguments' struct, and the parameter that takes a Context. Raises ToolInvalid."""
+    """Return the fields of a struct for the arguments, and the name of the parameter that receives a Context, or None.
+    Raise ToolInvalid if a parameter is not supported.
+    """
     try:
         hinted = get_type_hints(function, include_extras=True)
         signature = inspect.signature(function)
@@ -233,7 +241,9 @@ def _parameters(name: str, function: Callable[..., Any]) -> tuple[list[Any], str
 
 
 async def run_in_thread(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    """Run a function in a daemon thread of its own: a tool that hangs must not keep the process from ending."""
+    """Run a function in a separate daemon thread and return its result. A function that hangs therefore cannot prevent
+    the process from ending.
+    """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Any] = loop.create_future()
     context = contextvars.copy_context()
@@ -267,9 +277,9 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class OfferedTools:
-    """The base of Subserver and Participant: the decorator `tool`, the tools that it collected, and their end.
+    """The base class of Subserver and Participant. It collects tools with the decorator `tool`, and stops the serving.
 
-    `serve` of the subclass sets the loop on which it runs and the event that ends it, and resets both afterwards.
+    `serve` of the subclass sets the event loop that it uses and the event that ends it, and resets both afterwards.
     """
 
     def __init__(self) -> None:
@@ -278,13 +288,13 @@ class OfferedTools:
         self._stopping: asyncio.Event | None = None
 
     def stop(self) -> None:
-        """Let running calls finish, leave, and end. May be called from any thread."""
+        """Let running calls finish, then disconnect and end `serve`. May be called from any thread."""
         stopping = self._stopping
         if stopping is not None:
             self._on_loop(stopping.set)
 
     def _on_loop(self, act: Callable[[], None]) -> None:
-        """Run a function on the event loop of `serve`, from any thread. Do nothing if `serve` does not run."""
+        """Run a function on the event loop of `serve`, from any thread. Do nothing if `serve` is not running."""
         loop = self._loop
         if loop is None:
             return
@@ -294,14 +304,14 @@ class OfferedTools:
             pass  # it has ended meanwhile
 
     async def _serve_until_signal(self, serve: Callable[[], Awaitable[None]]) -> None:
-        """Serve, and stop at SIGTERM or SIGINT."""
+        """Run `serve`, and stop it on SIGTERM or SIGINT."""
         if os.name != "nt":
             for number in (signal.SIGTERM, signal.SIGINT):
                 asyncio.get_running_loop().add_signal_handler(number, self.stop)
         await serve()
 
     def _on_offered(self) -> None:
-        """Handle one more offered tool."""
+        """Announce that a tool was added. Subclasses override this method."""
 
     @overload
     def tool(self, function: _Function) -> _Function: ...
