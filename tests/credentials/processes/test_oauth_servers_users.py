@@ -59,7 +59,7 @@ class Office:
         assert (error["code"], error["data"]["reason"]) == (32002, "auth_required"), error
         return str(error["data"]["url"])
 
-    def give_consent(self, token: str, name: str) -> None:
+    def agree(self, token: str, name: str) -> None:
         assert visit(self.page(token), name).status == 200
         assert whoami(self.node, "crm", token) == name
 
