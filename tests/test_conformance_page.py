@@ -42,6 +42,7 @@ class Project:
             "tests/preloaded.py",
             "tests/support/prompt_server.py",
             "tests/support/process_guard.py",
+            "tests/support/scale.py",
         ):
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, root / name)

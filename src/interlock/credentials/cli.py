@@ -38,7 +38,7 @@ app = verb_app(
     """,
 )
 def list_secrets(invocation: Invocation) -> None:
-    """List the names of stored secrets, tokens and registrations, never their values."""
+    """List secrets, tokens and registrations, without values."""
     from interlock.credentials.api import LIST_SECRETS, Secrets
 
     try:

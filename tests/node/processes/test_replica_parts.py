@@ -478,7 +478,11 @@ async def test_definitions_that_two_replicas_accept_at_once_are_all_remembered(
     async with two(server, tmp_path) as replicas:
         both = [Definitions(one.store.kv, one.inbox, one.clock, AsyncFeed[str]()) for one in replicas]
         known = KnownDefinition(fingerprint="", digest="d", claims=claims_shown({}))
-        kept = StoredDefinition(known=known, definition="{}")
+        kept = StoredDefinition(identity=known, definition="{}")
         names = [f"t{number}" for number in range(10)]
         await asyncio.gather(*(both[n % 2]._write("plant", {name: kept}) for n, name in enumerate(names)))
-        assert sorted(await both[0]._on_disk("plant")) == names
+        first = replicas[0]
+        restarted = Definitions(first.store.kv, first.inbox, first.clock, AsyncFeed[str]())
+        await restarted.open()
+        assert [name for name in names if restarted.find_accepted("plant", name) is None] == []
+        assert restarted.find_accepted("plant", "t10") is None

@@ -284,8 +284,8 @@ class DriverKeeper(ServerKeeper):
 
     async def _read_lists(self) -> None:
         """Read one list after the other (AIP-proto-4). Raises ConnectFailed if one cannot be read."""
-        # AIP-security-13
         seal = self._provider.seal
+        # AIP-security-13
         if seal is not None and self._sealed is not None and not await seal.is_same(self._sealed):
             raise ConnectFailed(WORDS, code=BROKEN)
         lists: dict[str, Items] = {}
