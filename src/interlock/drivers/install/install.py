@@ -165,6 +165,7 @@ class Methods:
         raise MethodFailed("the record of this installation is not understood; install the driver anew")
 
     async def _package(self, method: str, options: Mapping[str, Any]) -> MethodResult:
+        """Find the version and the files of a package. They are downloaded later, by the kind of server."""
         server = self._installation.driver.server
         text = kind_of(server).pin_package(server, method, str(options["package"]))
         beside = tuple(str(each) for each in options.get("with", ())) if method == "pip" else ()
@@ -180,6 +181,7 @@ class Methods:
         return MethodResult(lock=lock, pins=pins, beside=beside)
 
     async def _image(self, reference: str) -> MethodResult:
+        """Pull a container image and record its digest."""
         image = await self._installation.engine.pull(reference, self._installation.progress)
         lock = Locked(
             asked=self._installation.digest,
@@ -191,6 +193,10 @@ class Methods:
         return MethodResult(lock=lock, image=image)
 
     async def _download(self, options: Mapping[str, Any], sha256: str | None) -> MethodResult:
+        """Download an archive or a program, verify its hash and extract the program.
+
+        A download without a hash is refused unless the operator allows unverified installation (AIP-30.install-2).
+        """
         if sha256 is None and not self._installation.settings.allow_unverified_install:  # AIP-30.install-2
             raise MethodFailed(f"a download {_UNVERIFIED}")
         name = Path(str(options["extract_bin"])).name
@@ -243,6 +249,7 @@ class Methods:
         )
 
     async def _run_script(self, url: str, script: Path, home: Path) -> Ran:
+        """Run the script in a sandbox, or directly if the operator lets the driver run without one."""
         words = ("/bin/sh", str(script))
         if self._installation.caged is None:
             env = {"PATH": self._installation.search_path, "HOME": str(home), "TMPDIR": str(home)}
@@ -375,6 +382,10 @@ async def install(installation: Installation, lock: Locked | None = None) -> Ins
 
 
 async def _install_locked(installation: Installation, lock: Locked) -> Installed | InstallFailed:
+    """Install what the record names.
+
+    A failure is final: other methods are not tried, because they could install something else.
+    """
     driver = installation.driver
     methods = Methods(installation)
     # Of two downloads take the one whose hash was recorded; one without a hash must have brought it.
@@ -392,6 +403,10 @@ async def _install_locked(installation: Installation, lock: Locked) -> Installed
 
 
 async def _install_newest(installation: Installation) -> Installed | InstallFailed:
+    """Try the methods of the driver in order, and return the first that succeeds.
+
+    If the driver has no method that works, look for a server that a person has installed.
+    """
     driver = installation.driver
     methods = Methods(installation)
     attempts: list[Attempt] = []
@@ -418,6 +433,7 @@ async def _install_newest(installation: Installation) -> Installed | InstallFail
 
 
 def _methods_of(driver: Driver) -> tuple[Install, ...]:
+    """Return the entries of install[], or else the methods that the kind of server implies."""
     return driver.install or kind_of(driver.server).implied_methods(driver.server)  # AIP-30.install-1
 
 

@@ -79,7 +79,8 @@ class Engine:
     async def pull(self, image: str, progress: Callable[[str], None]) -> Image:
         """Pull the newest image of a tag, or exactly the image with the given digest.
 
-        An image that exists only on this machine is used without pulling.
+        An image that was built on this machine is used even if it cannot be pulled. Raise ContainerRefused if there is
+        no image to use.
         """
         progress(f"pulling {image}")
         ran = await self._run(PULL_LIMIT_S, "pull", "--quiet", image)
@@ -377,6 +378,7 @@ def packages_of(packages: Path, driver: Driver) -> Path:
 
 
 async def remove_packages(packages: Path, driver: Driver) -> None:
+    """Delete everything that was installed for this driver alone. Errors are ignored."""
     await asyncio.to_thread(shutil.rmtree, packages_of(packages, driver), ignore_errors=True)
 
 

@@ -327,7 +327,7 @@ class ExistingContract(msgspec.Struct, frozen=True, kw_only=True):
 class ToolProposal(msgspec.Struct, frozen=True, kw_only=True):
     """Proposal for one tool: its contract and its effect class, which a person confirms or changes.
 
-    `by` tells where the class comes from. `question` is the question for the person, or None if nothing is in doubt.
+    `by` tells where the class comes from. `question` names a contradiction to the class, or is None if there is none.
     """
 
     tool_name: str

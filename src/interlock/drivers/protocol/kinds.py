@@ -182,6 +182,8 @@ def refuse_plaintext(findings: FileFindings, pointer: str, name: str) -> None:
 
 
 class BinaryServer(LocalServer, frozen=True, kw_only=True, tag="binary"):
+    """A server that is a program on this machine, named by server.path."""
+
     kind: ClassVar[str] = "binary"
     keys: ClassVar[tuple[str, ...]] = ("path", "args", "env", "cwd")  # AIP-server-1
 
@@ -224,6 +226,8 @@ class PackageServer(LocalServer, frozen=True, kw_only=True):
 
 
 class NpmServer(PackageServer, frozen=True, kw_only=True, tag="npm"):
+    """A server in an npm package. `entry` names its program if the package has several."""
+
     kind: ClassVar[str] = "npm"
     keys: ClassVar[tuple[str, ...]] = ("package", "version", "entry", "args", "env", "cwd")
     schema: ClassVar[dict[str, Any]] = {**LocalServer.schema, "version": TEXT, "entry": TEXT}
@@ -282,6 +286,8 @@ _NEWER_MCP = re.compile(
 
 
 class PypiServer(PackageServer, frozen=True, kw_only=True, tag="pypi"):
+    """A server in a Python package of PyPI."""
+
     kind: ClassVar[str] = "pypi"
     keys: ClassVar[tuple[str, ...]] = ("package", "version", "entry", "runner", "args", "env", "cwd")
     schema: ClassVar[dict[str, Any]] = {
@@ -352,6 +358,8 @@ _URL_PATH = re.compile(r"/[!-~]*")
 
 
 class DockerServer(LocalServer, frozen=True, kw_only=True, tag="docker"):
+    """A server in a container image."""
+
     kind: ClassVar[str] = "docker"
     keys: ClassVar[tuple[str, ...]] = ("image", "port", "path", "volumes", "args", "env", "cwd")
     transports: ClassVar[tuple[Transport, ...]] = ("stdio", "http")
@@ -448,6 +456,8 @@ class RemoteAuth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RemoteServer(ServerBlock, frozen=True, kw_only=True, tag="remote"):
+    """A server that somebody else runs, which the node reaches at `url`."""
+
     kind: ClassVar[str] = "remote"
     keys: ClassVar[tuple[str, ...]] = ("url", "headers", "query", "auth")
     transports: ClassVar[tuple[Transport, ...]] = ("http", "sse")

@@ -342,7 +342,7 @@ class ContractRequires(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DriverConstraints(msgspec.Struct, frozen=True, kw_only=True):
-    """Drivers that may not serve a contract (`forbid`), and kinds of drivers that may (`require_kind`)."""
+    """Kinds of drivers that may not serve a contract (`forbid`), or that alone may serve it (`require_kind`)."""
 
     forbid: tuple[str, ...] = ()
     require_kind: tuple[str, ...] = ()

@@ -118,6 +118,7 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
         severity: Severity = "error",
         schema: str | None = None,
     ) -> FileProblem:
+        """Return a problem with the line of the field that `pointer` names."""
         return FileProblem(
             file=self.file,
             line=self.line(pointer),
@@ -138,6 +139,7 @@ class FileFindings:
         self.problems: list[FileProblem] = []
 
     def add(self, pointer: str, code: str, message: str, hint: str, severity: Severity = "error") -> None:
+        """Add a problem at the field that `pointer` names."""
         self.problems.append(self.places.problem(pointer, code, message, hint, severity=severity))
 
     def add_invalid(self, pointer: str, message: str, hint: str) -> None:

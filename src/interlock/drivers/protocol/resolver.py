@@ -58,6 +58,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def every_s(self) -> float:
+        """Return the seconds between two health checks of the driver."""
         check = self.driver.health_check
         return HEALTH_EVERY_S if check is None or check.every_s is None else check.every_s
 
@@ -116,6 +117,7 @@ class DriverResolution(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def chosen(self) -> Candidate | None:
+        """Return the best driver, or None if no driver remains."""
         return self.ranked[0].candidate if self.ranked else None
 
 

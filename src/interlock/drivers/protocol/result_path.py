@@ -106,6 +106,7 @@ class WhereStep(msgspec.Struct, frozen=True):
     text: str
 
     def keeps(self, element: Any) -> bool:
+        """Return whether an array element is selected by this step."""
         return isinstance(element, Mapping) and element.get(self.member) == self.text  # AIP-extract-1
 
     def __str__(self) -> str:

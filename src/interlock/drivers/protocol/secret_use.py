@@ -31,8 +31,9 @@ def find_grant(
     """Return the access entry that grants the secret to the driver, or None if no entry does.
 
     `contracts` are the ids of the contracts that the driver implements. `is_own` tells whether the secret is described
-    in the SECRETS.md that the driver's auth.ref names. `user` is set if the driver's process serves a single user.
-    Entries for roles, capabilities and workflows are ignored: they apply to callers, and a process has no caller.
+    in the SECRETS.md that the driver's auth.ref names; this grants a secret that has no access block. `user` is set if
+    the driver's process serves a single user. Entries for roles, capabilities and workflows are ignored: they apply to
+    callers, and a process has no caller.
     """
     if secret.access is None:  # AIP-19.access-1
         return OWN_INVENTORY if is_own else None
@@ -108,6 +109,7 @@ class Detector(msgspec.Struct, frozen=True, kw_only=True):
     wanted: str
 
     def is_expired(self, seen: Detected) -> bool:
+        """Return whether a failed request shows that the login has expired."""
         match self.kind:
             case "http_status":
                 return str(seen.status) == self.wanted  # AIP-30.auth-2
@@ -162,9 +164,11 @@ class Redactor:
         return bool(self._needles)
 
     def is_in(self, data: bytes) -> bool:
+        """Return whether the data contain a secret value."""
         return any(needle in data for needle, _ in self._needles)
 
     def redacted(self, data: bytes) -> bytes:
+        """Return the data with every secret value replaced by its mark."""
         for needle, mark in self._needles:
             data = data.replace(needle, mark)  # AIP-19.plain-1
         return data

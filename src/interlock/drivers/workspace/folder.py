@@ -237,6 +237,7 @@ class ImportedFolder(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def standing(self) -> ExistingDriver:
+        """Return the folder's driver in the form that an import compares with its source."""
         sources = self.record.sources if self.record is not None else ()
         return ExistingDriver(id=self.path.name, sources=sources, data=self.data)
 
@@ -281,6 +282,7 @@ def read_imported_folder(path: Path) -> ImportedFolder:
 
 
 def record_text(record: ImportRecord) -> str:
+    """Return the text of an import.json for this record."""
     return msgspec.json.format(msgspec.json.encode(record), indent=2).decode() + "\n"
 
 
@@ -303,7 +305,7 @@ def write_files(workspace: Path, files: Sequence[tuple[Path, str]]) -> None:
 def write_whole(path: Path, data: bytes, mode: int | None = None) -> None:
     """Write a file that atomically replaces an existing one.
 
-    If `mode` is None, the mode of the existing file is kept.
+    If `mode` is None, the file keeps the mode of the existing file, or gets the default mode of a new file.
     """
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     try:

@@ -193,6 +193,10 @@ def _stat(status: os.stat_result) -> Stat:
 
 
 def _driver_folders(root: Root, drafts: list[Path], problems: list[FileProblem]) -> Iterator[FoundFolder]:
+    """Yield the driver folders directly below a root.
+
+    Folders that contain only a draft are added to `drafts` instead.
+    """
     for name, is_link in _folders(root.path, problems):
         folder = root.path / name
         try:
@@ -208,6 +212,10 @@ def _driver_folders(root: Root, drafts: list[Path], problems: list[FileProblem])
 
 
 def _folders(path: Path, problems: list[FileProblem]) -> list[tuple[str, bool]]:
+    """Return the names of the folders in `path`, and whether each is a link.
+
+    Return at most FOLDERS_MAX of them. Folders that are left out are reported in `problems`.
+    """
     try:
         with os.scandir(path) as entries:
             folders = sorted((entry.name, entry.is_symlink()) for entry in entries if entry.is_dir())

@@ -68,7 +68,7 @@ def effects_of(annotations: object, driver_id: str, tool_class: ToolClass | None
 class ProposedClass(msgspec.Struct, frozen=True, kw_only=True):
     """Proposal for the effect class of a tool, which a person accepts or corrects.
 
-    `by` tells where the class comes from. `question` is the question for the person, or None if nothing is in doubt.
+    `by` tells where the class comes from. `question` names a contradiction to the class, or is None if there is none.
     """
 
     tool_class: ToolClass

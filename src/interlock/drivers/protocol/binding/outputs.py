@@ -72,6 +72,10 @@ def path_type(side: Side, schema: Any, path: ResultPath) -> Schemas | Nowhere | 
 def _follow(
     side: Side, schemas: Schemas, steps: tuple[Step, ...], depth: int, effort: Effort
 ) -> Schemas | Nowhere | Unknown:
+    """Follow the remaining steps of a path.
+
+    The alternatives of a schema are followed separately. `depth` and `effort` limit the work for large schemas.
+    """
     effort.spend(1)
     if not steps:
         return schemas
@@ -190,6 +194,7 @@ def _settle_fallback(
 def _settle_path(
     mode: Mode, side: Side, base: Any, binding: ToolBinding, path: ResultPath, outputs: Side
 ) -> SettledOutput:
+    """Decide how results are read if result_extract leads to a value below `base`."""
     end = path_type(side, base, path)
     if isinstance(end, Nowhere):  # AIP-tools-6
         missing = SchemaDifference(path=str(path), narrow=f"nothing at {end.step}", wide="outputs")
@@ -201,6 +206,10 @@ def _settle_path(
 
 
 def _settle_comparison(mode: Mode, side: Side, schema: Any, binding: ToolBinding, outputs: Side) -> SettledOutput:
+    """Compare the schema of the extracted value with the contract's outputs.
+
+    The schema is first wrapped as result_wrap demands, and reduced by the outputs that the driver drops.
+    """
     offered = _wrap(schema, binding)
     if dropped := binding.schema_narrowing.drop_outputs:
         offered = _without_properties(side, offered, dropped)
@@ -241,6 +250,7 @@ def _object_of(name: str, schema: Any) -> dict[str, Any]:
 
 
 def _wrap(schema: Any, binding: ToolBinding) -> Any:
+    """Return the schema of the value after result_wrap has put it into an object, if the binding has one."""
     return schema if binding.result_wrap is None else _object_of(binding.result_wrap, schema)
 
 

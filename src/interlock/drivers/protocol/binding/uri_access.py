@@ -214,6 +214,7 @@ class UriWatch:
 
 
 def _find_reason(uri: str, reach: Reach, resolve: Resolve) -> str | None:
+    """Return why a server must not be given the URI, or None if it may be."""
     if len(uri) > URI_CHARS_MAX:
         return f"it has more than {URI_CHARS_MAX} characters"
     lenient = _generous_reading(uri)
@@ -242,6 +243,7 @@ def _find_reason(uri: str, reach: Reach, resolve: Resolve) -> str | None:
 
 
 def _find_host_reason(uri: str, reach: Reach) -> str | None:
+    """Return why a server must not be given a URI with this host, or None if its egress list allows the host."""
     try:
         parts = urlsplit(uri)
         host, port = parts.hostname, port_of(parts)

@@ -104,6 +104,7 @@ _SCHEMA_SIGNS: Final = frozenset(["type", "enum", "properties", "items", "$ref"]
 
 
 def read_contract(data_untrusted: bytes, file: str) -> ParsedFile[Contract]:
+    """Parse a TOOL.md. `file` is the name used in problems."""
     reading = read_frontmatter(data_untrusted, file)
     if reading.value is None:
         return ParsedFile(problems=reading.problems)

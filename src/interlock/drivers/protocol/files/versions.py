@@ -42,6 +42,7 @@ class SemanticVersion(NamedTuple):
 
     @property
     def order(self) -> tuple[Numbers, bool, PreRelease]:
+        """Return a sort key that orders versions as semver does: a pre-release precedes its release."""
         return (self.numbers, not self.pre, self.pre)
 
 
@@ -52,6 +53,7 @@ class _RangeBound(NamedTuple):
     version: SemanticVersion
 
     def holds(self, version: SemanticVersion) -> bool:
+        """Return whether a version is within this bound."""
         holds: bool = _COMPARE[self.comparator](version.order, self.version.order)
         return holds
 
@@ -61,6 +63,7 @@ _NOTHING = _RangeBound("<", SemanticVersion((0, 0, 0), _LOWEST))
 
 
 def parse_version(text: str) -> SemanticVersion | None:
+    """Parse a semantic version. Return None if the text is not one."""
     parts = _VERSION.fullmatch(text.strip()) if len(text) <= TEXT_CHARS_MAX else None
     if parts is None:
         return None
@@ -80,6 +83,7 @@ def semantic(version: str) -> str:
 
 
 def is_range(text: str) -> bool:
+    """Return whether a text is a valid npm range."""
     return _alternatives(text) is not None
 
 
@@ -131,6 +135,7 @@ def _alternatives(text: str) -> tuple[tuple[_RangeBound, ...], ...] | None:
 
 
 def _bounds(part: str) -> tuple[_RangeBound, ...] | None:
+    """Return the bounds of one alternative of a range, or None if it is invalid."""
     if hyphen := _HYPHEN.fullmatch(part):
         return _between(hyphen["low"], hyphen["high"])
     bounds: list[_RangeBound] = []
@@ -144,6 +149,7 @@ def _bounds(part: str) -> tuple[_RangeBound, ...] | None:
 
 
 def _between(low: str, high: str) -> tuple[_RangeBound, ...] | None:
+    """Return the bounds of a range such as `1.2 - 2.3`, or None if one of the two versions is invalid."""
     first, last = _PARTIAL.fullmatch(low), _PARTIAL.fullmatch(high)
     if first is None or last is None:
         return None
@@ -207,6 +213,7 @@ def _next(written: list[int]) -> Numbers:
 
 
 def _below_next(written: list[int]) -> _RangeBound:
+    """Return the bound that excludes the next version after `written`, including its pre-releases."""
     return _RangeBound("<", SemanticVersion(_next(written), _LOWEST))
 
 
