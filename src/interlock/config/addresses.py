@@ -39,7 +39,7 @@ _EXAMPLE: Final = 'write "127.0.0.1:7411"'
 
 
 class Address(msgspec.Struct, frozen=True):
-    """A host and a port to listen on."""
+    """A host and a port on which the node listens."""
 
     host: str
     port: int
@@ -49,7 +49,10 @@ class Address(msgspec.Struct, frozen=True):
 
 
 def collide(first: Address, second: Address) -> bool:
-    """Return whether two listeners would use the same port. Port 0 never collides: the system chooses it."""
+    """Return whether two listeners would use the same port.
+
+    Port 0 never collides, because the system chooses a free port.
+    """
     if first.port != second.port or first.port == 0:
         return False
     hosts = {first.host, second.host}
@@ -89,7 +92,7 @@ class Listen(ValueType, frozen=True, kw_only=True):
 
 
 def _find_host(six: str | None, name: str | None) -> str | None:
-    """Return the host of an address in the form in which hosts are compared, or None if it is malformed."""
+    """Return the host of an address, normalized for comparison, or None if it is malformed."""
     try:
         if six is not None:
             return str(ipaddress.IPv6Address(six))
@@ -179,7 +182,7 @@ def _split(text: str) -> SplitResult | None:
 
 
 class NatsUrls(ValueType, frozen=True, kw_only=True):
-    """Servers of one NATS cluster: one URL, several with commas between, or a list."""
+    """The servers of one NATS cluster, written as one URL, several URLs separated by commas, or a list."""
 
     bare = "either"
 
@@ -200,7 +203,7 @@ class NatsUrls(ValueType, frozen=True, kw_only=True):
 
 
 class _NatsUrl(ParsedText, frozen=True, kw_only=True):
-    """The URL of one NATS server, with its port written out."""
+    """The URL of one NATS server. Its port is added if it is missing."""
 
     called = "a URL"
 
@@ -233,7 +236,10 @@ class MailServer(Text, frozen=True, kw_only=True):
 
 
 class Protected(ParsedText, frozen=True, kw_only=True):
-    """A URL whose answers cannot be changed on the way, kept to the letter: an issuer is compared as a string."""
+    """A URL that is protected against changes in transit.
+
+    It is kept exactly as written, as issuers are compared as strings.
+    """
 
     called = "a URL"
     form = f"^{_VISIBLE}$"
@@ -265,7 +271,10 @@ class SocketUrl(ParsedText, frozen=True, kw_only=True):
 
 
 class PublicKey(ParsedText, frozen=True, kw_only=True):
-    """A public key as text, or the file that holds one. A private key is refused, and not repeated in the message."""
+    """A public key as text, or the path of a file that contains one.
+
+    A private key is refused and never repeated in messages.
+    """
 
     called = "a public key or a file"
 
@@ -298,7 +307,7 @@ class Passkey(ParsedText, frozen=True, kw_only=True):
 
 
 class KeySet(ParsedText, frozen=True, kw_only=True):
-    """The key set (JWKS) of an issuer of signatures: a protected URL, or a file."""
+    """The key set (JWKS) of an issuer of signatures, given as a protected URL or a file."""
 
     called = "a URL or a file"
 
@@ -307,7 +316,7 @@ class KeySet(ParsedText, frozen=True, kw_only=True):
 
 
 class DnsName(ParsedText, frozen=True, kw_only=True):
-    """A host name, with or without "dns:" before it, as it is compared."""
+    """A host name, with or without the prefix "dns:". The value is normalized for comparison."""
 
     called = "a DNS name"
     form = r"^(?:[Dd][Nn][Ss]:)?[A-Za-z0-9.-]{1,254}$"

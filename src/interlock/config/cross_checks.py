@@ -30,6 +30,7 @@ from interlock.net.protocol.address_scope import is_loopback
 
 
 def check_together(settings: Settings, workspace: Path, data: Path, findings: Findings) -> None:
+    """Check the settings that must fit together, and report each mistake at the key that a person has to change."""
     node: dict[str, Any] = settings.tables.get("node", {})
     plan = NodePlan(**node)
     auth = AuthPlan(**settings.tables.get("auth", {}))
@@ -67,8 +68,9 @@ def _tls_pair(settings: Settings) -> None:
 
 
 def _client_certificates(settings: Settings) -> None:
-    """Report client certificates that are not seen: only the end of a TLS connection sees them, here or at a trusted
-    proxy.
+    """Report settings for client certificates that the node never receives.
+
+    Only the program that ends a TLS connection receives them: this node or a trusted proxy.
     """
     crl, ca = settings.written.get(("node", "crl")), settings.written.get(("node", "client_ca"))
     if crl is not None and ca is None:
@@ -80,14 +82,14 @@ def _client_certificates(settings: Settings) -> None:
 
 
 def _root_or_child(settings: Settings) -> None:
-    """Report a root segment of a node that has parents: a parent assigns the segment of a child (MCP-AX 3.1)."""
+    """Report a root segment on a node that has parents. A parent assigns the segment of its child (MCP-AX 3.1)."""
     at = settings.written.get(("ax", "root_segment"))
     if at is not None and settings.tables.get("ax", {}).get("parents"):
         at.wrong("'root_segment' in [ax] names a root, and [[ax.parents]] makes this node a child", "give one of them")
 
 
 def _proof_asked_for(settings: Settings) -> None:
-    """Warn if subservers may offer tools that change things without proof of who they are."""
+    """Warn if subservers may offer tools that change data without proving their identity."""
     at = settings.written.get(("ax", "require_proof"))
     if at is not None and settings.tables.get("ax", {}).get("require_proof") == "never":
         at.warn(
@@ -97,7 +99,7 @@ def _proof_asked_for(settings: Settings) -> None:
 
 
 def _report_repeated(settings: Settings, section: str, names: list[str | None], key: str, have: str) -> None:
-    """Report entries of a list that give a name which an entry before them has. None is no name."""
+    """Report entries of a list whose name an earlier entry already has. An entry with the name None is skipped."""
     for index, name in enumerate(names):
         at = settings.written.get((section, str(index)))
         if name is not None and name in names[:index] and at is not None:
@@ -112,7 +114,9 @@ _CHANNEL_KEYS: Final = {
 
 
 def _channels_can_be_reached(settings: Settings) -> None:
-    """Report channels of approvals without the settings that they need, and settings without their channel."""
+    """Report notification channels for approvals that lack required settings, and settings for channels that are not
+    used.
+    """
     approvals = settings.tables.get("approvals", {})
     for channel, keys in _CHANNEL_KEYS.items():
         at = settings.written.get(("approvals", "channels"))
@@ -129,7 +133,7 @@ def _channels_can_be_reached(settings: Settings) -> None:
 
 
 def _shared_store_can_be_reached(settings: Settings) -> None:
-    """Report a shared store without a URL, and warn of settings without effect and of a URL without TLS."""
+    """Report a shared store without a URL. Warn of settings that have no effect and of a URL without TLS."""
     store = settings.tables.get("store", {})
     chosen = store.get("backend") == "nats"
     at = settings.written.get(("store", "backend"))
@@ -153,7 +157,7 @@ def _shared_store_can_be_reached(settings: Settings) -> None:
 
 
 def _aql_profile_is_known(settings: Settings) -> None:
-    """Report a profile of families that is neither known nor described in the file."""
+    """Report a profile of operation families that is neither built in nor described in the file."""
     aql = settings.tables.get("aql", {})
     profile, families = aql.get("profile", "crude"), aql.get("families", {})
     at = settings.written.get(("aql", "profile"))
@@ -167,7 +171,10 @@ def _aql_profile_is_known(settings: Settings) -> None:
 
 
 def _refuse_lax_aql_from_outside(settings: Settings, plan: NodePlan) -> None:
-    """Refuse to switch strict mode off where others can connect: that is for development only (AQL-4.6.2-1)."""
+    """Report that strict mode is off on a node that others can reach.
+
+    This is allowed in development only (AQL-4.6.2-1).
+    """
     at = settings.written.get(("aql", "strict_mode"))
     if at is not None and settings.tables.get("aql", {}).get("strict_mode") is False:
         if not is_loopback(plan.listen.host):
@@ -177,7 +184,7 @@ def _refuse_lax_aql_from_outside(settings: Settings, plan: NodePlan) -> None:
 
 
 def _issuers_apart(settings: Settings, auth: AuthPlan) -> None:
-    """Report authorization servers that a token or a principal could not tell apart."""
+    """Report authorization servers that cannot be distinguished by their tokens or principals."""
     at = settings.written.get(("auth", "issuers"))
     if at is None:
         return
@@ -193,7 +200,10 @@ def _issuers_apart(settings: Settings, auth: AuthPlan) -> None:
 
 
 def _require_public_url_for_issuers(settings: Settings, node: NodePlan, auth: AuthPlan) -> None:
-    """Report access tokens for an address that no client uses: tokens are issued for a URL."""
+    """Report issuers without a public URL.
+
+    Access tokens are issued for a URL, and no client uses the address listened on.
+    """
     at = settings.written.get(("auth", "issuers"))
     if at is not None and auth.issuers and node.public_url is None and not is_loopback(node.listen.host):
         at.wrong(
@@ -203,7 +213,7 @@ def _require_public_url_for_issuers(settings: Settings, node: NodePlan, auth: Au
 
 
 def _warn_of_unusable_passkeys(settings: Settings, node: NodePlan) -> None:
-    """Warn of passkeys if browsers use none at the operator endpoint, as at plain http beyond this machine."""
+    """Warn of passkeys at an operator endpoint where browsers refuse them, such as plain http on another machine."""
     scheme = "http" if node.tls_cert is None else "https"
     if find_relying_party(node.operator_url or f"{scheme}://{node.operator_listen}") is not None:
         return
@@ -218,7 +228,7 @@ def _warn_of_unusable_passkeys(settings: Settings, node: NodePlan) -> None:
 
 
 def _require_two_endpoints(settings: Settings, node: NodePlan) -> None:
-    """Report endpoints for programs and people at the same address."""
+    """Report that the public and the operator endpoint have the same address."""
     at = _first_written(settings, "node.operator_listen", "node.listen")
     if at is not None and collide(node.listen, node.operator_listen):
         at.wrong(
@@ -228,7 +238,7 @@ def _require_two_endpoints(settings: Settings, node: NodePlan) -> None:
 
 
 def _refuse_anonymous_from_outside(settings: Settings, node: NodePlan, anonymous: str) -> None:
-    """Report a node that would let everybody on the network call every tool."""
+    """Report a node that would let everyone on the network call every tool."""
     at = _first_written(settings, "auth.anonymous", "node.listen")
     if at is not None and anonymous == "any" and not is_loopback(node.listen.host):
         at.wrong(
@@ -239,7 +249,7 @@ def _refuse_anonymous_from_outside(settings: Settings, node: NodePlan, anonymous
 
 
 def _warn_of_plain_http(settings: Settings, node: NodePlan) -> None:
-    """Warn of endpoints beyond this machine whose tokens others could read."""
+    """Warn of endpoints that are reachable from other machines without TLS, so that others could read their tokens."""
     endpoints = (("listen", node.listen, node.public_url), ("operator_listen", node.operator_listen, node.operator_url))
     for name, address, url in endpoints:
         at = settings.written.get(("node", name))
@@ -252,7 +262,7 @@ def _warn_of_plain_http(settings: Settings, node: NodePlan) -> None:
 
 
 def _warn_of_proxied_loopback(settings: Settings, node: NodePlan, anonymous: str) -> None:
-    """Warn of a proxy on this machine, through which calls from outside come from loopback."""
+    """Warn of a proxy on this machine, which makes calls from outside look like calls from loopback."""
     at = settings.written.get(("node", "public_url"))
     if at is None or node.public_url is None or anonymous != "loopback" or node.trusted_proxies:
         return
@@ -264,7 +274,7 @@ def _warn_of_proxied_loopback(settings: Settings, node: NodePlan, anonymous: str
 
 
 def _data_outside_workspace(settings: Settings, workspace: Path, data: Path, findings: Findings) -> None:
-    """Warn of a data folder in which servers could read tokens and keys."""
+    """Warn of a data folder inside the workspace, where servers could read tokens and keys."""
     if not data.is_relative_to(workspace):
         return
     message = "the data folder is inside the workspace, where servers may read tokens and keys"
@@ -277,13 +287,13 @@ def _data_outside_workspace(settings: Settings, workspace: Path, data: Path, fin
 
 
 def _first_written(settings: Settings, *names: str) -> At | None:
-    """Return where the first of these keys is written, or None if none is."""
+    """Return where the first of these keys is written, or None if none of them is."""
     places = (settings.written.get((table, key)) for table, _, key in (name.partition(".") for name in names))
     return next((at for at in places if at is not None), None)
 
 
 def check_names(settings: Settings) -> None:
-    """Warn of colliding names before the node runs: all of them are withheld (MCP-AX 3.2, our rule)."""
+    """Warn of tool names that collide. The node would withhold all tools with such a name (MCP-AX 3.2, our rule)."""
     root = settings.tables.get("ax", {}).get("root_segment")
     above = (root,) if root else ()
     written: dict[str, At] = {}

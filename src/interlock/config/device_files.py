@@ -1,4 +1,4 @@
-"""The descriptions of devices: `.devices/SEGMENT.toml` of the workspace, read into the plan."""
+"""Device descriptions: the files `.devices/SEGMENT.toml` of the workspace, read into the plan."""
 
 from pathlib import Path
 from typing import Final
@@ -28,7 +28,10 @@ def device_files(workspace: Path) -> list[Path]:
 def read_devices(
     workspace: Path, settings: Settings, around: ConfigContext, findings: Findings, *, lenient: bool = False
 ) -> tuple[DevicePlan, ...]:
-    """Read the descriptions of a workspace. With `lenient`, a wrong one is a fault of that device alone."""
+    """Read all device descriptions of a workspace.
+
+    With `lenient`, a wrong description makes only its device fail. Otherwise it makes the configuration invalid.
+    """
     folder = workspace / FOLDER
     try:
         files = device_files(workspace)
@@ -55,7 +58,7 @@ def read_devices(
 
 
 def read_device_file(file: Path) -> DeviceDescription | tuple[Problem, ...]:
-    """Read one description file, wherever it is."""
+    """Read one description file, which may lie outside the workspace. Return all its problems if it is wrong."""
     findings = Findings()
     layer = file_layer(file, findings, Problem(file=str(file), message="there is no such file"))
     read = read_description(layer.tree) if layer is not None else ()
@@ -85,7 +88,7 @@ def _read(file: Path, settings: Settings, around: ConfigContext, findings: Findi
 
 
 def _read_leniently(file: Path, settings: Settings, around: ConfigContext, findings: Findings) -> DevicePlan | None:
-    """Read a file so that a mistake in it stops no other device."""
+    """Read a description file. A mistake in it becomes a fault of this device and stops no other device."""
     own = Findings()
     read = _read(file, settings, around, own)
     problems = own.problems()
@@ -100,7 +103,7 @@ def _read_leniently(file: Path, settings: Settings, around: ConfigContext, findi
 
 
 def _report(fault: DescriptionFault, at: At) -> None:
-    """Report a fault of a description at its key, with the key that was probably meant."""
+    """Report a fault of a description at the key that causes it. Suggest the key that was probably meant."""
     for step in fault.path:
         at = at.inside(step)
     like = nearest(fault.unknown, fault.existing) if fault.unknown is not None else None

@@ -1,4 +1,4 @@
-"""Differences between two plans: by dotted key, and by what they mean for the guard.
+"""Differences between two plans: the keys that differ, and how the difference affects the guard.
 
 `differences` names every changed key; the node uses it to find out what to do about a changed configuration, and
 `without` to keep the old value of a key that cannot change in a running node.
@@ -17,7 +17,7 @@ from interlock.config.schema import sections
 
 
 def differences(old: Plan, new: Plan) -> tuple[str, ...]:
-    """Return the dotted keys that differ, in the order of the plan; servers one by one."""
+    """Return the dotted keys whose values differ, in the order of the plan. Each changed server has its own key."""
     keys: list[str] = []
     for field in new.__struct_fields__:
         before, after = getattr(old, field), getattr(new, field)
@@ -38,12 +38,13 @@ def differences(old: Plan, new: Plan) -> tuple[str, ...]:
 
 
 def as_written(key: str) -> str:
-    """Return a key of the plan as it is written in a file."""
+    """Return a dotted key of the plan in the form in which a file contains it."""
     names = (each.name for each in sections().values() if each.shape == "list" and each.field == key)
     return next((f"[[{name}]]" for name in names), key)
 
 
 def section_of(key: str) -> str:
+    """Return the section of a dotted key."""
     return key.partition(".")[0]
 
 
@@ -60,33 +61,36 @@ def without(new: Plan, keys: tuple[str, ...], old: Plan) -> Plan:
 
 
 class GuardLines(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a configuration that matter to the guard, each as a line that a person can read."""
+    """The settings of a configuration that affect the guard, each as a readable line of text."""
 
     loose: frozenset[str] = frozenset()
     strict: frozenset[str] = frozenset()
 
     def loosened_since(self, before: "GuardLines") -> tuple[str, ...]:
-        """Return in words, sorted, how the guard is looser than before."""
+        """Return sorted descriptions of every change since `before` that makes the guard less strict."""
         gone = (f"no longer: {line}" for line in before.strict - self.strict)
         return tuple(sorted((*(self.loose - before.loose), *gone)))
 
     def tightened_by(self, now: "GuardLines") -> "GuardLines":
-        """Return these lines with every stricter line of `now` added, so that loosening it again is reported again."""
+        """Return these lines, updated where `now` is stricter.
+
+        If the guard is loosened again later, that is reported again.
+        """
         return GuardLines(loose=self.loose & now.loose, strict=self.strict | now.strict)
 
 
 def guard_lines(plan: Plan) -> GuardLines:
-    """Return the lines of a plan that loosen the guard or make it stricter."""
+    """Return the settings of a plan that make the guard looser or stricter."""
     return GuardLines(loose=frozenset(_loose(plan)), strict=frozenset(_strict(plan)))
 
 
 def code_channels(lines: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the lines that say where an agent's verification code is sent."""
+    """Return the lines that name the channel over which an agent's verification code is sent."""
     return tuple(line for line in lines if line.startswith("approvals."))
 
 
 def _loose(plan: Plan) -> Iterator[str]:
-    """Yield the settings with which fewer calls are held, checked or asked about than without them."""
+    """Yield the settings that cause fewer calls to be held, checked or confirmed."""
     gate, drivers, safety, approvals = plan.gate, plan.drivers, plan.safety, plan.approvals
     if gate.mode != "gated":
         yield f'gate.mode = "{gate.mode}"'
@@ -130,7 +134,7 @@ def _loose(plan: Plan) -> Iterator[str]:
 
 
 def _strict(plan: Plan) -> Iterator[str]:
-    """Yield the settings with which more calls are held, checked or asked about than without them."""
+    """Yield the settings that cause more calls to be held, checked or confirmed."""
     safety = plan.safety
     yield from (f'gate.also "{glob}"' for glob in plan.gate.also)
     for rule in plan.tools:

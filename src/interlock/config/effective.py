@@ -19,7 +19,7 @@ MASK: Final = "***"
 
 
 def effective(plan: Plan) -> dict[str, Any]:
-    """Return what `interlock check --effective` prints."""
+    """Return the effective configuration as JSON values with secrets masked, for `interlock check --effective`."""
     return {
         "workspace": str(plan.workspace),
         "data": str(plan.data),
@@ -28,7 +28,7 @@ def effective(plan: Plan) -> dict[str, Any]:
 
 
 def masked_text(text: str, secrets: tuple[str, ...]) -> str:
-    """Return `text` with everything masked that `${env:NAME}` put into it."""
+    """Return `text` with every value masked that was inserted for an `${env:NAME}`. `secrets` are these values."""
     for secret in sorted(secrets, key=len, reverse=True):  # a secret may hold another
         text = text.replace(secret, MASK)
     return text
@@ -72,7 +72,7 @@ def _plain(value: Any) -> Any:
 
 
 def _masked(value: Any, secret: SecretPart) -> Any:
-    """Return a value without the part of it that is secret."""
+    """Return a value with its secret part masked."""
     if value is None:
         return None
     match secret:
@@ -93,14 +93,16 @@ def _masked(value: Any, secret: SecretPart) -> Any:
 
 
 def _masked_url(url: str, secrets: tuple[str, ...]) -> str:
-    """Mask the query too: keys are often given as ?key=..., also written out."""
+    """Mask the secrets of a URL, including its query, because keys are often passed there as ?key=VALUE."""
     masked = masked_text(url, secrets)
     parts = urlsplit(masked)
     return urlunsplit(parts._replace(query=MASK)) if parts.query else masked
 
 
 def _server_values(server: ServerPlan) -> dict[str, Any]:
-    """Return the table of a server as it could be written, with what it was compiled into where that says more."""
+    """Return the table of a server as a person could write it, with compiled values where they contain more
+    information.
+    """
     reach = server.reach
     values: dict[str, Any] = {}
     match reach:

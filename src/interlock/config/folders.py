@@ -1,4 +1,4 @@
-"""Where a person's own configuration and data live on this system. Reads only the environment it is given."""
+"""Folders for a user's configuration and data on this system. Only the environment passed as `env` is read."""
 
 import sys
 from collections.abc import Mapping
@@ -9,18 +9,18 @@ _APPLICATION_SUPPORT: Final = "Library/Application Support"
 
 
 def home_folder(env: Mapping[str, str]) -> Path:
-    """Return the person's home folder."""
+    """Return the user's home folder."""
     home = env.get("HOME", "")
     return Path(home) if Path(home).is_absolute() else Path.home()
 
 
 def config_folder(env: Mapping[str, str], platform: str = sys.platform) -> Path:
-    """Return <config>/interlock."""
+    """Return the folder for Interlock's configuration, a subfolder `interlock` of the user's configuration folder."""
     return _folder(env, platform, "XDG_CONFIG_HOME", ".config")
 
 
 def data_folder(env: Mapping[str, str], platform: str = sys.platform) -> Path:
-    """Return <user data>/interlock."""
+    """Return the folder for Interlock's data, a subfolder `interlock` of the user's data folder."""
     return _folder(env, platform, "XDG_DATA_HOME", ".local/share")
 
 

@@ -30,7 +30,7 @@ from interlock.config.value_types import Choice, FilePath, Flag, Many, Seconds, 
 
 
 class SecretPart(enum.Enum):
-    """The part of a value that is masked when the configuration is shown."""
+    """The part of a value that is masked when the configuration is displayed."""
 
     VALUE = enum.auto()  # all of it; of a table, each value
     ARGUMENTS = enum.auto()  # of a command, all but the program
@@ -40,7 +40,7 @@ class SecretPart(enum.Enum):
 
 
 class TakesEffect(enum.Enum):
-    """The moment at which a changed section or key takes effect. Without it: at the next start."""
+    """The time at which a change of a section or key takes effect. Without this declaration, it is the next start."""
 
     AT_ONCE = enum.auto()
 
@@ -49,7 +49,7 @@ AT_ONCE: Final = TakesEffect.AT_ONCE
 
 
 class Key(msgspec.Struct, frozen=True):
-    """A key that a person may write. `keys_of` fills in the fields that the annotated field of the plan decides."""
+    """A key that a person may write in a configuration. `keys_of` fills in what follows from the annotated field."""
 
     help: str
     kind: ValueType = ValueType()  # left out: decided by the type of the field
@@ -62,7 +62,10 @@ class Key(msgspec.Struct, frozen=True):
 
 
 class Section(msgspec.Struct, frozen=True):
-    """A table of the file: [node], [[tool]] or [servers.SEGMENT]. `sections_of` fills in shape, field and keys."""
+    """A table of the file, such as [node], [[tool]] or [servers.SEGMENT].
+
+    `sections_of` fills in shape, field and keys.
+    """
 
     help: str
     name: str = ""  # in the file, if it differs from the field
@@ -75,7 +78,7 @@ class Section(msgspec.Struct, frozen=True):
 
 
 class StructTable(ValueType, frozen=True, kw_only=True):
-    """A table with the fields of a struct."""
+    """A table whose keys are the fields of a struct."""
 
     bare = "toml"
     make: type[msgspec.Struct]
@@ -143,7 +146,7 @@ class StructTable(ValueType, frozen=True, kw_only=True):
 
 
 def keys_of(plan: type[msgspec.Struct], *, defaults: bool = True) -> dict[str, Key]:
-    """Return the keys declared on the fields of `plan`, by name: those of the class itself, then those it inherits."""
+    """Return the keys declared on the fields of `plan`, by name. Inherited keys come last."""
     keys: dict[str, Key] = {}
     own = inspect.get_annotations(plan)
     for field in sorted(msgspec.structs.fields(plan), key=lambda field: field.name not in own):
@@ -181,7 +184,7 @@ def sections_of(plan: type[msgspec.Struct]) -> dict[str, Section]:
 
 
 def secrets_of(plan: type[msgspec.Struct]) -> dict[str, SecretPart]:
-    """Return what must be masked in values of `plan`, by field."""
+    """Return the part to mask in each secret field of `plan`, by field name."""
     notes = {field.name: _split_annotation(field.type)[1] for field in msgspec.structs.fields(plan)}
     return {name: note for name, each in notes.items() for note in each if isinstance(note, SecretPart)}
 
@@ -212,7 +215,7 @@ def _split_annotation(type_: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def _value_type(name: str, type_: Any) -> ValueType:
-    """Return how a value of this type is read. Raise TypeError if the type alone does not say it."""
+    """Return the value type for a Python type. Raise TypeError if the Python type alone does not determine one."""
     bare, notes = _split_annotation(type_)
     meta = next((note for note in notes if isinstance(note, msgspec.Meta)), msgspec.Meta())
     for note in notes:

@@ -52,7 +52,10 @@ _SYNTAX: Final[dict[str, tuple[str, str | None]]] = {  # tomllib's words -> ours
 
 
 def file_layer(path: Path, findings: Findings, missing: Problem | None) -> Layer | None:
-    """Read a TOML file. `missing` is reported if there is no such file; None: the file is optional."""
+    """Read a TOML file into a layer, or return None if there is no such file or it cannot be read.
+
+    `missing` is the problem to report if the file does not exist. None means that the file is optional.
+    """
     name = str(path)
     try:
         with open(path, "rb", opener=_open_at_once) as file:
@@ -101,12 +104,13 @@ def file_layer(path: Path, findings: Findings, missing: Problem | None) -> Layer
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    """Open a file without waiting for the other end of a pipe."""
+    """Open a file without blocking. For a named pipe, this does not wait until another program opens the other end."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
 def environment_layer(env: Mapping[str, str], here: Path, findings: Findings) -> Layer:
-    """Return the layer of the environment: INTERLOCK_SECTION__KEY, or INTERLOCK_KEY for the top level and for sections.
+    """Return the layer of environment variables named INTERLOCK_SECTION__KEY, or INTERLOCK_KEY for top-level keys and
+    sections.
 
     Other programs set variables with our prefix too (Kubernetes does), so an unknown one is ignored. It gets a warning
     if it is probably misspelled.
@@ -137,7 +141,10 @@ def environment_layer(env: Mapping[str, str], here: Path, findings: Findings) ->
 
 
 def flags_layer(flags: Mapping[str, str], here: Path, findings: Findings) -> Layer:
-    """Return the layer of the flags, by the dotted key they set: {"data": "...", "node.listen": "..."}."""
+    """Return the layer of command-line flags.
+
+    `flags` maps dotted keys to text: {"data": "...", "node.listen": "..."}.
+    """
     settings: dict[KeyPath, tuple[str, str]] = {}
     for name, text in flags.items():
         section, dot, key = name.partition(".")
@@ -165,7 +172,7 @@ def _text_layer(settings: dict[KeyPath, tuple[str, str]], here: Path, findings: 
             tree[section][path[1]] = value
 
     def locate(at: KeyPath) -> tuple[str, int | None]:
-        """Return the source of the setting that holds the place, or else of a setting inside it."""
+        """Return the source of the setting that contains the place, or otherwise of a setting inside it."""
         around = [at[:length] for length in range(len(at), 0, -1) if at[:length] in settings]
         inside = [path for path in settings if path[: len(at)] == at]
         return settings[(around + inside)[0]][0], None
@@ -174,7 +181,7 @@ def _text_layer(settings: dict[KeyPath, tuple[str, str]], here: Path, findings: 
 
 
 def _bare_form(path: KeyPath) -> tuple[Literal["text", "toml", "either"], Any]:
-    """Return how text for this path is understood, with an example of a value."""
+    """Return how text for this key is interpreted, and an example of a value."""
     name = str(path[0])
     section = sections().get(name)
     if section is None:
@@ -190,7 +197,7 @@ def _bare_form(path: KeyPath) -> tuple[Literal["text", "toml", "either"], Any]:
 
 
 def _parse(text: str, file: str) -> dict[str, Any] | Problem:
-    """Parse TOML, or return what is wrong with it in our words, with the line."""
+    """Parse TOML. If it is invalid, return a problem with our own message and the line."""
     long_key = _LONG_KEY.search(text)
     if long_key is not None:
         message = f"a key has more than {KEY_PARTS_MAX} parts"

@@ -1,4 +1,4 @@
-"""The loading of a configuration: files, environment and flags become one Plan, or every problem found in them.
+"""Loading of a configuration: files, environment and flags become one Plan, or a list of every problem in them.
 
 Theory of operation. Each source becomes a layer (`layers`). The layers are read into settings, the weakest first
 (`reader`), and the settings are checked as a whole (`cross_checks`). Descriptions of devices are read from the
@@ -31,7 +31,7 @@ FILE_NAME: Final = "interlock.toml"
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):
-    """A configuration that can be used, with what else is known about it."""
+    """A valid configuration, with its warnings and the files it was read from."""
 
     plan: Plan
     paths: tuple[Path, ...]  # the files read, the strongest first
@@ -47,10 +47,11 @@ def load(
     starting: bool = True,
     lenient: bool = False,
 ) -> Loaded:
-    """Read the configuration. Raise ConfigInvalid. `flags` by dotted key: {"data": "...", "node.listen": "..."}.
+    """Read the configuration. Raise ConfigInvalid, which lists every problem, if it cannot be used.
 
-    Without `starting` the plan is not for a node, and what the environment should hold for one may be missing.
-    With `lenient` a wrong description of a device is a warning, and a fault of that device alone.
+    `flags` maps dotted keys to text: {"data": "...", "node.listen": "..."}. If `starting` is False, the plan is not
+    used to start a node, so environment variables that only a running node needs may be missing. With `lenient`, a
+    wrong device description is a warning and makes only its device fail.
     """
     try:
         here = Path.cwd()
@@ -109,7 +110,10 @@ def load(
 
 
 def _find_files(path: Path | None, around: ConfigContext) -> tuple[Problem | None, list[Path]]:
-    """Return the files to read, and the problem to report if a named one is missing (None: none was named)."""
+    """Return the files to read, and the problem to report if a file that was named explicitly is missing.
+
+    The problem is None if no file was named.
+    """
     by = ""
     variable = around.env.get("INTERLOCK_CONFIG", "")
     if path is None and variable:
@@ -123,7 +127,7 @@ def _find_files(path: Path | None, around: ConfigContext) -> tuple[Problem | Non
 
 
 def _with_folders(server: ServerPlan, workspace: Path, data: Path) -> ServerPlan:
-    """Return the server with absolute folders. A program without its own folder starts in the workspace."""
+    """Return the server with absolute folders. A program without a configured folder starts in the workspace."""
     reach = server.reach
     if not isinstance(reach, Spawn):
         return server

@@ -139,7 +139,7 @@ _MAIL_ADDRESS: Final = Text(pattern=r"[^@\s<>,]{1,64}@[^@\s<>,]{1,255}", what="a
 
 
 class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The node and its two endpoints: the public one for programs, and the operator's for people."""
+    """Settings of the node and its two endpoints: the public one for programs, and the operator's one for people."""
 
     name: Annotated[
         str,
@@ -248,7 +248,7 @@ _ISSUERS: Final = Many(
 
 
 class AuthPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings for who may connect to the public endpoint. `AccessRule` says what a caller may then do."""
+    """Settings that decide who may connect to the public endpoint. `AccessRule` decides what a caller may do there."""
 
     anonymous: Annotated[
         Literal["loopback", "never", "any"],
@@ -269,7 +269,7 @@ class AuthPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AccessRule(msgspec.Struct, frozen=True, kw_only=True):
-    """A rule of [[access]]. The first rule with a glob in `who` that matches the principal applies, and no other."""
+    """An entry of [[access]]. Only the first entry with a glob in `who` that matches the principal applies."""
 
     who: Annotated[
         tuple[str, ...],
@@ -321,7 +321,10 @@ class AccessRule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AnchorPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry of [[anchor]]: a key whose signatures are believed. One of `key`, `jwks` and `passkey` is set."""
+    """An entry of [[anchor]]: a key whose signatures the node trusts.
+
+    Exactly one of `key`, `jwks` and `passkey` is set.
+    """
 
     name: Annotated[str, Key("What the anchor is called in the log and in the audit.", _NAME, example="plant")]
     key: Annotated[
@@ -367,7 +370,7 @@ class AnchorPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class McpPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The view that MCP clients get of the node, unless their [[access]] entry says otherwise."""
+    """Settings for how the node appears to MCP clients, unless their [[access]] entry differs."""
 
     surface: Annotated[
         Surface,
@@ -400,7 +403,7 @@ class McpPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GatePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings for calls that are held until a person agrees (MCP-AX 11.3)."""
+    """Settings for calls that are held until a person approves them (MCP-AX 11.3)."""
 
     # defer: leave a call to the node below that holds it
     mode: Annotated[
@@ -430,7 +433,7 @@ class GatePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ApprovalsPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings for the inbox: how long a decision may take, and how operators are notified."""
+    """Settings of the inbox of approvals: how long a decision may take, and how operators are notified."""
 
     # AX-11.3-4
     expiry_s: Annotated[
@@ -512,7 +515,7 @@ class UnitsPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BudgetPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of every registration session (MCP-AX 11.4)."""
+    """The limits of each registration session (MCP-AX 11.4)."""
 
     max_calls_per_minute: Annotated[
         int | None,
@@ -545,12 +548,15 @@ class BudgetPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def limits(self) -> BudgetLimits:
-        """The three limits as MCP-AX has them, without the costs."""
+        """Return the three limits that MCP-AX defines, without the costs of calls."""
         return BudgetLimits(**{name: getattr(self, name) for name in KEYS})
 
 
 class LimitsPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits on what clients, servers and sandboxes may use. What exceeds one fails alone; the node goes on."""
+    """Limits on the resources of clients, servers and sandboxes.
+
+    Only the request or process that exceeds a limit fails.
+    """
 
     message_bytes: Annotated[
         int, Key("The largest message taken from anybody: a body, a line, a frame.", MESSAGE_SIZE, example="64Mi")
@@ -588,7 +594,7 @@ class LimitsPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StorePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The place where the node remembers: approvals, tokens, names, and the audit log."""
+    """Settings of the store, which contains approvals, tokens, names and the audit log."""
 
     backend: Annotated[
         Literal["sqlite", "nats"],

@@ -62,7 +62,7 @@ _MEMBER: Final = Text(
 
 
 class _ClockSkew(Whole, frozen=True, kw_only=True):
-    """Seconds of clock skew. Warns of a value that keeps tokens valid for long after they expire."""
+    """A number of seconds of clock skew. A large value causes a warning, because expired tokens would stay valid."""
 
     def read(self, value: object, at: At) -> Any:
         skew = super().read(value, at)
@@ -72,7 +72,7 @@ class _ClockSkew(Whole, frozen=True, kw_only=True):
 
 
 class _Families(Table, frozen=True, kw_only=True):
-    """Families of operations that together form a profile."""
+    """A profile: families of operations, by name."""
 
     def read(self, value: object, at: At) -> Any:
         families = super().read(value, at)
@@ -83,7 +83,7 @@ class _Families(Table, frozen=True, kw_only=True):
 
 
 class _EndpointMode(Choice, frozen=True, kw_only=True):
-    """A mode of the AQL endpoints. The older word `crude` means the semantic mode with that profile."""
+    """A mode of the AQL endpoints. The older name `crude` selects the semantic mode with the profile of that name."""
 
     def read(self, value: object, at: At) -> str | WrongValue:
         if value == "crude":
@@ -107,7 +107,7 @@ class _ToolPrefix(Text, frozen=True, kw_only=True):
 
 
 class AqlTokenPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The lifetime of a confirmation token in seconds, by the danger of its operation."""
+    """The lifetime of confirmation tokens in seconds, for each danger level of an operation."""
 
     destructive: Annotated[int, Whole(low=1, high=900)] = 300
     dangerous: Annotated[int, Whole(low=1, high=900)] = 300
@@ -126,7 +126,7 @@ class AqlDangerPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AqlPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """MCP-AQL: operations behind a few endpoints."""
+    """Settings of MCP-AQL, which offers operations behind a few endpoints."""
 
     mode: Annotated[
         AqlMode,
@@ -209,7 +209,7 @@ _STEPS: Final = Whole(low=1, high=1_000_000)
 
 
 class _HintPattern(ParsedText, frozen=True, kw_only=True):
-    """A pattern over the hints of an agent's steps."""
+    """A regular expression that is matched against the hints of an agent's steps."""
 
     called = "a pattern"
 
@@ -228,7 +228,7 @@ _PATTERNS: Final = Many(item=_HintPattern())
 
 
 class AgentPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of one agent, in place of those for all agents. None: the setting for all applies."""
+    """Settings of one agent. A field that is None has the value that applies to all agents."""
 
     max_autonomous_steps: Annotated[int | None, _STEPS] = None
     risk_tolerance: Tolerance | None = None
@@ -249,7 +249,7 @@ _AGENTS: Final = Table(
 
 
 class SafetyPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The execution safety loop (MCP-AQL 8.6 to 8.8)."""
+    """Settings of the execution safety loop (MCP-AQL 8.6 to 8.8)."""
 
     mode: Annotated[
         Mode,
@@ -319,7 +319,7 @@ class SafetyPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RoomsPlan(RoomSettings, frozen=True, kw_only=True):
-    """Settings of every room ([rooms]), unless the entry of a room says otherwise."""
+    """Settings of all rooms ([rooms]). The [[room]] entry of a room can replace them."""
 
     auto_create: Annotated[bool, Key("Whether connecting to an unknown topic makes a room of it.", example=True)] = (
         False
@@ -327,7 +327,7 @@ class RoomsPlan(RoomSettings, frozen=True, kw_only=True):
 
 
 class RoomPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry of [[room]]: a topic, and the settings that are written for it."""
+    """An entry of [[room]]: the topic of a room, and the settings that this entry replaces."""
 
     topic: Annotated[
         str,
@@ -343,12 +343,12 @@ class RoomPlan(msgspec.Struct, frozen=True, kw_only=True):
     written: dict[str, Any] = {}
 
     def settings(self, rooms: RoomsPlan) -> RoomSettings:
-        """Return the settings of this room, with those of [rooms] for everything that is not written."""
+        """Return the settings of this room. Settings that its entry does not contain come from [rooms]."""
         return room_settings(rooms, self.written)
 
 
 def room_settings(rooms: RoomsPlan, written: dict[str, Any]) -> RoomSettings:
-    """Return the settings of a room: those of [rooms], replaced by what is written for the room itself."""
+    """Return the settings of [rooms], updated with those that were written for one room."""
     fields = {field.name: getattr(rooms, field.name) for field in msgspec.structs.fields(RoomSettings)}
     fields |= written
     fields["extra_kinds"] = {kind: Privilege(least) for kind, least in fields["extra_kinds"].items()}
@@ -362,7 +362,7 @@ _SURFACE_NAME: Final = r"[a-z][a-z0-9]*(?:_[a-z][a-z0-9]*)*"
 
 
 class RegistryPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings for the registry of tool surface names, and for servers that do not keep to it ([registry])."""
+    """Settings of the registry of tool surface names ([registry]), and of how servers that violate it are treated."""
 
     enforce: Annotated[
         Enforcement,

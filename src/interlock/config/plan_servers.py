@@ -65,8 +65,9 @@ DialTransport = Literal["auto", "http", "sse"]
 
 
 class SandboxPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The files, programs and network that a spawned server may use. `deny` takes precedence over `read` and
-    `write`.
+    """The files, programs and network that a spawned server may use.
+
+    `deny` takes precedence over `read` and `write`.
     """
 
     home: Path  # its private home; made where it is missing
@@ -85,14 +86,17 @@ class SandboxPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Package(msgspec.Struct, frozen=True, kw_only=True):
-    """The package with the program of a spawned server. Its `command` then holds only the arguments."""
+    """A package that contains the program of a spawned server. With a package, `command` holds only the arguments."""
 
     registry: Literal["npm", "pypi"]
     name: str  # with an optional version: "mcp-server-time==2026.10.19", "@scope/server@1.2.3"
 
 
 class Spawn(msgspec.Struct, frozen=True, kw_only=True, tag="spawn"):
-    """A server that is a child process speaking over stdio. `package` is installed first when given."""
+    """A program that the node starts as a child process and talks to over stdio.
+
+    If `package` is set, it is installed first.
+    """
 
     command: tuple[str, ...]  # a driver's may hold ${secrets.NAME}
     env: dict[str, str] = {}  # may hold ${secrets.NAME}
@@ -103,7 +107,10 @@ class Spawn(msgspec.Struct, frozen=True, kw_only=True, tag="spawn"):
 
 
 class OAuthPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings for tokens that the node sends to one server. Without them, the server's own answers decide."""
+    """Settings for the tokens that the node sends to one server.
+
+    Without them, the node follows the server's own metadata.
+    """
 
     grant: Literal["authorization_code", "client_credentials"] = "authorization_code"
     # The only authorization server that may issue them.
@@ -117,7 +124,7 @@ class OAuthPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _check_oauth(plan: OAuthPlan, at: At) -> bool:
-    """Report settings that contradict each other. Return whether there are none."""
+    """Report settings that contradict each other. Return True if there are none."""
     has_proof = plan.client_secret is not None or plan.private_key is not None
     if plan.client_secret is not None and plan.private_key is not None:
         at.wrong(f"{at.name} has client_secret and private_key", "keep one of them")
@@ -132,7 +139,7 @@ def _check_oauth(plan: OAuthPlan, at: At) -> bool:
 
 
 class Dial(msgspec.Struct, frozen=True, kw_only=True, tag="dial"):
-    """A server reached over HTTP."""
+    """The URL of a server that the node reaches over HTTP, with the headers and tokens to send."""
 
     url: str
     headers: dict[str, str] = {}  # may hold ${secrets.NAME}
@@ -147,7 +154,7 @@ REACHES: Final = (*PROGRAMS, "docker", "url")  # the keys of which a server has 
 
 
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of a server that do not depend on how it is reached."""
+    """The settings of a server that do not depend on how the node reaches it."""
 
     roots: Annotated[
         tuple[Path, ...] | None,
@@ -204,7 +211,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerTable(ServerSettings, frozen=True, kw_only=True):
-    """The keys of [servers.SEGMENT] as a person writes them. They are compiled into a ServerPlan."""
+    """The keys of [servers.SEGMENT] as a person writes them. The reader compiles them into a ServerPlan."""
 
     command: Annotated[
         tuple[str, ...] | None,
@@ -331,7 +338,7 @@ class ServerTable(ServerSettings, frozen=True, kw_only=True):
 
 
 class ServerPlan(ServerSettings, frozen=True, kw_only=True):
-    """A server: its place in the namespace, how it is reached and how it is used."""
+    """The compiled settings of a server: its segment in the namespace, how it is reached and how it is used."""
 
     segment: str
     reach: Spawn | Dial
@@ -362,14 +369,17 @@ _PINS: Final = Table(
 
 
 class PolicyPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Policy tags that decide which drivers may serve (AIP-30): one of `allow` if it names any, and none of `deny`."""
+    """Policy tags that select the drivers that may be used (AIP-30).
+
+    If `allow` is not empty, a driver needs one of its tags. A driver with a tag in `deny` is never used.
+    """
 
     allow: Annotated[tuple[str, ...], _TAGS] = ()
     deny: Annotated[tuple[str, ...], _TAGS] = ()
 
 
 class DriversPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Servers that are declared as files (AIP-32): where the files lie, and what the operator says beside them."""
+    """Settings of drivers, which are servers declared in files (AIP-32): their folders and the operator's additions."""
 
     paths: Annotated[
         tuple[Path, ...],
@@ -461,7 +471,7 @@ _TRANSPORT: Final = "|".join((*(each.id for each in TRANSPORT_CLASSES), PRIVATE_
 
 
 class ToolCapability(msgspec.Struct, frozen=True, kw_only=True):
-    """The capability of a tool as a [[tool]] entry declares it, in place of its server (MCP-AX 9.1)."""
+    """The capability of a tool, declared by a [[tool]] entry instead of by its server (MCP-AX 9.1)."""
 
     latency_class: Annotated[LatencyClass | None, Key("How long a call usually takes.", example="slow")] = None
     consistency: Annotated[Consistency | None, Key("What a read after a write sees.", example="eventual")] = None
@@ -483,7 +493,10 @@ class ToolCapability(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolRule(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry of [[tool]]. The first whose glob matches the qualified name of a tool applies, and no other."""
+    """An entry of [[tool]].
+
+    Only the first entry whose glob matches the qualified name of a tool applies to the tool.
+    """
 
     match: Annotated[
         str, Key("Qualified tool name (glob); the first entry that matches applies.", example="files.write_*")

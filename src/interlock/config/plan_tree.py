@@ -27,7 +27,10 @@ _URL_GLOBS: Final = Many(
 
 
 class ParentPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """An aggregator that this node registers with. The next of its tree takes over when it is lost (MCP-AX 13.3)."""
+    """A parent of this node, an aggregator that it registers with.
+
+    If the parent is lost, the next one of the same tree replaces it (MCP-AX 13.3).
+    """
 
     url: Annotated[str, SocketUrl()]
     segment: Annotated[str, Segment()]
@@ -41,7 +44,10 @@ class ParentPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _check_parent(parent: ParentPlan, at: At) -> bool:
-    """Report a link that is not protected, or whose certificates have no effect. Return whether it is sound."""
+    """Report a link to a parent that is unprotected, or certificates without effect.
+
+    Return True if there is no problem.
+    """
     parts = urlsplit(parent.url)
     if parts.scheme == "ws" and not is_loopback(parts.hostname or "") and parent.secure_by is None:
         hint = 'dial wss://, or say secure_by = "why it is secure" if something else protects the way'
@@ -65,7 +71,7 @@ _PARENTS: Final = Many(
 
 
 class ChildPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A subserver that is started as a child process and registers over its stdio."""
+    """A subserver that the node starts as a child process and that registers over stdio."""
 
     command: Annotated[tuple[str, ...], CommandLine()]
     segment: Annotated[str, Segment()]
@@ -76,7 +82,9 @@ _CHILDREN: Final = Many(item=StructTable(make=ChildPlan, what="a child", where="
 
 
 class AxPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The place of this node in a tree of aggregators: parents above, subservers below, and the limits between them."""
+    """The place of this node in a tree of aggregators: parents above it, subservers below it, and limits on their
+    links.
+    """
 
     tree: Annotated[
         str, Key("Which tree the node belongs to; within one tree a subserver has one parent.", _TREE, example="plant")
@@ -170,7 +178,7 @@ class AxPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DegradedPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings for the tools of a subserver that is lost (MCP-AX 13.2)."""
+    """Settings for the tools of a subserver that is not connected any more (MCP-AX 13.2)."""
 
     enabled: Annotated[
         bool, Key("Whether the tools of a lost subserver stay listed, as degraded, for a while.", example=False)
@@ -179,7 +187,7 @@ class DegradedPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DevicePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A device that a file of the workspace describes (`.devices/SEGMENT.toml`)."""
+    """A device, as a file of the workspace describes it (`.devices/SEGMENT.toml`)."""
 
     segment: str
     description: DeviceDescription
@@ -187,7 +195,7 @@ class DevicePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DevicesPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Microcontrollers and PLCs: how they are registered, and the descriptions that were read."""
+    """Settings of microcontrollers and PLCs: how they register, and the descriptions that were read."""
 
     mode: Annotated[
         Literal["aggregate", "on_behalf"],

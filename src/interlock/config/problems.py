@@ -25,7 +25,7 @@ SHOWN_MAX: Final = 60  # characters of a person's own word repeated in a message
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """A mistake or a warning, with its place and what to write instead."""
+    """A mistake or a warning, with its place in the configuration and advice on what to write instead."""
 
     file: str | None = None  # or "environment variable NAME", or "command line"
     line: int | None = None
@@ -42,7 +42,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConfigInvalid(Exception):
-    """The configuration cannot be used. Nothing was started."""
+    """An error raised if the configuration cannot be used. Nothing has been started then."""
 
     def __init__(self, problems: tuple[Problem, ...]) -> None:
         super().__init__("\n".join(str(problem) for problem in problems))
@@ -59,7 +59,7 @@ class Findings:
 
     @property
     def full(self) -> bool:
-        """Return whether no further problem will be shown, so that describing one is work for nothing."""
+        """Return whether no further problem will be shown. If so, callers need not describe one."""
         return len(self._problems) >= PROBLEMS_MAX
 
     def problem(self, problem: Problem) -> None:
@@ -83,7 +83,7 @@ class Findings:
 
 
 def quoted_word(word: str, most: int = SHOWN_MAX) -> str:
-    """Quote a person's own word for a message: control characters are escaped, a long word is cut."""
+    """Quote a word from the configuration for a message. Control characters are escaped and a long word is cut."""
     return repr(word if len(word) <= most else word[: most - 1] + "…")
 
 
@@ -96,7 +96,10 @@ _WORD_MAX: Final = 64  # nothing known is longer; comparing more is work for not
 
 
 def nearest(word: str, words: Iterable[str], likeness: float = 0.6) -> str | None:
-    """Return the word of `words` most like `word`, ignoring case and dashes, or None."""
+    """Return the word of `words` that is most similar to `word`, ignoring case and dashes.
+
+    Return None if none has at least the similarity `likeness`.
+    """
     if len(word) > _WORD_MAX:
         return None
     plain = {_plain(each): each for each in words}
@@ -109,14 +112,14 @@ def _plain(word: str) -> str:
 
 
 class WrongValue:
-    """The result of reading a value that was refused. The reason is among the findings."""
+    """The result of reading a value that was refused. The reason is in the findings."""
 
 
 WRONG: Final = WrongValue()
 
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
-    """A source of settings: a file, the environment, or the command line."""
+    """A source of settings, such as a file, the environment or the command line."""
 
     tree: dict[str, Any]
     base: Path  # the folder relative paths start from
@@ -124,7 +127,7 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConfigContext(msgspec.Struct, frozen=True, kw_only=True):
-    """The surroundings in which values are read."""
+    """The environment and the home folder with which values are interpreted."""
 
     env: Mapping[str, str]
     home: Path
@@ -132,11 +135,11 @@ class ConfigContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class At:
-    """A place in one layer, where a value is read and what is wrong with it is reported.
+    """A place in one layer, from which a value is read and at which problems are reported.
 
-    `table` is the part of the path that names the table around the place; messages name it apart from the key. All
-    places inside a table share the lists `substituted`, which has what ${env:NAME} was replaced by, and `unset`, which
-    has the variables that are missing.
+    `table` is the part of the path that names the enclosing table. Messages show it separately from the key. All places
+    inside a table share two lists: `substituted` contains the values inserted for ${env:NAME}, and `unset` contains the
+    names of missing variables.
     """
 
     __slots__ = ("_findings", "around", "layer", "path", "substituted", "table", "unset")
@@ -161,21 +164,27 @@ class At:
         self._findings = findings
 
     def inside(self, part: str | int) -> "At":
+        """Return the place of a key or entry inside this one."""
         path = (*self.path, part)
         place = (self.layer, self.around, self._findings)
         return At(*place, path=path, table=self.table, substituted=self.substituted, unset=self.unset)
 
     def enter(self, *parts: str | int) -> "At":
-        """Return a table inside this place. It collects separately what `${env:NAME}` put into it."""
+        """Return the place of a table inside this one.
+
+        It has separate lists of inserted values and missing variables.
+        """
         path = (*self.path, *parts)
         return At(self.layer, self.around, self._findings, path=path, table=path)
 
     @property
     def worth_reporting(self) -> bool:
+        """Return whether a further problem would be shown."""
         return not self._findings.full
 
     @property
     def name(self) -> str:
+        """Return the name of this place for a message, such as "entry 2 of allow in [servers.files]"."""
         words = ""
         for part in self.path[len(self.table) :]:
             word = quoted_word(part) if isinstance(part, str) else f"entry {part + 1}"
@@ -186,11 +195,13 @@ class At:
 
     @property
     def title(self) -> str:
+        """Return the name of the enclosing table for a message, such as "[node]" or "[[tool]] number 2"."""
         if self.table and isinstance(self.table[-1], int):
             return f"[[{dotted_name(self.table[:-1])}]] number {self.table[-1] + 1}"
         return f"[{dotted_name(self.table)}]" if self.table else "the top level"
 
     def wrong(self, message: str, hint: str | None = None, *, code: str | None = None) -> WrongValue:
+        """Report a problem at this place. Return WRONG, so that a value type can return the result."""
         if self.worth_reporting:
             self._findings.problem(self.problem(message, hint, code))
         else:
@@ -198,19 +209,24 @@ class At:
         return WRONG
 
     def must_be(self, what: str, value: object, hint: str | None = None) -> WrongValue:
+        """Report that the value has the wrong type. `what` describes the expected type. Return WRONG."""
         return self.wrong(f"{self.name} must be {what}, not {type_word(value)}", hint)
 
     def warn(self, message: str, hint: str | None = None) -> None:
+        """Report a warning at this place."""
         self._findings.warning(self.problem(message, hint))
 
     def problem(self, message: str, hint: str | None = None, code: str | None = None) -> Problem:
-        """Return a problem at this place, also for a fault found after the configuration was read."""
+        """Return a problem at this place without reporting it, for faults found after the configuration was read."""
         file, line = self.layer.locate(self.path)
         return Problem(file=file, line=line, key=dotted_name(self.path) or None, message=message, hint=hint, code=code)
 
 
 def dotted_name(path: KeyPath) -> str:
-    """Return a path as people write it, such as access[0].who. A word that is no plain key is quoted and cut."""
+    """Return a path in the notation that people write, such as access[0].who.
+
+    A word that is no plain TOML key is quoted and cut.
+    """
     text = ""
     for part in path:
         if isinstance(part, int):
@@ -222,7 +238,7 @@ def dotted_name(path: KeyPath) -> str:
 
 
 def type_word(value: object) -> str:
-    """Return what TOML calls the type of a value."""
+    """Return the name of a value's TOML type, for messages."""
     match value:
         case bool():
             return "true or false"

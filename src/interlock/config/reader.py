@@ -1,10 +1,10 @@
-"""Reading of layers into settings. Every key of every layer is checked, whichever layer wins in the end.
+"""Reading of layers into settings. Every key of every layer is checked, even if a stronger layer replaces its value.
 
-Theory of operation. `Settings.read` is called for each layer, the weakest first. A table, such as [node], is merged
-key by key; a list of tables, such as [[tool]], replaces the list of a weaker layer; a server, [servers.SEGMENT],
-replaces the weaker server of that segment. A value that is refused is reported where it stands and left out, and its
-key is remembered in `wrong`, so that no check judges the default in its place. `written` remembers where each key was
-written last, for problems that are found only when everything is known (`cross_checks`, `interlock check`).
+Theory of operation. `Settings.read` is called for each layer, the weakest first. A table, such as [node], is merged key
+by key; a list of tables, such as [[tool]], replaces the list of a weaker layer; a server, [servers.SEGMENT], replaces
+the weaker server of that segment. A value that is refused is reported where it stands and left out, and its key is
+remembered in `wrong`, so that no check judges the default in its place. `written` remembers where each key was written
+last, for problems that are found only when everything is known (`cross_checks`, `interlock check`).
 
 An unknown key is refused with the best guess at what was meant: the word of another program for the same thing, the
 section that the key belongs in, or the most similar key.
@@ -49,7 +49,10 @@ _OTHER_WORDS: Final = {  # what other programs call our keys
 
 
 class Settings:
-    """The settings read so far. A later layer wins: key by key in tables, server by server, whole lists of entries."""
+    """The settings read so far.
+
+    A later layer replaces single keys of tables, single servers, and complete lists of entries.
+    """
 
     def __init__(self) -> None:
         self.top: dict[str, Any] = {}
@@ -64,6 +67,7 @@ class Settings:
         self.wrong: set[tuple[str, str]] = set()
 
     def read(self, at: At) -> None:
+        """Read a layer. It replaces the settings of the layers that were read before."""
         for name, value in at.layer.tree.items():
             section = sections().get(name)
             if section is None:
@@ -76,7 +80,7 @@ class Settings:
                 self._servers(section, value, at)
 
     def _top(self, name: str, value: object, at: At) -> None:
-        """Read a key of the top level, which is in no table."""
+        """Read a top-level key, which belongs to no table."""
         key = TOP.get(name)
         if key is None:
             what = "table" if isinstance(value, dict) else "key"
@@ -88,7 +92,7 @@ class Settings:
             self.top[name] = read
 
     def _table(self, section: Section, value: object, at: At) -> None:
-        """Read a table such as [node]. Its keys replace those of weaker layers, one by one."""
+        """Read a table such as [node]. Each of its keys replaces the same key of weaker layers."""
         table = at.enter(section.name)
         if not isinstance(value, dict):
             hint = f"write [{section.name}] on a line of its own"
@@ -103,7 +107,7 @@ class Settings:
         self.tables.setdefault(section.name, {}).update(values)
 
     def _list(self, section: Section, value: object, at: At) -> None:
-        """Read a list of tables such as [[tool]]. It replaces the whole list of a weaker layer."""
+        """Read a list of tables such as [[tool]]. It replaces the complete list of a weaker layer."""
         hint = f"write [[{section.name}]] above each entry"
         if not isinstance(value, list):
             at.inside(section.name).wrong(f"'{section.name}' must be a list of tables, not {type_word(value)}", hint)
@@ -149,7 +153,7 @@ class Settings:
 
 
 def read_table(table: dict[str, Any], keys: Mapping[str, Key], at: At) -> dict[str, Any]:
-    """Return the values that could be read. Every other key of the table is reported."""
+    """Return the values of a table that could be read. Report every other key of the table."""
     values: dict[str, Any] = {}
     for name, value in table.items():
         key = keys.get(name)
@@ -169,7 +173,7 @@ def _missing_keys(keys: Mapping[str, Key], table: dict[str, Any]) -> list[Key]:
 
 
 def _read_entry(section: str, values: dict[str, Any], at: At) -> Any:
-    """Compile one entry of a list, such as [[tool]], from its values."""
+    """Compile one entry of a list, such as a [[tool]] entry, from its values."""
     match section:
         case "access":
             return AccessRule(**values)
@@ -193,7 +197,7 @@ def _unknown(what: str, name: str, names: Iterable[str], at: At) -> None:
 
 
 def _hint_for_unknown(name: str, names: list[str], at: At) -> str | None:
-    """Return what was probably meant by an unknown name, the surest guess first."""
+    """Return a hint about what an unknown key probably means, or None. The most certain guess is used."""
     other = _OTHER_WORDS.get(name)
     if other in names:
         return f"did you mean '{other}'?"
@@ -211,7 +215,7 @@ def _hint_for_unknown(name: str, names: list[str], at: At) -> str | None:
 
 
 def anchor_plan(values: dict[str, Any], at: At) -> AnchorPlan | WrongValue:
-    """Compile one [[anchor]], which has exactly one source of its key."""
+    """Compile an [[anchor]] entry. Report a problem unless it has exactly one source for its key."""
     sources = [name for name in KEY_SOURCES if name in values]
     if len(sources) != 1:
         which = f"has {' and '.join(sources)}" if sources else "has no key"
@@ -227,7 +231,10 @@ def anchor_plan(values: dict[str, Any], at: At) -> AnchorPlan | WrongValue:
 
 
 def server_plan(segment: str, written: dict[str, Any], values: dict[str, Any], at: At) -> ServerPlan | WrongValue:
-    """Compile one [servers.SEGMENT]. `written` is the table in its layer, `values` what of it could be read."""
+    """Compile a [servers.SEGMENT] table.
+
+    `written` is the table as its layer contains it. `values` are the values of its keys that could be read.
+    """
     reaches = [name for name in REACHES if name in written]
     if not reaches:
         return at.wrong(f"{at.title} does not say how to reach the server", f"give it one of {', '.join(REACHES)}")
@@ -262,7 +269,7 @@ def server_plan(segment: str, written: dict[str, Any], values: dict[str, Any], a
 
 
 def _report_auth_fault(values: dict[str, Any], at: At) -> bool:
-    """Report settings that would send a token where it must not go. Return whether there are some."""
+    """Report settings that would send a token to a wrong place. Return whether there are any."""
     auth: OAuthPlan | None = values.get("auth")
     if auth is None or "url" not in values:
         return False
@@ -288,7 +295,7 @@ def _report_auth_fault(values: dict[str, Any], at: At) -> bool:
 
 
 def _report_egress_fault(reach: str, values: dict[str, Any], at: At) -> bool:
-    """Report an egress list that a container cannot have, and warn of one that permits every host."""
+    """Report an egress list that a container does not support. Warn of a list that permits every host."""
     hosts: tuple[str, ...] = values.get("egress", ())
     inside = at.inside("egress")
     if hosts and reach == "docker":
@@ -300,9 +307,10 @@ def _report_egress_fault(reach: str, values: dict[str, Any], at: At) -> bool:
 
 
 def _spawn_plan(segment: str, reach: str, values: dict[str, Any]) -> Spawn:
-    """Return how a server is started that is a program, a package or a container.
+    """Return how to start a server that is a program, a package or a container.
 
-    `egress` or `files` puts a program into a sandbox. A container is a sandbox already, so there they become options.
+    `egress` or `files` puts a program into a sandbox. A container is a sandbox already, so for a container they become
+    options of the container.
     """
     is_confined = "egress" in values or "files" in values
     env: dict[str, str] = values.get("env", {})

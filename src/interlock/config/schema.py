@@ -55,7 +55,10 @@ def sections() -> dict[str, Section]:
 
 
 def section_values(plan: Plan, name: str, keys: type[_Keys]) -> _Keys:
-    """Return the values of a section that a capability declares itself."""
+    """Return the values of a section that a capability declares.
+
+    `keys` is the struct type that declares the section's keys.
+    """
     values = getattr(plan, name)
     if not isinstance(values, keys):
         raise TypeError(f"[{name}] is not read into {keys.__name__}")

@@ -1,7 +1,8 @@
-"""TOML as text: on which line each table, key and list entry stands, and how a value is written.
+"""TOML as text: find the line on which each key is written, and write values.
 
-`tomllib` says no lines. The text must be one that `tomllib` accepted (line ends as "\\n"): nothing is validated twice
-here. Array entries are counted from 0: the second [[tool]] is ("tool", 1), the first origin ("node", "origins", 0).
+`tomllib` does not report lines. Call this with text that `tomllib` has accepted (lines end in "\\n"), because nothing
+is validated again. Array entries are counted from 0: the second [[tool]] is ("tool", 1), the first origin
+("node", "origins", 0).
 """
 
 import json
@@ -27,19 +28,22 @@ _SCALAR = re.compile(r"[^,\]}#\n]*")
 
 
 def key_lines(text: str) -> dict[KeyPath, int]:
-    """Return the line of every table, key and list entry in a TOML text."""
+    """Return the line number of every table, key and list entry in a valid TOML text."""
     return _Scanner(text).document()
 
 
 def line_of(lines: Mapping[KeyPath, int], path: KeyPath) -> int | None:
-    """Return the line of a path or of the nearest table around it, or None for the top level."""
+    """Return the line of a path, or of the nearest table that contains it.
+
+    Return None if only the top level contains it.
+    """
     while path and path not in lines:
         path = path[:-1]
     return lines.get(path)
 
 
 class _Scanner:
-    """A scanner that walks through a valid TOML text and notes where each key begins."""
+    """A scanner that reads a valid TOML text and records the line of each key."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -76,7 +80,10 @@ class _Scanner:
         return path
 
     def _newest(self, path: KeyPath) -> KeyPath:
-        """Return the path of the last entry of a list of tables, which keys below a [[header]] belong to."""
+        """Return the path with the index of the last entry added to each list of tables.
+
+        Keys below a [[header]] belong to it.
+        """
         count = self._table_counts.get(path)
         return path if count is None else (*path, count - 1)
 
@@ -156,7 +163,7 @@ class _Scanner:
 
 
 def toml_text(value: Any) -> str:
-    """Return a value as it is written in TOML, on one line."""
+    """Return a value as TOML on one line."""
     match value:
         case bool():
             return "true" if value else "false"

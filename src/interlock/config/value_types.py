@@ -37,18 +37,19 @@ SLUG_CHARS_MAX: Final = 80
 
 
 def secret_slug(name: str) -> str:
-    """Return the name under which a secret is stored: STRIPE_API_KEY is stripe-api-key (AIP-19)."""
+    """Return the name under which a secret is stored. For STRIPE_API_KEY it is stripe-api-key (AIP-19)."""
     return name.lower().replace("_", "-")
 
 
 def is_slug(text: str) -> bool:
+    """Return whether a text has the form of a stored secret's name."""
     return SLUG.fullmatch(text) is not None and len(text) <= SLUG_CHARS_MAX
 
 
 def expand(text: str, at: At, *, stored: bool = False) -> str | WrongValue:
-    """Replace `${env:NAME}` in a text. `stored`: the text may refer to secrets of the node's store.
+    """Replace each `${env:NAME}` in a text. With `stored`, the text may also refer to secrets in the node's store.
 
-    What other programs write as `${NAME}` stays as it is, with a warning.
+    `${NAME}`, the syntax of other programs, is left unchanged and causes a warning.
     """
     faults: list[WrongValue] = []
 
@@ -67,7 +68,7 @@ def expand(text: str, at: At, *, stored: bool = False) -> str | WrongValue:
 
 
 def _find_value(body: str, at: At, *, stored: bool) -> str | WrongValue | None:
-    """Return the value of a reference, or None if it stays as it is written."""
+    """Return the value of a reference, or None if the reference is left unchanged."""
     if body.startswith(_SECRETS):
         name = body.removeprefix(_SECRETS)
         if not SECRET_REFERENCE.fullmatch(f"${{{body}}}") or not is_slug(secret_slug(name)):
@@ -107,25 +108,31 @@ def _find_value(body: str, at: At, *, stored: bool) -> str | WrongValue | None:
 
 
 class ValueType(msgspec.Struct, frozen=True, kw_only=True):
-    """A kind of value. `bare` says what text from the environment or a flag means: itself, a TOML value, or either."""
+    """A kind of configuration value.
+
+    `bare` decides how text from the environment or a flag is interpreted: as the value itself, as TOML, or as either.
+    """
 
     bare: ClassVar[Literal["text", "toml", "either"]] = "text"
 
     def read(self, value: object, at: At) -> Any:
-        """Return the value as the plan holds it, or report at its place why not and return WRONG."""
+        """Return the value for the plan. If it is invalid, report the reason at its place and return WRONG."""
         raise NotImplementedError
 
     def schema(self) -> dict[str, Any]:
-        """Return the JSON Schema of what `read` accepts."""
+        """Return the JSON Schema of the values that `read` accepts."""
         raise NotImplementedError
 
     def to_toml(self, value: Any) -> Any:
-        """Return a value of the plan as it is written in a file."""
+        """Convert a value of the plan back to the form that a file contains."""
         return list(value) if isinstance(value, tuple) else value
 
 
 def read_text(value: object, at: At, what: str = "a string", *, empty: bool = False) -> str | WrongValue:
-    """Return a string that a process, a header or a path can carry."""
+    """Return a string if it can be used in a process argument, a header or a path.
+
+    Otherwise report it and return WRONG.
+    """
     if not isinstance(value, str):
         hint = "put it in quotes" if isinstance(value, int | float) else None
         return at.must_be(what, value, hint)
@@ -141,13 +148,13 @@ def read_text(value: object, at: At, what: str = "a string", *, empty: bool = Fa
 
 
 class ParsedText(ValueType, frozen=True, kw_only=True):
-    """A string with a meaning, such as an address. A subclass says how it is called, and parses it."""
+    """A string with a special format, such as an address. A subclass names the format and parses the string."""
 
     called: ClassVar[str]  # "a URL": the beginning of a complaint about a value that is no string
     form: ClassVar[str | None] = None  # pattern for the JSON Schema; None: any text that is not empty
 
     def parse(self, text: str, at: At) -> Any:
-        """Return the value as the plan holds it, or report at its place why not and return WRONG."""
+        """Return the value for the plan. If it is invalid, report the reason at its place and return WRONG."""
         raise NotImplementedError
 
     def read(self, value: object, at: At) -> Any:
@@ -159,7 +166,7 @@ class ParsedText(ValueType, frozen=True, kw_only=True):
 
 
 class Text(ValueType, frozen=True, kw_only=True):
-    """A string, which has one form if `pattern` is given."""
+    """A string, which must match `pattern` if that is set."""
 
     pattern: str | None = None
     what: str = "a string"
@@ -189,6 +196,8 @@ class Text(ValueType, frozen=True, kw_only=True):
 
 
 class Segment(ValueType, frozen=True, kw_only=True):
+    """A segment of the namespace, such as the name of a server."""
+
     def read(self, value: object, at: At) -> str | WrongValue:
         if not isinstance(value, str):
             return at.must_be("a string", value)
@@ -204,6 +213,8 @@ class Segment(ValueType, frozen=True, kw_only=True):
 
 
 class Version(ValueType, frozen=True, kw_only=True):
+    """A semantic version, such as "1.0.0"."""
+
     def read(self, value: object, at: At) -> str | WrongValue:
         if not isinstance(value, str):
             return at.must_be("a semantic version", value, 'for instance "1.0.0"')
@@ -214,6 +225,8 @@ class Version(ValueType, frozen=True, kw_only=True):
 
 
 class Choice(ValueType, frozen=True, kw_only=True):
+    """A string that is one of a fixed set of values."""
+
     values: tuple[str, ...]
     code: str | None = None  # of the problem that another value is
 
@@ -235,6 +248,8 @@ class Choice(ValueType, frozen=True, kw_only=True):
 
 
 class Flag(ValueType, frozen=True, kw_only=True):
+    """A boolean."""
+
     bare = "toml"
 
     def read(self, value: object, at: At) -> bool | WrongValue:
@@ -245,6 +260,8 @@ class Flag(ValueType, frozen=True, kw_only=True):
 
 
 class Whole(ValueType, frozen=True, kw_only=True):
+    """An integer between two bounds."""
+
     bare = "toml"
     low: int
     high: int
@@ -261,6 +278,8 @@ class Whole(ValueType, frozen=True, kw_only=True):
 
 
 class Seconds(ValueType, frozen=True, kw_only=True):
+    """A duration in seconds between two bounds."""
+
     bare = "toml"
     low: float
     high: float
@@ -279,7 +298,7 @@ class Seconds(ValueType, frozen=True, kw_only=True):
 
 
 class Size(ValueType, frozen=True, kw_only=True):
-    """A number of bytes, or a text such as "16Mi"."""
+    """A number of bytes, written as an integer or as text such as "16Mi"."""
 
     bare = "either"
     low: int
@@ -313,7 +332,10 @@ class Size(ValueType, frozen=True, kw_only=True):
 
 
 class FilePath(ParsedText, frozen=True, kw_only=True):
-    """A path of a file or a folder: `~` is the home folder, a relative path starts beside the configuration file."""
+    """A path of a file or folder.
+
+    `~` means the home folder; relative paths start at the folder of the configuration file.
+    """
 
     called = "a path"
 
@@ -322,7 +344,7 @@ class FilePath(ParsedText, frozen=True, kw_only=True):
 
 
 def resolve(text: str, at: At) -> Path | WrongValue:
-    """Return a path as an absolute one. Links are not followed, because a plan is made without asking the disk."""
+    """Return a path as an absolute path without following links, because a plan is made without access to the disk."""
     first, _, rest = text.partition("/")
     if first.startswith("~") and first != "~":
         return at.wrong(f"{at.name} starts in another person's home, and only ~/ is known", "write the whole path")
@@ -330,6 +352,8 @@ def resolve(text: str, at: At) -> Path | WrongValue:
 
 
 class Many(ValueType, frozen=True, kw_only=True):
+    """A list whose items are all of one kind, with a minimum length."""
+
     bare = "toml"
     item: ValueType
     least: int = 0
@@ -347,7 +371,7 @@ class Many(ValueType, frozen=True, kw_only=True):
 
 
 class Table(ValueType, frozen=True, kw_only=True):
-    """A table whose keys are names of one form, and whose values are all of one kind."""
+    """A table with arbitrary keys that match one pattern, and values that are all of one kind."""
 
     bare = "toml"
     names: str  # the pattern
@@ -378,7 +402,10 @@ class Table(ValueType, frozen=True, kw_only=True):
 
 
 class CommandLine(ValueType, frozen=True, kw_only=True):
-    """A program and its arguments: a list, or one string split like a shell does it. No shell is ever started."""
+    """A program and its arguments, written as a list or as one string that is split as a shell would.
+
+    No shell is started.
+    """
 
     bare = "either"
 
@@ -434,7 +461,10 @@ _OF_THE_LINK: Final = re.compile(
 
 
 class Headers(ValueType, frozen=True, kw_only=True):
-    """HTTP headers for every request to a server. Those that frame a message are Interlock's own and refused."""
+    """HTTP headers to add to every request to a server.
+
+    Headers that frame a message are refused, as Interlock sets them.
+    """
 
     bare = "toml"
 
