@@ -17,13 +17,16 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class Digest(str):
-    """The SHA-256 of arguments that are no longer kept."""
+    """The SHA-256 of arguments, for a call whose arguments are no longer in memory."""
 
     __slots__ = ()
 
 
 class SessionVia(str):
-    """Transport of a client with the id of its session at the AQL surfaces; equal to the plain word."""
+    """The transport of a client, with the id of its session at the AQL surfaces.
+
+    Compares equal to the transport's name.
+    """
 
     __slots__ = ("session_id",)
 
@@ -35,7 +38,10 @@ class SessionVia(str):
 
 
 class AuditRecord(msgspec.Struct, frozen=True, gc=False):
-    """A record of the audit log. `at` is Unix time, or RFC 3339 where an event has it as text already."""
+    """A record of the audit log.
+
+    `at` is a Unix timestamp, or an RFC 3339 string for events that carry their time as text.
+    """
 
     at: float | str
     who: str
@@ -63,7 +69,7 @@ class AuditRecord(msgspec.Struct, frozen=True, gc=False):
         args_sha256: str | None = None,
         **details: Any,
     ) -> bytes:
-        """Encode the record of an event. Without an outcome of its own, the verdict is the outcome."""
+        """Encode the record of an event. If `outcome` is None, the verdict is recorded as the outcome too."""
         members = {
             "at": at if isinstance(at, str) else rfc3339(at),
             "who": who,
@@ -78,7 +84,7 @@ class AuditRecord(msgspec.Struct, frozen=True, gc=False):
         return _encode({**members, **details})
 
     def encode(self) -> bytes:
-        """Encode the record of a call. It is the form of most records: written by hand, because it is in a hurry."""
+        """Encode the record of a call. Most records have this form, so the JSON is built directly, which is faster."""
         arguments = self.arguments
         if arguments is None:
             digest: str = _NO_ARGUMENTS
@@ -95,13 +101,16 @@ class AuditRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 def digest_of(arguments: Raw | None) -> Digest:
-    """Return the digest that a record has for these arguments."""
+    """Return the digest that an audit record contains for these arguments."""
     return _NO_ARGUMENTS if arguments is None else Digest(hashlib.sha256(arguments).hexdigest())
 
 
 @functools.lru_cache(maxsize=128)
 def _frame(at: int, who: str, via: str, method: str, tool: str, verdict: str, outcome: str) -> tuple[str, str]:
-    """Return what is around the digest of the arguments: many calls of one second share it."""
+    """Return the JSON before and after the digest of the arguments.
+
+    It is cached, because calls of one second share it.
+    """
     before = (
         f'{{"at":"{rfc3339(at)}","who":{_quote(who)},"via":"{via}","method":"{method}"'
         f',"tool":{_quote(tool)},"args_sha256":"'

@@ -1,7 +1,10 @@
-"""Background tasks of one part: held while they run, since the event loop alone does not keep them alive.
+"""Background tasks of one part of a node.
 
-In: coroutines. Out: nothing, or the task for a caller that wants its result. A task that fails is logged, unless a
-caller awaits it. The owner closes: with `finish` everything is done to its end, with `close` it is cancelled.
+References to them are kept while they run, because the event loop keeps none.
+
+A task is started from a coroutine. `begin_awaited` returns the task for code that needs its result. A task that fails
+is logged, unless other code awaits it. The part that owns the tasks ends them: `finish` waits until all of them are
+done, `close` cancels them.
 """
 
 import asyncio
@@ -14,7 +17,7 @@ _log: Final = logging.getLogger("interlock.background")
 
 
 class BackgroundTasks:
-    """The background tasks of one part."""
+    """The background tasks of one part of a node."""
 
     __slots__ = ("_tasks",)
 
@@ -25,26 +28,30 @@ class BackgroundTasks:
         return len(self._tasks)
 
     def begin(self, work: Coroutine[Any, Any, _T], name: str | None = None) -> asyncio.Task[_T]:
-        """Run `work` as a task; an exception is logged under `name`."""
+        """Run `work` as a task. If it raises an exception, the exception is logged under `name`."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._log_failure)
         return task
 
     def begin_awaited(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
-        """Run `work` for a caller that awaits the task and gets its exception, but may be cancelled meanwhile."""
+        """Run `work` as a task for code that awaits it and handles its exception.
+
+        It is still held if that code is cancelled.
+        """
         task = asyncio.get_running_loop().create_task(work)
         self.hold(task)
         return task
 
     def hold(self, task: asyncio.Task[Any]) -> None:
-        """Keep a reference to a task that another part started and handles."""
+        """Keep a reference to a task that another part has started. That part also handles its exception."""
         self._tasks.add(task)
         task.add_done_callback(self._drop)
 
     async def finish(self, timeout_s: float | None = None) -> None:
-        """Wait until no task is left, including tasks that begin meanwhile; with a limit, wait only for the present
-        ones.
+        """Wait until no task is left, including tasks that begin meanwhile.
+
+        With `timeout_s`, wait only for the tasks that exist now, and at most that long.
         """
         while self._tasks:
             await asyncio.wait(list(self._tasks), timeout=timeout_s)
@@ -52,7 +59,7 @@ class BackgroundTasks:
                 return
 
     async def close(self) -> None:
-        """Cancel every task and wait for its end."""
+        """Cancel every task and wait until it has ended."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

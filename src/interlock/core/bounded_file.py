@@ -1,11 +1,11 @@
-"""Reading a regular file up to a limit."""
+"""Reading of regular files with a limit on their size."""
 
 import stat
 from pathlib import Path
 
 
 def read_bounded(path: Path, limit: int) -> bytes | str | None:
-    """Return the bytes of the file, why they cannot be read, or None if there is no such file."""
+    """Return the content of the file, a text that says why it cannot be read, or None if the file does not exist."""
     try:
         described = path.stat()
         if not stat.S_ISREG(described.st_mode):

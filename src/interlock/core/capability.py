@@ -24,14 +24,14 @@ def load_reference(reference: str) -> Any:
 
 
 class Command(NamedTuple):
-    """A verb of the command line."""
+    """A command of the command line, as a capability declares it."""
 
     app: str  # reference to its typer app
     other_number: str | None = None  # the noun's plural or singular, which works as well
 
 
 class ConfigurationSection(NamedTuple):
-    """A table of interlock.toml that is no field of Plan. Its values are at `section_values(plan, name, type)`."""
+    """A table of interlock.toml that is no field of Plan. `section_values(plan, name, type)` returns its values."""
 
     name: str
     keys: str  # reference to the struct whose fields are the keys, each with a default
@@ -39,7 +39,7 @@ class ConfigurationSection(NamedTuple):
 
 
 class Capability(NamedTuple):
-    """The contributions of a package to the configuration, the operator API, the command line and a running node."""
+    """A declaration of all that a package adds to the configuration, the operator API, the command line and a node."""
 
     name: str
     sections: tuple[str, ...] = ()  # of interlock.toml, declared as fields of Plan

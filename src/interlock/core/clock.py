@@ -5,7 +5,10 @@ from datetime import UTC, datetime
 
 
 class Clock:
-    """The two clocks of the machine. Tests put a class with the same two methods in its place."""
+    """The monotonic clock and the wall clock of the machine.
+
+    Tests replace it with a class that has the same two methods.
+    """
 
     now = staticmethod(time.monotonic)  # for deadlines, windows and ages; it never goes back
     wall = staticmethod(time.time)  # seconds since 1970, for displayed times and the validity of tokens only
@@ -17,5 +20,5 @@ def rfc3339(wall: float) -> str:
 
 
 def rfc3339_ms(wall: float) -> str:
-    """Return a time with milliseconds, for events that follow each other quickly."""
+    """Format a time in UTC with milliseconds, for events that follow each other quickly."""
     return datetime.fromtimestamp(round(wall, 3), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -4,17 +4,24 @@ from interlock.config.plan import NodePlan, Plan
 
 
 class CurrentPlan:
-    """The plan in effect, for parts that must see a changed configuration. They read `plan` each time they need it."""
+    """The plan in effect, for parts that must notice a changed configuration.
+
+    They read `plan` each time they need it.
+    """
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
 
     def replace(self, plan: Plan) -> None:
+        """Put a new plan into effect."""
         self.plan = plan
 
 
 class Addresses:
-    """The public URL and the operator's URL, for parts that pass them on. They are final once sockets are bound."""
+    """The public URL and the operator's URL, for parts that include them in messages.
+
+    Final once the sockets are bound.
+    """
 
     def __init__(self, node: NodePlan) -> None:
         self._node = node

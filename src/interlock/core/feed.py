@@ -1,4 +1,4 @@
-"""Events from one part of a node to others: both are constructed with the feed, and neither knows the other."""
+"""Feeds, which carry events from one part of a node to others. The parts know the feed but not each other."""
 
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
@@ -7,7 +7,7 @@ Event = TypeVar("Event")
 
 
 class Feed(Generic[Event]):
-    """A feed whose listeners are called at once, in the order in which they subscribed."""
+    """A feed that calls its listeners immediately, in the order in which they subscribed."""
 
     def __init__(self) -> None:
         self._listeners: list[Callable[[Event], None]] = []
@@ -21,7 +21,7 @@ class Feed(Generic[Event]):
 
 
 class AsyncFeed(Generic[Event]):
-    """A feed that waits for each listener, in the order in which they subscribed."""
+    """A feed that awaits its listeners one after the other, in the order in which they subscribed."""
 
     def __init__(self) -> None:
         self._listeners: list[Callable[[Event], Awaitable[None]]] = []

@@ -1,4 +1,4 @@
-"""The state of a link, and why: the one health model shown to people and used by the guard."""
+"""The state of a link and the reason for it. People see this state, and the guard decides by it."""
 
 from enum import Enum
 from typing import Final
@@ -33,7 +33,7 @@ class Standing(msgspec.Struct, frozen=True):
 
 
 class Outlook(msgspec.Struct, frozen=True):
-    """Availability of a tool whose link is not itself the server."""
+    """The availability of a tool whose link only leads to the server, such as the link of a room."""
 
     available: bool
     reason: str

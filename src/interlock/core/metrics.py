@@ -20,7 +20,7 @@ _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """A value of a metric. A histogram has several per set of labels, told apart by their suffix."""
+    """A value of a metric. A histogram has several samples for each set of labels, distinguished by their suffix."""
 
     value: float
     labels: dict[str, str] = {}
@@ -31,7 +31,7 @@ Read = Callable[[], Iterable[Sample]]
 
 
 class Counter:
-    """A number of events since the start, for each combination of labels."""
+    """A count of events since the start of the node, for each combination of labels."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[tuple[str, str], ...], int] = {}
@@ -45,31 +45,31 @@ class Counter:
 
 
 class Metrics:
-    """The registry of a node's metrics. Each name is registered once."""
+    """The registry of a node's metrics. Each name can be registered only once."""
 
     def __init__(self) -> None:
         self._metrics: dict[str, tuple[str, str, Read]] = {}  # name -> type, help, how its values are read
 
     def counter(self, name: str, help: str) -> Counter:
-        """Define a counter and return it for the code that counts."""
+        """Register a counter and return it. The code that sees the events increments it."""
         counter = Counter()
         self.read_counter(name, help, counter.samples)
         return counter
 
     def read_counter(self, name: str, help: str, read: Read) -> None:
-        """Define a counter whose values are counted elsewhere."""
+        """Register a counter whose values are kept elsewhere. `read` returns them when metrics are requested."""
         self._define(name, "counter", help, read)
 
     def gauge(self, name: str, help: str, read: Read) -> None:
-        """Define a value that goes up and down."""
+        """Register a gauge, a value that goes up and down. `read` returns it when metrics are requested."""
         self._define(name, "gauge", help, read)
 
     def histogram(self, name: str, help: str, read: Read) -> None:
-        """Define a histogram: cumulated buckets with the label `le`, a sum and a count."""
+        """Register a histogram. `read` returns cumulative buckets with the label `le`, a sum and a count."""
         self._define(name, "histogram", help, read)
 
     def text(self) -> str:
-        """Return all metrics as monitoring programs read them."""
+        """Return all metrics in the Prometheus text format."""
         lines: list[str] = []
         for name, (kind, help, read) in self._metrics.items():
             lines += [f"# HELP {name} {help}", f"# TYPE {name} {kind}"]

@@ -21,21 +21,24 @@ KEY: Final = "node"
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """The identity of an aggregator, as its file contains it."""
+    """The identity of an aggregator, as stored in its file."""
 
     aggregator_id: str
 
 
 def own_identity(data: Path) -> Identity:
-    """Return the identity on disk, which is created at the first start.
+    """Return the identity stored in the data folder. Create it at the first start.
 
-    Raises a StoreError that says what the operator should do next.
+    Raise StoreError with advice for the operator if the file cannot be read or written.
     """
     return _find_identity(data) or _keep(data, Identity(aggregator_id=str(uuid.uuid4())))
 
 
 async def adopt_identity(data: Path, shared: KeyValue, now: float) -> None:
-    """Write the identity of the replicas that share a store into the data folder. Raises StoreError."""
+    """Write the identity that replicas with a shared store have in common into the data folder.
+
+    Raise StoreError if the shared store or the file cannot be used.
+    """
     own, entry = _find_identity(data), await shared.get(BUCKET, KEY, now)
     if entry is None:
         own = own or own_identity(data)
@@ -55,7 +58,10 @@ async def adopt_identity(data: Path, shared: KeyValue, now: float) -> None:
 
 
 def _find_identity(data: Path) -> Identity | None:
-    """Return the identity in the data folder, or None if there is none yet. Raise StoreError if it cannot be read."""
+    """Return the identity in the data folder, or None if there is none yet.
+
+    Raise StoreError if the file cannot be read.
+    """
     path = data / FILE
     try:
         written = path.read_bytes()
@@ -74,7 +80,7 @@ def _find_identity(data: Path) -> Identity | None:
 
 
 def _keep(data: Path, identity: Identity) -> Identity:
-    """Write the identity file completely or not at all, and never over a file that another process wrote first."""
+    """Write the identity file atomically. If another process has written one first, leave that file in place."""
     path, draft = data / FILE, data / f".{FILE}.{os.getpid()}"
     try:
         data.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Refusals that an operation of the operator API declares."""
+"""Exceptions for the errors that operations of the operator API declare."""
 
 from typing import Any
 
@@ -7,5 +7,5 @@ from interlock.wire.refusal import Refused
 
 
 def refused_as(case: ErrorCase, message: str, details: dict[str, Any] | None = None) -> Refused:
-    """Return the exception for a declared error of an operation."""
+    """Return the exception for an error that an operation declares."""
     return Refused(case.name, message, details, status=case.status)

@@ -1,7 +1,7 @@
-"""The life cycle that every part of a node has: constructed with what it needs, opened, closed.
+"""The life cycle of every part of a node: a part is constructed with its dependencies, opened, and closed.
 
-A part whose `open` fails has undone what it began. `close` is called once, for a part that was opened. A part that
-finds the configuration unusable raises `CannotStart`.
+A part whose `open` fails has undone the steps it had taken. `close` is called once, and only for a part that was
+opened. A part that cannot use the configuration raises `CannotStart`.
 """
 
 import contextlib
@@ -10,33 +10,37 @@ from typing import Protocol
 
 
 class Part(Protocol):
-    """A part of a node, such as the recorder, the registrar or an endpoint."""
+    """A component of a node with a life cycle, such as the recorder, the registrar or an endpoint."""
 
-    async def open(self) -> None: ...
+    async def open(self) -> None:
+        """Start working. If this raises, the part has undone the steps it had taken."""
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Stop working and release all resources."""
 
 
 class PartStack:
-    """The parts of a node: opened in their order and closed in the reverse order, also after one failed to open."""
+    """The parts of a node. They are opened in order and closed in reverse order, even if one of them failed to open."""
 
     def __init__(self, parts: Iterable[Part]) -> None:
         self.parts = tuple(parts)
         self._opened = contextlib.AsyncExitStack()
 
     async def open(self) -> None:
-        """Open the parts in order; if one raises, those before it stay open until `close`."""
+        """Open the parts in order. If one raises, the parts that are already open stay open until `close`."""
         for part in self.parts:
             await part.open()
             self._opened.push_async_callback(part.close)
 
     async def close(self) -> None:
-        """Close all parts, even if one of them fails to close; its error is raised at the end."""
+        """Close all parts, even if one of them fails to close. Its exception is raised at the end."""
         await self._opened.aclose()
 
 
 class CannotStart(Exception):
-    """A node does not start although its configuration could be read. The message says what the operator should change.
+    """An error raised if a node cannot start although its configuration is valid.
+
+    The message tells the operator what to change.
 
     CannotStart
       AnchorInvalid        the key of an anchor
@@ -48,12 +52,12 @@ class CannotStart(Exception):
 
 
 class AnchorInvalid(CannotStart):
-    """An anchor's key cannot be used."""
+    """An error raised if the key of an anchor cannot be used."""
 
 
 class CertificatesInvalid(CannotStart):
-    """The file of node.client_ca or node.crl cannot be used."""
+    """An error raised if the file of node.client_ca or node.crl cannot be used."""
 
 
 class TlsInvalid(CannotStart):
-    """A certificate or its key cannot be used."""
+    """An error raised if a certificate or its key cannot be used."""

@@ -40,7 +40,7 @@ EncodedLater = tuple[Any, ...]
 
 
 class Recorder:
-    """The writer of the audit log. Records that the disk refuses wait in memory; `trouble` says why."""
+    """The writer of the audit log. Records wait in memory while the disk cannot be written; `trouble` says why."""
 
     def __init__(self, audit: AuditLog) -> None:
         self._audit = audit
@@ -53,21 +53,23 @@ class Recorder:
         self.lost = 0
 
     def hurry(self) -> None:
-        """Write as soon as possible, because the record added last is large."""
+        """Write the waiting records as soon as possible, because the last one is large."""
         self._hurry.set()
 
     def add_line(self, line: bytes) -> None:
-        """Add a record that is already encoded, in order."""
+        """Add a record that is already encoded. It keeps its place in the order of records."""
         self._waiting.append(line)
 
     def add_made(self, record: EncodedLater) -> None:
-        """Add a record that its first item encodes from the rest later, on another thread."""
+        """Add a record that is encoded later on another thread: its first item is a function that encodes the other
+        items.
+        """
         self._waiting.append(record)
 
     async def append_now(self, line: bytes) -> None:
-        """Write a record after those before it; it is on disk when this returns.
+        """Write this record and all records before it. When this returns, they are on disk.
 
-        On StoreError nothing was recorded.
+        Raise StoreError if nothing was recorded.
         """
         async with self._flushing:
             await self._flush()
@@ -86,7 +88,10 @@ class Recorder:
         await self.flush()
 
     async def flush(self) -> None:
-        """Write everything added before; it is on disk when this returns, unless `trouble` says why not."""
+        """Write all records that were added so far.
+
+        When this returns they are on disk, unless `trouble` says why not.
+        """
         async with self._flushing:
             await self._flush()
 
@@ -140,7 +145,7 @@ GIVE_UP: Final = "audit/give_up"
 
 
 class Retention:
-    """The regular removal of audit records that are older than store.audit_days."""
+    """The regular removal of audit records that are older than `store.audit_days`."""
 
     def __init__(self, audit: AuditLog, recorder: Recorder, clock: Clock, days: int) -> None:
         self._audit = audit
@@ -167,7 +172,7 @@ class Retention:
             await asyncio.sleep(LOOK_S)
 
     async def look(self) -> int:
-        """Remove the records that are too old now, and return how many there were."""
+        """Remove the records that are too old now, and return their number."""
         last = await self._last_before(self._clock.wall() - self._days * DAY_S)
         if last is None:
             return 0
@@ -196,7 +201,7 @@ class Retention:
 
 
 def _at(record: ChainedRecord) -> float:
-    """Return when a record was written, or 0 if it does not say, so that it counts as old as those around it."""
+    """Return when a record was written, or 0 if it has no time. With 0 it counts as old as the records around it."""
     try:
         members: Any = msgspec.json.decode(record.data)
         return datetime.strptime(members["at"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp()
@@ -211,7 +216,7 @@ ANY_PEER: Final = "peer:*"  # of refusals that are not written one by one
 
 
 class RefusalPlace(msgspec.Struct, frozen=True):
-    """Place where a recognised caller was refused: an existing room, and the caller's participant there."""
+    """The room in which a recognised caller was refused, and the caller's participant in that room."""
 
     room: str
     participant: str
@@ -222,7 +227,7 @@ _Key = tuple[str, str, str, RefusalPlace | None, str]
 
 
 class _Repeats:
-    """The repetitions of a refusal that is written already."""
+    """Repetitions of a refusal whose first occurrence is already in the audit log."""
 
     __slots__ = ("count", "method", "since", "via")
 
@@ -234,10 +239,10 @@ class _Repeats:
 
 
 class Refusals:
-    """The refused requests of all endpoints, on their way to the audit log."""
+    """A collector of the requests that endpoints refuse. It writes them to the audit log at a limited rate."""
 
     def __init__(self, add: Callable[[AuditRecord], None], clock: Clock) -> None:
-        """Create an empty log; `add` appends a record to the audit log."""
+        """Create an empty collection. `add` appends a record to the audit log."""
         self.total = 0
         self._add = add
         self._clock = clock
@@ -251,8 +256,8 @@ class Refusals:
     ) -> None:
         """Record a refusal.
 
-        `method` is one of HTTP or MCP-AX, `reason` is one of our own words and `target` is a segment, so that a
-        stranger controls the length of none of them.
+        `method` is a method of HTTP or MCP-AX, `reason` is one of this node's fixed words and `target` is a segment, so
+        a stranger cannot control the length of any of them.
         """
         self.total += 1
         key = (who, reason, target, place, method if place is not None else "")
@@ -268,13 +273,16 @@ class Refusals:
         self._write(who, via, method, reason, target, place)
 
     async def open(self) -> None:
-        """Do nothing: there is nothing to start."""
+        """Do nothing, because nothing has to be started."""
 
     async def close(self) -> None:
         self.settle(closing=True)
 
     def settle(self, *, closing: bool = False) -> None:
-        """Write the refusals that were only counted. This is called about once a second."""
+        """Write the refusals that were only counted so far.
+
+        Called about once a second; `closing` writes all of them.
+        """
         now = self._clock.now()
         if self._unwritten and (closing or self._may_write(now)):
             count, self._unwritten = self._unwritten, 0

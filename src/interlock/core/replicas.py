@@ -30,7 +30,7 @@ Take = Callable[[Change], Awaitable[None] | None]
 
 
 class Replicas:
-    """The replicas that share the store of this node: which are alive, and which of them does a piece of work."""
+    """The replicas of a node that share one store: which of them are alive, and which performs a piece of work."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self.own_id = str(uuid.uuid4())  # of this process: one that is started again is another
@@ -48,7 +48,7 @@ class Replicas:
         return self.replication is None
 
     def on_change(self, bucket: str, take: Take) -> None:
-        """Call `take` with every change that another replica makes in the bucket; must be called before `open`."""
+        """Call `take` with every change that another replica makes in the bucket. Must be called before `open`."""
         self._takes.setdefault(bucket, []).append(take)
 
     @property
@@ -60,7 +60,10 @@ class Replicas:
         return replica == self.own_id or self._alive.get(replica, 0.0) > self._clock.now()
 
     async def open(self) -> None:
-        """Read the leases of the other replicas and start to renew this one's. Raises StoreError."""
+        """Read the leases of the other replicas and start to renew the lease of this one.
+
+        Raise StoreError if the store cannot be used.
+        """
         if self.replication is None:
             return
         self._watches = {bucket: self.replication.watch(bucket) for bucket in self._takes}
@@ -89,9 +92,9 @@ class Replicas:
             self.gone.publish(change.key)
 
     async def claim(self, name: str) -> bool:
-        """Return whether this replica does a piece of work that each could do; exactly one replica gets True.
+        """Claim a piece of work that every replica could do. Exactly one replica gets True and does the work.
 
-        A claim of a replica that is no longer alive can be claimed again. Raises StoreError.
+        The claim of a replica that is no longer alive can be taken over. Raise StoreError if the store cannot be used.
         """
         if self.replication is None:
             return True
@@ -131,7 +134,7 @@ class Replicas:
 
 
 class Changes:
-    """Delivery of other replicas' changes to the parts, which starts when all parts have read."""
+    """The delivery of other replicas' changes to the parts. It starts when all parts have read their values."""
 
     def __init__(self, replicas: Replicas) -> None:
         self._replicas = replicas
@@ -148,7 +151,7 @@ class Changes:
 
 
 async def tell(watch: Following[Change], takes: list[Take]) -> None:
-    """Pass every change to `takes` until the watch ends."""
+    """Pass every change to each function in `takes` until the watch ends."""
     try:
         async for change in watch:
             for take in takes:

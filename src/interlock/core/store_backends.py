@@ -14,6 +14,8 @@ from interlock.store.ports import AuditLog, AuditReader, Store, StoreRefused
 
 
 class Backend(msgspec.Struct, frozen=True, kw_only=True):
+    """The classes that implement one store backend, each as "module:Class"."""
+
     store: str  # "module:Class"
     audit: str
     audit_reader: str
@@ -40,15 +42,15 @@ BACKENDS = {
 
 
 class UnknownBackend(Exception):
-    """A name in `store.backend` that is not in the table."""
+    """An error raised if `store.backend` names no backend of the table."""
 
 
 class MissingLibrary(StoreRefused):
-    """The backend needs a package that is not installed."""
+    """An error raised if the backend needs a package that is not installed."""
 
 
 def build_store(backend: str, data: Path, shared: SharedPlace | None = None) -> Store:
-    """Build the store of a backend; `shared` is the location of a store that replicas share."""
+    """Build the store of a backend without opening it. `shared` is the location of a store that replicas share."""
     chosen = _backend(backend)
     store: Store = load_class(chosen.store)(shared if chosen.is_shared else data)
     return store
@@ -60,7 +62,7 @@ def build_audit(backend: str, data: Path) -> AuditLog:
 
 
 def build_audit_reader(backend: str, data: Path) -> AuditReader:
-    """Build a reader that changes nothing in the data folder, whether or not a node is running on it."""
+    """Build a reader of the audit log. It changes nothing in the data folder, so a node may be running there."""
     reader: AuditReader = load_class(_backend(backend).audit_reader)(data)
     return reader
 
@@ -72,7 +74,7 @@ def _backend(name: str) -> Backend:
 
 
 def load_class(reference: str) -> Any:
-    """Import and return a class named `module:name`. Raises MissingLibrary."""
+    """Import and return a class named `module:name`. Raise MissingLibrary if the module needs a missing package."""
     module, _, name = reference.partition(":")
     try:
         return getattr(import_module(module), name)

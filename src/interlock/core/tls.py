@@ -14,7 +14,10 @@ from interlock.core.part import TlsInvalid
 
 
 def listener_options(node: NodePlan, *, public: bool) -> dict[str, Any]:
-    """Return uvicorn's TLS options for an endpoint; the public one accepts client certificates. Raises TlsInvalid."""
+    """Return uvicorn's TLS options for an endpoint. The public endpoint accepts client certificates.
+
+    Raise TlsInvalid if a file that the configuration names cannot be used.
+    """
     if node.tls_cert is None or node.tls_key is None:
         return {}
     _load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), node.tls_cert, node.tls_key, "node")
@@ -25,7 +28,10 @@ def listener_options(node: NodePlan, *, public: bool) -> dict[str, Any]:
 
 
 def parent_context(parent: ParentPlan) -> ssl.SSLContext:
-    """Return the TLS context of one link upward, with its own trusted CAs and certificate. Raises TlsInvalid."""
+    """Return the TLS context for the link to a parent, with the CAs and the certificate configured for that parent.
+
+    Raise TlsInvalid if one of these files cannot be used.
+    """
 
     try:
         context = tls_1_3(str(parent.ca_file) if parent.ca_file is not None else None)
@@ -40,14 +46,17 @@ def parent_context(parent: ParentPlan) -> ssl.SSLContext:
 
 
 def check_parents(plan: Plan) -> None:
-    """Check the TLS files of all parents. Raises TlsInvalid."""
+    """Check the TLS files of all parents. Raise TlsInvalid if one cannot be used."""
     for parent in plan.ax.parents:
         if parent.url.startswith("wss:"):
             parent_context(parent)
 
 
 def _load(context: ssl.SSLContext, certificate: Path, key: Path, whose: str) -> None:
-    """Load a certificate and its key. `whose` says in a message what they are for. Raise TlsInvalid."""
+    """Load a certificate and its key into `context`. Raise TlsInvalid if they cannot be used.
+
+    `whose` describes the purpose of the certificate in the error message.
+    """
     for path in (certificate, key):
         try:
             with path.open("rb"):
@@ -71,8 +80,9 @@ def tls_1_3(ca_file: str | None = None) -> ssl.SSLContext:
 
 
 def trusting_context(ca_file: Path) -> ssl.SSLContext:
-    """Return a context that trusts the system's authorities and those in `ca_file`. This blocks. Raise OSError on
-    failure.
+    """Return a context that trusts the system's authorities and those in `ca_file`. This call blocks.
+
+    Raise OSError if the file cannot be read or used.
     """
     context = ssl.create_default_context()
     context.load_verify_locations(cafile=ca_file)

@@ -31,5 +31,5 @@ CAPABILITIES: Final = (
 
 @cache
 def capabilities() -> tuple[Capability, ...]:
-    """Import the declarations of all capabilities."""
+    """Import and return the declarations of all capabilities, in the order of the table."""
     return tuple(load_reference(reference) for reference in CAPABILITIES)

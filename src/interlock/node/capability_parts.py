@@ -1,4 +1,4 @@
-"""What a capability runs in a node, and what it is constructed from.
+"""The parts that a capability runs in a node, and the common parts from which it constructs them.
 
 Theory of operation. The node constructs its common parts first: stores, the inbox, the way of a call, links, fronts
 (`NodeParts`). Then it goes through the table of capabilities and constructs the parts of each, in the order of the
@@ -26,7 +26,7 @@ Parts = TypeVar("Parts", bound="CapabilityParts")
 
 
 class Stage(IntEnum):
-    """The stages in which parts of capabilities are opened. They are closed in the reverse order."""
+    """The stages in which the parts of capabilities are opened. They are closed in reverse order."""
 
     RECORDS = 1  # they read what the store holds, before changes of other replicas arrive
     TOOLS = 2  # they list tools of the node itself, before clients can connect
@@ -35,7 +35,7 @@ class Stage(IntEnum):
 
 
 class NodeParts(msgspec.Struct, frozen=True, kw_only=True):
-    """The common parts of a node, and those of the capabilities that are constructed so far."""
+    """The common parts of a node, and the parts of the capabilities that have been constructed so far."""
 
     plan: Plan  # at the start; `stores.current` has the plan in effect
     listen: bool  # whether clients and subservers connect over the network
@@ -47,7 +47,10 @@ class NodeParts(msgspec.Struct, frozen=True, kw_only=True):
     capabilities: dict[type["CapabilityParts"], "CapabilityParts"]
 
     def get(self, parts: type[Parts]) -> Parts:
-        """Return the parts of a capability that is before the caller's in the table."""
+        """Return the parts of another capability.
+
+        It must come earlier in the table of capabilities than the one that asks.
+        """
         constructed = self.capabilities[parts]
         if not isinstance(constructed, parts):
             raise TypeError(f"these are not {parts.__name__}")
@@ -55,59 +58,68 @@ class NodeParts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CapabilityParts:
-    """The running parts of a capability. Each method has a default for a capability that does not need it."""
+    """The parts of a capability in a running node.
+
+    Every method has a default, so subclasses override only what they need.
+    """
 
     def __init__(self, node: NodeParts) -> None:
-        """Construct the parts. Nothing is opened, read or sent yet."""
+        """Construct the parts without opening, reading or sending anything."""
 
     def stages(self) -> Mapping[Stage, tuple[Part, ...]]:
-        """Return the parts to open and close, in their order."""
+        """Return the parts to open and close, by stage and in order."""
         return {}
 
     def links(self) -> tuple[LocalLink, ...]:
-        """Return the links of tools that the capability itself serves. They are listed as long as the node runs."""
+        """Return the links whose tools the capability itself implements. Their tools are listed while the node runs."""
         return ()
 
     def services(self) -> tuple[object, ...]:
-        """Return the objects that handle the operations of the capability."""
+        """Return the objects that handle the operations of this capability."""
         return ()
 
     def apps(self) -> Mapping[str, App]:
-        """Return applications of the public endpoint by path, or by the start of a path if it ends in a slash."""
+        """Return applications for the public endpoint, by path.
+
+        A key that ends in a slash matches every path that begins with it.
+        """
         return {}
 
     def reload_steps(self, steps: ReloadSteps) -> Mapping[str, ReloadStep]:
-        """Return how changed keys of the configuration take effect, by key or section. `steps`: what several share."""
+        """Return the functions that apply changed keys to a running node, by key or section of the configuration.
+
+        `steps` contains the functions that several capabilities share.
+        """
         return {}
 
     def replicated_buckets(self) -> Mapping[str, Callable[[Change], None]]:
-        """Return what takes over the changes that other replicas write to a bucket of the store."""
+        """Return functions that apply changes made by other replicas, by bucket of the store."""
         return {}
 
     def sweep(self, now: float) -> None:
-        """Do the work of every second, such as ending idle connections."""
+        """Do the work that is due every second, such as ending idle connections."""
 
     def on_segments_changed(self, plan: Plan) -> None:
-        """React to servers or devices that were added to the configuration, or removed."""
+        """Handle servers or devices that were added to the configuration or removed from it."""
 
     async def on_servers_changed(self) -> None:
-        """React to changed servers, after their links were replaced."""
+        """Handle changed servers, after their links were replaced."""
 
     async def on_rules_changed(self, plan: Plan) -> None:
-        """React to changed rules about tools, after the tools of servers were listed again."""
+        """Handle changed rules about tools, after the tools of all servers were listed again."""
 
     async def on_access_changed(self, old: Plan, new: Plan) -> None:
-        """React to changed [[access]] rules."""
+        """Handle changed [[access]] entries."""
 
     def refuse_calls(self) -> None:
-        """Take no new calls: the node stops. Calls under way go on."""
+        """Stop accepting calls, because the node is stopping. Calls under way continue."""
 
     async def hang_up(self) -> None:
-        """End the connections, after the last call was answered."""
+        """Close the connections, after the last call was answered."""
 
 
 class LocalLinks:
-    """The links of tools that the node itself serves, as a part: listed while it is open."""
+    """A part that lists the tools which the node itself implements, while it is open."""
 
     def __init__(self, catalog: Catalog, root_segment: str | None, links: tuple[LocalLink, ...]) -> None:
         self._catalog = catalog

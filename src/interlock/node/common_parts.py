@@ -103,10 +103,10 @@ if TYPE_CHECKING:
 
 
 class StoreParts:
-    """The identity of a node, the plan in effect, and everything that remembers."""
+    """The identity of a node, the plan in effect, and the stores."""
 
     def __init__(self, plan: Plan, clock: Clock) -> None:
-        """Construct the stores and the node's identity. Raise StoreError."""
+        """Construct the stores and the node's identity. Raise StoreError if the identity or a store cannot be used."""
         # Shared with the other replicas of this node, if there are any.
         self.store = store = build_shared_store(plan, plan.data, clock)
         # For what is about this machine only. The same store unless replicas share it.
@@ -129,9 +129,10 @@ class StoreParts:
 
 
 async def adopt_shared_identity(plan: Plan, clock: Clock) -> None:
-    """Copy the identity of the aggregator from the store that replicas share, if they share one. Raise StoreError.
+    """Copy the aggregator's identity from the store that replicas share. Do nothing if the store is not shared.
 
-    This must happen before the node is constructed, because most parts get the identity when they are constructed.
+    Call this before the node is constructed, because most parts get the identity in their constructor. Raise StoreError
+    if the store cannot be used.
     """
     store = build_shared_store(plan, plan.data, clock)
     if store.replication is None:
@@ -147,10 +148,10 @@ async def adopt_shared_identity(plan: Plan, clock: Clock) -> None:
 
 
 class ApprovalParts:
-    """The inbox, the keys of those who may approve, and what they decided about tools and names."""
+    """The inbox, the keys of the approvers, and the approvers' decisions about tools and names."""
 
     def __init__(self, plan: Plan, stores: StoreParts) -> None:
-        """Construct the inbox and everything that decides about approvals without looking at a call."""
+        """Construct the inbox and all parts that handle approvals without examining a call."""
         kv, clock, recorder, addresses = stores.store.kv, stores.clock, stores.recorder, stores.addresses
         self.anchors = anchors = Anchors(plan.anchors, clock)
         self.passkeys = passkeys = PasskeyService(anchors, recorder, clock, lambda: addresses.operator)
@@ -190,12 +191,12 @@ EXECUTIONS_KEPT_S = 86_400.0  # how long the record of an ended execution can be
 
 
 class SafetyParts:
-    """The execution safety loop (MCP-AQL 8.6 to 8.8): its records, the loop itself, and its watch over calls."""
+    """The execution safety loop (MCP-AQL 8.6 to 8.8): its records, the loop itself, and the part that watches calls."""
 
     def __init__(
         self, plan: Plan, stores: StoreParts, approvals: ApprovalParts, live: LiveNamespace, names: LiveOperationNames
     ) -> None:
-        """Construct the safety loop. `live` and `names` are the tools and operations that agents can call now."""
+        """Construct the safety loop. `live` and `names` provide the tools and operations that agents can call now."""
         kv, clock, codes = stores.store.kv, stores.clock, approvals.codes
         self.challenges = challenges = Challenges(approvals.inbox, codes, clock)
         self.loop = loop = SafetyLoop(
@@ -220,14 +221,15 @@ class SafetyParts:
 
 
 class CallParts:
-    """The way of a call, from the request of a client to the link that carries it out: catalog, guard, gate, dispatch.
+    """The parts that a call passes, from a client's request to the link that sends it: catalog, guard, gate and
+    dispatch.
 
-    The guard has the checks of all capabilities. The catalog asks it which of them apply to a tool when the tool is
-    listed, so that a plain call passes only those that can refuse it.
+    The guard has the checks of all capabilities. When a tool is listed, the catalog asks the guard which checks apply
+    to it, so that a call passes only checks that could refuse or hold it.
     """
 
     def __init__(self, plan: Plan, stores: StoreParts, approvals: ApprovalParts) -> None:
-        """Construct first the checks of the guard, then the catalog, then what dispatches calls to links."""
+        """Construct the checks of the guard, then the catalog, then the dispatcher."""
         clock, own_id = stores.clock, stores.identity.aggregator_id
         inbox, passkeys, definitions = approvals.inbox, approvals.passkeys, approvals.definitions
         keepers: dict[str, Keeper] = {}
@@ -284,15 +286,16 @@ class CallParts:
         )
 
         def is_current(approval: Approval) -> bool:
-            """Return whether a call would still run what was shown. A tool that is not listed now may come back
-            unchanged.
+            """Return whether the approved call would still run the tool definition that the person saw.
+
+            A tool that is not listed now may return unchanged, so it counts as current.
             """
             is_call = approval.kind is Kind.CALL
             route = live.find_tool(approval.tool) if is_call else None
             return route is None or route.digest == approval.tool_digest
 
         def find_ways_out(approval: Approval) -> tuple[str, ...]:
-            """Return what an operator can do so that such a call is not held again."""
+            """Return the ways in which an operator can prevent calls like this one from being held again."""
             is_call = approval.kind is Kind.CALL
             route = live.find_tool(approval.tool) if is_call else None
             return () if route is None else ways_out(route, approval.id)
@@ -382,12 +385,12 @@ def _started_programs(plan: Plan, keepers: Mapping[str, Keeper]) -> list[ServerP
 
 
 class LinkParts:
-    """The links to configured servers, and what connecting to any server takes."""
+    """The links to configured servers, and the parts needed to connect to any server."""
 
     def __init__(
         self, plan: Plan, files: tuple[Path, ...], stores: StoreParts, approvals: ApprovalParts, calls: CallParts
     ) -> None:
-        """Construct the links. `files` are those of the configuration, which no sandboxed server may write to."""
+        """Construct the links. `files` are the files of the configuration, which no sandboxed server may write."""
         clock = stores.clock
         self.credentials = credentials = CredentialService(plan.data, clock, plan.node.name, stores.addresses)
         self.reaper = reaper = OrphanReaper()
@@ -422,7 +425,7 @@ class LinkParts:
 
 
 class EndedSession(msgspec.Struct, frozen=True, kw_only=True):
-    """A client that went away."""
+    """A client session that has ended."""
 
     caller: Caller
     reason: str
@@ -430,10 +433,15 @@ class EndedSession(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FrontParts:
-    """The fronts of both eras, their sessions and surfaces, the public endpoint, and clients on stdin or its socket."""
+    """The fronts of both eras with their sessions and surfaces, the public endpoint, and clients on stdin or a Unix
+    socket.
+    """
 
     def __init__(self, plan: Plan, stores: StoreParts, calls: CallParts, links: LinkParts, *, listen: bool) -> None:
-        """Construct the fronts. Raise StoreError or CertificatesInvalid. `listen`: clients connect over the network."""
+        """Construct the fronts. `listen` says whether clients can connect over the network.
+
+        Raise StoreError if a store cannot be used, or CertificatesInvalid if a certificate file cannot be used.
+        """
         clock = stores.clock
         self.session_ended = session_ended = Feed[EndedSession]()
         # Tokens or certificates may have become invalid: connections are checked again.
@@ -476,7 +484,7 @@ class FrontParts:
 def _surfaces(
     calls: CallParts, stores: StoreParts, lists: ListCache, sessions: Sessions, tasks: TaskMethods, flat: FrontPair
 ) -> SurfaceChooser:
-    """Construct the surfaces that a client can get. Each has a front of both eras; all share sessions and tasks."""
+    """Construct the surfaces that clients can choose. Each has a front for both eras; all share sessions and tasks."""
 
     def pair(name: ServedSurface, surface: AqlSurface) -> FrontPair:
         own = AqlLists(lists, surface)
@@ -503,7 +511,10 @@ def _surfaces(
 
 
 def _certificates(plan: Plan, stores: StoreParts) -> "Certificates | None":
-    """Return what checks client certificates of subservers and participants. Raise CertificatesInvalid."""
+    """Return the verifier of client certificates of subservers and participants, or None if none are configured.
+
+    Raise CertificatesInvalid if a certificate file cannot be used.
+    """
     if plan.node.client_ca is None:
         return None
     from interlock.approvals.trust.client_certificates import Certificates
@@ -512,7 +523,7 @@ def _certificates(plan: Plan, stores: StoreParts) -> "Certificates | None":
 
 
 def _bearers(plan: Plan, stores: StoreParts, calls: CallParts) -> "AccessTokens | None":
-    """Return what checks OAuth access tokens, or None if no authorization server is configured."""
+    """Return the verifier of OAuth access tokens, or None if no authorization server is configured."""
     if not plan.auth.issuers:
         return None
     from interlock.access.oauth import AccessTokenParts, AccessTokens  # here, because `cryptography` takes 10 MiB

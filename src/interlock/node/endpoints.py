@@ -49,7 +49,7 @@ OperatorApp = Callable[[Handlers, Authenticate | None, OwnAddress], Any]
 
 
 class Endpoints:
-    """The endpoints of a node that listens, as one of its parts. `close` waits for exchanges under way."""
+    """The listening endpoints of a node, as one of its parts. `close` waits until requests under way are answered."""
 
     def __init__(
         self,
@@ -94,12 +94,12 @@ class Endpoints:
         await self._opened.aclose()
 
     def refuse_new(self) -> None:
-        """Accept no new connections. Exchanges under way go on."""
+        """Stop accepting connections. Requests under way continue."""
         for server in self._servers:
             server.end()
 
     async def end(self) -> None:
-        """Wait until every exchange has ended, for at most DRAIN_S."""
+        """Wait until every request under way is answered, for at most DRAIN_S."""
         self.refuse_new()
         for client in list(self._bridged):
             client.transport.close()
@@ -111,7 +111,7 @@ class Endpoints:
         self._servers.clear()
 
     async def _serve_public(self) -> None:
-        """Serve the public endpoint, and subservers of this machine at a Unix socket (`ax.socket`)."""
+        """Serve the public endpoint. Also serve subservers of this machine at a Unix socket if `ax.socket` is set."""
         plan = self._plan
         public = self._public
 
@@ -138,8 +138,9 @@ class Endpoints:
         )
 
     async def _serve_operator(self, app: Any, *socks: socket.socket, **options: Any) -> None:
-        """Serve the operator endpoint. Each listener has its own limit of connections, so that others cannot block
-        admin.sock.
+        """Serve the operator endpoint.
+
+        Each listener has its own connection limit, so a busy one cannot block admin.sock.
         """
         connections = ConnectionTable(
             most=OPERATOR_CONNECTIONS_MAX,
@@ -158,7 +159,7 @@ class Endpoints:
         self._refusals.note(f"peer:{connection.sender(head)}", "operator", head.method.decode("ascii") or "-", reason)
 
     async def _sweep_forever(self) -> None:
-        """End idle connections and streams, and let capabilities do their regular work, every second."""
+        """End idle connections and streams, and let capabilities do their periodic work, every second."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(SWEEP_S)
@@ -170,7 +171,10 @@ class Endpoints:
                 connections.sweep(now)
 
     async def _serve(self, app: Any, *socks: socket.socket, **options: Any) -> None:
-        """Run an HTTP server on bound sockets. Return when it accepts connections, or raise why it does not."""
+        """Run an HTTP server on bound sockets.
+
+        Return when it accepts connections, or raise the error that prevented it.
+        """
         config = uvicorn.Config(
             app,
             log_config=None,
@@ -193,7 +197,7 @@ class Endpoints:
             task.result()
 
     async def _open_bridge(self, path: Path, opened: contextlib.AsyncExitStack) -> None:
-        """Listen for clients on stdio: `interlock serve --stdio` connects to a running node through this socket."""
+        """Listen on a Unix socket for `interlock serve --stdio`, which connects its client to the running node."""
         path.unlink(missing_ok=True)
         server = await asyncio.get_running_loop().create_unix_server(
             lambda: BridgedClient(self._lines.make, self._bridged), str(path)
@@ -203,7 +207,7 @@ class Endpoints:
         path.chmod(0o600)
 
     async def _authenticate(self, request: Any) -> str | None:
-        """Return the principal of a request to the operator endpoint, or None if it has no valid credential.
+        """Return the principal of a request to the operator endpoint, or None if the request has no valid credential.
 
         The roles, and a question whether the credential is still valid, are stored in the state of the request: a
         stream of events ends when its credential does.
@@ -218,7 +222,10 @@ class Endpoints:
         return who.principal
 
     def _find_operator(self, request: Any) -> Operator | None:
-        """Return the operator that a token identifies, or the session of a browser at a page."""
+        """Return the operator identified by a token or, for a request of a page, by the browser's session.
+
+        Otherwise return None.
+        """
         header, page = request.headers.get("authorization", ""), request.url.path.startswith(PAGES)
         who = self._tokens.operator(credential_of(header, basic=page))
         return who or find_browser(self._tokens, request.headers.get("host", ""), request.cookies)

@@ -63,7 +63,7 @@ from interlock.wire.refusal import UNAVAILABLE, Refusal
 
 
 def follow_replicas(node: NodeParts) -> None:
-    """Subscribe the parts of a node to the changes of its other replicas.
+    """Subscribe the parts of a node to changes that other replicas make in the store.
 
     Each bucket of the store has one part that keeps its values in memory and takes over what other replicas write.
     """
@@ -92,7 +92,7 @@ READY_S: Final = 3.0  # how long servers that are still connecting are waited fo
 
 
 class Readiness:
-    """The readiness of a node: whether every link has made its first attempt to connect."""
+    """The readiness of a node. A node is ready once every link has made its first attempt to connect."""
 
     def __init__(self, keepers: Mapping[str, Keeper], clock: Clock) -> None:
         self._keepers = keepers
@@ -104,11 +104,14 @@ class Readiness:
         return all(keeper.settled.is_set() for keeper in self._keepers.values())
 
     def is_ready(self) -> bool:
-        """Return whether every link has made its first attempt. A server that hangs does not delay the others."""
+        """Return whether every link has made its first attempt to connect.
+
+        A server that hangs does not delay the others.
+        """
         return self.is_settled or self._clock.now() - self._started > READY_S
 
     async def settle(self, seconds: float | None) -> None:
-        """Wait until every link's first attempt has ended, for at most `seconds`."""
+        """Wait until the first attempt of every link has ended, for at most `seconds`. None means no limit."""
         waits = [asyncio.ensure_future(keeper.settled.wait()) for keeper in self._keepers.values()]
         if waits:
             _, pending = await asyncio.wait(waits, timeout=seconds)
@@ -121,9 +124,9 @@ DRAIN_TICK_S: Final = 0.02
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Shutdown:
-    """The end of a node's traffic: no new calls, calls under way are answered, streams end in order.
+    """The part that ends a node's traffic: it refuses new calls, waits for calls under way, then ends the streams.
 
-    This is the last part of a node and so the first that is closed: everything a call needs is still open.
+    It is the last part of a node, so it is closed first, while everything that a call needs is still open.
     """
 
     endpoints: Endpoints | None
@@ -133,7 +136,7 @@ class Shutdown:
     capabilities: tuple[CapabilityParts, ...]
 
     async def open(self) -> None:
-        """Do nothing: this part only acts when it is closed."""
+        """Do nothing. This part only acts when it is closed."""
 
     async def close(self) -> None:
         if self.endpoints is not None:
@@ -150,8 +153,9 @@ class Shutdown:
             await self.endpoints.end()
 
     async def drain(self) -> None:
-        """Wait until every call under way is answered, for at most DRAIN_S. Calls that wait for a person do not
-        count.
+        """Wait until every call under way is answered, for at most DRAIN_S.
+
+        Calls held for a person are not waited for.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + DRAIN_S
@@ -163,7 +167,7 @@ class Shutdown:
 
 
 class Node:
-    """A node, constructed from a plan. `open` starts it, `close` ends it."""
+    """A node constructed from a plan. `open` starts it and `close` stops it."""
 
     def __init__(
         self,
@@ -175,10 +179,10 @@ class Node:
         read: Read | None = None,
         listen: bool = True,
     ) -> None:
-        """Construct all parts. Nothing is opened yet.
+        """Construct all parts without opening them.
 
-        `files` are what the plan was read from; no sandboxed server may write to them. `read` reads them again after
-        they changed. Without `listen` there are no sockets.
+        `files` are the files from which the plan was read; no sandboxed server may write to them. `read` reads them
+        again when they change. If `listen` is False, the node opens no sockets.
         """
         self.stores = StoreParts(plan, clock or Clock())
         self.approvals = ApprovalParts(plan, self.stores)
@@ -225,7 +229,7 @@ class Node:
         self._stack = PartStack(self._ordered_parts())
 
     def get(self, parts: type[Parts]) -> Parts:
-        """Return the parts of a capability."""
+        """Return the parts of a capability, by their class."""
         return self.parts.get(parts)
 
     def _ordered_parts(self) -> tuple[Part, ...]:
@@ -276,14 +280,14 @@ class Node:
         return [part for capability in self._capabilities for part in capability.stages().get(stage, ())]
 
     async def open(self) -> None:
-        """Open the parts in their order. Raise what keeps a part from opening; call `close` in that case too."""
+        """Open the parts in order. Raise the error of a part that cannot be opened; call `close` in that case too."""
         await self._stack.open()
 
     async def close(self) -> None:
         await self._stack.close()
 
     async def drain(self) -> None:
-        """Wait until every call under way is answered, within a bound."""
+        """Wait until every call under way is answered, for at most DRAIN_S."""
         await self._shutdown.drain()
 
 
@@ -293,7 +297,7 @@ WAITING_S: Final = 1.0  # between two looks at servers that are still connecting
 
 
 class NodeGone(Exception):
-    """The error when the node behind a bridge ends first."""
+    """An error raised if a node stops while a client on stdio is connected to it through a bridge."""
 
 
 def serve(
@@ -307,11 +311,11 @@ def serve(
     on_waiting: Callable[[Status], None],
     operator_app: OperatorApp,
 ) -> None:
-    """Run a node until SIGTERM, SIGINT or, on stdio, the end of input. Blocks.
+    """Run a node until SIGTERM, SIGINT or, with `stdio`, the end of input. This call blocks.
 
-    `read` reads the files again after they changed. `on_ready` also gets the setup code as long as there is no
-    approver: it is for the terminal of this process only. `on_waiting` is then called every second until every server
-    has made its first attempt to connect.
+    `read` reads the files again when they change. While there is no approver, `on_ready` also gets the setup code,
+    which may only be shown on this process's terminal. After that, `on_waiting` is called every second until every
+    server has made its first attempt to connect.
     """
     raise_descriptor_limit()
     work = _run(
@@ -377,7 +381,9 @@ async def _run(
 
 
 async def _announce(node: Node, *, on_ready: OnReady, on_waiting: Callable[[Status], None]) -> None:
-    """Report the state of the node soon after the start, and once more when every server has made its first attempt."""
+    """Report the state of the node soon after its start, and again when every server has made its first attempt to
+    connect.
+    """
     await node.readiness.settle(READY_S)
     late = not node.readiness.is_settled
     on_ready(node.operations.node.status(), node.approvals.enrolments.setup_code)

@@ -1,4 +1,4 @@
-"""The operations of a node: those on the node as a whole, and the objects that handle all others.
+"""The operations on the node as a whole, and the objects that handle all other operations.
 
 `StatusOperations` shows the state of the node: status, configuration, metrics, and a stream of what changes.
 `Operations` constructs the handlers of the common parts, one object per noun; capabilities bring their own.
@@ -66,7 +66,7 @@ _LEFT_OUT: Final = "an [[access]] entry of this node leaves them out"
 
 
 class StatusOperations:
-    """Operations on the node as a whole: its status, its configuration, its metrics, and what changes."""
+    """Operations on the node as a whole: its status, its configuration, its metrics, and a stream of changes."""
 
     def __init__(self, parts: NodeParts, links: LinkOperations, audit: AuditOperations, reload: Reload | None) -> None:
         self._parts = parts
@@ -87,7 +87,7 @@ class StatusOperations:
 
     @handles(GET_STATUS)
     def status(self) -> Status:
-        """Return the state of the whole node, which is made from memory and so may be asked for often."""
+        """Return the state of the node. It is computed from memory, so it can be requested often."""
         stores, approvals, calls, fronts = (
             self._parts.stores,
             self._parts.approvals,
@@ -157,7 +157,7 @@ class StatusOperations:
         )
 
     def _with_unoffered(self, parent: Parent) -> Parent:
-        """Add the tools that this node does not offer to a parent. The parent gets the same numbers."""
+        """Return `parent` with the tools that this node does not offer to it. The parent gets the same numbers."""
         if parent.state != "registered" or parent.scope is None:
             return parent
         principal = principal_for(
@@ -174,7 +174,7 @@ class StatusOperations:
         return msgspec.structs.replace(parent, not_listed=number, not_listed_because=because)
 
     def _gate(self) -> GateCounts:
-        """Count the tools that the gate holds, and those of them that no approver could release."""
+        """Count the tools whose calls the gate holds, and how many of them no approver could release."""
         namespace = self._parts.calls.catalog.namespace
         held = [
             route
@@ -191,10 +191,10 @@ class StatusOperations:
 
     @handles(FOLLOW_NODE)
     async def follow(self) -> AsyncGenerator[NodeEvent[Raw], None]:
-        """Yield the status and what waits, then what changes. Ends when the inbox is closed.
+        """Yield the status and the waiting approvals, then every change. The stream ends when the inbox is closed.
 
-        A changed approval is an event at once. The status and the audit log are compared every LOOK_S, because nearly
-        every call changes them. Without news, an event without content says after BEAT_LOOKS comparisons that the
+        A changed approval is sent immediately. The status and the audit log are compared only every LOOK_S, because
+        nearly every call changes them. After BEAT_LOOKS comparisons without a change, an empty event shows that the
         stream is alive.
         """
         newest, quiet = b"", 0
@@ -237,15 +237,15 @@ class StatusOperations:
 
 
 def _comparable(status: Status) -> bytes:
-    """Return a status without what changes with time alone."""
+    """Return a status without the values that change merely because time passes."""
     node = msgspec.structs.replace(status.node, uptime_s=0.0)
     return msgspec.json.encode(msgspec.structs.replace(status, node=node))
 
 
 class Operations:
-    """The objects that handle operations, one for each noun, and the table of all handlers.
+    """The objects that handle operations, one per noun, and the table of all handlers.
 
-    Capabilities bring their own objects (`CapabilityParts.services`).
+    Capabilities provide their objects through `CapabilityParts.services`.
     """
 
     def __init__(self, parts: NodeParts, reload: Reload | None) -> None:

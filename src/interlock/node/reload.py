@@ -1,10 +1,10 @@
-"""A changed configuration, applied while the node runs.
+"""Reloading of the configuration while the node runs.
 
 Theory of operation. The files are compared every second, and at once upon SIGHUP. A file that cannot be used changes
-nothing: the node goes on as before and reports the problem. Otherwise the new plan is compared with the plan in
-effect. Each changed key has a step that puts it into effect (`ReloadSteps`, and `reload_steps` of capabilities); a key
-without a step is reported and takes effect at the next start. Steps are taken one after the other, each with the old
-plan and the new one.
+nothing: the node goes on as before and reports the problem. Otherwise the new plan is compared with the plan in effect.
+Each changed key has a step that puts it into effect (`ReloadSteps`, and `reload_steps` of capabilities); a key without
+a step is reported and takes effect at the next start. Steps are taken one after the other, each with the old plan and
+the new one.
 
 Which sections may change at once is declared on the fields of the plan (`AT_ONCE` of `config.keys`), and a test
 compares the declarations with the steps.
@@ -46,16 +46,16 @@ _Seen = tuple[tuple[int, int, int] | str | None, ...]
 
 
 class Reload:
-    """The part that watches the files of the configuration.
+    """The part that watches the configuration files and applies their changes.
 
-    `plan` is the plan in effect. `problem` says why the files cannot be used, and `restart_for` names the keys whose
-    new value takes effect at the next start only; both are part of the node's status.
+    `plan` is the plan in effect. `problem` says why the files cannot be used, and `restart_for` names the changed keys
+    that take effect only at the next start. Both appear in the node's status.
     """
 
     def __init__(
         self, read: Read, paths: tuple[Path, ...], plan: Plan, steps: Mapping[str, ReloadStep], clock: Clock
     ) -> None:
-        """Watch `paths`. `steps`: by key or section, what puts a change into effect."""
+        """Prepare to watch `paths`. `steps` maps a key or section to the function that applies a change of it."""
         self._read = read
         self._paths = paths
         self._steps = steps
@@ -90,7 +90,7 @@ class Reload:
         )
 
     async def _watch(self) -> None:
-        """Compare the files with what was read, every LOOK_S and upon SIGHUP."""
+        """Check the files for changes every LOOK_S, and immediately after SIGHUP."""
         while True:
             try:
                 await asyncio.wait_for(self._asked.wait(), LOOK_S)
@@ -108,7 +108,7 @@ class Reload:
                 self.problem = "internal error while it was taken up; the log has it"
 
     async def take_up(self) -> None:
-        """Read the files and put what changed into effect. If they cannot be used, nothing changes."""
+        """Read the files and apply their changes. If the files cannot be used, nothing changes."""
         self._seen = _file_states(self._paths, self.plan.workspace)
         try:
             # Reading asks the file system only, but files may lie on a slow one.
@@ -130,10 +130,12 @@ class Reload:
         await self._put_into_effect(plan)
 
     async def _put_into_effect(self, new: Plan) -> None:
-        """Take the step of every changed key. A step that fails keeps no other from being taken; raise the first error.
+        """Run the step of every changed key.
 
-        Several keys may share a step, which is then taken once. The values of keys whose step failed stay the old
-        ones, so that they differ again when the files are read next.
+        If steps fail, the remaining steps still run, and the first error is raised at the end.
+
+        Keys may share a step, which then runs once. If a step fails, its keys keep their old values in the plan, so the
+        next reload finds them changed again.
         """
         old, changed = self.plan, differences(self.plan, new)
         if not changed:
@@ -165,7 +167,7 @@ class Reload:
 
 
 def _file_states(paths: tuple[Path, ...], workspace: Path) -> _Seen:
-    """Return what identifies the present state of the files, including the descriptions of devices."""
+    """Return a value that changes when one of the files changes, including the descriptions of devices."""
     try:
         devices = device_files(workspace)
     except OSError:
@@ -182,9 +184,10 @@ def _file_state(path: Path) -> tuple[int, int, int] | None:
 
 
 def _keep_faulty_devices(new: Plan, old: Plan) -> tuple[Plan, str | None]:
-    """Return the new plan with the old descriptions of devices whose new one is wrong, and the first problem.
+    """Return the new plan, in which devices with an invalid new description keep the old one, and the first problem.
 
-    A new device with a wrong description is marked as failed, as at a start. Neither prevents the rest of the change.
+    A device that is new and has an invalid description is marked as failed, as it would be at a start. In both cases
+    the other changes are applied.
     """
     before = {device.segment: device for device in old.devices.described if device.fault is None}
     faulty = [device for device in new.devices.described if device.fault is not None and device.segment in before]
@@ -199,7 +202,7 @@ def _keep_faulty_devices(new: Plan, old: Plan) -> tuple[Plan, str | None]:
 
 
 class ReloadSteps:
-    """The steps of a node, by the key of the plan or the section it is in."""
+    """The functions that apply changes to the parts of a running node, by key or section of the plan."""
 
     def __init__(self, node: "NodeParts") -> None:
         self._node = node
@@ -224,18 +227,18 @@ class ReloadSteps:
     # Steps that capabilities use in their own
 
     def limit(self, new: Plan) -> None:
-        """Put the plan and its budgets into effect."""
+        """Apply the new plan and its budgets."""
         self._stores.current.replace(new)
         self._calls.budgets.limit(new.budget.limits, enforced=is_limited(new))
 
     def take_segments(self, new: Plan) -> None:
-        """Put the plan into effect, and reserve the segments of its servers, devices and children."""
+        """Apply the new plan, and reserve the segments of its servers, devices and children."""
         self._stores.current.replace(new)
         for capability in self._capabilities:
             capability.on_segments_changed(new)
 
     async def take_tools(self, old: Plan, new: Plan) -> None:
-        """Apply changed rules about tools to everything that is listed."""
+        """Apply changed rules about tools to all tools that are listed."""
         self.limit(new)
         self._calls.catalog.replan(new)
         await self._links.servers.restock()
@@ -254,20 +257,25 @@ class ReloadSteps:
         await self._approvals.guard_changes.replan(new)
 
     async def _take_budget(self, old: Plan, new: Plan) -> None:
-        """Limit subservers that register from now on (MCP-AX 11.4). The cost of a tool is part of its listing."""
+        """Apply the new limits to subservers that register from now on (MCP-AX 11.4).
+
+        A tool's cost is part of its listing.
+        """
         self.limit(new)
         if old.budget.units != new.budget.units:
             await self.take_tools(old, new)
 
     async def _take_approvals(self, old: Plan, new: Plan) -> None:
-        """Apply the rules to approvals that are raised from now on; what waits keeps its time."""
+        """Apply the new rules to future approvals. Approvals that are already waiting keep their time limit."""
         await self._approvals.guard_changes.replan(new)
         self._stores.current.replace(new)
         self._approvals.inbox.replan(rules_of(new.approvals))
         await self._approvals.notifier.replan(make_channels(new.approvals, self._stores.clock))
 
     async def _take_access(self, old: Plan, new: Plan) -> None:
-        """Apply the rules to connected clients too: they are notified that their lists changed."""
+        """Apply the new [[access]] entries, also to connected clients, which are notified that their lists have
+        changed.
+        """
         self.limit(new)
         self._stores.tokens.replan(new.access)
         self._fronts.public.replan(new)
@@ -278,7 +286,10 @@ class ReloadSteps:
         self._fronts.public.dismiss_unwelcome()
 
     async def _take_anchors(self, old: Plan, new: Plan) -> None:
-        """Apply the anchors to what is signed from now on. Authority that was proved before lasts with its link."""
+        """Apply the new anchors to future signatures.
+
+        Authority that was proved earlier remains valid until its link ends.
+        """
         await self._approvals.anchors.replan(new.anchors)
         self._stores.current.replace(new)
         await self._approvals.enrolments.replan()

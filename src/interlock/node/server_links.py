@@ -53,7 +53,7 @@ log = logging.getLogger("interlock.node")
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class NodeLinkEvents(LinkEvents):
-    """The node's reaction to events of links: it updates the catalog, informs clients, and charges budgets."""
+    """The handler of the events of all links: it updates the catalog, notifies clients and charges budgets."""
 
     catalog: Catalog
     audience: Audience
@@ -90,7 +90,7 @@ class NodeLinkEvents(LinkEvents):
         return self.audience.orphan_request(link, request)
 
     def on_client_roots(self, link: ConnectedLink, caller: Caller, held: HeldRoots) -> None:
-        """Record that a server asked for a client's roots, with the URIs that it got and those withheld."""
+        """Record that a server requested a client's roots, which URIs it received and which were withheld."""
         line = AuditRecord.event(
             self.clock.wall(),
             caller.principal.name,
@@ -121,7 +121,7 @@ class NodeLinkEvents(LinkEvents):
 
 
 class Servers:
-    """The links of the configured servers, as one part of the node."""
+    """The links to the configured servers, as one part of the node."""
 
     def __init__(
         self,
@@ -132,7 +132,10 @@ class Servers:
         ruled: AsyncFeed[str],
         asking: AskingMemory,
     ) -> None:
-        """Construct without links. `ruled` publishes the segment of a server when one of its tools was classified."""
+        """Construct the part without any links.
+
+        `ruled` publishes a server's segment after one of its tools was classified.
+        """
         self._current = current
         self.own: dict[str, OwnLinks] = {}  # by segment, of servers whose clients may have links of their own
         self._asking = asking
@@ -146,7 +149,7 @@ class Servers:
         self._add(plan, plan.servers)
 
     async def take(self, old: Plan, new: Plan) -> None:
-        """Replace the links of servers that differ between two plans."""
+        """Replace the links of the servers whose configuration differs between two plans."""
         before = {server.segment: server for server in old.servers}
         after = {server.segment: server for server in new.servers}
         await asyncio.gather(
@@ -159,7 +162,7 @@ class Servers:
             own.end_session(caller)
 
     async def restock(self) -> None:
-        """List the tools of every server again, by changed rules."""
+        """List the tools of every server again, because the rules about tools have changed."""
         for keeper in list(self._keepers.values()):
             if keeper.is_offered and keeper.listing is not None:
                 await self._catalog.stock_again(keeper.link, keeper.listing)
@@ -169,29 +172,32 @@ class Servers:
         await asyncio.gather(*(keeper.stop() for keeper in self._keepers.values()))
 
     async def _restock_one(self, segment: str) -> None:
-        """List the tools of a server again after an operator has classified one of them."""
+        """List the tools of one server again, because an operator has classified one of them."""
         keeper = self._keepers.get(segment)
         if keeper is not None and keeper.is_offered and keeper.listing is not None:
             self._catalog.reconsider(segment)
             await self._catalog.stock_again(keeper.link, keeper.listing)
 
     async def stock(self, link: Link, listing: Listing | None) -> None:
-        """List what a server offers, or list nothing of it any more if it offers nothing."""
+        """Add what a server offers to the catalog. Remove the server's items if `listing` is None."""
         if listing is None:
             self._catalog.drop(link)
         else:
             await self._catalog.stock(link, listing)
 
     def _add(self, plan: Plan, servers: Iterable[ServerPlan]) -> None:
-        """Construct the links of servers, and start them when all are there."""
+        """Construct links to servers, then start them."""
         keepers = [self._make_keeper(plan, server) for server in servers]
         for keeper in keepers:
             keeper.start()
 
     def _make_keeper(self, plan: Plan, server: ServerPlan) -> Keeper:
-        """Construct the link of a server, with links of clients' own if its `share` asks for them.
+        """Construct the link to a server.
 
-        With share = "auto", clients share one link until a server asks a client something that depends on who it is.
+        If `share` is set accordingly, the keeper also makes links for single clients.
+
+        With share = "auto", clients share one link until the server asks a client a question whose answer depends on
+        who the client is.
         """
         vendor_meta = plan.mcp.meta_pass == "vendor"  # noqa: S105  (a choice, not a password)
         events, clock = self._link_events, self._connector_parts.clock
@@ -225,7 +231,10 @@ class Servers:
         return keeper
 
     async def _remove(self, segment: str) -> None:
-        """Remove a server. Its tools leave the lists first, so that no client calls them while the link ends."""
+        """Remove a server.
+
+        Its tools are removed from the lists first, so that no client calls them while the link closes.
+        """
         keeper = self._keepers[segment]
         self._catalog.drop(keeper.link)
         own = self.own.pop(segment, None)

@@ -29,14 +29,14 @@ from interlock.core.current_plan import Addresses
 
 
 class EndpointServer(uvicorn.Server):
-    """A server of one endpoint. It leaves signals to the node, and `begun` is set when it accepts connections."""
+    """The HTTP server of one endpoint. It leaves signals to the node, and sets `begun` when it accepts connections."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.begun = asyncio.Event()
 
     def end(self) -> None:
-        """Accept no new connections. Exchanges under way go on."""
+        """Stop accepting connections. Requests under way continue."""
         self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -49,7 +49,7 @@ class EndpointServer(uvicorn.Server):
 
 
 def bind(address: Address) -> socket.socket:
-    """Bind a TCP socket and listen on it. Raise OSError, with the address in its text."""
+    """Bind a TCP socket and listen on it. Raise OSError, whose text contains the address, if that fails."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     sock = socket.socket(family)
     try:
@@ -64,13 +64,16 @@ def bind(address: Address) -> socket.socket:
 
 
 def reachable(sock: socket.socket, address: Address) -> str:
-    """Return host and port at which this machine reaches a listener, also one at all addresses or at port 0."""
+    """Return the host and port at which this machine reaches a listener, even one at all addresses or at port 0."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address.host, address.host)  # noqa: S104
     return str(Address(host, sock.getsockname()[1]))
 
 
 def answers(path: str) -> bool:
-    """Return whether a program listens on a Unix socket. A file of a program that died does not answer."""
+    """Return whether a program listens on a Unix socket.
+
+    Return False for a socket file left behind by a dead program.
+    """
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(1.0)
         try:
@@ -85,13 +88,13 @@ _NO_SUCH_ADDRESS: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # a machine
 
 
 class Taken(Exception):
-    """The refusal to listen at an address where another program listens."""
+    """An error raised if another program listens at the address."""
 
 
 def bind_twin(sock: socket.socket) -> socket.socket | None:
-    """Bind the same port at the other address of localhost. Raise Taken.
+    """Bind the same port at the other loopback address of localhost. Raise Taken if another program uses it.
 
-    Return None if this machine has no such address, or the listener is not on localhost.
+    Return None if this machine has no such address, or if the listener is not on localhost.
     """
     host, port = sock.getsockname()[:2]
     other = _TWINS.get(host)
@@ -109,11 +112,11 @@ log = logging.getLogger("interlock.node")
 
 
 class NodeRunning(Exception):
-    """The refusal to start a node in a data folder that another node uses."""
+    """An error raised if another node uses the same data folder."""
 
 
 class Sockets:
-    """The bound sockets of a node, as one of its parts: two endpoints, admin.sock, and perhaps `ax.socket`."""
+    """The bound sockets of a node, as one of its parts: two endpoints, admin.sock, and `ax.socket` if it is set."""
 
     def __init__(self, plan: Plan, addresses: Addresses, passkeys: PasskeyService) -> None:
         self.folder = plan.data / "run"  # of the sockets that are files
@@ -128,7 +131,10 @@ class Sockets:
         self._opened = contextlib.ExitStack()
 
     async def open(self) -> None:
-        """Bind all sockets. Raise NodeRunning or OSError."""
+        """Bind all sockets.
+
+        Raise NodeRunning if another node uses the data folder, or OSError if a socket cannot be bound.
+        """
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         admin_path = self.folder / "admin.sock"
         if answers(str(admin_path)):
@@ -159,9 +165,7 @@ class Sockets:
         self._opened.close()
 
     def _bind_twin(self, operator: socket.socket) -> socket.socket | None:
-        """Bind the other address that browsers may use for localhost, or switch passkeys off if another program has
-        it.
-        """
+        """Bind the other address that browsers may use for localhost. Disable passkeys if another program has it."""
         try:
             return bind_twin(operator)
         except Taken as taken:
@@ -172,7 +176,10 @@ class Sockets:
 
 @contextlib.contextmanager
 def _bind_file(path: Path, mode: int) -> Iterator[socket.socket]:
-    """Bind a Unix socket at `path` while the context is entered. Raise OSError."""
+    """Bind a Unix socket at `path` with permissions `mode`, and remove it when the context ends.
+
+    Raise OSError if binding fails.
+    """
     with socket.socket(socket.AF_UNIX) as bound:
         try:
             bound.bind(str(path))
@@ -191,7 +198,7 @@ _ANY: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
 
 
 def is_taken(address: Address) -> bool:
-    """Return whether a program listens on an address already."""
+    """Return whether a program already listens on an address."""
     try:
         bind(address).close()
     except OSError as error:
@@ -200,7 +207,7 @@ def is_taken(address: Address) -> bool:
 
 
 def free_addresses(*wanted: Address) -> list[Address]:
-    """Return a free address for each wanted one: the same host with the next port that is free."""
+    """Return a free address for each wanted one, with the same host and the next free port."""
     free: list[Address] = []
     with ExitStack() as held:
         for address in wanted:
@@ -218,7 +225,7 @@ def free_addresses(*wanted: Address) -> list[Address]:
 
 
 def is_interlock_node(address: Address, *, tls: bool = False) -> bool:
-    """Return whether an Interlock node answers at an address, with its public or its operator endpoint."""
+    """Return whether the public or operator endpoint of an Interlock node answers at an address."""
     # Imported here: only a taken address needs it, and it takes 0.5 MB of every node otherwise.
     import http.client
 

@@ -80,88 +80,101 @@ REFUSED: Final = Outcome.REFUSED
 
 
 class Pending(Protocol):
-    """Request under way, as its link holds it."""
+    """A request that a link has sent and whose response it awaits."""
 
     upstream_id: int
     handle: object
 
-    def on_response(self, response: Response, era: Era) -> None: ...
+    def on_response(self, response: Response, era: Era) -> None:
+        """Handle the response, which ends the request."""
 
-    def on_failed(self, fault: Refusal, outcome: Outcome) -> None: ...
+    def on_failed(self, fault: Refusal, outcome: Outcome) -> None:
+        """Handle a failure of the link, which ends the request without a response."""
 
-    def on_progress(self, params: dict[str, Raw]) -> None: ...
+    def on_progress(self, params: dict[str, Raw]) -> None:
+        """Handle a progress notification of the server for this request."""
 
-    def on_log(self, params: Raw) -> None: ...
+    def on_log(self, params: Raw) -> None:
+        """Handle a log message that the server sent for this request."""
 
-    def on_request(self, link: AnswerReceiver, request: Request) -> None: ...
+    def on_request(self, link: AnswerReceiver, request: Request) -> None:
+        """Handle a question that the server asks while it works on this request."""
 
 
 class CallHandler(Protocol):
-    """Callbacks that a call needs from the dispatcher."""
+    """The operations of the dispatcher that a call uses."""
 
     timing: "Timing | None"
 
     def finish(self, call: "Call", outcome: Outcome) -> None:
-        """Free what the call took up, and record how it ended."""
+        """Free the resources of a call, and record its outcome."""
 
     def ask_client(self, call: "Call", link: AnswerReceiver, request: Request) -> None:
-        """Ask a modern client a question of its call's legacy server."""
+        """Ask a modern client a question on behalf of the legacy server that works on its call."""
 
     def withdraw_question(self, call: "Call", upstream_id: bytes) -> None:
-        """Withdraw a question whose answer the server no longer wants."""
+        """Withdraw a question that the server no longer wants answered."""
 
     def prepare_server(self, call: "Call") -> asyncio.Future[Any] | None:
-        """Send the server what a parked call's client may have changed when it came back.
+        """Send the server the settings that the client of a parked call may have changed when it returned.
 
-        Returns what to wait for before the call continues, or None if there is nothing.
+        Return a future that must be done before the call continues, or None if the call can continue at once.
         """
 
     def suspend(self, call: "Call") -> None:
-        """Suspend a call that waits for its client: it uses no capacity at its server, and no deadline runs."""
+        """Suspend a call that waits for its client.
+
+        Until it is resumed it uses no capacity of its server and has no deadline.
+        """
 
     def resume(self, call: "Call") -> None:
         """Resume a suspended call."""
 
     def interview_client(self, call: "Call", result: Raw) -> bool:
-        """Ask a legacy client the questions in a modern server's result, and return False if it contains none."""
+        """Ask a legacy client the questions that a modern server's result contains.
+
+        Return False if it contains none.
+        """
 
     def ask_consent(self, call: "Call", server: str, url: str, consent_id: str) -> None:
-        """End a call with the page where its caller has to agree before this server takes calls of theirs."""
+        """End a call with the URL of a page where its caller must agree before this server accepts calls from that
+        caller.
+        """
 
     def translate_error(self, call: "Call", error: Raw) -> tuple[bytes, int] | None:
-        """Translate a legacy server's error for a modern client.
+        """Translate a legacy server's error into the form that a modern client expects.
 
         Returns the whole message and its status, or None if the error stays as it is.
         """
 
     def translate_failure(self, call: "Call", result: Raw) -> tuple[bytes, int] | None:
-        """Translate a result that reports a failed tool, as `translate_error` does for an error."""
+        """Translate a result that reports a failed tool, in the same way as `translate_error` translates an error."""
 
 
 Timing = Callable[["Call", bytes], bytes]  # writes into a result how long it took (MCP-AX 7.2)
 
 
 class AccessList(Protocol):
-    """The principals that may use a link which is not for everybody, such as the link of a room."""
+    """The principals that may use a restricted link, such as the link of a room."""
 
     @property
     def name(self) -> str:
-        """Return a name that is the same for all links with the same members."""
+        """Return a name of this list. Links with the same members have the same name."""
 
     def admits(self, principal: str) -> bool:
-        """Return whether the link is shown to a principal."""
+        """Return whether the principal can see the link."""
 
     def find_refusal(self, principal: str) -> Refusal | None:
-        """Return why a principal that sees the link may not call over it, or None if it may."""
+        """Return why a principal that sees the link may not call over it, or None if calls are allowed."""
 
 
 LATENCIES_MAX: Final = 100  # calls of which a link remembers how long they took
 
 
 class CallLink:
-    """The part of a link that calls, the guard and budgets use: its state, its load and its budget.
+    """The state, load and budget of a link, as calls, the guard and budgets use them.
 
-    The whole link is `links.link.Link`.
+    The complete link is `links.link.Link`.
     """
 
     account: Account | None = None  # the budget of a registration
@@ -177,20 +190,20 @@ class CallLink:
         self.latencies: deque[float] = deque(maxlen=LATENCIES_MAX)
 
     def cancel(self, pending: Pending, reason: str) -> None:
-        """Stop a request for which no call waits any more."""
+        """Cancel a request at the server, because no call waits for its response any more."""
 
     def send_again(self, call: "Call") -> None:
-        """Send the same call in its next round, with the answers of its client."""
+        """Send the same call again, with the answers that its client gave to the server's questions."""
 
     def suspend(self, call: "Call") -> None:
-        """Note that the server waits for an answer of the call's client."""
+        """Record that the server waits for the call's client to answer."""
 
     def resume(self, call: "Call") -> None:
-        """Note that the client has answered, and that the server works on the call again."""
+        """Record that the client has answered and the server works on the call again."""
 
 
 class CallRoute(Protocol):
-    """The way from a tool's name to its server; `catalog.routes.Route`."""
+    """The route from a tool's name to its server, as calls use it. The complete class is `catalog.routes.Route`."""
 
     @property
     def qualified(self) -> str: ...
@@ -200,32 +213,36 @@ class CallRoute(Protocol):
 
     @property
     def price(self) -> Price:
-        """Return what a call counts for in budgets."""
+        """Return how much a call over this route costs in budgets."""
 
     @property
     def digest(self) -> str:
-        """Return the digest of the definition as declared (MCP-AX 11.3)."""
+        """Return the digest of the tool's definition as the server declares it (MCP-AX 11.3)."""
 
     @property
     def is_held(self) -> bool:
-        """Return whether a call waits for a person at this node."""
+        """Return whether this node holds each call over this route until a person approves it."""
 
     @property
     def gated(self) -> bool:
-        """Return whether a call waits for a person, at this node or at a hop below."""
+        """Return whether a person must approve each call, either at this node or at a node below it."""
 
     @property
     def refusal(self) -> Refusal | None:
-        """Return the refusal of every call by the registry of names, or None."""
+        """Return the refusal that the registry of names gives to every call over this route, or None."""
 
     @property
     def checks(self) -> tuple[Check[Any], ...]:
-        """Return the guard's checks that apply to calls of this route, in order; empty if only the common ones do."""
+        """Return the guard's checks for calls over this route, in order.
+
+        The tuple is empty if only the common checks apply.
+        """
 
 
 class Dialogue(msgspec.Struct, eq=False):
-    """Questions of a call's server to its client; few servers ask, so a call has no dialogue before the first
-    question.
+    """The questions that a server has asked the client during a call.
+
+    Few servers ask questions, so a call has no dialogue until the first one.
     """
 
     questions: tuple[bytes, ...] = ()  # open, by the server's ids
@@ -240,7 +257,7 @@ CallFactory = Callable[..., "Call"]  # takes the first fields of a call, in thei
 
 
 class CallHold(Protocol):
-    """Hold that keeps a call from being sent until a person agrees, and learns its answer and its end.
+    """A hold on a call: it keeps the call back until a person approves it, then handles the call's answer and end.
 
     A hold refers to the call only while one of its methods runs, so that neither keeps the other alive.
     """
@@ -249,31 +266,34 @@ class CallHold(Protocol):
 
     @property
     def is_asked_first(self) -> bool:
-        """Return whether a person has yet to agree, so that this request is not the one that is sent."""
+        """Return whether the approval is still missing. If so, the request is not sent as it is."""
 
     def identify(self, call: "Call") -> Refusal | None:
-        """Name exactly what is asked, so that an approval holds for nothing else, or refuse what cannot be named."""
+        """Identify the exact request, so that an approval applies to nothing else.
+
+        Return a refusal if that is impossible.
+        """
 
     def acknowledge(self, call: "Call") -> Refused | None:
-        """Refuse a call that its own caller has to confirm first, where that is asked (MCP-AQL)."""
+        """Return a refusal if the caller itself must confirm this call first (MCP-AQL), otherwise None."""
 
     def find_refusal(self, call: "Call") -> Refused | None:
-        """Return the answer to the call if the store is not needed to know it, or None: the call is held."""
+        """Return the answer to the call if it is known without the store, or None if the call is held."""
 
     async def find_release(self, call: "Call") -> Release | Refused:
-        """Return the approval that releases the call. If there is none yet, ask for one and refuse the call."""
+        """Return the approval that releases the call. If none exists yet, request one and return a refusal."""
 
     def on_sent(self, call: "Call") -> None:
-        """Restore the call itself after another request was sent for it."""
+        """Restore the original request of the call after a different one was sent for it."""
 
     def on_ended(self, call: "Call", outcome: Outcome, message: bytes) -> bytes:
-        """Return what the client gets for the answer, and record how the call ended."""
+        """Record how the call ended, and return the message that the client gets as its answer."""
 
 
 class Call(msgspec.Struct, eq=False):
-    """A client's call, from the moment it is made until it is answered or cancelled.
+    """A client's call, from its creation until it is answered or cancelled.
 
-    `_end` and `cancel` are the only ways to end a call, and only the first of them has an effect.
+    Only `_end` and `cancel` end a call. The first of them to run decides the outcome, and later ones have no effect.
     """
 
     caller: Caller
@@ -310,10 +330,11 @@ class Call(msgspec.Struct, eq=False):
 
     @property
     def waits_forever(self) -> bool:
-        """Return whether the call has no deadline and loses nothing when it is repeated."""
+        """Return whether the call has no deadline. This is the case for calls that can be repeated without loss."""
         return False
 
     def open_dialogue(self) -> Dialogue:
+        """Return the dialogue of this call. Create it at the server's first question."""
         dialogue = self.dialogue
         if dialogue is None:
             dialogue = self.dialogue = Dialogue()
@@ -383,7 +404,10 @@ class Call(msgspec.Struct, eq=False):
         self._end(encode_result(self.client_id, result), outcome, 200)
 
     def _end_large(self, result: Raw, facts: ResultFacts) -> bool:
-        """End with a large result of the other era, copied once. False where more than its beginning differs."""
+        """End the call with a large result of the other protocol era, copying it only once.
+
+        Return False, without ending the call, if more than the beginning of the result must change.
+        """
         if facts.is_error or self.handler.timing is not None:
             return False
         if self.caller.era is MODERN:
@@ -395,8 +419,9 @@ class Call(msgspec.Struct, eq=False):
         return pieces is not None
 
     def _without_claims(self, result: bytes) -> bytes:
-        """Return the result without claims that only a proved aggregator may make; the gate reads a hop's demand
-        itself.
+        """Return the result without claims that only an authenticated aggregator may make.
+
+        The gate itself reads the approval that a node below demands.
         """
         offer = self.link.offer if self.link is not None else ADOPTED
         is_aggregator = offer.is_aggregator and offer.proved
@@ -415,11 +440,12 @@ class Call(msgspec.Struct, eq=False):
             self._end(self._encode_refusal(fault), outcome, 200)
 
     def answer(self, message: bytes, outcome: Outcome) -> None:
-        """End it with an answer of our own."""
+        """End the call with a message that this node has written."""
         if not self.done:
             self._end(message, outcome, 200)
 
     def refuse(self, fault: Refusal, status: int) -> None:
+        """End the call with a refusal by this node."""
         self.reason = _reason(fault)
         self.refund()
         self._end(self._encode_refusal(fault), Outcome.REFUSED, status)
@@ -452,15 +478,17 @@ class Call(msgspec.Struct, eq=False):
         self.handler.finish(self, outcome)
 
     def argument_refusal(self) -> Refusal | None:
-        """Return what is wrong with the arguments by a contract, or None; without a contract the server checks them."""
+        """Return why a contract forbids the arguments, or None. Without a contract only the server checks them."""
         return None
 
     def availability_refusal(self) -> Refusal | None:
-        """Return why nothing beyond the link can serve the call, or None if nothing has to be chosen there."""
+        """Return why no server behind the link can handle the call now, or None if one can or the link is itself the
+        server.
+        """
         return None
 
     def refund(self) -> None:
-        """Return the charge of a call that was never sent to its budgets (MCP-AX 11.4).
+        """Return the charge to the budgets if the call was never sent (MCP-AX 11.4).
 
         A call whose server asked for more input was sent in the round before, so it is not refunded.
         """
@@ -493,9 +521,9 @@ class Call(msgspec.Struct, eq=False):
         self.sink.emit(encode_notification(LOG_MESSAGE.encode(), bytes(params)))
 
     def on_vendor_notification(self, notification: Notification, era: Era) -> None:
-        """Pass on a notification that no revision of MCP defines to a client of the same era.
+        """Pass on a notification that no revision of MCP defines, if the client uses the same protocol era.
 
-        It means nothing in the other era, and parents receive events in another way.
+        The notification has no meaning in the other era. Parents receive events through a different mechanism.
         """
         if not self.done and era is self.caller.era and self.caller.hop is None:
             self.sink.emit(encode_notification(encode_value(notification.method)[1:-1], bytes(notification.params)))
@@ -512,23 +540,23 @@ class Call(msgspec.Struct, eq=False):
             channel.ask(link, request.id, request.method, request.params, self.sink)
 
     def send_only(self, params: dict[str, Any], meta: dict[str, Raw]) -> None:
-        """Replace the client's params and `_meta` by those that are to be sent."""
+        """Replace the client's params and `_meta` by the given ones."""
         self.params, self.meta = params, meta
 
     def send_as(self, method: str, head: bytes, params: dict[str, Any], meta: dict[str, Raw]) -> None:
-        """Replace the request that is sent for this call."""
+        """Replace the request that is sent to the server for this call."""
         self.method, self.head, self.params, self.meta = method, head, params, meta
 
     def tell_below(self, members: dict[str, Raw]) -> None:
-        """Add members to what is sent to an AX peer below."""
+        """Add members to the request that is sent to an AX peer below this node."""
         self.onward = members if self.onward is None else {**self.onward, **members}
 
     def as_wished(self) -> dict[str, Any]:
-        """Return the params as the client wrote them; `wished` must still be set."""
+        """Return the params as the client wrote them. `wished` must still be set."""
         return {**self.params, NAMED_BY[self.method]: self.wished}
 
     def return_to(self, request: ClientRequest) -> None:
-        """Answer the request with which a client came back to a parked call. Its deadline starts again."""
+        """Continue a parked call whose client has returned, and answer this new request. The deadline starts again."""
         self.progressed = True
         self.client_id = request.client_id
         self.meta = request.meta
@@ -536,7 +564,7 @@ class Call(msgspec.Struct, eq=False):
 
 
 class Inquiry:
-    """A question of the link itself."""
+    """A request that a link makes for itself, such as a handshake or a list, rather than for a client."""
 
     __slots__ = ("future", "handle", "upstream_id")
 
@@ -565,6 +593,7 @@ class Inquiry:
 
 
 def passes_level(params: Raw, level: str | None) -> bool:
+    """Return whether a log message has at least this level. A client without a level gets all messages."""
     members = decode_object(params)
     message_level = find_string(members.get("level")) if members is not None else None
     return LOG_RANK.get(message_level or "", 0) >= LOG_RANK.get(level or "debug", 0)
@@ -595,6 +624,7 @@ def _was_not_sent(fault: Refusal) -> bool:
 
 
 def internal(ref: str) -> Refusal:
+    """Return the refusal for a failure inside the node. `ref` also appears in the log beside the cause."""
     return Refusal(INTERNAL_ERROR, "internal error", {"ref": ref})
 
 
@@ -602,7 +632,7 @@ _log: Final = logging.getLogger("interlock.calls")
 
 
 async def answer_failures(call: Call, work: Coroutine[Any, Any, None]) -> None:
-    """Run `work` on behalf of `call`; any exception ends the call."""
+    """Run `work` for `call`. If it raises an exception, the call ends with an internal error."""
     try:
         await work
     except Exception:

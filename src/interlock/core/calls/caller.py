@@ -51,7 +51,7 @@ from interlock.wire.refusal import METHOD_NOT_FOUND, SCOPE_DENIED, Refusal, ax_r
 
 
 class Principal(msgspec.Struct, frozen=True):
-    """An identity at the public endpoint, with the rights of the [[access]] entry that applies to it."""
+    """An authenticated identity at the public endpoint, with the rights of the [[access]] entry that applies to it."""
 
     name: str  # "local", "client:NAME" or "client:ISS/SUB@CLIENT_ID"
     scope: Scope = "write"
@@ -67,8 +67,9 @@ class Principal(msgspec.Struct, frozen=True):
 def principal_for(
     name: str, scope: Scope | None, rules: tuple[AccessRule, ...], roles: tuple[str, ...] = ()
 ) -> Principal:
-    """Return the principal by the first [[access]] entry whose `who` matches; a token's scope can only lower its
-    scope.
+    """Return the principal called `name`, with the rights of the first [[access]] entry whose `who` matches.
+
+    A token's scope can only reduce these rights. If no entry matches, the scope decides; without a scope it is "write".
     """
     order = ("read", "write", "admin")
     for rule in rules:
@@ -82,9 +83,9 @@ VIA_AX: Final = "ax"  # a parent, on the link that this node opened
 
 
 class ViewKey(msgspec.Struct, frozen=True):
-    """Key that decides which names a caller sees and in which form; equal keys share a view and its cached bytes.
+    """A key that determines which names a caller sees and in which form. Equal keys share a view and its cached bytes.
 
-    `who` is looked up once in each snapshot of the namespace: callers that see the same links share a view too.
+    `who` is looked up once in each snapshot of the namespace, so callers that see the same links share a view too.
     """
 
     dotted: bool = False
@@ -98,26 +99,27 @@ class ViewKey(msgspec.Struct, frozen=True):
 
 
 class Sink(Protocol):
-    """Receiver of the answer to one request; `emit` may be called any number of times before the only `answer`."""
+    """A receiver of the answer to one request. `emit` may be called any number of times, then `answer` exactly once."""
 
     def emit(self, message: bytes) -> None:
         """Send a message that belongs to the request but is not its answer."""
 
-    def answer(self, message: bytes, status: int = 200) -> None: ...
+    def answer(self, message: bytes, status: int = 200) -> None:
+        """Send the answer, which ends the request."""
 
     def drop(self) -> None:
         """End the request without an answer, because it was cancelled."""
 
 
 class AnswerReceiver(Protocol):
-    """A server's end of a question: the link on which it asked, or an interview that asks on its behalf."""
+    """The object that gets a client's answer: the link whose server asked, or an interview that asks for the server."""
 
     def respond(self, upstream_id: bytes, payload: bytes) -> None:
         """Pass on the client's answer. `payload` is the member `result` or `error` of a response, with its name."""
 
 
 class QuestionOrigin(Protocol):
-    """The reason why a server may ask a client: a call under way, or a task that continues without one."""
+    """The context in which a server may ask a client: a call under way, or a task that outlives its call."""
 
     asking: int  # questions under way
     progressed: bool
@@ -126,13 +128,13 @@ class QuestionOrigin(Protocol):
     def caller(self) -> "Caller": ...
 
     def on_request(self, link: AnswerReceiver, request: Request) -> None:
-        """Ask the client, and pass its answer to `link`."""
+        """Ask the client the question, and pass its answer to `link`."""
 
 
 class ClientChannel:
-    """The streams on which a legacy client is reached, and the questions that servers ask it there.
+    """The streams to a legacy client, and the open questions that servers ask it over them.
 
-    Servers number their questions themselves, so each question gets an id of ours on its way to the client.
+    Each server numbers its questions independently, so the node gives each question a new id for the client.
     """
 
     def __init__(self, caller: "Caller") -> None:
@@ -144,10 +146,11 @@ class ClientChannel:
         caller.channel = self
 
     def attach(self, stream: Sink) -> None:
-        """Use a stream that the client opened from now on."""
+        """Use `stream`, which the client has opened, for messages from now on."""
         self.streams.append(stream)
 
     def detach(self, stream: Sink) -> None:
+        """Stop using a stream that has ended."""
         if stream in self.streams:
             self.streams.remove(stream)
 
@@ -164,7 +167,10 @@ class ClientChannel:
         return True
 
     def ask(self, link: AnswerReceiver, upstream_id: bytes, method: str, params: Raw, sink: Sink | None) -> None:
-        """Ask the client a question of a server. `sink`: of the call that the question belongs to, if there is one."""
+        """Ask the client a question of a server.
+
+        `sink` belongs to the call that caused the question; None means no call did.
+        """
         needed = _ASKABLE.get(method)
         if needed is None or needed not in self.caller.capabilities:
             _refuse_question(link, upstream_id, f"the client does not support {method}")
@@ -179,7 +185,7 @@ class ClientChannel:
         stream.emit(encode_request(our_id, method.encode(), bytes(params)))
 
     def withdraw(self, link: AnswerReceiver, upstream_id: bytes, params: Raw) -> None:
-        """Withdraw a question whose answer the server no longer wants."""
+        """Withdraw a question that the server no longer wants answered."""
         for our_id, (asking_link, theirs, sink) in list(self._questions.items()):
             if asking_link is link and theirs == upstream_id:
                 del self._questions[our_id]
@@ -190,7 +196,7 @@ class ClientChannel:
                     stream.emit(encode_notification(CANCELLED.encode(), encode_value(cancellation)))
 
     def take_answer(self, response: Response) -> bool:
-        """Pass a client's answer to the server that asked, and return False if no server asked."""
+        """Pass a client's answer to the server that asked. Return False if no open question has this id."""
         question = self._questions.pop(response.id, None)
         if question is None:
             return False
@@ -202,7 +208,7 @@ class ClientChannel:
         return True
 
     def close(self) -> None:
-        """Answer the open questions for a client that is gone."""
+        """Answer the open questions with an error, because the client has disconnected."""
         self.is_closed = True
         questions, self._questions = self._questions, {}
         for link, upstream_id, _ in questions.values():
@@ -222,7 +228,7 @@ _ASKABLE: Final = {**ASKED_OF_CLIENT, **dict.fromkeys((TASKS_GET, TASKS_RESULT, 
 
 
 class Caller:
-    """The client side of a call. A legacy caller lives as long as its session; a modern one is shared by requests."""
+    """The client side of calls. A legacy client has one per session; modern clients share one between requests."""
 
     __slots__ = (
         "_stamp",
@@ -272,13 +278,14 @@ class Caller:
         self.whole: Caller | None = None  # of one that cannot be asked: the client that can
 
     def stamp(self, meta: dict[str, Raw]) -> None:
-        """Add to `meta` what a 2026-07-28 server receives with each request of a legacy client."""
+        """Add to `meta` the members that a 2026-07-28 server expects in each request, on behalf of a legacy client."""
         level = None if self.log_level is None else Raw(encode_value(self.log_level))
         stamp_modern(meta, capabilities=self.modern_capabilities, client=self.client, log_level=level)
 
     def stamped(self) -> Raw:
-        """Return the encoded `_meta` that contains only the stamp; it is cached until the client's log level
-        changes.
+        """Return the encoded `_meta` that contains only these members.
+
+        It is cached until the client's log level changes.
         """
         if self._stamp is None or self._stamped_level is not self.log_level:
             meta: dict[str, Raw] = {}
@@ -287,19 +294,19 @@ class Caller:
         return self._stamp
 
     def unasking(self) -> "Caller":
-        """Return a copy of this client that cannot be asked anything."""
+        """Return a copy of this caller that servers cannot ask questions."""
         caller = copy.copy(self)
         caller.whole = self
         caller.channel, caller.capabilities, caller.modern_capabilities = None, {}, Raw(b"{}")
         return caller
 
     def begin_aql_session(self, id: str) -> None:
-        """Record what the client does under this session id from now on."""
+        """Record the client's calls under this session id from now on."""
         self.aql = id
         self.via = SessionVia(self.via, id)
 
     def act_as(self, principal: Principal) -> None:
-        """Give the client the rights of another credential from now on."""
+        """Replace the principal of this client, because it now uses a different credential."""
         self.principal = principal
         who, scope, tools = principal.name, principal.scope, principal.tools
         self.key = msgspec.structs.replace(self.key, scope=scope, tools=tools, who=who)
@@ -309,7 +316,7 @@ class Caller:
 def view_key(
     principal: Principal, *, only: str | None, names: NameForm, declares_extension: bool, via: str = ""
 ) -> ViewKey:
-    """Return the view key of a principal.
+    """Return the key of the view that a principal gets.
 
     `names` is the form that the request asked for; if it is "auto", the principal's setting decides, then what the
     client declares.
@@ -322,9 +329,9 @@ def view_key(
 
 
 class ClientRequest(msgspec.Struct, frozen=True):
-    """A request of a client, as a front hands it to a surface or to the dispatcher.
+    """A request from a client, as a front passes it to a surface or to the dispatcher.
 
-    The members of `params` are raw JSON. Dispatch changes `params` in place: the request belongs to its handler.
+    The members of `params` are raw JSON. The dispatcher changes `params` in place, so a front must not use it again.
     """
 
     caller: Caller
@@ -340,13 +347,14 @@ NOTES_MAX = 3  # in one answer; `interlock links logs` has all
 
 
 class NotedSink:
-    """A sink that puts notes of the node into the answer."""
+    """A sink that adds notes of the node to the answer."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
         self._notes: dict[str, None] = {}
 
     def add(self, note: str) -> None:
+        """Add a note to the answer that this sink will send."""
         if len(self._notes) < NOTES_MAX:
             self._notes[note] = None
 
@@ -372,7 +380,7 @@ KNOWN_BYTES_MAX: Final = 512  # of a route, and of a name, that is worth remembe
 
 
 class Followed(msgspec.Struct, frozen=True):
-    """Item that a route leads to."""
+    """The item that a parent's route leads to."""
 
     name: str  # of the tool or prompt as our own table has it; the URI of a resource
     raw: Raw  # the same as JSON
@@ -381,7 +389,7 @@ class Followed(msgspec.Struct, frozen=True):
 
 
 class Hop:
-    """The link to a parent, as far as routes are concerned. `segment` is the one that the parent assigned to us."""
+    """The link to a parent, used to follow routes. `segment` is the segment that the parent assigned to this node."""
 
     __slots__ = ("_known", "segment")
 
@@ -390,9 +398,9 @@ class Hop:
         self._known: dict[tuple[bytes, bytes, bytes], Followed] = {}
 
     def follow(self, params: dict[str, Any], meta: dict[str, Raw], name: Raw | None) -> Followed | Refusal | None:
-        """Follow a parent's route to a tool or prompt; `name` is its name as the parent wrote it.
+        """Follow a parent's route to a tool or prompt. `name` is the name that the parent used.
 
-        Returns None if the request has no route or no name.
+        Return None if the request has no route or no name.
         """
         if name is None:
             return None
@@ -420,7 +428,7 @@ class Hop:
         return local_name if isinstance(local_name, Refusal) else _followed(local_name, routed)
 
     def follow_uri(self, params: dict[str, Any], meta: dict[str, Raw], uri: str) -> Followed | Refusal | None:
-        """Follow a parent's route to a resource, whose URI is returned as our own lists have it."""
+        """Follow a parent's route to a resource. The result contains the URI in the form that this node lists it."""
         routed = _take_route(params, meta)
         if not isinstance(routed, Routed):
             return routed
@@ -430,7 +438,7 @@ class Hop:
     def check(self, params: dict[str, Any], meta: dict[str, Raw], rest: Sequence[str]) -> Followed | Refusal | None:
         """Check a parent's route to an item that is already determined.
 
-        `rest` is the segments below this node, then the item's local name.
+        `rest` contains the segments below this node, followed by the item's local name.
         """
         routed = _take_route(params, meta)
         if not isinstance(routed, Routed):
@@ -439,7 +447,7 @@ class Hop:
 
 
 def _take_route(params: dict[str, Any], meta: dict[str, Raw]) -> Routed | Refusal | None:
-    """Take the route out of a request. It is read beside `_meta` and in it, and is only written to `_meta`."""
+    """Remove the route from a request and return it. It is accepted both beside `_meta` and inside it."""
     routed = read_untrusted(params, meta)
     params.pop(ROUTE, None)
     params.pop(CURSOR, None)

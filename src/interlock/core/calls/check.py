@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 
 class CheckNumber(IntEnum):
-    """The steps of the guard in their order. 1 and 2, the endpoint and the envelope, are checked by the fronts."""
+    """The steps of the guard in their order.
+
+    The fronts perform steps 1 and 2, which check the endpoint and the envelope.
+    """
 
     OPERATION = 3  # operation, family and parameters of MCP-AQL, checked by its surfaces
     ROUTE = 4
@@ -41,7 +44,7 @@ class CheckNumber(IntEnum):
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """The refusal of a call by one check.
+    """The refusal of a call by one check of the guard.
 
     `result` is the answer where the caller gets the result of a tool instead of an error.
     """
@@ -52,7 +55,7 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 class Held(msgspec.Struct, frozen=True):
-    """The verdict on a call that waits until a person agrees. It is sent only through `Guard.release`."""
+    """The verdict on a call that waits until a person agrees. Only `Guard.release` can send the call afterwards."""
 
 
 HELD: Final = Held()
@@ -62,7 +65,7 @@ CONFIRMATION_REQUIRED: Final = Refused(
 
 
 class Release(msgspec.Struct, frozen=True):
-    """The agreement of a person to one call."""
+    """A person's approval of one call."""
 
     approval_id: str
     is_used: bool = False  # by an earlier round of the same call
@@ -74,7 +77,7 @@ _ADMISSION_KEY: Final = object()  # only `guard.guard` imports it
 
 
 class Admitted(Generic[C]):
-    """A command that passed every check. Only the guard can make one."""
+    """A call that passed every check. Only the guard can create an instance."""
 
     __slots__ = ("command",)
 
@@ -88,7 +91,7 @@ R_contra = TypeVar("R_contra", contravariant=True)
 
 
 class Explained(Protocol[R_contra]):
-    """A step of the guard that can tell an operator beforehand what it would say of a call."""
+    """A step of the guard that can predict its verdict for an operator, before any call is made."""
 
     @property
     def number(self) -> CheckNumber: ...
@@ -97,20 +100,27 @@ class Explained(Protocol[R_contra]):
     def name(self) -> str: ...
 
     def explain(self, route: R_contra, caller: "Principal") -> CheckVerdict:
-        """Return the verdict on a call over this route by this caller now, by the predicate that decides the call."""
+        """Return the verdict that a call over this route by this caller would get now.
+
+        The same predicate decides real calls.
+        """
 
 
 class Check(Explained[R_contra], Protocol[R_contra]):
-    """A check that a call passes when it comes in: steps 4 to 10."""
+    """A check of the guard that is made when a call arrives (steps 4 to 10)."""
 
     @property
     def is_common(self) -> bool:
-        """Return whether the check applies to every request, including those for prompts and resources."""
+        """Return whether the check applies to every request, including requests for prompts and resources."""
 
     def applies_to(self, route: R_contra) -> bool:
-        """Return whether the check can refuse or hold a call over this route; called once, when the route is listed."""
+        """Return whether the check could refuse or hold calls over this route.
 
-    def check(self, call: "Call", link: "CallLink") -> Refused | Held | None: ...
+        Called once, when the route is listed.
+        """
+
+    def check(self, call: "Call", link: "CallLink") -> Refused | Held | None:
+        """Return the verdict of this check on a call."""
 
 
 # Step 11: use up the approval of a call and charge the call. Exactly one call wins, and that is on disk.
@@ -121,7 +131,7 @@ Commit = Callable[["Call", "CallLink", Release], Awaitable[Refused | None]]
 
 
 class Account:
-    """A budget and how much of it is used."""
+    """A budget, and the amount of it that is used."""
 
     __slots__ = ("limits", "scope", "usage", "used_at")
 
@@ -137,12 +147,13 @@ class Account:
 
 
 class Charge(msgspec.Struct, frozen=True):
-    """The price of a call and the budgets that it was charged to."""
+    """The price of a call, and the budgets from which it was taken."""
 
     price: Price
     parts: list[tuple[BudgetUsage, Slice]]
 
     def refund(self) -> None:
+        """Return the price to the budgets."""
         for usage, charged in self.parts:
             usage.refund(self.price, charged)
 
@@ -159,7 +170,7 @@ NOT_FOUND: Final = Refusal(METHOD_NOT_FOUND, "tool_not_found", {"reason": "tool_
 
 
 def not_found_refusal(near: list[str]) -> Refusal:
-    """Return the refusal of an unknown tool; `near` is similar names that the caller may use."""
+    """Return the refusal of a call to an unknown tool. `near` lists similar names that the caller may use."""
     if not near:
         return NOT_FOUND
     message = f"tool_not_found: did you mean {' or '.join(near)}?"
@@ -176,7 +187,10 @@ BUSY: Final = Refusal(
 
 
 def own_links_full(most: int) -> Refusal:
-    """Return the refusal of a client's own link; `most` is the limit of such links, for one server or for all."""
+    """Return the refusal of a link for a single client.
+
+    `most` is the limit of such links, for one server or for all.
+    """
     data = {"reason": "own_links_full", "limit": most, "outcome": "not_sent", "retry_after_ms": 60_000}
     return Refusal(TOOL_DEGRADED, "tool_degraded", data)
 
@@ -187,7 +201,7 @@ RELISTED: Final = Refusal(
 
 
 def find_unusable(standing: Standing) -> Refused | None:
-    """Return the refusal of a call to a link in this state, or None if the link takes calls."""
+    """Return the refusal of a call to a link in this state, or None if the link accepts calls."""
     match standing.state:
         case LinkState.READY | LinkState.SLOW:
             return None
@@ -200,6 +214,7 @@ def find_unusable(standing: Standing) -> Refused | None:
 
 
 def degraded_refusal(standing: Standing) -> Refusal:
+    """Return the refusal of a call to a link that is not usable now, with the time after which the caller may retry."""
     unauthorised = standing.state is LinkState.UNAUTHORISED
     data: dict[str, Any] = {
         "reason": _REASONS.get(standing.state, standing.gone),

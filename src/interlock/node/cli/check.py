@@ -118,7 +118,7 @@ def check(
 
 
 def _is_description(path: Path) -> bool:
-    """Return whether a file describes a device: by its folder, or by keys that a configuration never has."""
+    """Return whether a file describes a device. Its folder shows this, or keys that never occur in a configuration."""
     from interlock.config.device_files import FOLDER
 
     if path.suffix != ".toml" or not path.is_file():
@@ -146,7 +146,7 @@ def _check_device(invocation: Invocation, path: Path) -> None:
 
 
 def _check_driver(invocation: Invocation, path: str, *, strict: bool, upstream: bool, against: str | None) -> None:
-    """Check one driver, in the workspace of a configuration that may itself be wrong."""
+    """Check one driver in the workspace of a configuration. The configuration itself may be invalid."""
     from interlock.cli.command import read_configuration
     from interlock.cli.terminal.text import count
     from interlock.config.load import ConfigInvalid
@@ -173,7 +173,7 @@ def _check_drivers(plan: "Plan", named: str | None, *, upstream: bool, against: 
 
 
 def _check(invocation: Invocation, *, effective: bool, strict: bool, upstream: bool) -> None:
-    """Check a configuration, and report everything that was found."""
+    """Check a configuration, and print everything that was found."""
     from interlock.cli.command import read_configuration
     from interlock.config.effective import effective as effective_values
     from interlock.config.load import ConfigInvalid
@@ -297,7 +297,9 @@ def _draw_problem(invocation: Invocation, problem: "Problem", word: str, style: 
 
 
 def _summary(loaded: "Loaded", warnings: int, links: "Links | None", drivers: int) -> str:
-    """Return the last line of a successful check: files, servers, and what the servers answered if they were asked."""
+    """Return the last line of a successful check: the number of files and servers, and the servers' answers if they
+    were asked.
+    """
     from interlock.cli.terminal.text import count
 
     plan, here = loaded.plan, Path.cwd()

@@ -128,7 +128,10 @@ def init(
 
 
 def _write(path: Path, text: str, *, force: bool, by_variable: bool) -> None:
-    """Write the file completely or not at all, and over an existing file only with `force`. Raise Refused."""
+    """Write the file atomically. Raise Refused if it exists and `force` is not set.
+
+    `by_variable` says that the environment variable INTERLOCK_CONFIG names the file.
+    """
     if path.is_dir():
         raise Refused("is_folder", f"{path} is a folder", hint=f"--config {path / 'interlock.toml'}")
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
@@ -147,7 +150,10 @@ def _write(path: Path, text: str, *, force: bool, by_variable: bool) -> None:
 
 
 def _already(path: Path, *, by_variable: bool) -> Refused:
-    """Return the refusal to write over a file. `by_variable`: INTERLOCK_CONFIG in the environment names it."""
+    """Return the refusal to overwrite a file.
+
+    `by_variable` says that INTERLOCK_CONFIG in the environment names the file.
+    """
     hint = "unset INTERLOCK_CONFIG, which names it, or write elsewhere with --config" if by_variable else None
     return Refused("exists", f"{path} is already there", hint=hint or "--force writes over it")
 
@@ -201,9 +207,12 @@ _TAIL: Final = """\
 def starter_toml(
     segments: Iterable[str] = tuple(EXAMPLES), *, workspace: Path = Path("/"), is_sandboxed: bool = True
 ) -> str:
-    """Return the text that `interlock init` writes. Example servers that are not wanted are comments in it.
+    """Return the configuration that `interlock init` writes.
 
-    `workspace`: the folder of the file, which has `FOLDERS` in it. `is_sandboxed`: whether the machine has sandboxes.
+    Example servers that are not in `segments` are commented out.
+
+    `workspace` is the folder of the file, which contains `FOLDERS`. `is_sandboxed` says whether this machine supports
+    sandboxes.
     """
     from interlock.config.toml_text import toml_text
 

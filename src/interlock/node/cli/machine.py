@@ -1,4 +1,4 @@
-"""Things that a configuration needs of this machine and does not find: programs, scripts, folders, files, secrets.
+"""Checks for programs, scripts, folders, files and secrets that a configuration needs and this machine lacks.
 
 They are only looked for, nothing is started. The node runs without them and the server in question fails, so each is a
 warning, reported at the place where it was written.
@@ -26,7 +26,7 @@ from interlock.process.child import (
 
 
 def missing_on_machine(loaded: Loaded) -> tuple[Problem, ...]:
-    """Return a warning for everything that the configuration names and this machine does not have."""
+    """Return a warning for each thing that the configuration names and this machine lacks."""
     return tuple(_find_missing(loaded))
 
 
@@ -49,7 +49,7 @@ def _find_missing(loaded: Loaded) -> Iterator[Problem]:
 
 
 def _covered_programs(reach: Spawn, at: At, servers: Iterable[ServerPlan]) -> Iterator[Problem]:
-    """Yield a problem for a program of another server that this one could write."""
+    """Yield a problem for each program of another server that this server could overwrite."""
     written = [os.path.realpath(path) for path in reach.sandbox.write] if reach.sandbox is not None else []
     if not written:
         return
@@ -63,9 +63,7 @@ def _covered_programs(reach: Spawn, at: At, servers: Iterable[ServerPlan]) -> It
 
 
 def _missing_secrets(loaded: Loaded) -> Iterator[Problem]:
-    """Yield a problem for each secret that a server or the store on NATS needs and the store of secrets does not
-    have.
-    """
+    """Yield a problem for each secret that a server or a NATS store needs and that is not stored."""
     wanted: dict[tuple[str, str], frozenset[str]] = {}
     for server in loaded.plan.servers:
         if isinstance(server.reach, Spawn):
@@ -99,12 +97,12 @@ def _slugs(*texts: str) -> frozenset[str]:
 
 
 def is_sandboxed(server: ServerPlan) -> bool:
-    """Return whether a server that the node starts is in a sandbox. A container is a sandbox already."""
+    """Return whether a server started by the node runs in a sandbox. False for containers, which isolate themselves."""
     return isinstance(server.reach, Spawn) and server.reach.sandbox is not None
 
 
 def no_sandbox() -> str | None:
-    """Return why this machine has no sandbox, or None if it has one."""
+    """Return why this machine does not support sandboxes, or None if it does."""
     from interlock.process.sandbox.bubblewrap import bubblewrap
     from interlock.process.sandbox.host_paths import SandboxFailed
 
@@ -138,7 +136,9 @@ def _missing_files(loaded: Loaded) -> Iterator[Problem]:
 
 
 def _missing_for_server(server: ServerPlan, reach: Spawn, at: At, workspace: Path) -> Iterator[Problem]:
-    """Yield what a server that the node starts would lack: folders, its program, its script, Node.js."""
+    """Yield a problem for each thing that a server started by the node lacks: folders, its program, its script, or
+    Node.js.
+    """
     cwd = reach.cwd
     for index, path in enumerate(reach.sandbox.write if reach.sandbox is not None else ()):
         if not path.exists():

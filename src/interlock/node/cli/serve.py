@@ -114,7 +114,7 @@ def serve(
 
 
 def _address_taken(invocation: Invocation, plan: "Plan") -> Refused:
-    """Return the refusal that says whose address it is, with a command that starts the node beside it."""
+    """Return the refusal that names the program at this address, with a command that starts the node at a free one."""
     from interlock.cli.terminal.text import command_line
     from interlock.node.sockets import free_addresses, is_interlock_node, is_taken
 
@@ -133,7 +133,10 @@ def _address_taken(invocation: Invocation, plan: "Plan") -> Refused:
 
 
 def _check_segment(invocation: Invocation, only: str, plan: "Plan") -> None:
-    """Refuse a segment that looks misspelled. Subservers may still register, so other unknown segments are allowed."""
+    """Refuse a segment that looks misspelled.
+
+    Other unknown segments are allowed, because a subserver may register later.
+    """
     from difflib import get_close_matches
 
     from interlock.ax.protocol.names import is_segment
@@ -153,7 +156,7 @@ def _check_segment(invocation: Invocation, only: str, plan: "Plan") -> None:
 
 
 def _announce(invocation: Invocation, status: "Status", *, stdio: bool, anonymous: bool, again: bool) -> None:
-    """Print that the node is ready: a line on stderr with --stdio, one JSON document with --json, or the tree."""
+    """Print that the node is ready: one line on stderr with --stdio, a JSON document with --json, or else the tree."""
     import sys
 
     import msgspec
@@ -177,7 +180,7 @@ def _announce(invocation: Invocation, status: "Status", *, stdio: bool, anonymou
 
 
 def _show_setup_code(code: str, status: "Status", *, stdio: bool) -> None:
-    """Show the setup code on a terminal only: every program of this user could read it in a file."""
+    """Show the setup code, but only on a terminal. If it were in a file, every program of this user could read it."""
     import logging
     import sys
 
@@ -199,7 +202,10 @@ def _show_setup_code(code: str, status: "Status", *, stdio: bool) -> None:
 
 
 def _tell_steps(invocation: Invocation, status: "Status", printed: dict[str, str]) -> None:
-    """Print a line for each step of a server that is being installed or started."""
+    """Print a line for each new step of a server that is being installed or started.
+
+    `printed` holds the last step of each.
+    """
     import sys
 
     from interlock.cli.terminal.text import count, duration, one_line
@@ -214,7 +220,7 @@ def _tell_steps(invocation: Invocation, status: "Status", printed: dict[str, str
 
 
 def _draw(invocation: Invocation, status: "Status", *, anonymous: bool, again: bool) -> None:
-    """Print the tree, and the first time also how to connect clients and where the console is."""
+    """Print the tree. Unless `again` is set, also print how to connect clients and where the console is."""
     import os
     from datetime import UTC, datetime
 

@@ -42,7 +42,7 @@ PRIVATE_FILES: Final = ("store.db", "secrets.db", "secrets.key", "node.key", "id
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """A problem of the set-up, and how to solve it."""
+    """A problem of the set-up, and how to fix it."""
 
     check: str  # which check found it
     problem: str
@@ -51,7 +51,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SetUp(msgspec.Struct, frozen=True, kw_only=True):
-    """The set-up of a node, as the checks see it."""
+    """The set-up that the checks examine: the configuration, this machine, and the status of a running node."""
 
     invocation: Invocation
     loaded: Loaded | None  # None: the configuration cannot be used
@@ -77,7 +77,7 @@ Findings = Iterator[tuple[str, str, str | None]]  # problem, remedy, command
 
 
 class Examination(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of all checks."""
+    """The results of all checks."""
 
     findings: tuple[Finding, ...]
     checks: int
@@ -142,7 +142,7 @@ def _tokens(invocation: Invocation) -> tuple[Token, ...]:
 
 
 def _configuration(set_up: SetUp) -> Findings:
-    """Yield what `interlock check` warns of, and changes of the files that are not in effect."""
+    """Yield the warnings of `interlock check`, and changes of the files that are not in effect yet."""
     if set_up.loaded is not None and not set_up.is_remote:
         from interlock.cli.command import at_place
         from interlock.node.cli.machine import missing_on_machine
@@ -158,7 +158,7 @@ def _configuration(set_up: SetUp) -> Findings:
 
 
 def _addresses(set_up: SetUp) -> Findings:
-    """Yield addresses on which a node that does not run could not listen."""
+    """Yield addresses at which the node could not listen. Checked only if it is not running."""
     if set_up.status is not None or set_up.loaded is None:
         return
     from interlock.node.sockets import bind, is_interlock_node
@@ -174,7 +174,7 @@ def _addresses(set_up: SetUp) -> Findings:
 
 
 def _permissions(set_up: SetUp) -> Findings:
-    """Yield keys and tokens that other users could read, and a data folder that the node cannot write."""
+    """Yield keys and tokens that other users can read, and a data folder that the node cannot write."""
     if set_up.is_remote or sys.platform == "win32" or not set_up.data.exists():
         return
     data = set_up.data
@@ -194,7 +194,7 @@ def _permissions(set_up: SetUp) -> Findings:
 
 
 def _runtimes(set_up: SetUp) -> Findings:
-    """Yield programs that packages and containers need and that are missing or too old."""
+    """Yield programs that packages or containers need and that are missing or too old."""
     if set_up.is_remote:
         return
     reaches = [server.reach for server in set_up.plan.servers if isinstance(server.reach, Spawn)]
@@ -209,7 +209,7 @@ def _runtimes(set_up: SetUp) -> Findings:
 
 
 def _find_version(program: str, question: str = "--version") -> str | None:
-    """Return what a program answers, or None if it is not installed or fails."""
+    """Return the version that a program prints, or None if it is not installed or fails."""
     path = shutil.which(program)
     if path is None:
         return None
@@ -221,7 +221,7 @@ def _find_version(program: str, question: str = "--version") -> str | None:
 
 
 def _sandbox(set_up: SetUp) -> Findings:
-    """Yield drivers that need a sandbox, on a machine without one. Servers are checked with the configuration."""
+    """Yield drivers that need a sandbox if this machine supports none. The configuration check covers other servers."""
     if set_up.is_remote or set_up.loaded is None:
         return
     from interlock.drivers.workspace.scan import scan_workspace
@@ -236,7 +236,7 @@ def _sandbox(set_up: SetUp) -> Findings:
 
 
 def _servers(set_up: SetUp) -> Findings:
-    """Yield servers of a running node that are lost or wait for a person."""
+    """Yield servers of a running node that are disconnected or wait for a person."""
     for link in set_up.status.links if set_up.status is not None else ():
         again = f"interlock links restart {link.segment}"
         if link.kind == "device" and link.state in ("failed", "degraded"):
@@ -258,7 +258,7 @@ def _servers(set_up: SetUp) -> Findings:
 
 
 def device_remedy(segment: str, reason: str) -> tuple[str, str | None]:
-    """Return what to look at when a device does not work, and a command that helps."""
+    """Return advice about a device that does not work, and a command that helps, or None if there is no command."""
     description = f".devices/{segment}.toml"
     if f"{segment}.toml" in reason:
         return "correct the description", f"interlock check {description}"
@@ -272,7 +272,7 @@ def device_remedy(segment: str, reason: str) -> tuple[str, str | None]:
 
 
 def _drivers(set_up: SetUp) -> Findings:
-    """Yield drivers that do not serve because no person has trusted them yet, or because their files are wrong."""
+    """Yield drivers that are not running because no person has trusted them yet or because their files are wrong."""
     for driver in set_up.status.idle_drivers if set_up.status is not None else ():
         name = exposed_segment(driver.id)
         if driver.state == "untrusted":
@@ -283,7 +283,7 @@ def _drivers(set_up: SetUp) -> Findings:
 
 
 def _parents(set_up: SetUp) -> Findings:
-    """Yield parents with which this node cannot register until somebody acts."""
+    """Yield parents with which this node cannot register until a person acts."""
     for parent in set_up.status.parents if set_up.status is not None else ():
         if parent.state == "waiting":
             yield (
@@ -294,7 +294,7 @@ def _parents(set_up: SetUp) -> Findings:
 
 
 def _tokens_ended(set_up: SetUp) -> Findings:
-    """Yield expired tokens: those that the node issued, and those that it has for servers."""
+    """Yield expired tokens, both those that the node issued and those that it uses for servers."""
     now = datetime.now(UTC)
     for token in set_up.tokens:
         if _has_passed(token.expires_at, now):
@@ -311,7 +311,7 @@ def _has_passed(at: str | None, now: datetime) -> bool:
 
 
 def _certificate(set_up: SetUp) -> Findings:
-    """Yield a certificate of the node that has ended, ends soon or cannot be read."""
+    """Yield a certificate of the node that has expired, expires soon or cannot be read."""
     path = set_up.plan.node.tls_cert
     if set_up.is_remote or path is None or not path.is_file():
         return
@@ -328,7 +328,7 @@ def _certificate(set_up: SetUp) -> Findings:
 
 
 def _clock(set_up: SetUp) -> Findings:
-    """Yield a clock that is wrong: set back, it lets tokens live longer and approvals end early."""
+    """Yield a problem if the clock is wrong. A clock that is behind keeps expired tokens valid."""
     if set_up.status is not None:
         started = datetime.fromisoformat(set_up.status.node.started_at.replace("Z", "+00:00")).timestamp()
         skew = time.time() - started - set_up.status.node.uptime_s
@@ -347,7 +347,7 @@ def _clock(set_up: SetUp) -> Findings:
 
 
 def _approver(set_up: SetUp) -> Findings:
-    """Yield a problem if no person could release a held call."""
+    """Yield a problem if no person could approve a held call."""
     waiting = set_up.status.gate.without_approver if set_up.status is not None else 0
     if set_up.status is not None and waiting:
         command, does = approver_step(set_up.status.approvers)
@@ -361,7 +361,7 @@ def _approver(set_up: SetUp) -> Findings:
 
 
 def _unsafe(set_up: SetUp) -> Findings:
-    """Yield settings that remove a protection."""
+    """Yield settings that disable a protection."""
     plan = set_up.plan
     unsafe: dict[str, bool] = {
         'auth.anonymous = "any" lets every program that reaches the node call tools': plan.auth.anonymous == "any",
@@ -384,7 +384,7 @@ def _unsafe(set_up: SetUp) -> Findings:
 
 
 def _records(set_up: SetUp) -> Findings:
-    """Yield problems that the running node itself reports."""
+    """Yield the problems that the running node reports about itself."""
     if set_up.status is None:
         return
     if set_up.status.node.audit_trouble:
@@ -396,7 +396,7 @@ def _records(set_up: SetUp) -> Findings:
 
 
 def _store(set_up: SetUp) -> Findings:
-    """Yield a shared store that cannot be used: reported by the running node, or tried from here."""
+    """Yield a problem if the shared store cannot be used. The running node reports this, or this command tries it."""
     if set_up.status is not None:
         if set_up.status.node.store_trouble:
             yield set_up.status.node.store_trouble, "start the NATS server, and look at what lies between", None

@@ -58,7 +58,7 @@ def status(
 
 
 def _ask(invocation: Invocation, segment: str | None) -> "Answer":
-    """Ask the node for the status of one server, or of everything."""
+    """Request the status of one server, or of all servers, from the node."""
     from interlock.links.api import GET_LINK
     from interlock.operator.api import GET_STATUS
 
@@ -66,7 +66,7 @@ def _ask(invocation: Invocation, segment: str | None) -> "Answer":
 
 
 def _lines(answer: "Answer", segment: str | None, console: "Console") -> "list[Text]":
-    """Return an answer as lines for a terminal of this width."""
+    """Return the lines that show an answer on a terminal of this width."""
     from datetime import UTC, datetime
 
     from interlock.links.api import Link
@@ -82,7 +82,7 @@ def _lines(answer: "Answer", segment: str | None, console: "Console") -> "list[T
 
 
 def _watch(invocation: Invocation, segment: str | None) -> None:
-    """Show the status until Ctrl-C: drawn in place on a terminal, otherwise whenever it changes."""
+    """Show the status until Ctrl-C. A terminal is redrawn in place, other output gets a new block after each change."""
     from interlock.cli.terminal.drawing import poll
 
     answers = poll(lambda: _ask(invocation, segment), every_s=REDRAW_S)
@@ -97,7 +97,7 @@ def _watch(invocation: Invocation, segment: str | None) -> None:
 
 
 def _print_changes(invocation: Invocation, segment: str | None, answers: "Iterator[Answer | Unreachable]") -> None:
-    """Print a block, or a line of JSON, whenever something differs from before."""
+    """Print a block, or a line of JSON, whenever an answer differs from the one before it."""
     out = invocation.out
     before: Any = None
     for answer in answers:
@@ -116,7 +116,7 @@ def _print_changes(invocation: Invocation, segment: str | None, answers: "Iterat
 
 
 def _without_clocks(value: Any) -> Any:
-    """Return a value without the members that differ in every answer."""
+    """Return a value without the members that change in every answer, such as times."""
     if isinstance(value, dict):
         return {key: _without_clocks(inner) for key, inner in value.items() if key not in CLOCKS}
     return value
@@ -163,7 +163,7 @@ def open_console(
 def _show(url: str, folder: Path | None) -> bool:
     """Open the URL in a browser, and return whether that worked.
 
-    The browser gets a file: other users of the machine can read the arguments of a program.
+    The browser is given a file that redirects to the URL, because other users can read the arguments of a program.
     """
     import webbrowser
 

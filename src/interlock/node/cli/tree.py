@@ -30,7 +30,7 @@ BRANCH_WIDTH = 5
 
 
 def approver_step(approvers: tuple[Approver, ...]) -> tuple[str, str]:
-    """Return the command with which somebody becomes an approver next, and what it does."""
+    """Return the next command with which somebody can become an approver, and a description of it."""
     waiting = next(
         ((approver.name, approver.approval_id) for approver in approvers if approver.approval_id is not None), None
     )
@@ -44,7 +44,7 @@ def approver_step(approvers: tuple[Approver, ...]) -> tuple[str, str]:
 
 
 def tree_lines(status: Status, *, width: int, now: datetime, ascii_only: bool = False) -> list[Text]:
-    """Return the whole tree: the node with remarks about it, its parents, a branch for each link, and totals."""
+    """Return the complete tree: the node with its remarks, its parents, a branch for each link, and totals."""
     node = status.node
     lines = [
         Text.assemble(
@@ -86,7 +86,7 @@ def tree_lines(status: Status, *, width: int, now: datetime, ascii_only: bool = 
 
 
 def _node_remarks(status: Status) -> Iterator[tuple[str, str]]:
-    """Yield what a person should know about the node as a whole, each with its style. Trouble is red."""
+    """Yield remarks about the node as a whole, each with its style. Problems are red."""
     node, configuration, names = status.node, status.configuration, status.names
     if node.audit_trouble:
         yield f"the audit log cannot be written: {one_line(node.audit_trouble)}", "red"
@@ -122,7 +122,10 @@ def _node_remarks(status: Status) -> Iterator[tuple[str, str]]:
 
 
 def _rows(links: tuple[Link, ...], width: int) -> list[Text]:
-    """Return a line per link. On a narrow terminal the protocol version goes first, then the ends of long segments."""
+    """Return a line per link.
+
+    If the terminal is narrow, the protocol version is dropped first, then long segments are cut.
+    """
     rows = [_cells(link, " ".join(part for part in (link.era, link.protocol_version) if part)) for link in links]
     widths = [max(cell.cell_len for cell in column) for column in zip(*rows, strict=True)]
     if total_width(widths) > width:
@@ -131,7 +134,7 @@ def _rows(links: tuple[Link, ...], width: int) -> list[Text]:
 
 
 def _cells(link: Link, era: str) -> list[Text]:
-    """Return the columns of a link's line: segment, state, number of tools, how it is reached, era, latency."""
+    """Return the columns of a link's line: segment, state, number of tools, transport, era and latency."""
     reach = link.transport
     if link.registration is not UNSET:
         reach += f" {link.kind}" + (f", {count(link.hops, 'hop')}" if link.hops > 1 else "")
@@ -146,7 +149,7 @@ def _cells(link: Link, era: str) -> list[Text]:
 
 
 def _remarks(link: Link, width: int, now: datetime) -> list[Text]:
-    """Return what a person should know about a link: why it is in its state, what is withheld, what it was refused."""
+    """Return the remarks about a link: the reason for its state, and what was withheld or refused."""
     remarks: list[Text] = []
     if link.reason:
         age = since(link.since, now)
@@ -188,7 +191,7 @@ def _remarks(link: Link, width: int, now: datetime) -> list[Text]:
 
 
 def _paragraph(text: str, width: int, style: str) -> list[Text]:
-    """Return a text as styled lines, none longer than `width` but for a narrow terminal."""
+    """Return a text as styled lines that fit into `width`. On a very narrow terminal lines may be longer."""
     return [Text(line, style=style) for line in textwrap.wrap(text, max(20, width), break_on_hyphens=False)]
 
 
@@ -286,7 +289,7 @@ NAMES_SHOWN = 3
 
 
 def grouped_reasons(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """Return names by reason from pairs of reason and name, beginning with the most common reason."""
+    """Group pairs of reason and name by reason, with the most frequent reason first."""
     by_reason: dict[str, list[str]] = {}
     for reason, name in pairs:
         by_reason.setdefault(reason, []).append(name)
@@ -294,7 +297,7 @@ def grouped_reasons(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 
 
 def named_few(names: list[str], noun: str) -> str:
-    """Return a single name, or the number of names with the first of them."""
+    """Return the name if there is only one, otherwise the number of names followed by the first few."""
     if len(names) == 1:
         return one_line(names[0])
     shown = ", ".join(map(one_line, names[:NAMES_SHOWN]))

@@ -34,7 +34,7 @@ LAST_WORDS = 3  # lines of stderr: the reason of most programs that end is in th
 
 
 class Survey(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of every server of a plan, as a node without endpoints finds it."""
+    """The state of every server in a plan, as found by a node that runs without endpoints."""
 
     links: tuple[Link, ...]
     tools: tuple[Tool, ...]
@@ -43,7 +43,9 @@ class Survey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def survey(plan: Plan, *, patience_s: float) -> Survey:
-    """Return the state of every server after its first attempt, or as connecting after `patience_s`."""
+    """Start or dial every server, and return its state after the first attempt or after `patience_s`, whichever is
+    earlier.
+    """
 
     def refuse_endpoint(*_: Any) -> None:
         raise AssertionError("a survey opens no endpoint")
@@ -69,7 +71,7 @@ async def survey(plan: Plan, *, patience_s: float) -> Survey:
 
 
 def survey_of(loaded: Loaded) -> Survey:
-    """Survey the servers of a configuration, without their log. Raise Refused."""
+    """Survey the servers of a configuration without printing their log. Raise Refused if the survey cannot be made."""
     log = logging.getLogger("interlock")
     level = log.level
     log.setLevel(logging.CRITICAL)  # what goes wrong with a server is in the report
@@ -82,12 +84,12 @@ def survey_of(loaded: Loaded) -> Survey:
 
 
 def warnings_of(survey: Survey, loaded: Loaded, earlier: tuple[Problem, ...]) -> tuple[Problem, ...]:
-    """Return warnings about servers, drivers and rules after a survey, without repeating the `earlier` ones."""
+    """Return warnings about servers, drivers and rules that a survey found, except those in `earlier`."""
     return (*_servers(survey, loaded, earlier), *_drivers(survey), *_rules(survey, loaded))
 
 
 def _drivers(survey: Survey) -> Iterator[Problem]:
-    """Yield warnings about the state of each driver and its files."""
+    """Yield warnings about the state of each driver and about its files."""
     for driver in survey.drivers:
         file = str(Path(driver.folder) / "DRIVER.md")
         for each in driver.found:
@@ -103,7 +105,9 @@ def _drivers(survey: Survey) -> Iterator[Problem]:
 
 
 def _servers(survey: Survey, loaded: Loaded, problems: tuple[Problem, ...]) -> Iterator[Problem]:
-    """Yield servers that do not answer, their withheld tools, and tools that are classified but not offered."""
+    """Yield warnings about servers that do not answer, withheld tools, and classified tools that the server does not
+    have.
+    """
     plans = {server.segment: server for server in loaded.plan.servers}
     for link in survey.links:
         segment = link.segment
@@ -132,8 +136,9 @@ def _servers(survey: Survey, loaded: Loaded, problems: tuple[Problem, ...]) -> I
 
 
 def _rules(survey: Survey, loaded: Loaded) -> Iterator[Problem]:
-    """Yield a problem for each tool rule that matches no tool. Check only if every server is usable, because a
-    missing server may have the tool.
+    """Yield a warning for each tool rule that matches no tool.
+
+    Rules are only checked if every server is usable, because an unavailable server may have the tool.
     """
     if any(link.state not in USABLE for link in survey.links):
         return
