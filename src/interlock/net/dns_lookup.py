@@ -32,7 +32,10 @@ DnssecState = Literal["authenticated", "signed", "unsigned", "bogus"]
 
 
 class DnsFailed(Exception):
-    """A lookup without an answer that can be used. `code`: timeout, unreachable, refused, too_large or malformed."""
+    """An error raised if a lookup has no usable answer.
+
+    `code`: timeout, unreachable, refused, too_large or malformed.
+    """
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -40,7 +43,7 @@ class DnsFailed(Exception):
 
 
 class TxtAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The TXT records of a name, and what is known of their signatures."""
+    """The TXT records of a name, and whether they are signed."""
 
     records: tuple[bytes, ...]  # the strings of each record, joined; none: the name has none
     dnssec: DnssecState
@@ -48,10 +51,10 @@ class TxtAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def look_up_txt(name: str, resolvers: Sequence[str] = (), *, timeout_s: float | None = None) -> TxtAnswer:
-    """Look up TXT records and return the first answer. Raise DnsFailed on failure.
+    """Look up the TXT records of a name, and return the first answer. Raise DnsFailed if there is no usable answer.
 
-    `resolvers` are addresses, with an optional port as in `[::1]:53` and `127.0.0.1:53`; by default those of this
-    machine.
+    `resolvers` are addresses with an optional port, as in `[::1]:53` and `127.0.0.1:53`. The default is the resolvers
+    of this machine.
     """
     import dns.exception
     import dns.resolver
@@ -71,7 +74,7 @@ async def look_up_txt(name: str, resolvers: Sequence[str] = (), *, timeout_s: fl
 
 
 async def _ask(name: str, resolver: str, timeout_s: float) -> TxtAnswer:
-    """Ask one resolver for the TXT records of a name. Raise DnsFailed."""
+    """Query one resolver for the TXT records of a name. Raise DnsFailed if it gives no usable answer."""
     import dns.exception
     import dns.flags
     import dns.message
@@ -107,7 +110,7 @@ async def _ask(name: str, resolver: str, timeout_s: float) -> TxtAnswer:
 async def _check_signature(
     answer: "dns.message.Message", records: "dns.rrset.RRset", resolver: str, timeout_s: float
 ) -> DnssecState:
-    """Return whether the zone's own keys have signed the records: signed, unsigned or bogus."""
+    """Check the records against the keys that their zone publishes. Return "signed", "unsigned" or "bogus"."""
     import dns.dnssec
     import dns.exception
     import dns.rdataclass
@@ -135,7 +138,7 @@ async def _check_signature(
 async def _exchange(
     name: "dns.name.Name", kind: "dns.rdatatype.RdataType", resolver: str, timeout_s: float
 ) -> "dns.message.Message":
-    """Send a query and return its answer. Answers to other questions or from other addresses are ignored."""
+    """Send a query and return its answer. Ignore answers to other questions and answers from other addresses."""
     import dns.asyncquery
     import dns.exception
     import dns.flags

@@ -34,11 +34,14 @@ _PROGRAM_MODE: Final = 0o755
 
 
 class DownloadFailed(Exception):
-    """The file cannot be downloaded; the message says why and what to do."""
+    """An error raised if the file cannot be downloaded. The message says why, and what to do."""
 
 
 async def download(url: str, sha256: str | None, into: Path, *, limit_s: float = DOWNLOAD_LIMIT_S) -> str:
-    """Write what `url` answers to `into` and return its SHA-256 in hex. Raises DownloadFailed."""
+    """Download `url` to the file `into` and return its SHA-256 in hex.
+
+    `sha256` is the expected hash; None accepts any. Raise DownloadFailed if the file cannot be downloaded or differs.
+    """
     check_address(url)
     stop = threading.Event()
     try:
@@ -52,7 +55,7 @@ async def download(url: str, sha256: str | None, into: Path, *, limit_s: float =
 
 
 def check_address(url: str) -> None:
-    """Raise DownloadFailed unless `url` is encrypted or stays on this machine."""
+    """Raise DownloadFailed unless `url` uses encryption or leads to this machine."""
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""
@@ -63,7 +66,7 @@ def check_address(url: str) -> None:
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """A handler that follows redirects only to addresses that `check_address` accepts."""
+    """A redirect handler that follows redirects only to addresses that `check_address` accepts."""
 
     def redirect_request(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: object, newurl: str
@@ -73,7 +76,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 
 def _fetch(url: str, sha256: str | None, into: Path, stop: threading.Event) -> str:
-    """Download to a temporary file beside `into`, check it, and rename it. Runs on a thread of its own."""
+    """Download to a temporary file beside `into`, check its hash, and rename it. This runs on a separate thread."""
     into.parent.mkdir(parents=True, exist_ok=True)
     half = into.with_name(f"{into.name}.half")
     request = urllib.request.Request(url, headers={"User-Agent": "interlock"})  # noqa: S310 - checked above
@@ -108,7 +111,10 @@ def _fetch(url: str, sha256: str | None, into: Path, stop: threading.Event) -> s
 
 
 def take_program(archive: Path, wanted: str, into: Path) -> None:
-    """Make `into` the executable `wanted` of a tar or zip file, or `archive` itself if it is neither."""
+    """Extract the program `wanted` from a tar or zip archive to `into`, and make it executable.
+
+    If `archive` is not an archive, the file itself is the program.
+    """
     half = into.with_name(f"{into.name}.half")
     try:
         with _open_member(archive, wanted) as source, half.open("wb") as target:
@@ -128,7 +134,7 @@ def take_program(archive: Path, wanted: str, into: Path) -> None:
 
 @contextlib.contextmanager
 def _open_member(archive: Path, wanted: str) -> Iterator[IO[bytes]]:
-    """Open the wanted file of a zip or tar archive, or the file itself if it is no archive."""
+    """Open the wanted file of a zip or tar archive. If the file is not an archive, open the file itself."""
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as packed:
             names = []
@@ -152,7 +158,7 @@ def _open_member(archive: Path, wanted: str) -> Iterator[IO[bytes]]:
 
 
 def _choose_member(names: list[str], wanted: str) -> str:
-    """Return the archive member at that path, or else the only member with that name."""
+    """Return the archive member with the path `wanted`, or otherwise the only member with that file name."""
     path = PurePosixPath(os.path.normpath(wanted))
     exact = [name for name in names if PurePosixPath(os.path.normpath(name)) == path]
     matches = exact or [name for name in names if PurePosixPath(name).name == path.name]

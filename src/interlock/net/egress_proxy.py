@@ -52,19 +52,23 @@ _LOOKUPS: Final = ThreadPoolExecutor(4, thread_name_prefix="egress")
 
 
 async def resolve(host: str, port: int) -> Sequence[str]:
+    """Return the addresses of a host."""
     look = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
     addresses = await asyncio.get_running_loop().run_in_executor(_LOOKUPS, look)
     return list(dict.fromkeys(str(address[0]) for *_, address in addresses))
 
 
 async def dial(address: str, port: int) -> Streams:
+    """Open a TCP connection to an address."""
     return await asyncio.open_connection(address, port, limit=CHUNK_BYTES)
 
 
 class Listeners(msgspec.Struct, frozen=True, kw_only=True):
-    """Sockets inside a sandbox, at which its programs are served. Without `proxy` there is no network at all.
+    """The sockets inside a sandbox through which its programs reach the network.
 
-    Then the name server still runs, to record which hosts the programs wanted to reach.
+    Without `proxy`, they reach no network.
+
+    In that case the name server still runs and records which hosts the programs wanted to reach.
     """
 
     names: socket.socket
@@ -73,14 +77,14 @@ class Listeners(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Refusal(msgspec.Struct, frozen=True):
-    """An HTTP status with a text, in answer to a request that is not passed on."""
+    """An HTTP status and text, as the answer to a request that the proxy refuses."""
 
     status: str
     text: str
 
 
 class Egress:
-    """The proxy and the name server of one sandbox."""
+    """The forward proxy and the name server of one sandbox."""
 
     def __init__(
         self,
@@ -92,7 +96,8 @@ class Egress:
     ) -> None:
         """Create a proxy that permits only the hosts in `entries`.
 
-        `denied` is called with the host, the port and the reason of every refusal; port 0 means a name lookup.
+        `denied` is called with the host, the port and the reason of every refusal. Port 0 means that a name lookup was
+        refused.
         """
         self._entries = tuple(entries)
         self._denied = denied
@@ -163,7 +168,10 @@ class Egress:
             await _join((reader, writer), there, request)
 
     async def _serve_direct(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve a client that uses no proxy. The address that it connected to says which host it wants."""
+        """Serve a client that connects without a proxy.
+
+        The address to which it connected identifies the host it wants.
+        """
         address, port = writer.get_extra_info("sockname")[:2]
         host = self._names.host_at(address)
         if host is None and address == _OWN:
@@ -175,10 +183,10 @@ class Egress:
             await _join((reader, writer), there, ProxyRequest(host=host or "", port=port, head=b""))
 
     async def _connect(self, request: ProxyRequest) -> Streams | _Refusal:
-        """Connect to the host of a request, or return why not. A host that is not permitted is reported.
+        """Connect to the host of a request, or return the refusal. Report a host that is not permitted.
 
-        The name is resolved here, once, and exactly an address that was judged is connected to. Otherwise the owner of
-        a public name could let it lead to a private network after the check.
+        The name is resolved once, and the connection goes to exactly the address that was checked. Otherwise, the owner
+        of a public name could point it at a private network after the check.
         """
         permit = permits(request.host, request.port, self._entries)
         if permit is None:
@@ -211,7 +219,7 @@ async def _answer(writer: asyncio.StreamWriter, refusal: _Refusal) -> None:
 
 
 async def _join(here: Streams, there: Streams, request: ProxyRequest) -> None:
-    """Begin a tunnel, or pass on the head of a request; then copy bytes in both directions until both have ended."""
+    """Confirm a tunnel or forward the head of a request. Then copy bytes in both directions until both have ended."""
     try:
         if request.head is None:
             here[1].write(b"HTTP/1.1 200 Connection established\r\n\r\n")
@@ -228,7 +236,7 @@ async def _join(here: Streams, there: Streams, request: ProxyRequest) -> None:
 
 
 async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-    """Copy bytes until the source ends, then end that direction of the sink alone."""
+    """Copy bytes from `source` to `sink` until the source ends. Then close only the writing direction of the sink."""
     while data := await source.read(CHUNK_BYTES):
         sink.write(data)
         await sink.drain()
@@ -241,10 +249,10 @@ NAMES_MAX: Final = 16_384  # of one start; a server that may reach any host may 
 
 
 class SandboxNames(asyncio.DatagramProtocol):
-    """The name server of one sandbox.
+    """The DNS server of one sandbox.
 
-    Each host that may be reached gets an address of the loopback network for itself, in the order in which hosts are
-    asked for. A program connects to the address, and the proxy knows by it which host is meant.
+    Each permitted host gets a separate loopback address when it is first looked up. A program connects to that address,
+    and the proxy recognises the host by it.
     """
 
     def __init__(self, may_reach: Callable[[str], bool], denied: Callable[[str], None]) -> None:
@@ -255,7 +263,7 @@ class SandboxNames(asyncio.DatagramProtocol):
         self._transport: asyncio.DatagramTransport | None = None
 
     def host_at(self, address: str) -> str | None:
-        """Return the host that an address was assigned to, or None."""
+        """Return the host to which an address is assigned, or None."""
         return self._hosts.get(address)
 
     def connection_made(self, transport: asyncio.DatagramTransport) -> None:  # type: ignore[override]

@@ -32,7 +32,10 @@ _ACCEPT: Final = b"accept: application/json\r\n"
 
 
 class FetchFailed(Exception):
-    """A request without a usable answer. The message is for the log. `unsent`: no byte of it can have arrived."""
+    """An error raised if a request has no usable answer. Its message is for the log.
+
+    `unsent` is True if no byte of the request can have reached the server.
+    """
 
     def __init__(self, message: str, *, unsent: bool = False) -> None:
         super().__init__(message)
@@ -40,7 +43,7 @@ class FetchFailed(Exception):
 
 
 class FetchedAnswer(msgspec.Struct, frozen=True):
-    """The answer to a request, whatever its status."""
+    """The answer to a request, with any status."""
 
     status: int
     body: bytes
@@ -48,12 +51,16 @@ class FetchedAnswer(msgspec.Struct, frozen=True):
 
 
 class Fetcher:
-    """A fetcher of small documents, with one HTTP client per origin."""
+    """A client that fetches small documents. It has one HTTP client per origin."""
 
     def __init__(
         self, within: Scope | None = None, *, seconds: float | None = None, body_bytes: int = BODY_BYTES_MAX
     ) -> None:
-        """Create a fetcher. `seconds` is the time limit of one answer; None means FETCH_S."""
+        """Create a fetcher.
+
+        `within` limits how near to this machine a URL may lead; None sets no limit. `seconds` is the time limit of one
+        answer; None means FETCH_S.
+        """
         self._within = within
         self._seconds = FETCH_S if seconds is None else seconds
         self._body_bytes = body_bytes
@@ -61,19 +68,19 @@ class Fetcher:
         self._tls: ssl.SSLContext | None = None
 
     async def get(self, url: str) -> bytes:
-        """Send a GET and return the body of a 200 answer."""
+        """Send a GET and return the body of a 200 answer. Raise FetchFailed for any other answer."""
         return _body(await self._ask(b"GET", url, _ACCEPT, b""))
 
     async def look(self, url: str) -> FetchedAnswer:
-        """Send a GET and return its answer, including redirects and error statuses."""
+        """Send a GET and return its answer, even if it is a redirect or an error."""
         return await self._ask(b"GET", url, b"accept: */*\r\n", b"")
 
     async def post(self, url: str, headers: bytes, body: bytes) -> bytes:
-        """Send a POST and return the body of a 200 answer."""
+        """Send a POST and return the body of a 200 answer. Raise FetchFailed for any other answer."""
         return _body(await self._ask(b"POST", url, headers, body))
 
     async def exchange(self, url: str, headers: bytes, body: bytes) -> FetchedAnswer:
-        """Send a POST and return its answer, including error statuses."""
+        """Send a POST and return its answer, even if it is an error."""
         return await self._ask(b"POST", url, headers, body)
 
     async def close(self) -> None:
@@ -135,10 +142,10 @@ class Fetcher:
 
 
 async def scope_of_url(url: str) -> Scope:
-    """Return how near a server is: public, private network, or this machine.
+    """Return how near a URL leads to this machine: to the public network, a private network, or this machine.
 
-    Only an address can mean this machine. A name counts as a private network at most, because its owner can make it
-    lead anywhere.
+    Only an IP address or localhost can mean this machine. Other names count as a private network at most, because their
+    owner can make them lead anywhere. A name that cannot be resolved counts as public.
     """
     host = urlsplit(url).hostname or ""
     written = find_scope(host)
@@ -152,8 +159,9 @@ async def scope_of_url(url: str) -> Scope:
 
 
 async def is_near(url: str) -> bool:
-    """Return whether any address of a host is in a private network or on this machine. Unresolvable names are not
-    near.
+    """Return whether any address of a URL's host is in a private network or on this machine.
+
+    Return False if the name cannot be resolved.
     """
     written = find_scope(urlsplit(url).hostname or "")
     if written is not None:
@@ -185,7 +193,7 @@ def _body(answered: FetchedAnswer) -> bytes:
 
 
 class _DocumentSink:
-    """A ResponseSink for one small answer."""
+    """A receiver of one small HTTP answer. It refuses event streams."""
 
     def __init__(self) -> None:
         self.answered: asyncio.Future[FetchedAnswer] = asyncio.get_running_loop().create_future()
@@ -198,10 +206,10 @@ class _DocumentSink:
         self._end(FetchFailed("an event stream instead of a document"))
 
     def on_chunk(self, data: bytes) -> None:
-        """Do nothing: an event stream has failed already."""
+        """Do nothing, because the request has already failed."""
 
     def on_stream_end(self) -> None:
-        """Do nothing: an event stream has failed already."""
+        """Do nothing, because the request has already failed."""
 
     def on_fail(self, failure: HttpFailure) -> None:
         self._end(FetchFailed(failure.detail, unsent=failure.retry_safe))

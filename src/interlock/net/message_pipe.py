@@ -26,38 +26,43 @@ REASON_BYTES_MAX: Final = 123  # RFC 6455 5.5: what a close frame holds beside i
 
 
 class MessageSink(Protocol):
-    """The receiver of the messages of a pipe."""
+    """A receiver of the messages of a pipe."""
 
-    def on_message(self, data: bytes) -> None: ...
+    def on_message(self, data: bytes) -> None:
+        """Handle one message."""
 
     def on_oversized(self, oversized: Oversized) -> None:
-        """Handle a message over the limit, which was dropped."""
+        """Handle a message that was dropped because it exceeds the limit."""
 
     def on_closed(self, code: int, reason: str) -> None:
-        """Handle the end of the pipe. This is called once, after the last message, whichever side closed.
+        """Handle the end of the pipe. Called once, after the last message, whichever side closed the pipe.
 
-        `reason` completes "the peer ...", unless the peer wrote it.
+        `reason` completes the sentence "the peer ...", unless the peer wrote it.
         """
 
 
 class MessagePipe(Protocol):
-    """A pipe of whole messages, in both directions."""
+    """A bidirectional pipe of complete messages."""
 
     def send(self, message: bytes) -> bool:
-        """Queue one message. False, and nothing is sent: the pipe is closed or closing, or the peer does not read."""
+        """Queue one message and return True.
+
+        Return False, and send nothing, if the pipe is closed or closing, or if the peer does not read.
+        """
 
     def close(self, code: int = NORMAL, reason: str = "") -> None:
-        """Send what is queued, then end. `on_closed` follows within a bound; calling it again does nothing."""
+        """Send all queued messages, then close. `on_closed` follows within a bound. A second call has no effect."""
 
     def abort(self) -> None:
-        """End now, without a word to the peer."""
+        """Close immediately, without notifying the peer."""
 
     def pause_reading(self) -> None:
-        """Deliver no further message until `resume_reading`, apart from those already received."""
+        """Stop delivering messages until `resume_reading`, except those that were already received."""
 
-    def resume_reading(self) -> None: ...
+    def resume_reading(self) -> None:
+        """Deliver messages again."""
 
 
 def fit_close_reason(reason: str) -> str:
-    """Cut `reason` to the length that a close frame can hold."""
+    """Return `reason`, cut to the length that fits into a close frame."""
     return reason.encode()[:REASON_BYTES_MAX].decode(errors="ignore")

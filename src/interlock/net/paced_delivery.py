@@ -1,4 +1,4 @@
-"""Paced delivery of messages: what came on a stream is handled in bounded portions, one in each turn of the loop.
+"""Paced delivery of messages: data read from a stream is handled in limited portions, one per turn of the event loop.
 
 One read of a stream may hold thousands of messages. Handling all of them at once would keep every other connection
 waiting. So the rest waits for the next turn, in order, and meanwhile nothing more is read from the stream.
@@ -15,10 +15,10 @@ PER_TURN: Final = 32
 
 
 class PacedDelivery(msgspec.Struct, eq=False, kw_only=True):
-    """A base class for a receiver of messages, which gets at most PER_TURN of them in each turn of the loop.
+    """A base class for receivers of messages, which delivers at most PER_TURN messages in each turn of the event loop.
 
-    A subclass handles a message in `on_next` and stops or resumes its stream in `hold_reading`. It is a base class and
-    not a member, so that stream and receiver form no reference cycle that waits for the garbage collector.
+    A subclass handles a message in `on_next`, and stops or resumes its stream in `hold_reading`. This is a base class
+    and not a member so that stream and receiver form no reference cycle, which would wait for the garbage collector.
     """
 
     waiting: deque[Any] | None = None
@@ -30,11 +30,11 @@ class PacedDelivery(msgspec.Struct, eq=False, kw_only=True):
         raise NotImplementedError
 
     def hold_reading(self, wanted: bool) -> None:
-        """Stop reading from the stream, or resume."""
+        """Stop reading from the stream if `wanted` is True, otherwise resume."""
         raise NotImplementedError
 
     def deliver(self, messages: Sequence[Any]) -> None:
-        """Deliver what was read at once. A single message, as most come, is handled without a queue."""
+        """Deliver messages that were read together. A single message, the most frequent case, bypasses the queue."""
         if self.next_turn is None and len(messages) == 1:  # as most come
             self.on_next(messages[0])
             return
@@ -45,21 +45,21 @@ class PacedDelivery(msgspec.Struct, eq=False, kw_only=True):
             self._take_turn()
 
     def pause_delivery(self, seconds: float) -> None:
-        """Deliver nothing for that many seconds."""
+        """Deliver no messages for that many seconds."""
         if self.next_turn is not None:
             self.next_turn.cancel()
         self.next_turn = asyncio.get_running_loop().call_later(seconds, self._go_on)
         self.hold_reading(True)
 
     def finish_delivery(self, last: Callable[[], None]) -> None:
-        """Call `last` after every message of the ended stream was delivered."""
+        """Call `last` after every message of the ended stream has been delivered."""
         if self.next_turn is None:
             last()
         else:
             self.last = last
 
     def stop_delivery(self) -> None:
-        """Drop all waiting messages and the last call."""
+        """Drop all waiting messages, and do not call the function passed to `finish_delivery`."""
         if self.next_turn is not None:
             self.next_turn.cancel()
             self.next_turn = None

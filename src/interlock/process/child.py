@@ -55,11 +55,11 @@ _CODE_FOLLOWS = frozenset({"-m", "-c", "-e", "-p", "--eval", "--print", "--"})  
 
 
 class ChildStartFailed(Exception):
-    """The child could not be started; the message says what to repair."""
+    """An error raised if the child could not be started. The message says what to repair."""
 
 
 def child_environment(declared: Mapping[str, str], inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return the whole environment of a child: a few harmless variables of the node, and those declared for the
+    """Return the complete environment of a child: a few harmless variables of the node, and those declared for the
     child.
     """
     reserved = sorted(name for name in declared if name.startswith(RESERVED_PREFIX))
@@ -78,8 +78,9 @@ def child_environment(declared: Mapping[str, str], inherited: Mapping[str, str])
 
 
 def program(argv: Sequence[str], env: Mapping[str, str], cwd: Path | None) -> str:
-    """Return the file to run for `argv`. Raise ChildStartFailed for what some event loops would run or refuse
-    unclearly.
+    """Return the path of the file to run for `argv`.
+
+    Raise ChildStartFailed if it cannot be run, also in cases where some event loops would run it or fail unclearly.
     """
     if not argv or not argv[0]:
         raise ChildStartFailed("no command is given; name the program to run")
@@ -99,14 +100,15 @@ def program(argv: Sequence[str], env: Mapping[str, str], cwd: Path | None) -> st
 
 
 def missing_script(argv: Sequence[str], cwd: Path | None) -> Path | None:
-    """Return the script that an interpreter should run if it does not exist, or None."""
+    """Return the script that an interpreter is told to run, if that script does not exist. Otherwise return None."""
     script = find_script(argv, cwd)
     return None if script is None or script.exists() else script
 
 
 def find_script(argv: Sequence[str], cwd: Path | None) -> Path | None:
-    """Return the script that an interpreter is told to run, as in `python3 server.py` or `uv run server.py`, or
-    None.
+    """Return the script that an interpreter is told to run, or None if `argv` names none.
+
+    Examples are `python3 server.py` and `uv run server.py`.
     """
     if _INTERPRETER.fullmatch(Path(argv[0]).name) is None:
         return None
@@ -126,13 +128,16 @@ READ_BYTES: Final = 64 * 1024
 
 
 def is_never_waited_for(descriptor: int) -> bool:
-    """Return whether a descriptor is a regular file or the null device, which never block."""
+    """Return whether a descriptor is a regular file or the null device. Reading and writing them never blocks."""
     status = os.fstat(descriptor)
     return stat.S_ISREG(status.st_mode) or os.path.samestat(status, Path(os.devnull).stat())
 
 
 class FileOutput:
-    """An asyncio.WriteTransport, as far as lines need one: written at once, never full."""
+    """An output to a file, with the methods of asyncio.WriteTransport that lines need.
+
+    It writes at once and is never full.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self._file: BinaryIO | None = os.fdopen(descriptor, "wb", 0)
@@ -152,7 +157,7 @@ class FileOutput:
         return 0
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Do nothing: writes are not buffered."""
+        """Do nothing, because writes are not buffered."""
 
     def close(self) -> None:
         if self._file is not None:
@@ -163,7 +168,7 @@ class FileOutput:
 
 
 class FileInput:
-    """Standard input that is a file: read piece by piece, with time for the rest in between."""
+    """An input from a file. It reads piece by piece, and lets the event loop run between the pieces."""
 
     def __init__(self, protocol: asyncio.Protocol, descriptor: int) -> None:
         self._task = asyncio.get_running_loop().create_task(self._read(protocol, descriptor), name="input")
@@ -195,22 +200,32 @@ KILL_WAIT_S = 2.0  # SIGKILL works at once, except on a process that hangs insid
 
 
 class ChildSink(Protocol):
-    """The receiver of what a child prints, and of its end."""
+    """A receiver of the lines that a child prints, and of its end."""
 
-    def on_line(self, data: bytes) -> None: ...
+    def on_line(self, data: bytes) -> None:
+        """Handle one line that the child printed."""
 
     def on_oversized(self, oversized: Oversized) -> None:
-        """Handle a line over the limit, which was dropped. Lines that came before it may be delivered after this."""
+        """Handle a line that was dropped because it exceeds the limit.
+
+        Earlier lines may be delivered after this call.
+        """
 
     def on_gone(self, reason: str) -> None:
-        """Handle the end of the child, once, after its last line. `reason` completes "the server ..."."""
+        """Handle the end of the child.
+
+        Called once, after its last line. `reason` completes the sentence "the server ...".
+        """
 
     def on_stalled(self) -> None:
-        """Handle a child that stopped reading while a full queue waits. `send` refuses until it reads again."""
+        """Handle a child that has stopped reading while messages for it are queued.
+
+        `send` refuses until the child reads again.
+        """
 
 
 class Child:
-    """A child process, from its start to its end: `start` is called once, `stop` any number of times.
+    """A child process, from its start to its end. `start` is called once, and `stop` any number of times.
 
     States. Before `_spawned` is set there is no process. Then lines are delivered, at most LINES_PER_TURN in each turn
     of the loop, until one of three things happens: the owner calls `stop`, the process exits, or a verdict condemns it
@@ -233,11 +248,11 @@ class Child:
         handed: Sequence[int] = (),
         terminate: Callable[[], None] | None = None,
     ) -> None:
-        """Prepare a child. After a failed start the sink is not called.
+        """Prepare a child without starting it. If `start` fails, the sink is not called.
 
-        `env` is the whole environment, as `child_environment` returns it. `max_message_bytes` limits messages to the
+        `env` is the complete environment, as `child_environment` returns it. `max_message_bytes` limits messages to the
         child, and also its lines unless `max_line_bytes` is set. `handed` are descriptors that the child inherits under
-        their numbers. `terminate` asks the child to end if a signal to its group would not reach the program itself.
+        the same numbers. `terminate` asks the child to end if a signal to its group would not reach the program itself.
         """
         self._argv = tuple(argv)
         self._env = dict(env)
@@ -280,12 +295,15 @@ class Child:
 
     @property
     def returncode(self) -> int | None:
-        """The exit code, negative if a signal killed the child, or None while it runs."""
+        """Return the exit code, or None while the child runs. The code is negative if a signal killed the child."""
         return self._returncode
 
     @property
     def unfinished(self) -> bytes:
-        """Return what the child printed after its last newline. This is no message, but may be its last words."""
+        """Return the text that the child printed after its last newline.
+
+        It is no message, but may explain why the child ended.
+        """
         return self._splitter.unfinished
 
     async def start(self) -> None:
@@ -327,7 +345,10 @@ class Child:
             self._spawned.set()
 
     def send(self, message: bytes) -> bool:
-        """Queue one message. False, and nothing is sent: the child is gone, is being stopped, or does not read."""
+        """Queue one message and return True.
+
+        Return False, and send nothing, if the child is gone or being stopped, or if it does not read.
+        """
         stdin = self._stdin
         if stdin is None or self._full or stdin.is_closing():
             return False
@@ -335,8 +356,9 @@ class Child:
         return True
 
     def pause_reading(self) -> None:
-        """Deliver no line until `resume_reading`. Unless the child is stopped, lines already received come before
-        `on_gone`.
+        """Stop delivering lines until `resume_reading`.
+
+        Unless the child is stopped, lines that were already received are delivered before `on_gone`.
         """
         self._paused = True
         self._read(False)
@@ -349,14 +371,16 @@ class Child:
             self._turn = asyncio.get_running_loop().call_soon(self._deliver)
 
     def end(self, reason: str) -> None:
-        """Kill it at once; `reason` is what the sink hears."""
+        """Kill the child immediately. The sink gets `reason`."""
         if self._transport is not None and self._verdict is None and not self._exited:
             self._condemn(reason)
 
     async def stop(self, grace_s: float | None = None) -> None:
-        """Close its input, after `grace_s` SIGTERM its group, then SIGKILL it. Returns when nothing is left of it.
+        """Close the child's input, send SIGTERM to its group after `grace_s`, then SIGKILL.
 
-        None: after INPUT_GRACE_S.
+        Return when no process is left.
+
+        If `grace_s` is None, INPUT_GRACE_S applies.
         """
         if not self._started:
             self._started = True
@@ -386,7 +410,7 @@ class Child:
             self._read(False)
 
     def _on_received(self, data: bytes) -> None:
-        """Split what the child printed into lines, and deliver the first of them at once."""
+        """Split output of the child into lines, and deliver the first of them immediately."""
         if self._verdict is not None or self._announced:
             return
         self._lines.extend(self._splitter.feed(data))
@@ -401,7 +425,7 @@ class Child:
             self._deliver()
 
     def _deliver(self) -> None:
-        """Deliver up to LINES_PER_TURN lines. While more are waiting, nothing is read from the child."""
+        """Deliver up to LINES_PER_TURN lines. While more lines wait, nothing is read from the child."""
         self._turn = None
         left = LINES_PER_TURN
         try:
@@ -415,7 +439,7 @@ class Child:
             self._settle()
 
     def _read(self, wanted: bool) -> None:
-        """Read from the child's standard output, or stop reading."""
+        """Start reading from the child's standard output, or stop if `wanted` is False."""
         if self._transport is None or wanted == self._reading or 1 not in self._open_outputs:
             return
         self._reading = wanted
@@ -423,7 +447,7 @@ class Child:
         (stdout.resume_reading if wanted else stdout.pause_reading)()
 
     def _watch_queue(self, bytes_before: int | None) -> None:
-        """Report a child that has read nothing of a full queue since the last look, STALL_AFTER_S ago."""
+        """Report the child as stalled if it has read nothing from a full queue for STALL_AFTER_S, since the last check."""
         if self._stdin is None:
             return
         queued = self._stdin.get_write_buffer_size()
@@ -433,7 +457,7 @@ class Child:
             self._sink.on_stalled()
 
     def _pipe_lost(self, fd: int) -> None:
-        """Note that a pipe is closed. A child that closes its input or output without exiting is killed."""
+        """Record that a pipe is closed. Kill a child that closes its input or output without exiting."""
         self._open_outputs.discard(fd)
         if fd == 0:
             self._stdin = None
@@ -443,7 +467,10 @@ class Child:
         self._settle()
 
     def _condemn(self, reason: str) -> None:
-        """Kill the child because of what it did. The sink is told `reason`; output still in the pipes is lost."""
+        """Kill the child because it misbehaved.
+
+        The sink gets `reason`, and output that is still in the pipes is lost.
+        """
         self._verdict = reason
         self._open_outputs.clear()
         if self._transport is not None and (stdout := self._transport.get_pipe_transport(1)) is not None:
@@ -452,7 +479,7 @@ class Child:
         self._settle()
 
     def _then(self, delay_s: float, step: Callable[[], None]) -> None:
-        """Take a step after a delay, in place of the step that was planned."""
+        """Schedule a step after a delay. It replaces the step that was scheduled before."""
         if self._next_step is not None:
             self._next_step.cancel()
         self._next_step = asyncio.get_running_loop().call_later(delay_s, step)
@@ -471,7 +498,7 @@ class Child:
             self._then(KILL_WAIT_S, self._give_up)
 
     def _give_up(self) -> None:
-        """Let `stop` return although the child hangs in the kernel, where not even SIGKILL reaches it."""
+        """Let `stop` return although the child hangs in the kernel, where even SIGKILL has no effect."""
         self._verdict = self._verdict or "does not end although it was killed"
         self._paused = False
         self._lines.clear()
@@ -488,7 +515,10 @@ class Child:
         self._settle()
 
     def _sweep(self, number: signal.Signals, deadline: float | None) -> None:
-        """End what the leader left in its group. The group's number is not given away while a process is in it."""
+        """End the processes that the leader left in its group.
+
+        The system cannot reuse the group's number while one exists.
+        """
         loop = asyncio.get_running_loop()
         reap_adopted(self._pgid)
         if group_exists(self._pgid):
@@ -507,14 +537,14 @@ class Child:
         self._settle()
 
     def _drain_output(self) -> None:
-        """Stop waiting for output after the exit: a process that left the group may hold the pipes open."""
+        """Stop waiting for output after the exit, because a process that left the group may keep the pipes open."""
         self._drain = None
         if not self._paused or self._stopping:
             self._open_outputs.clear()
             self._settle()
 
     def _settle(self) -> None:
-        """Tell the sink when all is said, and close when nothing is left."""
+        """Notify the sink when all output is delivered, and close when no process is left."""
         if not self._announced:
             if self._paused and self._stopping:
                 self._lines.clear()
@@ -547,7 +577,7 @@ class Child:
 
 
 class _Wire(asyncio.SubprocessProtocol):
-    """The protocol object that the event loop calls."""
+    """The protocol object whose methods the event loop calls."""
 
     def __init__(self, child: Child) -> None:
         self._child = child

@@ -29,9 +29,9 @@ START_S: Final = 5.0  # a server that is not up by then waits for something, and
 
 
 class StartLimits:
-    """The limits on installations and starts under way, for all servers of a node together.
+    """Limits on how many servers of a node are installed or started at the same time.
 
-    Two hundred interpreters that start at once leave no time for the calls of others.
+    Without them, two hundred interpreters that start at once would leave no processor time for calls.
     """
 
     def __init__(self) -> None:
@@ -40,12 +40,12 @@ class StartLimits:
 
     @property
     def is_full(self) -> bool:
-        """Return whether another start has to wait."""
+        """Return whether another server must wait before it starts."""
         return self._starts.locked()
 
     @asynccontextmanager
     async def starting(self) -> AsyncIterator[None]:
-        """Wait until another server may start. The start counts until the block ends, or until START_S have passed."""
+        """Wait until another server may start. The start counts until the block ends, but at most for START_S."""
         await self._starts.acquire()
         left = [self._starts.release]
 
@@ -66,10 +66,10 @@ UNLIMITED: Final = 1_000_000  # where the system names no limit
 
 
 def raise_descriptor_limit() -> None:
-    """Raise the limit on open files as far as the system grants, up to WANTED.
+    """Raise this process's limit on open files as far as the system allows, up to WANTED.
 
-    Systems start a program with a limit of often 1024, for the sake of programs that use `select`, and let it raise
-    its own limit up to a second one. A node has one descriptor open per connection.
+    A node has one descriptor open per connection. Systems often start a program with a limit of 1024, for programs that
+    use `select`, and let it raise its limit up to a second one.
     """
     if sys.platform == "win32":
         return
@@ -115,7 +115,7 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 def descendants(pid: int) -> Iterator[int]:
-    """Yield the children of a process and their children, nearest first."""
+    """Yield the process ids of all descendants of a process, nearest first."""
     waiting = [pid]
     for _ in range(PROCESSES_MAX):
         if not waiting:
@@ -129,7 +129,7 @@ def descendants(pid: int) -> Iterator[int]:
 
 
 def usage(pid: int) -> Usage:
-    """Return the resource usage of all processes below this one."""
+    """Return the total resource usage of all descendants of a process."""
     kilobytes = ticks = tasks = 0
     for each in descendants(pid):
         try:
@@ -144,8 +144,9 @@ def usage(pid: int) -> Usage:
 
 
 def memory_shared_out_mb(pid: int) -> float | None:
-    """Return the exact memory of all processes below this one, or None if the kernel does not report it. This is
-    slow.
+    """Return the exact memory use of all descendants of a process, in which shared pages count once. This call is slow.
+
+    Return None if the kernel does not report it.
     """
     kilobytes = 0
     for each in descendants(pid):
@@ -165,8 +166,8 @@ def memory_shared_out_mb(pid: int) -> float | None:
 def disk_mb(folder: Path) -> float:
     """Return the disk usage of a folder without following links.
 
-    The result is infinite beyond FILES_MAX files, and if a folder cannot be read because its server closed it or nested
-    it too deeply.
+    The result is infinite if the folder contains more than FILES_MAX files, or if a folder in it cannot be read because
+    its server removed permissions or nested folders too deeply.
     """
     blocks = files = 0
     left = [str(folder)]
@@ -189,17 +190,19 @@ def disk_mb(folder: Path) -> float:
 
 
 class UsageWatch:
-    """A watch over what one sandbox uses, which ends its server when a limit is exceeded.
+    """A monitor of the resources that one sandbox uses. It ends the server when a limit is exceeded.
 
-    Memory is read in two ways: a cheap sum, which counts shared pages several times, and only if that is over the
-    limit the exact one.
+    Memory is measured in two steps: first a fast sum, which counts shared pages several times, and only if that exceeds
+    the limit the exact value.
     """
 
     def __init__(
         self, plan: SandboxPlan, usual: LimitsPlan, count: Callable[[], int], pid: int, end: Callable[[str], None]
     ) -> None:
-        """Watch the limits of one sandbox. `usual` applies where the plan sets nothing; `count` returns the
-        sandboxes in use.
+        """Start to monitor one sandbox.
+
+        `usual` contains the limits for values that the plan does not set. `count` returns the number of sandboxes in
+        use.
         """
         self._plan = plan
         self._count = count
@@ -215,7 +218,7 @@ class UsageWatch:
         self._task.cancel()
 
     async def _watch(self) -> None:
-        """Check the limits until one is exceeded. Checks run in a thread, and less often the longer they take."""
+        """Check the limits until one is exceeded. Checks run in a thread, and less frequently the longer they take."""
         reason, took = None, 0.0
         while reason is None:
             usual_s = LOOK_DEFAULT_S if not self._is_declared else LOOK_S
@@ -224,7 +227,7 @@ class UsageWatch:
         self._end(reason)
 
     def _look(self) -> tuple[str | None, float]:
-        """Return which limit is exceeded, if one is, and the processor time that it took to find out."""
+        """Return the limit that is exceeded, or None, and the processor time that the check used."""
         began = time.thread_time()
         return self._find_excess() or self._find_disk_excess(), time.thread_time() - began
 

@@ -44,7 +44,10 @@ def signal_group(pgid: int, number: signal.Signals) -> None:
 
 
 def checked_group(pgid: int) -> int:
-    """Return the number of a child's process group. Raise ValueError for one that must never get a signal."""
+    """Return `pgid` if it is the process group of a child.
+
+    Raise ValueError for a group that must never get a signal.
+    """
     # killpg(0) is our own group and killpg(1) is everybody's.
     if pgid <= 1 or pgid == os.getpgrp():
         raise ValueError(f"{pgid} is not the process group of a child")
@@ -52,9 +55,10 @@ def checked_group(pgid: int) -> int:
 
 
 def between_fork_and_exec(handed: Sequence[int] = ()) -> Callable[[], None] | None:
-    """Return the function that a child runs before exec, or None without libc.
+    """Return the function that a child runs between fork and exec, or None if libc is not available.
 
-    The child dies when the thread that spawned it ends (prctl(2)), and keeps no file open but its pipes and `handed`.
+    It makes the kernel end the child when the thread that spawned it ends (prctl(2)), and closes all files except the
+    child's pipes and `handed`.
     """
     if _LIBC is None:
         return None
@@ -75,7 +79,10 @@ def between_fork_and_exec(handed: Sequence[int] = ()) -> Callable[[], None] | No
 
 
 def reap_adopted(pgid: int) -> None:
-    """Collect the exit codes of a group's orphans. A node that is the first process of a container inherits them."""
+    """Collect the exit codes of orphans in a group.
+
+    A node that is a container's first process inherits such orphans.
+    """
     try:
         while os.waitpid(-pgid, os.WNOHANG)[0]:
             pass
@@ -116,9 +123,9 @@ send(_signal.SIGKILL)
 
 
 class OrphanReaper:
-    """The helper process that ends process groups after the node was killed, and the groups it guards.
+    """A helper process that ends the process groups of children if the node is killed.
 
-    Groups may be guarded before `start` and after the helper died: every new helper is told all of them.
+    Groups may be guarded before `start` and after the helper died, because every new helper gets all of them.
     """
 
     def __init__(self) -> None:
@@ -135,17 +142,17 @@ class OrphanReaper:
         return None if self._transport is None else self._transport.get_pid()
 
     async def open(self) -> None:
-        """Do nothing: `start` runs with the first child."""
+        """Do nothing, because `start` is called before the first child."""
 
     async def start(self) -> None:
-        """Start the helper unless it was started before. Raise OSError on failure."""
+        """Start the helper unless it is already started. Raise OSError if it cannot be started."""
         async with self._starting:
             if self._keeper is None:
                 await self._spawn()
                 self._keeper = asyncio.create_task(self._restart_forever())
 
     async def close(self) -> None:
-        """Let the helper end what is still guarded, and wait for it."""
+        """Let the helper end the groups that are still guarded, and wait until it exits."""
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
@@ -163,10 +170,12 @@ class OrphanReaper:
         self._transport = None
 
     def guard(self, pgid: int) -> None:
+        """Add a process group that the helper ends if the node is killed."""
         self._groups.add(checked_group(pgid))
         self._tell(b"+%d\n" % pgid)
 
     def release(self, pgid: int) -> None:
+        """Remove a process group, because its processes have ended."""
         if pgid in self._groups:
             self._groups.discard(pgid)
             self._tell(b"-%d\n" % pgid)
@@ -196,7 +205,7 @@ class OrphanReaper:
             self._tell(b"+%d\n" % pgid)
 
     async def _restart_forever(self) -> None:
-        """Start another helper whenever one has died, with growing pauses if they die young."""
+        """Start a new helper whenever one has died. The pauses grow if helpers die soon after their start."""
         loop = asyncio.get_running_loop()
         pause_s = RESTART_FIRST_S
         while True:
@@ -217,9 +226,7 @@ class OrphanReaper:
                 self._exited.set()
 
     def _tell(self, line: bytes) -> None:
-        """Send a line to the helper. It fits into the pipe unless the helper is dead or frozen, which is then
-        replaced.
-        """
+        """Send a line to the helper. If the pipe is full, the helper is dead or frozen, and it is replaced."""
         if self._pipe is None:
             return
         try:
@@ -237,7 +244,7 @@ class OrphanReaper:
 
 
 class _Exit(asyncio.SubprocessProtocol):
-    """The protocol object of the helper, of which only the exit matters."""
+    """The protocol object of the helper process. It only handles the exit."""
 
     def __init__(self, exited: asyncio.Event) -> None:
         self._exited = exited

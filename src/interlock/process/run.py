@@ -30,7 +30,7 @@ _CREDENTIALS = re.compile(r"//[^/@\s]+@")
 
 
 class Ran(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of a program that was run: how it ended, and what it printed."""
+    """The result of a program: how it ended, and what it printed."""
 
     returncode: int | None  # negative: the number of the signal that killed it
     reason: str  # completes "the program ..."
@@ -39,7 +39,10 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gist(self) -> str:
-        """Return the lines that name the error. Installers print the reason first and advice after it."""
+        """Return the lines of the output that describe the error.
+
+        Installers print the reason first and advice after it.
+        """
         errors = [line for line in self.output if "error" in line.lower()] or list(self.output[-1:])
         return "".join(f"; {line}" for line in errors[:2])
 
@@ -53,9 +56,9 @@ async def run(
     output: StderrRing | None = None,
     cell: "Sandbox | None" = None,
 ) -> Ran:
-    """Run a program to its end. Raise ChildStartFailed if it cannot be started.
+    """Run a program until it exits. Raise ChildStartFailed if it cannot be started.
 
-    `output` collects what several commands print. `cell` is the sandbox that `argv` enters.
+    `output` collects the output of several commands. `cell` is the sandbox in which `argv` runs.
     """
     output = output or StderrRing(OUTPUT_LINES, OUTPUT_LINE_BYTES, now=lambda: 0.0)
     collector = _OutputCollector(output)
@@ -87,7 +90,7 @@ def output_of(output: StderrRing) -> tuple[str, ...]:
 
 
 class _OutputCollector:
-    """The ChildSink of a program that is run to its end: its output so far, and a future for how it ended."""
+    """The ChildSink of a program that runs until it exits. It collects the output, and has a future for the exit."""
 
     def __init__(self, output: StderrRing) -> None:
         self.reason: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -107,7 +110,7 @@ class _OutputCollector:
             self.reason.set_result(reason)
 
     def on_stalled(self) -> None:
-        """Do nothing: no input is sent."""
+        """Do nothing, because no input is sent."""
 
 
 __all__ = ["OUTPUT_LINES", "OUTPUT_LINE_BYTES", "ChildStartFailed", "Ran", "output_of", "run"]

@@ -27,7 +27,7 @@ _HEADING: Final = re.compile(r"[\s|+-]*((Exception Group )?Traceback \(most rece
 
 
 def words_of(lines: Sequence[str]) -> tuple[str, ...]:
-    """Return the last messages of a program, without stack frames, source lines and the markers below them."""
+    """Return the last messages that a program printed, without stack frames, source lines and markers below them."""
     messages: list[str] = []
     frame: int | None = None  # how far the last frame is indented; its source stands deeper
     for line in lines:
@@ -49,9 +49,9 @@ TOGETHER_BYTES_MAX: Final = 64 * 1024
 class LineSplitter:
     """A splitter of one stream of bytes into lines.
 
-    A line ends in LF or CRLF and is returned without it. What follows the last LF is buffered until its end arrives,
-    never longer than the limit, so a peer that sends no newline costs at most one message of memory however small its
-    pieces are. A longer line is skipped to its end; only the id of its message is looked for while it passes.
+    A line ends in LF or CRLF and is returned without it. Bytes after the last LF are buffered until the line ends. The
+    buffer never exceeds the limit, so a peer that sends no newline costs at most the memory of one message, however
+    small its pieces are. A longer line is skipped, and only the id of its message is searched for.
     """
 
     __slots__ = ("_is_skipping", "_max_bytes", "_oversized", "_rest", "_scanner", "skipped")
@@ -68,16 +68,19 @@ class LineSplitter:
 
     @property
     def pending(self) -> int:
-        """Return how many bytes of an unfinished line are buffered."""
+        """Return the number of buffered bytes of an unfinished line."""
         return len(self._rest)
 
     @property
     def unfinished(self) -> bytes:
-        """Return the buffered line, for a caller that knows that nothing follows."""
+        """Return the unfinished line. Use this only when no more bytes will follow."""
         return bytes(self._rest)
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Return the lines that end in `data`. If `skipped` is not 0 afterwards, call `take_oversized`."""
+        """Add bytes, and return the lines that are now complete.
+
+        If `skipped` is not 0 afterwards, call `take_oversized`.
+        """
         if self._is_skipping:
             piece, newline, data = data.partition(b"\n")
             self._scan(piece)
@@ -107,8 +110,9 @@ class LineSplitter:
         return lines
 
     def take_oversized(self) -> list[Oversized]:
-        """Return the messages in lines over the limit, each once: as soon as its id is known, at the latest at its
-        end.
+        """Return the messages in lines over the limit.
+
+        Each message is returned once, as soon as its id is known and at the latest when its line ends.
         """
         taken, self._oversized = self._oversized, []
         if not self._is_skipping:
@@ -143,17 +147,16 @@ class LineSplitter:
 
 
 def one_line(message: bytes) -> bytes:
-    """Return a message as one line.
+    """Return a message on a single line.
 
-    In a JSON text a raw CR or LF can only be white space between tokens (RFC 8259, 2 and 7), so a pretty-printed
-    message is sent as one line without changing its meaning. CR is replaced too, because readers in text mode end a
-    line there.
+    In JSON text, a raw CR or LF can only be white space between tokens (RFC 8259, 2 and 7), so this does not change the
+    meaning of a pretty-printed message. CR is replaced too, because readers in text mode end a line there.
     """
     return message.replace(b"\n", b" ").replace(b"\r", b" ") + b"\n"
 
 
 def write_line(writer: asyncio.WriteTransport, message: bytes) -> None:
-    """Write `message` as one line, without a copy of a large one."""
+    """Write `message` as one line. A large message is not copied."""
     message = message.replace(b"\n", b" ").replace(b"\r", b" ")
     if len(message) <= TOGETHER_BYTES_MAX:
         writer.write(message + b"\n")
@@ -181,12 +184,15 @@ Redact = Callable[[bytes, bool], bytes]  # a line, and whether it was cut
 
 
 class StderrRing:
-    """The last lines of a child's standard error. Holds at most `lines` x `line_bytes`; a longer line is cut."""
+    """The last lines of a child's standard error.
+
+    It holds at most `lines` lines of `line_bytes` bytes. A longer line is cut.
+    """
 
     def __init__(
         self, lines: int = 500, line_bytes: int = 4096, *, now: Callable[[], float], redact: Redact | None = None
     ) -> None:
-        """Create an empty ring. `now` returns wall-clock seconds. `redact` is applied to every line."""
+        """Create an empty ring. `now` returns the wall-clock time in seconds. `redact` is applied to every line."""
         self._redact = redact
         self._now = now
         self._line_bytes = line_bytes
@@ -209,7 +215,7 @@ class StderrRing:
             self._hold(rest, at)
 
     def end_line(self) -> None:
-        """End an unfinished line, because the process that began it is gone."""
+        """End the unfinished line, because the process that wrote it has ended."""
         if self._began is not None:
             self._finish(self._began)
 

@@ -60,7 +60,7 @@ _NO_LENGTH_WHEN_EMPTY = frozenset((b"GET", b"HEAD", b"DELETE", b"OPTIONS"))  # R
 
 
 class HttpClient:
-    """The connections to one origin. They are used from one event loop."""
+    """A pool of connections to one origin. All calls must come from one event loop."""
 
     __slots__ = (
         "_address",
@@ -97,8 +97,9 @@ class HttpClient:
         tls: ssl.SSLContext | None = None,
         address: str | None = None,
     ) -> None:
-        """Create a pool of connections to one server. `address` replaces the DNS lookup; TLS still verifies the host
-        name.
+        """Create a pool of connections to one server.
+
+        `address` replaces the DNS lookup; TLS still verifies the host name.
         """
         is_tls, self._host, self._port = _split_origin(url)
         host = f"[{self._host}]" if ":" in self._host else self._host
@@ -126,14 +127,18 @@ class HttpClient:
         self.varying: VaryingLines = ()
 
     def request(self, method: bytes, target: bytes, headers: bytes, body: bytes, sink: ResponseSink) -> Handle:
-        """Send a request. `headers` are whole lines without host and content-length; the caller vouches for them."""
+        """Send a request.
+
+        `headers` are complete header lines without host and content-length. They are not checked, so the code that
+        calls this must ensure that they are valid.
+        """
         start = self.start(method, target, headers)
         if body or method not in _NO_LENGTH_WHEN_EMPTY:
             return self.send(start, b"", body, sink)
         return self._send(Handle(sink, method == b"HEAD"), start + b"\r\n")
 
     def start(self, method: bytes, target: bytes, headers: bytes) -> bytes:
-        """Build the start of requests that differ only in their last headers and their body, for use with `send`."""
+        """Encode the start of requests that differ only in their last headers and body. Pass the result to `send`."""
         if not _METHOD.fullmatch(method) or not _TARGET.fullmatch(target):
             raise ValueError("the method must be capital letters, the target a path of visible ASCII characters")
         if headers and not headers.endswith(b"\r\n"):
@@ -141,7 +146,7 @@ class HttpClient:
         return b"%b %b HTTP/1.1\r\n%b%b" % (method, target, self._host_line, headers)
 
     def send(self, start: bytes, headers: bytes, body: bytes, sink: ResponseSink) -> Handle:
-        """Send a request with a body. `start` comes from the method of that name."""
+        """Send a request with a body. `start` is a result of the method `start`."""
         if len(body) <= TOGETHER_BYTES_MAX:
             data, body = b"%b%bcontent-length: %d\r\n\r\n%b" % (start, headers, len(body), body), b""
         else:
@@ -154,13 +159,14 @@ class HttpClient:
         return self._send(Handle(sink), data, body)
 
     def send_parts(self, start: bytes, headers: bytes, parts: Parts, sink: ResponseSink) -> Handle:
-        """Send a request whose large body is in several parts, without copying them."""
+        """Send a request whose large body consists of several parts, without copying them."""
         data = b"%b%bcontent-length: %d\r\n\r\n" % (start, headers, sum(map(len, parts)))
         return self._send(Handle(sink), data, parts)
 
     def _send(self, call: Handle, data: bytes, body: bytes | Parts = b"") -> Handle:
-        """Send a request over an idle connection, or queue it. `body` follows `data` separately to avoid a large
-        copy.
+        """Send a request over an idle connection, or queue it.
+
+        A large `body` is passed separately so that it is not copied.
         """
         idle = self._idle
         while idle:
@@ -172,7 +178,7 @@ class HttpClient:
         return call
 
     async def close(self) -> None:
-        """Close every connection. Each request that has not ended gets its HttpFailure before this returns."""
+        """Close every connection. Every unfinished request gets an HttpFailure before this returns."""
         self._closed = True
         self._idle.clear()
         if self._sweeper is not None:
@@ -193,7 +199,10 @@ class HttpClient:
         await asyncio.sleep(0)
 
     def ready(self, connection: HttpConnection) -> None:
-        """Take a connection back: the oldest waiting request is sent over it, or it is idle."""
+        """Take back a connection whose answer is complete.
+
+        The oldest waiting request is sent over it, or it becomes idle.
+        """
         if self._waiting:
             call, (data, body) = self._waiting.popitem(last=False)
             call.queue = None
@@ -206,11 +215,11 @@ class HttpClient:
 
     @property
     def has_plenty(self) -> bool:
-        """Return whether enough connections are idle, so that one that carried a stream is closed."""
+        """Return whether enough connections are idle, so that a connection that carried a stream can be closed."""
         return len(self._idle) >= IDLE_AFTER_STREAMS_MAX
 
     def gone(self, connection: HttpConnection) -> None:
-        """Forget a connection that ended."""
+        """Remove a connection that has ended, and open connections for waiting requests if needed."""
         self._connections.discard(connection)
         if not self._closed:
             self._open_more()
@@ -233,7 +242,7 @@ class HttpClient:
         self._open_more()
 
     def _open_more(self) -> None:
-        """Open a connection for each waiting request, as far as max_connections allows."""
+        """Open a connection for each waiting request, up to `max_connections`."""
         openers = self._openers
         while len(self._waiting) > len(openers) and len(self._connections) + len(openers) < self._max_connections:
             opener = self._loop.create_task(self._open())
@@ -241,7 +250,7 @@ class HttpClient:
             opener.add_done_callback(self._on_opened)
 
     async def _open(self) -> HttpFailure | None:
-        """Open a connection and use it. Return why it could not be opened, or None."""
+        """Open a connection and use it. Return why that failed, or None if it succeeded."""
         is_tls = self._tls is not None
         try:
             async with asyncio.timeout(self._connect_timeout_s):
@@ -278,14 +287,14 @@ class HttpClient:
             self._open_more()
 
     def _fail_oldest(self, failure: HttpFailure) -> None:
-        """Fail the request that waited longest, in a later turn of the loop."""
+        """Fail the request that has waited longest, in a later turn of the event loop."""
         if self._waiting:
             call, _ = self._waiting.popitem(last=False)
             call.queue = None
             self._loop.call_soon(call.fail, failure)
 
     def _sweep(self) -> None:
-        """Close idle connections that are past their time."""
+        """Close connections that have been idle for too long."""
         now = self._loop.time()
         usable = []
         for connection in self._idle:
@@ -299,7 +308,10 @@ class HttpClient:
 
 
 def _split_origin(url: str) -> tuple[bool, str, int]:
-    """Return whether a URL uses TLS, its host as DNS and certificates have it, and its port. Raise ValueError."""
+    """Return whether a URL uses TLS, its host as used in DNS and certificates, and its port.
+
+    Raise ValueError if the URL is malformed.
+    """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("the URL of a server must begin with http:// or https:// and name a host")
@@ -320,7 +332,10 @@ def _refusal(detail: str) -> HttpFailure:
 
 
 def _connect_failure(error: OSError, is_tls: bool, timeout_s: float) -> HttpFailure:
-    """Return why a connection was not opened, without the address. Every such failure is safe to retry."""
+    """Return why a connection could not be opened, without naming the address.
+
+    Such a failure is always safe to retry.
+    """
     match error:
         case TimeoutError():
             detail = f"no connection within {timeout_s:g} s"

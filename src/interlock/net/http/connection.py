@@ -30,7 +30,7 @@ Headers = Sequence[tuple[bytes, bytes]]  # names as the server wrote them, in it
 
 
 def header(headers: Headers, name: bytes) -> bytes | None:
-    """Return the first value of a header, or None. `name` is in lower case."""
+    """Return the first value of a header, or None. `name` must be in lower case."""
     size = len(name)
     for key, value in headers:
         if len(key) == size and key.lower() == name:
@@ -39,7 +39,7 @@ def header(headers: Headers, name: bytes) -> bytes | None:
 
 
 class FailureKind(enum.Enum):
-    """The reason why a request failed, for the code that decides whether to try again."""
+    """The kind of reason for which a request failed. It decides whether the request can be tried again."""
 
     CONNECT_REFUSED = "connect_refused"
     CONNECT_TIMEOUT = "connect_timeout"
@@ -54,7 +54,7 @@ class FailureKind(enum.Enum):
 
 
 class HttpFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """The reason why a request has no answer. `detail` names no host, path or class, and may be shown to anybody."""
+    """The reason why a request has no answer. `detail` contains no host, path or class name, so anybody may see it."""
 
     kind: FailureKind
     detail: str
@@ -62,18 +62,25 @@ class HttpFailure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResponseSink(Protocol):
-    """A receiver of the answer to one request. `on_answer`, `on_stream_end` and `on_fail` are terminal."""
+    """A receiver of the answer to one request.
 
-    def on_answer(self, status: int, headers: Headers, body: bytes) -> None: ...
+    The last event is `on_answer`, `on_stream_end` or `on_fail`. An aborted request has no last event.
+    """
+
+    def on_answer(self, status: int, headers: Headers, body: bytes) -> None:
+        """Handle a complete answer that is not an event stream."""
 
     def on_stream(self, status: int, headers: Headers) -> None:
-        """Handle the start of an answer of content type text/event-stream."""
+        """Handle the start of an answer with content type text/event-stream. Its content follows in `on_chunk`."""
 
-    def on_chunk(self, data: bytes) -> None: ...
+    def on_chunk(self, data: bytes) -> None:
+        """Handle the next piece of an event stream."""
 
-    def on_stream_end(self) -> None: ...
+    def on_stream_end(self) -> None:
+        """Handle the regular end of an event stream."""
 
-    def on_fail(self, failure: HttpFailure) -> None: ...
+    def on_fail(self, failure: HttpFailure) -> None:
+        """Handle a failure of the request, before or during its answer."""
 
 
 def tls_detail(error: ssl.SSLError) -> str:
@@ -84,7 +91,10 @@ def tls_detail(error: ssl.SSLError) -> str:
 
 
 def ends_with_connection(headers: Headers) -> bool:
-    """Return whether an answer ends with its connection (RFC 9112 6.3): it has no length and is not chunked at last."""
+    """Return whether an answer ends when its connection closes (RFC 9112 6.3).
+
+    That is the case if it has no length and its last transfer coding is not chunked.
+    """
     coding = b""
     for name, value in headers:
         lowered = name.lower()
@@ -108,7 +118,7 @@ Parts = tuple[bytes | memoryview, ...]  # of a body, written one after the other
 
 
 class Handle(msgspec.Struct, eq=False):
-    """A request, from `HttpClient.request` to its terminal event. After that its methods do nothing."""
+    """A handle for a request until its final event. After that, its methods do nothing."""
 
     sink: ResponseSink | None
     head_only: bool = False
@@ -116,7 +126,7 @@ class Handle(msgspec.Struct, eq=False):
     queue: "OrderedDict[Handle, tuple[bytes, bytes | Parts]] | None" = None
 
     def abort(self) -> None:
-        """Close the connection, or leave the queue. No further event reaches the sink."""
+        """Close the connection, or leave the queue if the request was not sent yet. The sink gets no further event."""
         self.sink = None
         if self.connection is not None:
             self.connection.abort()
@@ -125,7 +135,7 @@ class Handle(msgspec.Struct, eq=False):
             self.queue = None
 
     def pause(self) -> None:
-        """Read no more from the server until `resume`; what is already read is still delivered."""
+        """Stop reading from the server until `resume`. Data that was already read is still delivered."""
         if self.connection is not None:
             self.connection.pause()
 
@@ -145,7 +155,7 @@ _NOT_PLAIN = frozenset((b"transfer-encoding", b"keep-alive", b"upgrade"))
 
 
 class _Stop(Exception):
-    """The error that ends the parser's work. It is raised inside one of the parser's callbacks."""
+    """An exception that stops the parser. It is raised inside the parser's callbacks."""
 
 
 class HttpConnection(asyncio.Protocol):
@@ -223,12 +233,12 @@ class HttpConnection(asyncio.Protocol):
         self._transport.close()
 
     def abort(self) -> None:
-        """Close at once. The request in flight ends without an event."""
+        """Close the connection immediately. The request in flight ends without an event."""
         self._release()
         self._transport.abort()
 
     def fail(self, failure: HttpFailure) -> None:
-        """Close at once and tell the request in flight why."""
+        """Close the connection immediately. The request in flight fails with `failure`."""
         call = self._release()
         self._transport.abort()
         if call is not None:
@@ -292,7 +302,7 @@ class HttpConnection(asyncio.Protocol):
             self._let_others()
 
     def _let_others(self) -> None:
-        """Pause reading for one turn of the loop, so that other connections are served between large pieces."""
+        """Pause reading for one turn of the event loop, so that other connections are served between large pieces."""
         if not self._transport.is_closing():
             self._transport.pause_reading()
             asyncio.get_running_loop().call_soon(self._read_on)
@@ -302,10 +312,11 @@ class HttpConnection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _learn(self, data: bytes, end: int) -> None:
-        """Remember the head of an answer that arrived whole and needed nothing special of the parser.
+        """Remember the head of an answer that arrived in one piece and needed no special treatment by the parser.
 
-        A server starts most answers with the same bytes, and what the parser made of them holds for all of them.
-        Servers that number their answers do not, so a head is remembered only when it comes for the second time.
+        A server starts most answers with the same bytes, so the parsed result can be reused. Heads that differ every
+        time, for example because they are numbered, are not kept: a head is remembered only when it occurs for the
+        second time.
         """
         owner = self._owner
         known_heads = owner.known_heads
@@ -381,16 +392,19 @@ class HttpConnection(asyncio.Protocol):
         return self._status > 0 and sum(len(name) + len(value) for name, value in self.headers) > HEAD_BYTES_MAX
 
     def _release(self) -> Handle | None:
-        """Separate the request in flight from the connection, and return it."""
+        """Detach the request in flight from the connection, and return it."""
         call, self._call = self._call, None
         if call is not None:
             call.connection = None
         return call
 
     def _finish(self, call: Handle, persistent: bool) -> None:
-        """Give the connection back before the sink is told: what waits is sent first, and the sink may raise.
+        """Give the connection back and then notify the sink.
 
-        The call lets go of its sink, which holds it: no circles, else every request would wait for the collector.
+        Waiting requests are sent first, because the sink may raise.
+
+        The call drops its reference to the sink, which refers to the call. Otherwise every request would be a reference
+        cycle that waits for the garbage collector.
         """
         self._call = call.connection = call.sink = None
         if self._paused:
@@ -410,7 +424,7 @@ class HttpConnection(asyncio.Protocol):
             sink.on_answer(status, headers, body)
 
     def _pass_on(self, call: Handle, malformed: Exception | None) -> None:
-        """Pass what was read of an event stream to the sink, which may abort or send at every step."""
+        """Pass the data read from an event stream to the sink, which may abort or send at every step."""
         sink = call.sink
         if sink is None:
             return
@@ -432,7 +446,7 @@ class HttpConnection(asyncio.Protocol):
         self.fail(HttpFailure(kind=FailureKind.MALFORMED, detail=f"the server does not speak HTTP/1.1: {cause}"))
 
     def _on_ended(self, exc: Exception | None) -> None:
-        """End the request in flight when the server has closed the connection: with its answer if that is complete."""
+        """End the request in flight after the server closed the connection. Deliver its answer if it is complete."""
         call = self._call
         if call is None:
             return

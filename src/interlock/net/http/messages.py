@@ -27,10 +27,12 @@ _CHOSEN: Final = frozenset(("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"))
 
 
 class BodyBuffer:
+    """A buffer that collects a message body in pieces and joins it once at its end."""
+
     __slots__ = ("_expected", "_pieces", "_room", "_whole", "size")
 
     def __init__(self, expected: int = 0) -> None:
-        """Create an empty buffer. `expected` is the number of bytes that will come, or 0 if it is unknown."""
+        """Create an empty buffer. `expected` is the number of bytes that will be added, or 0 if it is unknown."""
         self._expected = expected
         self._pieces: list[bytes | bytearray] = []
         self._whole: io.BytesIO | None = None
@@ -64,7 +66,7 @@ class BodyBuffer:
         whole.write(data)
 
     def take(self) -> bytes:
-        """Return the bytes that were added since the last call."""
+        """Return the bytes added since the last call, and empty the buffer."""
         whole, self._whole = self._whole, None
         if whole is not None:
             self._expected = self._room = 0
@@ -78,10 +80,10 @@ class BodyBuffer:
 
 @functools.cache
 def keep_freed_memory() -> None:
-    """Let the C library keep what large messages gave back, up to a bound, for the next one.
+    """Make the C library keep memory freed by large messages, up to a bound, so that the next message can reuse it.
 
-    To fetch it from the system page by page and to give it back costs as much as all else that is done with a message
-    of a megabyte. Only where such messages come: a node without them needs neither this nor what it imports.
+    Otherwise, getting memory from the system page by page and returning it takes as long as all other work on a message
+    of one megabyte. Call this only in a node that gets such messages, because it imports additional modules.
     """
     if not _CHOSEN.isdisjoint(os.environ):  # the operator has chosen otherwise
         return
@@ -138,7 +140,7 @@ NO_KEY: Final = (b"", -1)
 
 
 def varying_lines(head: bytes) -> VaryingLines:
-    """Return the lines of a head that may differ the next time, as this peer spells them."""
+    """Return the header lines of a head that may differ in the next message, as this peer spells them."""
     lines: dict[bytes, tuple[bytes, bool]] = {}
     for line in head.split(b"\r\n")[1:]:
         name, _, value = line.partition(b":")
@@ -150,8 +152,9 @@ def varying_lines(head: bytes) -> VaryingLines:
 
 
 def read_key(data: bytes, end: int, varying: VaryingLines) -> tuple[bytes, int]:
-    """Return the key of the head `data[:end]` and the length of its body, or NO_KEY if the parser must read the
-    head.
+    """Return the key of the head `data[:end]` and the length of its body.
+
+    Return NO_KEY if the parser must read the head.
     """
     at, length = 0, -1
     pieces = []

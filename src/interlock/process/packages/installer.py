@@ -58,7 +58,7 @@ _NO_WHEEL = re.compile(r"No matching distribution found for (?P<name>[A-Za-z0-9]
 
 
 class Pins(msgspec.Struct, frozen=True, kw_only=True):
-    """The exact versions and hashes of a package and of everything it needs."""
+    """The exact versions and hashes of a package and of all its dependencies."""
 
     registry: Registry
     name: str
@@ -73,17 +73,17 @@ class Pins(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Marker(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of the file that is written last, so that a broken installation has none."""
+    """The content of the marker file, which is written last, so an incomplete installation has none."""
 
     version: str
     python: str = ""  # a virtual environment belongs to one version of Python
 
 
 class Installer:
-    """Packages below one folder, with one environment for npm and pip.
+    """An installer of packages below one folder, with one environment for npm and pip.
 
     `find` asks the registry for versions and hashes, `put` installs exactly those, and `keep` does both for a
-    configured server. Only one installer works in a folder at a time, also among several nodes.
+    configured server. Only one installer works in a folder at a time, even if several nodes use the folder.
     """
 
     def __init__(
@@ -104,10 +104,9 @@ class Installer:
         self._limit_s = limit_s
 
     async def find(self, registry: Registry, text: str, beside: Sequence[str] = ()) -> Pins:
-        """Return the versions that the registry offers now for a name with an optional version. Raise
-        PackageUnavailable on failure.
+        """Return the versions that the registry offers now for a package. `text` is a name with an optional version.
 
-        `beside` are PyPI requirements that must hold as well, such as mcp<2.
+        `beside` contains PyPI requirements that must also be met, such as mcp<2. Raise PackageUnavailable on failure.
         """
         for requirement in beside:
             if registry != "pypi" or not _REQUIREMENT.fullmatch(requirement):
@@ -118,8 +117,9 @@ class Installer:
             return await self._find(reference, text, beside, commands)
 
     async def put(self, pins: Pins) -> Path:
-        """Return the folder that contains `pins`, and install them first if necessary. Raise PackageUnavailable on
-        failure.
+        """Return the folder in which exactly `pins` are installed. Install them first if necessary.
+
+        Raise PackageUnavailable on failure.
         """
         folder = self.root / pins.folder
         if _is_complete(folder, pins.registry, pins.name):
@@ -136,9 +136,10 @@ class Installer:
         return _is_complete(self.root / registry / reference.folder, registry, reference.name)
 
     async def keep(self, registry: Registry, text: str) -> Path:
-        """Return the folder of a configured server's package. Raise PackageUnavailable on failure.
+        """Return the folder of a configured server's package, and install it first if necessary.
 
-        The exact versions are recorded at the first installation and used until the folder is removed.
+        The exact versions are recorded at the first installation and used until the folder is removed. Raise
+        PackageUnavailable on failure.
         """
         reference = read_reference(registry, text)
         folder = self.root / registry / reference.folder
@@ -188,7 +189,7 @@ class Installer:
 
     @asynccontextmanager
     async def _hold(self, folder: Path, commands: "_Commands") -> AsyncIterator[None]:
-        """Hold a folder for one installer at a time, within the time limit."""
+        """Lock a folder against other installers, for at most the time limit."""
         waiting = f"waiting for another node that installs {commands.what}"
         try:
             async with (
@@ -209,7 +210,7 @@ class Installer:
 
 
 class _Commands:
-    """The installer's commands for one package. A failure becomes PackageUnavailable with the installer's own words."""
+    """The commands of npm or pip for one package. A failure becomes PackageUnavailable with the command's output."""
 
     def __init__(self, what: str, env: dict[str, str], reaper: OrphanReaper | None, source_builds: bool) -> None:
         self.what = what
@@ -244,10 +245,10 @@ async def ensure(
     limit_s: float = INSTALL_LIMIT_S,
     installs: asyncio.Semaphore | None = None,
 ) -> tuple[str, ...]:
-    """Return the command that runs the package of a configured server, and install it below `root` if necessary.
+    """Return the command that runs the package of a configured server. Install it below `root` if necessary.
 
-    `progress` is called with one short line for each step; the output of the installer is used only for an error.
-    `installs` limits how many packages are installed at the same time. Raise PackageUnavailable.
+    `progress` is called with one short line for each step. Output of the installer appears only in errors. `installs`
+    limits how many packages are installed at the same time. Raise PackageUnavailable if the installation fails.
     """
     env = os.environ if environment is None else environment
     installer = Installer(root, env, progress, reaper, source_builds=source_builds, limit_s=limit_s)
@@ -279,7 +280,7 @@ def python_version() -> str:
 
 @asynccontextmanager
 async def _hold_lock(path: Path, waiting: Callable[[], None]) -> AsyncIterator[None]:
-    """Hold a file lock. The kernel releases it if this process dies."""
+    """Hold a file lock while the context is active. The kernel releases the lock if this process dies."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
     try:
@@ -319,7 +320,7 @@ def _is_complete(folder: Path, registry: Registry, name: str) -> bool:
 
 
 def _python_of(folder: Path) -> str | None:
-    """Return the Python that a finished installation was made with, or None if it was not finished."""
+    """Return the Python with which an installation was made, or None if the installation is incomplete."""
     try:
         return msgspec.json.decode((folder / MARKER).read_bytes(), type=_Marker).python
     except (OSError, msgspec.DecodeError):
@@ -434,7 +435,7 @@ def _pip_options(commands: _Commands) -> tuple[str, ...]:
 async def _refuse_source_build(
     folder: Path, pip: tuple[str, ...], error: PackageUnavailable, commands: _Commands
 ) -> None:
-    """Raise SourceBuildRefused if `error` happened only because a package has a source distribution but no wheel."""
+    """Raise SourceBuildRefused if `error` only occurred because a package has a source distribution and no wheel."""
     missing = next((match for line in error.output if (match := _NO_WHEEL.search(line))), None)
     if missing is None or commands.source_builds:
         return
@@ -455,8 +456,9 @@ async def _refuse_source_build(
 
 
 async def _pip(environment: Path, commands: _Commands, *, for_asking: bool = False) -> tuple[str, ...]:
-    """Create `environment` and return the pip command that fills it. With `for_asking`, prefer the pip of this
-    Python.
+    """Create the virtual environment `environment` and return the pip command that installs into it.
+
+    With `for_asking`, prefer the pip of this Python.
     """
     ours = (sys.executable, "-I", "-m")
     python = str(environment / "bin" / "python")
@@ -491,7 +493,7 @@ _WHERE: Final = {
 
 
 class Runner(msgspec.Struct, frozen=True, kw_only=True):
-    """A command that runs an installed package, with the paths that it reads and writes."""
+    """A command that runs an installed package, and the paths that it reads and writes."""
 
     command: tuple[str, ...]
     env: Mapping[str, str] = {}
@@ -500,9 +502,10 @@ class Runner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PythonRunners:
-    """The installers uvx and pipx, in the folder and under the rules of an `Installer`.
+    """The installers uvx and pipx, with the folder and the rules of an `Installer`.
 
-    Both methods raise PackageUnavailable. `package` is the name with its extras; `beside` are further requirements.
+    Both methods raise PackageUnavailable on failure. `package` is the name with its extras, and `beside` contains
+    further requirements.
     """
 
     def __init__(self, installer: Installer) -> None:

@@ -41,7 +41,10 @@ _ARCHIVE = re.compile(r"\.(?:tgz|tar|tar\.[a-z0-9]+|tbz|txz|zip|whl|egg)(?:@|$)"
 
 
 class PackageUnavailable(Exception):
-    """A program that is not available. The message says why and what to do; `output` is the end of the installer's."""
+    """An error raised if a program is not available. The message says why and what to do.
+
+    `output` is the end of the installer's output.
+    """
 
     def __init__(self, message: str, output: tuple[str, ...] = ()) -> None:
         super().__init__(message)
@@ -49,11 +52,14 @@ class PackageUnavailable(Exception):
 
 
 class SourceBuildRefused(PackageUnavailable):
-    """A package that exists as source code only. Building it would run its code, which the operator has not allowed."""
+    """An error raised for a package without wheels.
+
+    Building it would run its code, which the operator has not allowed.
+    """
 
 
 class Reference(msgspec.Struct, frozen=True, kw_only=True):
-    """A package as a person names it, and the name of its folder."""
+    """A reference to a package as a person writes it, with the name of the package's folder."""
 
     registry: Registry
     text: str  # what the installer is told
@@ -89,8 +95,9 @@ NODE_ANSWER_S: Final = 10.0
 
 
 def pypi_command(folder: Path, name: str, entry: str | None) -> tuple[str, ...]:
-    """Return how to run the package installed in the virtual environment `folder`. `entry` is a script, or "-m
-    module".
+    """Return the command that runs the package installed in the virtual environment `folder`.
+
+    `entry` is a script or "-m module". None selects the program that is named like the package, or the only one.
     """
     python = str(folder / "bin" / "python")
     if entry is not None and entry.startswith("-m "):
@@ -102,7 +109,7 @@ def pypi_command(folder: Path, name: str, entry: str | None) -> tuple[str, ...]:
 
 
 def npm_program(folder: Path, name: str, entry: str | None) -> Path:
-    """Return the script to run with node for the package installed below the prefix `folder`."""
+    """Return the script that node must run for the package installed below `folder`."""
     declared = npm_manifest(folder, name).get("bin", {})
     short = name.rpartition("/")[2]
     named = {short: declared} if isinstance(declared, str) else declared if isinstance(declared, dict) else {}
@@ -116,7 +123,7 @@ def npm_program(folder: Path, name: str, entry: str | None) -> Path:
 
 
 def _choose_program(scripts: Mapping[str, Path], name: str, entry: str | None, folder: Path) -> Path:
-    """Return the requested program, or the one named like the package, or the only one."""
+    """Return the program `entry`. If it is None, return the program named like the package, or the only one."""
     wanted = normalised_name(entry or name.rpartition("/")[2])
     chosen = next((path for script, path in sorted(scripts.items()) if normalised_name(script) == wanted), None)
     if chosen is None and len(set(scripts.values())) == 1:
@@ -163,9 +170,10 @@ def node_tool(tool: str, env: Mapping[str, str], package: str) -> str:
 
 
 async def node_program(env: Mapping[str, str], package: str, reaper: OrphanReaper | None) -> str:
-    """Return the node interpreter itself.
+    """Return the path of the actual node interpreter.
 
-    The program on the PATH may be a script of a version manager, which does not work in a sandbox and costs a process.
+    The program on the PATH may be a script of a version manager. Such a script does not work in a sandbox and starts an
+    additional process.
     """
     path = node_tool("node", env, package)
     if not _is_script(Path(path)):

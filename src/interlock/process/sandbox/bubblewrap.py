@@ -24,7 +24,9 @@ from interlock.process.sandbox.mounts import Mount, MountKind
 
 
 class EgressDenial(msgspec.Struct, frozen=True, kw_only=True):
-    """A host that a sandboxed server wanted to reach and may not, in the words for people, clients and the record."""
+    """A host that a sandboxed server tried to reach without permission, as shown to people and clients and in the audit
+    log.
+    """
 
     host: str
     port: int  # 0: only its name was asked for
@@ -41,8 +43,9 @@ class EgressDenial(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def remedy(segment: str, entries: Sequence[str], host: str) -> str:
-    """Return how an operator permits the host in addition to `entries`. Links of drivers are named ID@MAJOR, with
-    +TENANT.
+    """Return how an operator can permit the host in addition to `entries`.
+
+    Links of drivers are named ID@MAJOR, with +TENANT if there is one.
     """
     segment, _, _ = segment.partition("+")
     if "@" in segment:
@@ -79,15 +82,16 @@ _NO_NAMESPACES_INSIDE: Final = "--disable-userns"  # since 0.8
 
 
 class Bubblewrap:
-    """The tool bwrap, found and tried, with the options that separate a sandbox on this machine."""
+    """The tool bwrap on this machine, after a successful trial, with the options that separate a sandbox."""
 
     def __init__(self, program: str, base: tuple[str, ...]) -> None:
         self.program = program
         self._base = base
 
     def words(self, mounts: list[Mount], env: Mapping[str, str], cwd: Path, *, make_cwd: bool, nothing: Path) -> bytes:
-        """Return the options that bwrap reads from a file. `nothing` is an empty folder, shown where a folder is
-        hidden.
+        """Return the options that bwrap reads from a file.
+
+        `nothing` is an empty folder that is mounted over hidden folders.
         """
         words = [*self._base, "--clearenv"]
         for name, value in env.items():
@@ -117,8 +121,10 @@ class Bubblewrap:
 
 
 def _mount_options(mount: Mount, nothing: Path | None) -> tuple[str, ...]:
-    """Return the options of one mount. `nothing` is shown in place of hidden paths; None creates a folder for mounts
-    below it.
+    """Return the options of one mount.
+
+    `nothing` is mounted over a hidden path. If it is None, an empty folder is created, because other mounts lie below
+    it.
     """
     path, source = str(mount.path), str(mount.source)
     match mount.kind:
@@ -139,9 +145,9 @@ def _mount_options(mount: Mount, nothing: Path | None) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=1)
 def bubblewrap() -> Bubblewrap:
-    """Return the tool, which is searched for and tried once. Raise SandboxFailed. Blocks for some milliseconds.
+    """Return the tool, after searching for it and trying it once. Raise SandboxFailed if it does not work.
 
-    Only success is remembered: after a failure it is tried again.
+    This call blocks for some milliseconds. Only success is remembered: after a failure the next call tries again.
     """
     if not sys.platform.startswith("linux"):
         raise SandboxFailed("sandbox_unavailable", "there is no sandbox for this system")
@@ -159,7 +165,7 @@ def bubblewrap() -> Bubblewrap:
 
 
 def _try_tool(program: str, base: tuple[str, ...]) -> str:
-    """Return the error of a trial run, or an empty string if it works."""
+    """Run the tool once, and return its error or an empty string if it works."""
     trial = (program, *base, "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--", "/bin/sh", "-c", ":")
     try:
         ended = subprocess.run(

@@ -22,22 +22,22 @@ from interlock.process.child import find_script
 
 
 class LinkRoots(msgspec.Struct, frozen=True):
-    """Folders in which a symbolic link on the way to a declared path may lead elsewhere, but never out of them.
+    """Folders that symbolic links on the way to a declared path must not leave.
 
-    These are the workspace, the home and other places that belong together. The root of a path is the nearest of them
-    around it, or the folder that holds the path if there is none. Without this rule, a program that writes around a
-    declared path could put a link there, and another place would be mounted.
+    These are the workspace, the home and other folders whose content belongs together. The root of a path is the
+    nearest of these folders that contains it, or else the path's parent folder. Without this rule, a program that can
+    write near a declared path could put a link there, and a different folder would be mounted.
     """
 
     folders: tuple[Path, ...]
 
     def plain_path(self, path: Path) -> Path:
-        """Return the real path under the assumption that there is no link below the root."""
+        """Return the real path, assuming that there is no link below the root."""
         root, below = self._split(path)
         return Path(os.path.realpath(root), below)
 
     def leaves(self, path: Path) -> bool:
-        """Return whether a link leads out of the root."""
+        """Return whether a link on the way to the path leads out of its root."""
         root, _ = self._split(path)
         return not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root))
 
@@ -49,10 +49,10 @@ class LinkRoots(msgspec.Struct, frozen=True):
 
 
 class SandboxFailed(Exception):
-    """A sandbox that cannot be made, so that its server is not started. The message says what to do.
+    """An error raised if a sandbox cannot be made, so that its server is not started. The message says what to do.
 
-    sandbox_unavailable: this machine has none; the operator repairs it, or does without (drivers.sandbox).
-    sandbox_invalid: what is declared cannot be granted; its author corrects it.
+    sandbox_unavailable: this machine supports none. The operator repairs that, or sets drivers.sandbox.
+    sandbox_invalid: the declared settings cannot be granted. Their author corrects them.
     """
 
     def __init__(self, code: Literal["sandbox_unavailable", "sandbox_invalid"], message: str) -> None:
@@ -70,7 +70,9 @@ ETC: Final = Path("/etc")
 
 
 class ProtectedPaths(msgspec.Struct, frozen=True, kw_only=True):
-    """Places that no sandbox shows unless they are declared: the user's home, /etc, the node's data and its rules."""
+    """Paths that no sandbox shows unless they are declared, such as the user's home, /etc and the node's data and
+    rules.
+    """
 
     home: Path  # of the user the node runs as
     state: Path  # the data folder
@@ -79,16 +81,17 @@ class ProtectedPaths(msgspec.Struct, frozen=True, kw_only=True):
     rules: tuple[Path, ...] = ()  # what says what the node runs: no sandbox writes there, whatever is around it
 
     def may_imply(self, path: Path) -> bool:
-        """Return whether an argument alone may grant a path (AIP-security-5)."""
+        """Return whether a path may be granted only because it occurs in an argument (AIP-security-5)."""
         if path.is_relative_to(self.state) or path.is_relative_to(ETC):
             return False
         return not any(each.is_relative_to(path) for each in (self.home, self.state, ETC))
 
     def may_be(self, path: Path, real: Path) -> bool:
-        """Return whether a declared path may mean the real path: without a link on the way, or by a permitted link.
+        """Return whether a declared path may resolve to `real`, either without symbolic links or only through permitted
+        ones.
 
-        A link may not lead out of its root, to a protected place, or to a hidden part of the home, such as ~/.ssh or
-        ~/.aws, that the path does not name.
+        A link must not lead out of its root, to a protected path, or to a hidden part of the home, such as ~/.ssh or
+        ~/.aws, that the declared path does not name.
         """
         plain = self.roots.plain_path(path)
         if real == plain:
@@ -101,7 +104,10 @@ class ProtectedPaths(msgspec.Struct, frozen=True, kw_only=True):
         return not (is_protected or shows_private or self.roots.leaves(path)) and self.may_imply(real)
 
     def may_imply_folder(self, path: Path) -> bool:
-        """Return whether a program in a folder may grant the whole folder. ~/.local and ~/.config contain far more."""
+        """Return whether a program may grant access to the complete folder that contains it.
+
+        Folders such as ~/.local and ~/.config contain far more than one program.
+        """
         hidden_in_home = path.parent == self.home and path.name.startswith(".")
         return self.may_imply(path) and not hidden_in_home and len(path.parts) > 2
 
@@ -112,14 +118,14 @@ FIRST_LINE_BYTES: Final = 256
 
 
 class ProgramFiles(msgspec.Struct, frozen=True):
-    """Folders and files that a program needs to run."""
+    """The folders and files that a program needs to run."""
 
     folders: tuple[Path, ...]
     files: tuple[Path, ...]
 
 
 def program_files(program: Path, search: str, protected: ProtectedPaths) -> ProgramFiles:
-    """Return the files that one program needs. `search` is the PATH on which it is found."""
+    """Return the files that one program needs. `search` is the PATH on which its interpreter is searched."""
     file_search = _FileSearch(search, protected)
     file_search.program(program)
     return ProgramFiles(tuple(file_search.folders), tuple(file_search.files))
@@ -143,7 +149,10 @@ def package_of(
 
 
 def module_path(name: str, cwd: Path) -> Path:
-    """Return the top folder of the module that `-m NAME` runs, or the path of a single file without its suffix."""
+    """Return the top folder of the module that `-m NAME` runs.
+
+    For a single-file module, return its path without suffix.
+    """
     return cwd / _MODULE.split(name)[0]
 
 
@@ -167,7 +176,7 @@ def _package(script: Path, workspace: Path, packages: Sequence[Path], protected:
 
 
 class _FileSearch:
-    """A search for everything that a program needs: interpreters, and the installations around them."""
+    """A search for all files that a program needs, such as interpreters and the installations that contain them."""
 
     def __init__(self, search: str, protected: ProtectedPaths) -> None:
         self.folders: dict[Path, None] = {}
@@ -176,7 +185,7 @@ class _FileSearch:
         self._protected = protected
 
     def program(self, path: Path) -> None:
-        """Add a program, every file that its links lead to, and the installation around each of them."""
+        """Add a program, every file that its links lead to, and the installation that contains each of them."""
         for _ in range(LINKS_MAX):
             if path in self.files:
                 return
@@ -237,16 +246,16 @@ class _FileSearch:
 
 
 class ServerProgram(msgspec.Struct, frozen=True):
-    """A file that decides what a server does when it is started next."""
+    """A file that determines what a server does at its next start."""
 
     segment: str
     path: Path
 
 
 def server_programs(servers: Iterable[ServerPlan]) -> Iterator[ServerProgram]:
-    """Yield the programs, scripts and modules of servers, as they are named and with symbolic links resolved.
+    """Yield the programs, scripts and modules of servers, both as written and with symbolic links resolved.
 
-    A sandboxed server that could write the program of another one would be in no sandbox for long.
+    If a sandboxed server could write the program of another server, it could run code outside its sandbox.
     """
     for server in servers:
         reach = server.reach

@@ -29,7 +29,10 @@ Identity = tuple[int, int]  # device, inode
 
 
 def identity_of(path: Path) -> Identity:
-    """Return the identity of the file at this path. Raise SandboxFailed if there is a link on the way."""
+    """Return the device and inode of the file at this path.
+
+    Raise SandboxFailed if the path contains a symbolic link.
+    """
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
@@ -43,8 +46,9 @@ def identity_of(path: Path) -> Identity:
 
 
 def check_mounts(pid: int, judged: Mapping[Path, Identity]) -> None:
-    """Compare the mounts with what the process inside sees. Raise SandboxFailed if they differ. This blocks for
-    milliseconds.
+    """Compare the mounts that a sandboxed process sees with the files that were checked before.
+
+    Raise SandboxFailed if they differ. This blocks for milliseconds.
     """
     root, outside = Path(f"/proc/{pid}/root"), _identity(os.stat("/"))  # noqa: PTH116
     waiting = dict(judged)
@@ -94,7 +98,7 @@ STEPS_MAX: Final = 400  # on the way to one path, with the links on it
 
 
 class MountKind(enum.Enum):
-    """The way in which a path is shown, or hidden."""
+    """The way in which a path appears in a sandbox, or that it is hidden."""
 
     READ = "read"
     WRITE = "write"
@@ -104,7 +108,7 @@ class MountKind(enum.Enum):
 
 
 class Mount(msgspec.Struct, frozen=True):
-    """A path of a sandbox, and what is shown there."""
+    """A path in a sandbox, and what is mounted there."""
 
     kind: MountKind
     path: Path
@@ -116,7 +120,7 @@ class Mount(msgspec.Struct, frozen=True):
 
 
 class SandboxView:
-    """The file system that a sandboxed server sees, put together step by step before the start."""
+    """The file system that a sandboxed server sees. It is assembled step by step before the start."""
 
     def __init__(self, protected: ProtectedPaths) -> None:
         self._protected = protected
@@ -132,7 +136,7 @@ class SandboxView:
         return sorted(needed, key=lambda mount: len(mount.path.parts))
 
     def identities(self) -> dict[Path, Identity]:
-        """Return the identities of all declared mounts except the root. Raise SandboxFailed if a path changed."""
+        """Return the identities of all declared mounts except the root. Raise SandboxFailed if a path has changed."""
         shown = (self._mounts[path] for path in self._declared if path != ROOT)
         return {mount.path: identity_of(mount.source) for mount in shown if mount.shows}
 
@@ -144,7 +148,7 @@ class SandboxView:
         return mount is not None and mount.kind is MountKind.HIDDEN
 
     def system(self, programs: Sequence[str], *, any_program: bool) -> None:
-        """Mount the system's libraries and data, and its programs if any program may be started."""
+        """Mount the system's libraries and data. Also mount its programs if any program may be started."""
         self._put(MountKind.TEMPORARY, ROOT / "tmp")
         for name in (*LIBRARIES, *PROGRAMS):
             top = ROOT / name
@@ -165,7 +169,7 @@ class SandboxView:
                 self.show(path)
 
     def _hide_programs(self, libraries: Path, programs: Sequence[str]) -> None:
-        """Hide the folders of libraries that hold programs, except those of languages and of named programs."""
+        """Hide folders in `libraries` that contain programs, except those of languages and of the named programs."""
         for folder in sorted(libraries.iterdir()) if libraries.is_dir() else ():
             is_needed = folder.name.startswith((*LANGUAGES, *(Path(each).name for each in programs)))
             if folder.is_dir() and not folder.is_symlink() and not is_needed and "-linux-" not in folder.name:
@@ -187,7 +191,7 @@ class SandboxView:
             self.show(path)
 
     def show(self, path: Path) -> None:
-        """Mount a path for reading, with the links that lead there."""
+        """Mount a path for reading, with the links that lead to it."""
         real = Path(os.path.realpath(path))
         if not real.exists():
             return
@@ -196,7 +200,7 @@ class SandboxView:
         self._link(path)
 
     def declare(self, plan: SandboxPlan, implied: Sequence[Path]) -> None:
-        """Mount the declared paths. Raise SandboxFailed for paths that cannot be granted."""
+        """Mount the declared paths. Raise SandboxFailed if a path cannot be granted."""
         for path in (*plan.read, *plan.write, *implied, *plan.deny):
             accepted, real = plan.accepted.get(path), Path(os.path.realpath(path))
             if accepted is not None and accepted != real:
@@ -240,7 +244,7 @@ class SandboxView:
         self._declared |= self._mounts.keys() - before
 
     def _cover(self, path: Path, kind: MountKind) -> None:
-        """Hide a path inside of what is shown, or show it for reading only."""
+        """Hide a path inside a mounted folder, or make it read-only."""
         above = self._above(path)
         if above is None or not above.shows or not path.exists():
             return
@@ -258,7 +262,7 @@ class SandboxView:
 
     @property
     def writes(self) -> bool:
-        """Return whether any path of the machine is writable."""
+        """Return whether the server may write to any path of the machine."""
         return any(mount.kind is MountKind.WRITE for mount in self._mounts.values())
 
     def is_written(self, path: Path) -> bool:
@@ -267,7 +271,7 @@ class SandboxView:
         return mount is not None and mount.kind is MountKind.WRITE
 
     def own(self, path: Path) -> None:
-        """Mount the server's own folder for writing, whatever else is denied."""
+        """Mount the server's home for writing, even if the path is denied elsewhere."""
         self._put(MountKind.WRITE, path)
 
     def replace_file(self, path: Path, source: Path) -> None:
@@ -278,12 +282,12 @@ class SandboxView:
         self._mounts[path] = Mount(kind, path, source or path)
 
     def _above(self, path: Path) -> Mount | None:
-        """Return the mount that shows or hides `path`, or None."""
+        """Return the mount that determines whether `path` is visible, or None if there is none."""
         around = (self._mounts.get(each) for each in (path, *path.parents))
         return next((mount for mount in around if mount is not None and mount.kind is not MountKind.LINK), None)
 
     def _link(self, path: Path) -> None:
-        """Add every link on the way to a path, as it is outside."""
+        """Add every symbolic link on the way to a path, as it exists outside the sandbox."""
         at, ahead = ROOT, list(path.absolute().parts[1:])
         for _ in range(STEPS_MAX):
             if not ahead:
@@ -304,7 +308,9 @@ class SandboxView:
 
 
 def implied_paths(arguments: Iterable[str], protected: ProtectedPaths) -> Iterator[Path]:
-    """Yield the arguments that grant a path (AIP-security-5): existing absolute paths that are no links elsewhere."""
+    """Yield the arguments that grant a path (AIP-security-5): existing absolute paths that are not links to other
+    places.
+    """
     for argument in arguments:
         path = Path(argument)
         if not path.is_absolute() or not path.exists():
@@ -315,6 +321,6 @@ def implied_paths(arguments: Iterable[str], protected: ProtectedPaths) -> Iterat
 
 
 def out_of_sight(arguments: Iterable[str], view: SandboxView) -> list[str]:
-    """Return the paths among the arguments that the server will not find."""
+    """Return the paths among the arguments that do not exist in the server's view."""
     named = (argument.partition("=")[2] if argument.startswith("-") else argument for argument in arguments)
     return [path for path in named if path.startswith("/") and len(path) > 1 and not view.sees(Path(path))]

@@ -60,7 +60,7 @@ from interlock.process.stderr import StderrRing
 
 
 class _Machine(msgspec.Struct, frozen=True):
-    """The numbers of refused system calls on one processor architecture."""
+    """The numbers of the refused system calls on one processor architecture."""
 
     audit: int  # AUDIT_ARCH_*
     calls: tuple[int, ...]  # add_key, request_key, keyctl, perf_event_open, bpf, userfaultfd
@@ -141,12 +141,13 @@ class InsideAddress(msgspec.Struct, frozen=True):
 
 
 class NamespaceClosed(Exception):
-    """The namespace cannot be entered; the message says why."""
+    """An error raised if a network namespace cannot be entered. The message says why."""
 
 
 def listen_inside(pid: int, places: Sequence[InsideAddress]) -> list[socket.socket]:
-    """Open sockets inside the network namespace of a process, in the order of `places`. This blocks for some tens of
-    milliseconds.
+    """Open sockets inside the network namespace of a process, in the order of `places`.
+
+    This call blocks for some tens of milliseconds. Raise NamespaceClosed if the namespace cannot be entered.
     """
     ours, theirs = socket.socketpair()
     words = [f"{place.kind} {place.host} {place.port}" for place in places]
@@ -193,7 +194,7 @@ TellDenied = Callable[[EgressDenial], None]
 
 
 class SandboxedCommand(msgspec.Struct, frozen=True, kw_only=True):
-    """The command that is to run inside."""
+    """The command to run inside a sandbox."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str]  # as declared, with secrets
@@ -201,18 +202,16 @@ class SandboxedCommand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def outer_rules(drivers: DriversPlan) -> tuple[Path, ...]:
-    """Return the driver folders outside the workspace, the person's own settings, and the node's virtual
-    environment.
-    """
+    """Return the driver folders outside the workspace, the user's settings, and the node's virtual environment."""
     own = (drivers.own.parent,) if drivers.own is not None else ()
     environment = (Path(sys.prefix),) if sys.prefix != sys.base_prefix else ()
     return (*drivers.paths, *own, *environment)
 
 
 def private_paths(plan: Plan, files: Iterable[Path] = ()) -> tuple[Path, ...]:
-    """Return the data folder, the person's configuration with keys, and the configuration `files` with their folder.
+    """Return the data folder, the user's configuration with keys, and the configuration `files` with their folder.
 
-    The folder is left out if it contains the workspace or the home.
+    That folder is omitted if it contains the workspace or the home.
     """
     own = (plan.drivers.own.parent,) if plan.drivers.own is not None else ()
     common = (plan.workspace, Path.home())
@@ -225,7 +224,7 @@ def link_roots(plan: Plan) -> LinkRoots:
 
 
 class Sandboxes:
-    """The sandboxes of a node: what they must not show or change, and how many of them use each home now."""
+    """The sandboxes of a node: the paths that they must protect, and how many sandboxes use each home now."""
 
     def __init__(
         self,
@@ -242,7 +241,7 @@ class Sandboxes:
     ) -> None:
         """Create the sandboxes of a node.
 
-        `rules` are files and folders of the operator outside the workspace that no sandbox may write. `private` are
+        `rules` are the operator's files and folders outside the workspace that no sandbox may write. `private` are
         paths of the node and its operator that no sandbox may read as part of a larger folder. `servers` returns all
         servers that the node starts: no sandbox may write the program of another server.
         """
@@ -276,7 +275,7 @@ class Sandboxes:
         stderr: StderrRing,
         tell_denied: TellDenied | None = None,
     ) -> "Sandbox":
-        """Prepare a sandbox for a command. Raise SandboxFailed or ChildStartFailed on failure.
+        """Prepare a sandbox for a command. Raise SandboxFailed or ChildStartFailed if that is impossible.
 
         `tell_denied` is called for every refused host; the audit log and `stderr` get each host once.
         """
@@ -297,24 +296,24 @@ class Sandboxes:
         return Sandbox(self, segment, plan, prepared, stderr, tell_denied)
 
     def watch_usage(self, plan: SandboxPlan, child: Child) -> UsageWatch:
-        """Begin to watch what a started sandbox uses. The watch ends the child if that is too much."""
+        """Start to monitor the resources that a sandbox uses. The child is ended when it exceeds a limit."""
         return UsageWatch(plan, self._limits(), self._living.total, child.pid or 0, child.end)
 
     def record_denied(self, segment: str, denied: EgressDenial) -> None:
-        """Write to the audit log that a server wanted to reach a host and may not."""
+        """Record in the audit log that a server tried to reach a host that is not permitted."""
         name, at, text = server_name(segment), self._clock.wall(), denied.text
         self._record(
             AuditRecord(at, f"server:{name}", "egress", "egress", name, None, "refused", "refused", reason=text)
         )
 
     def release(self, plan: SandboxPlan) -> None:
-        """Note that a sandbox is closed, so that its home may be prepared from the beginning again."""
+        """Record that a sandbox is closed, so that its home may be prepared again."""
         self._living[plan.home.absolute()] -= 1
 
     def _prepare(
         self, plan: SandboxPlan, command: SandboxedCommand, others: Sequence[ServerPlan], *, alone: bool
     ) -> "_Prepared":
-        """Do everything that reads from or writes to disk. `alone` means that no other sandbox uses this home now."""
+        """Do all work that reads from or writes to the disk. `alone` says that no other sandbox uses this home now."""
         tool = bubblewrap()
         home = plan.home.absolute()
         _prepare_home(home, empty=alone)
@@ -355,8 +354,9 @@ class Sandboxes:
         )
 
     def _placeholder_path(self) -> Path:
-        """Create and return what sandboxes see in place of hidden paths: an empty folder, and files of /etc beside
-        it.
+        """Create and return an empty folder to show in place of hidden paths.
+
+        Files that replace those of /etc lie beside it.
         """
         nothing = self._protected.state / "homes" / ".shown" / "nothing"
         nothing.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -370,7 +370,7 @@ class Sandboxes:
 
 
 class _Prepared(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of everything that is prepared on disk before a sandbox is started."""
+    """The result of the preparation on disk, before a sandbox is started."""
 
     program: str
     argv: tuple[str, ...]
@@ -380,11 +380,11 @@ class _Prepared(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sandbox:
-    """A sandbox around one start of a server.
+    """A sandbox for one start of a server.
 
-    `argv` and `handed` are for the Child. The owner calls `open` when the child has started, and `close` when it is
-    gone or never started. Between the two, bubblewrap holds the program back until `open` has compared what is mounted
-    with what was judged, and has bound the sockets of name server and proxy inside.
+    `argv` and `handed` are passed to the Child. The owner calls `open` when the child has started, and `close` when it
+    has ended or was never started. Bubblewrap holds the program back until `open` has compared the mounts with the
+    paths that were checked, and has bound the sockets of the name server and the proxy inside.
     """
 
     env: Final[Mapping[str, str]] = {"PATH": os.defpath}  # of bubblewrap itself, outside
@@ -431,7 +431,7 @@ class Sandbox:
 
     @property
     def remark(self) -> str:
-        """Return a possible reason why the server failed."""
+        """Return a possible reason for the failure of the server."""
         last = self._stderr.tail(1)
         if last and last[0].text.startswith("bwrap: "):
             return f" ({last[0].text})"
@@ -443,14 +443,17 @@ class Sandbox:
         return f"; its sandbox does not show {paths}, which its arguments name: allow it (sandbox.fs, or files)"
 
     async def open(self, child: Child) -> None:
-        """Finish the sandbox around a started child and watch its limits. Raise SandboxFailed on failure."""
+        """Complete the sandbox of a started child, and monitor its limits. Raise SandboxFailed if a step fails."""
         _close_all(self._theirs)
         self._pid = child.pid or 0
         await self._enter()
         self._usage_watch = self._sandboxes.watch_usage(self._plan, child)
 
     def terminate(self) -> None:
-        """Send SIGTERM to the processes inside. Bubblewrap itself would end at once, and they with it."""
+        """Send SIGTERM to the processes inside.
+
+        It is not sent to bubblewrap, which would exit at once and kill them.
+        """
         inside = list(descendants(self._pid))
         for pid in inside[1:] or inside:  # the first is bubblewrap's own
             with contextlib.suppress(OSError):
@@ -468,9 +471,9 @@ class Sandbox:
             self._sandboxes.release(self._plan)
 
     async def _enter(self) -> None:
-        """Check the mounts and open the egress while bubblewrap holds the program back.
+        """Check the mounts and open the network access while bubblewrap holds the program back.
 
-        The program continues when the pipe closes. If a step fails, the program is ended first.
+        The program continues when the pipe closes. If a step fails, the program is ended before that.
         """
         pid_pipe, go = self._ours
         self._ours.remove(pid_pipe)
@@ -497,8 +500,9 @@ class Sandbox:
                 os.kill(pid, signal.SIGKILL)
 
     async def _open_egress(self, inside: int) -> None:
-        """Open the name server and proxy inside the sandbox. Without permitted hosts, only the name server runs; it
-        reports what the program wanted to reach.
+        """Open the name server and the proxy inside the sandbox.
+
+        If no hosts are permitted, only the name server runs. It reports which hosts the program wanted to reach.
         """
         entries = self._plan.egress
         places = [InsideAddress("udp", "127.0.0.1", DNS_PORT)]
@@ -536,13 +540,13 @@ class Sandbox:
 
 
 class _BubblewrapInfo(msgspec.Struct, frozen=True):
-    """The JSON object that bwrap writes to its `--info-fd`."""
+    """The JSON object that bwrap writes to the descriptor of `--info-fd`."""
 
     child_pid: int = msgspec.field(name="child-pid")
 
 
 def _read_child_pid(descriptor: int) -> int:
-    """Read the JSON object that bwrap writes and return the pid in it. Close the descriptor."""
+    """Read the JSON object that bwrap writes, close the descriptor, and return the process id in the object."""
     text = b""
     with open(descriptor, "rb", buffering=0) as file:
         while not text.rstrip().endswith(b"}") and (data := file.read(INFO_BYTES_MAX)):
@@ -578,7 +582,7 @@ def _prepare_home(home: Path, *, empty: bool) -> None:
 
 
 def _in_memory(words: bytes) -> int:
-    """Return the descriptor of an unnamed file with this content, positioned at its beginning."""
+    """Return the descriptor of an unnamed file in memory with this content, positioned at its beginning."""
     descriptor = os.memfd_create("sandbox")
     view = memoryview(words)
     while view:
