@@ -447,7 +447,7 @@ class Child:
         (stdout.resume_reading if wanted else stdout.pause_reading)()
 
     def _watch_queue(self, bytes_before: int | None) -> None:
-        """Report the child as stalled if it has read nothing from a full queue for STALL_AFTER_S, since the last check."""
+        """Report the child as stalled if it has read nothing from a full queue for STALL_AFTER_S."""
         if self._stdin is None:
             return
         queued = self._stdin.get_write_buffer_size()
