@@ -1,8 +1,9 @@
-"""mcpax/confirm: a proof arrives, and the held call that it is for is released (MCP-AX 11.3).
+"""mcpax/confirm: a proof that a person agreed arrives, and the held call that it confirms is released (MCP-AX 11.3).
 
 The proof decides, not the sender. The caller of the held call gets its result; every other sender only learns that the
-call was confirmed. A call that a hop below holds is confirmed there: its proof is relayed down unchanged. Nothing here
-sends: the dispatcher makes the released call, which passes the guard like any other, and sends what is relayed.
+call was confirmed. If an aggregator below this node holds the call, its proof is relayed to that aggregator unchanged.
+This module sends nothing: the dispatcher makes the released call, which passes the guard like any other call, and sends
+the relayed requests.
 """
 
 from collections.abc import Callable
@@ -33,14 +34,18 @@ _CONFIRMED_MODERN: Final = b'{"resultType":"complete","status":"confirmed"}'
 
 
 class ConfirmCall(Call, eq=False, kw_only=True):
-    """A mcpax/confirm request. Once it is granted, the released call sends its reply."""
+    """A mcpax/confirm request from a client or a parent. If the call is released, its result becomes the reply to this
+    request.
+    """
 
     released_call: Call | None = None
 
     def find_route_mismatch(self, rest: tuple[str, ...], onward: dict[str, Raw] | None = None) -> Refusal | None:
-        """Refuse a parent that confirms a call under a route that is not the call's own (MCP-AX 7.2).
+        """Return the refusal if a parent confirms the call under a different route than the held call has, or None
+        (MCP-AX 7.2).
 
-        `rest` is the route of that call from here; `onward` is the route that the call to a hop below carried.
+        `rest` is the route of the held call from this node. `onward` holds the route members that the call carried to
+        the aggregator below, if one holds it.
         """
         self.onward = onward
         followed = self.caller.hop.check(self.params, self.meta, rest) if self.caller.hop is not None else None
@@ -58,7 +63,7 @@ class ConfirmCall(Call, eq=False, kw_only=True):
 
 
 class HeldHere(msgspec.Struct, frozen=True):
-    """A confirmation of a call that this node holds."""
+    """A held call that a confirmation refers to, held by this node itself."""
 
     confirm: Confirm
     approval: Approval
@@ -66,9 +71,9 @@ class HeldHere(msgspec.Struct, frozen=True):
 
 @dataclass(eq=False)
 class Confirmations:
-    """The confirmations of held calls: finds the call that a proof is for, and decides about it.
+    """Finds the held call that a proof refers to, and decides whether the proof releases it.
 
-    `find_route` returns the route that is listed now for a qualified name.
+    `find_route` returns the currently listed route of a qualified tool name.
     """
 
     gate: Gate
@@ -76,7 +81,7 @@ class Confirmations:
     find_route: Callable[[str], Route | None]
 
     def find_held_call(self, call: ConfirmCall) -> HeldHere | Relayed | Refusal:
-        """Return the held call that a request is for: held here, or relayed by a hop below."""
+        """Return the held call that a request refers to, which this node or an aggregator below holds, or a refusal."""
         confirm = read_confirm_untrusted(Raw(encode_value(call.params)))
         if isinstance(confirm, Refusal):
             return confirm
@@ -94,9 +99,9 @@ class Confirmations:
     # Held here
 
     def redeem(self, call: ConfirmCall, approval: Approval) -> Approval | Refusal | bytes:
-        """Return the approval of a held call for a parent that asks for it by its id alone, or why it is not released.
+        """Release a held call for a parent that sends only the confirmation id. Return the approval, or a refusal.
 
-        The parent has sent the call itself before. Bytes are the result of a call that a person denied.
+        The parent sent the call itself earlier. If a person denied the call, return the encoded result that says so.
         """
         # Never reveal another caller's approval: an unknown id and a foreign id look the same (AX-11.3-3).
         if approval.kind is not Kind.CALL or approval.requested_by != requester_of(call):
@@ -107,7 +112,9 @@ class Confirmations:
         return approval if approval.is_live else refusal_of(approval)
 
     async def decide(self, call: ConfirmCall, held: HeldHere) -> Approval | Refusal | bytes:
-        """Check the proof. Return the approval if the released call is to be made, or the result for its sender."""
+        """Check the proof. Return the approval if the held call may now be made, a refusal if the proof is not
+        accepted, or the encoded result for the sender of the proof.
+        """
         confirm, approval = held.confirm, held.approval
         if approval.kind is not Kind.CALL:
             return ax_refusal(CONFIRMATION_UNKNOWN, f"an operator answers this one: interlock approve {approval.id}")
@@ -121,7 +128,7 @@ class Confirmations:
         return _CONFIRMED_MODERN if call.caller.era is Era.MODERN else CONFIRMED
 
     def released_request(self, call: ConfirmCall, approval: Approval) -> tuple[dict[str, Any], dict[str, Raw]]:
-        """Return the params and `_meta` of the very call that was approved."""
+        """Return the params and `_meta` with which the approved call is made."""
         params: dict[str, Any] = {
             "name": Raw(encode_value(approval.tool)),
             "arguments": approval.params if approval.params is not None else RAW_EMPTY,
@@ -136,7 +143,9 @@ class Confirmations:
     # Held below
 
     def prepare_relay(self, call: ConfirmCall, relayed: Relayed) -> Link:
-        """Prepare a confirmation for the hop below that holds its call, and return the link to that hop."""
+        """Prepare a confirmation for the aggregator below that holds the call, and return the link
+        to that aggregator.
+        """
         route = self.find_route(relayed.route.qualified) or relayed.route
         call.target = route.qualified
         call.timeout_s = route.timeout_s
@@ -158,11 +167,11 @@ class Confirmations:
 
 
 class _ConfirmedBelow(GateHold, eq=False, kw_only=True):
-    """The hold of a confirmation that is relayed down: its reply is the result of the call, or a question of the next
-    hop.
+    """The hold of a confirmation that is relayed to an aggregator below. The reply is the result of the confirmed call,
+    or another question.
 
-    An approval that this node used for the call continues with the question or ends with the result; an error leaves it
-    unchanged.
+    If this node has used an approval for the call, a question keeps the approval in use, a result finishes it, and an
+    error leaves it unchanged.
     """
 
     def on_ended(self, call: Call, outcome: Outcome, message: bytes) -> bytes:

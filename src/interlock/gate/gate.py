@@ -1,13 +1,15 @@
-"""The gate: calls that a person has to agree to are held until then, and sent once (MCP-AX 11.3).
+"""The gate: a call that requires a person's approval is held until the person decides, and then sent once (MCP-AX
+11.3).
 
-Theory of operation. The dispatcher gives a call over a gated route a `GateHold`. A hold goes through the guard with its
-call: it computes the digest that names the call (check 7), replies to the call while no decision exists (check 10),
-finds the approval that releases the call, and uses that approval up on disk before anything is sent (check 11). Then it
-reads the reply of the server on its way to the client. The gate itself sends nothing and admits nothing.
+Theory of operation. The dispatcher creates a `GateHold` for each call over a gated route. The hold passes the guard
+together with its call: it computes the digest that identifies the call (check 7), refuses the call while no decision
+exists (check 10), finds the approval that releases the call, and marks that approval as used on disk before anything is
+sent (check 11). Then it reads the reply of the server on its way to the client. The gate itself sends nothing and
+admits nothing.
 
-The inbox stores what a person is shown of the call and nothing else; the client makes the identical call again. A
-confirmation that a hop below demands is relayed to the caller, and never answered by this node. Who may decide, and
-with which proof, is checked before an approval counts (`approvals.decisions`).
+The inbox stores only what a person is shown of the call; after the decision, the client makes the identical call again.
+A confirmation that an aggregator below demands is relayed to the caller; this node never confirms on the caller's
+behalf. Who may decide, and with which proof, is checked before an approval counts (`approvals.decisions`).
 """
 
 import secrets
@@ -84,7 +86,7 @@ _RELISTING: Final = _unavailable("relisting", "the tool was just classified; mak
 
 
 class GateParts(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of a node that its gate works with."""
+    """The parts of a node that its gate uses."""
 
     inbox: Inbox
     anchors: Anchors
@@ -98,7 +100,7 @@ class GateParts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gate:
-    """The gate of a node: makes the holds of gated calls, and knows which approvals are used."""
+    """The gate of a node: creates a hold for each gated call, and records how used approvals end."""
 
     def __init__(self, parts: GateParts) -> None:
         self.inbox = parts.inbox
@@ -123,8 +125,8 @@ class Gate:
         self._work = BackgroundTasks()
 
     async def open(self) -> None:
-        """Load or create the key that seals states and marks callers. It is stored, because approvals are. Raise
-        StoreError.
+        """Load the key that signs request states and computes caller marks, or create it. The key is stored because
+        approvals outlive a restart. Raise StoreError if the store fails.
         """
         now, key = self._clock.wall(), secrets.token_bytes(KEY_BYTES)
         try:
@@ -142,9 +144,10 @@ class Gate:
     def hold(
         self, call: Call, route: Route, returning: ReturningClient | None, released_by: str | None = None
     ) -> "GateHold":
-        """Return the hold of a call over a gated route. A hop below that may hold the call learns a mark of its caller.
+        """Return the hold of a call over a gated route. An aggregator below that may hold the call receives a mark that
+        identifies the caller.
 
-        `released_by` is the approval of a proposal of this very call.
+        `released_by` is the id of the approval of a room proposal, if that proposal contains this call.
         """
         requester = requester_of(call)
         if route.gate is not None and route.gate.relays:
@@ -162,12 +165,14 @@ class Gate:
         )
 
     def decline(self, call: Call, hold: "GateHold", confirmation_id: str) -> None:
-        """Reply to a call that the person at the client declined. It is never sent."""
+        """Reply to a call that the client's user declined. The call is never sent to its server."""
         hold.is_waiting = hold.is_answered_here = True
         self._work.begin(answer_failures(call, self._decline(call, hold, confirmation_id)))
 
     async def _decline(self, call: Call, hold: "GateHold", confirmation_id: str) -> None:
-        """Withdraw the approval and reply to the call. An approval at a hop below is left there to expire."""
+        """Withdraw the approval and reply to the call. An approval at an aggregator below stays
+        there until it expires.
+        """
         approval = self.inbox.get(confirmation_id)
         if approval is not None and approval.requested_by == hold.requester:
             await self.inbox.withdraw(confirmation_id)
@@ -181,7 +186,9 @@ class Gate:
     # Approvals
 
     def is_still_good(self, approval: Approval) -> bool:
-        """Return whether the approver may still approve: their anchor may be removed, or limited to other tools."""
+        """Return whether the approver may still approve. The answer is False if the approver's anchor was removed or no
+        longer covers the tool.
+        """
         decision = approval.decision
         has_proof = decision is not None and decision.proof is not None
         return has_proof and self._judge.stands(approval) and not self.granted.is_granted(approval)
@@ -192,7 +199,9 @@ class Gate:
         self._work.begin(self.inbox.finish(approval_id, move, outcome))
 
     def definitions_changed(self, changed: tuple[ChangedDefinition, ...]) -> None:
-        """End the approvals of calls of these tools: an approval holds only for the definition that was shown."""
+        """Void the approvals of calls of these tools, because an approval is valid only for the tool definition that
+        was shown.
+        """
         for definition in changed:
             self._work.begin(self._void(definition.name, definition.after.digest))  # AX-11.3-14
 
@@ -207,11 +216,11 @@ SentRequest = tuple[str, bytes, dict[str, Any], dict[str, Raw]]  # method, head,
 
 
 class GateHold(msgspec.Struct, eq=False):
-    """The `CallHold` of one gated call. It refers to the gate and never to its call.
+    """The `CallHold` of one gated call. It has a reference to the gate, and receives its call as an argument.
 
-    A hold lives as long as its call: `identify`, `find_refusal` (the call is answered: a person has to decide) or
-    `find_release` and `use` (the call is sent), `on_sent`, `on_ended`. A call whose server asks the client something
-    ends as well; the client continues it with a new call, whose hold finds the approval in `gate.rounds`.
+    A hold lives as long as its call: `identify`, then either `find_refusal` (a person has to decide, and the reply says
+    so) or `find_release` and `use` (the call is sent), then `on_sent` and `on_ended`. If the server asks the client a
+    question, the call ends too; the client continues with a new call, whose hold finds the approval in `gate.rounds`.
     """
 
     gate: Gate
@@ -262,7 +271,7 @@ class GateHold(msgspec.Struct, eq=False):
     # Check 10: find the decision
 
     def acknowledge(self, call: Call) -> Refused | None:
-        """Return None: a person decides about this call, not its caller."""
+        """Return None, because a person decides about this call and an acknowledgement by the caller is not needed."""
         return None
 
     def find_refusal(self, call: Call) -> Refused | None:
@@ -273,7 +282,9 @@ class GateHold(msgspec.Struct, eq=False):
         return None if isinstance(grant, Release) else self._refuse_until_decided(call, approval, grant)
 
     async def find_release(self, call: Call) -> Release | Refused:
-        """Return a person's approval of this call, or the refusal that tells the client to wait for one."""
+        """Return the release that an approval or a standing grant provides for this call, or the refusal that tells the
+        client to wait.
+        """
         gate, route = self.gate, self.route
         if self._is_next_round():
             return Release(gate.rounds.find_approval(self.requester, self.digest) or "", is_used=True)
@@ -310,14 +321,16 @@ class GateHold(msgspec.Struct, eq=False):
         return self.gate.inbox.find(self.requester, self.digest)
 
     def _is_released_by(self, proposal: Approval) -> bool:
-        """Return whether the person who approved a proposal of this call agreed to the tool as it is (X-10.2-3)."""
+        """Return whether the approved proposal is for this call and for the present definition of
+        its tool (X-10.2-3).
+        """
         route = self.route
         is_same = (proposal.tool, proposal.tool_digest) == (route.qualified, route.digest)
         is_approved = proposal.kind is Kind.PROPOSAL and proposal.status is Status.APPROVED
         return is_approved and is_same and not is_unclassified(route) and self.gate.is_still_good(proposal)
 
     def _refuse_until_decided(self, call: Call, approval: Approval, uncovered: str = "") -> Refused:
-        """Refuse a call that is undecided or denied. `uncovered`: why no standing grant covers it."""
+        """Return the refusal of an undecided or denied call. `uncovered` says why no standing grant covers the call."""
         self.is_answered_here = True
         if call.caller.hop is not None:
             self.gate.rounds.remember_route(approval.id, call.meta)
@@ -354,7 +367,9 @@ class GateHold(msgspec.Struct, eq=False):
     # Check 11: use the decision up
 
     async def use(self, call: Call, release: Release) -> Refusal | None:
-        """Use the approval up, on disk, for this call and no other; or continue the call that used it before."""
+        """Mark the approval as used on disk, so that it releases only this call, or continue the call that already used
+        it. Return a refusal if neither is possible.
+        """
         gate, approval_id = self.gate, release.approval_id
         before: NextRound | None = None
         if release.is_used:
@@ -400,7 +415,9 @@ class GateHold(msgspec.Struct, eq=False):
         return message
 
     def _read_reply(self, call: Call, message: bytes) -> bytes:
-        """Return the reply for the client. A reply that is a question allows a next round with the same approval."""
+        """Return the reply for the client. If the reply is a question, the client may continue the call with the same
+        approval.
+        """
         reply = self.gate.relays.read_reply(call, self, message)
         if isinstance(reply, RelayedDemand):
             if not reply.is_definition:
@@ -440,11 +457,12 @@ def requester_of(call: Call) -> str:
 
 
 def _keep_only_approved(call: Call, link: Link, before: NextRound | None) -> None:
-    """Drop everything from a released call that no person approved. `before`: the round that the call continues.
+    """Remove from a released call everything that no person approved. `before` is the round that the call continues, or
+    None.
 
-    A person was shown and signed the name of the tool and the arguments. `_meta` keeps what the protocol itself needs,
-    and answers go only to the questions that the server asked in the round before. Members that MCP does not define,
-    other keys of `_meta` (traces too) and wishes about the task were approved by no person.
+    A person was shown and signed the name of the tool and the arguments. `_meta` keeps the keys that the protocol
+    needs, and answers are sent only to questions that the server asked in the previous round. Members that MCP does not
+    define, other keys of `_meta` (including traces) and task parameters are removed, because nobody approved them.
     """
     request_params = call.params
     if call.wished is not None:  # a parked call is resumed by a request that repeats the whole
@@ -463,12 +481,14 @@ def _keep_only_approved(call: Call, link: Link, before: NextRound | None) -> Non
 
 
 def is_unclassified(route: Route) -> bool:
-    """Return whether calls wait until an operator has classified the tool."""
+    """Return whether calls of the tool are held until an operator classifies it."""
     return route.gate is not None and route.gate.hold is Hold.DEFINITION
 
 
 def hold_reason(route: Route) -> str:
-    """Return why a person is asked, for the approval and `interlock tools show`, and why they may be asked twice."""
+    """Return the reason why calls over this route need approval, and why a person may be asked twice. The approval and
+    `interlock tools show` display this text.
+    """
     is_by_contract = route.gate is not None and route.gate.by_contract
     if route.is_unaccepted and (route.irreversible or is_unclassified(route)):
         reason = "its server says by now that it changes less, and no operator has accepted that"
@@ -485,10 +505,10 @@ def hold_reason(route: Route) -> str:
 
 @dataclass(eq=False)
 class GateCheck:
-    """Check 10 of the guard: must a person agree first?
+    """Check 10 of the guard: holds or refuses a call that a person must approve first.
 
-    A call that waits for a person passes by `Guard.release` and no other way. In a room, a call of a restricted
-    participant becomes a proposal, or is refused (MCPx 3.1).
+    A held call can continue only through `Guard.release`. In a room, a call of a restricted participant becomes a
+    proposal or is refused (MCPx 3.1).
     """
 
     number = CheckNumber.GATE
@@ -548,9 +568,10 @@ class GateCheck:
 
 @dataclass(eq=False)
 class CommitCheck:
-    """Check 11 of the guard: charges the call and uses its approval up, on disk, before the first byte leaves.
+    """Check 11 of the guard: charges the call to its budgets and marks its approval as used on disk, before the call is
+    sent.
 
-    `on_committed` uses up what else let the call pass.
+    `on_committed` is called for the committed call, to use up other permissions such as the grant of an agent's step.
     """
 
     number = CheckNumber.COMMIT

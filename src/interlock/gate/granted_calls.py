@@ -1,8 +1,9 @@
-"""Held calls that a standing grant releases: which grant covers a call, and its use, on disk before the call leaves.
+"""Release of held calls by standing grants: find the grant that covers a call, and count its use on disk before the
+call is sent.
 
-A grant covers calls that the gate of this node holds for their own sake. A confirmation that a contract demands is
-demanded for every call (AIP-14.rules-1), a tool that no operator has classified has no definition to sign, and a call
-that a hop below holds is confirmed there.
+Some held calls cannot be released by a grant: a contract may demand a confirmation of every call (AIP-14.rules-1), an
+unclassified tool has no definition that a person could sign, and a call that an aggregator below holds must be
+confirmed at that aggregator.
 """
 
 from dataclasses import dataclass
@@ -36,17 +37,18 @@ def may_be_granted(route: Route) -> bool:
 
 @dataclass(eq=False)
 class GrantedCalls:
-    """The use of standing grants by the gate."""
+    """Finds, for the gate, standing grants that cover held calls, and counts their uses."""
 
     grants: StandingGrants
     inbox: Inbox
     clock: Clock
 
     def find_release(self, hold: "GateHold", waiting: Approval | None) -> Release | str:
-        """Return the release of a call that a standing grant covers, or a sentence that says why no grant does.
+        """Return the release of a call that a standing grant covers, or a sentence that explains why no grant covers
+        it.
 
-        The sentence is empty if the caller has no grant for the tool. `waiting` is the approval that the call already
-        waits for, or that a grant has approved.
+        The sentence is empty if the caller has no grant for the tool. `waiting` is the existing approval of the call:
+        pending, or approved by a grant.
         """
         route = hold.route
         if not may_be_granted(route) or not self.grants.has_any(route.qualified, hold.requester):
@@ -61,8 +63,8 @@ class GrantedCalls:
     async def use(self, release: Release, question: Approval) -> Approval | Refusal:
         """Count a use of the grant, then record the call's approval and return it.
 
-        The use is counted first: of two calls that race for the last use, the other is held. `question` is the approval
-        that a person would have been asked to decide.
+        The use is counted first, so if two calls compete for the last use, one of them is held. `question` is the
+        approval that a person would otherwise have been asked to decide.
         """
         grant_id = release.grant_id or ""
         used = await self.grants.use(grant_id)
@@ -86,7 +88,8 @@ class GrantedCalls:
     def is_granted(self, approval: Approval) -> bool:
         """Return whether a grant approved this call.
 
-        Such an approval alone releases nothing: each call under a grant is counted, and the grant may have ended.
+        An approval by a grant does not release a call by itself: the grant may have ended, and each use must be
+        counted.
         """
         proof = approval.decision.proof if approval.decision is not None else None
         return proof is not None and proof.type == KIND
@@ -95,7 +98,7 @@ class GrantedCalls:
 async def approve_waiting(signed: StoredGrant, inbox: Inbox, now: float) -> None:
     """Approve the held calls that a newly signed grant covers, so that no person is asked again.
 
-    A use is counted when such a call is made again, as for every call under the grant.
+    The use of the grant is counted later, when the client makes the call again.
     """
     grant = signed.grant
     covered = [approval for approval in inbox.waiting(Kind.CALL) if _is_covered(approval, grant)]
@@ -111,7 +114,9 @@ def _is_covered(approval: Approval, grant: StandingGrant) -> bool:
 
 
 def _find_arguments(raw: Raw | None) -> dict[str, Any] | None:
-    """Decode arguments, or return None if they are ambiguous or no object: no grant covers those."""
+    """Decode the arguments. Return None if they are ambiguous JSON or not an object, because no
+    grant covers such a call.
+    """
     try:
         arguments = read_untrusted(bytes(raw or RAW_EMPTY))
     except AmbiguousJson:

@@ -1,8 +1,8 @@
-"""The replies to a call that waits for a decision, in the form that its client can use (MCP-AX 11.3).
+"""Replies to a call that waits for a decision, in the form that its client supports (MCP-AX 11.3).
 
-A 2026-07-28 client that opens pages is asked to open the page where the call is decided. Every other client, and every
-hop above, gets a result that says so. The page is no proof and its answer no decision: a client that returns from it
-only asks once more. Its requestState says which confirmation it returns for.
+A 2026-07-28 client that can open pages is asked to open the page on which a person decides. Every other client, and
+every parent, gets a result that says the call is held. A client's return from the page is neither a proof nor a
+decision: the client only makes the call again. Its requestState identifies the confirmation.
 """
 
 from collections.abc import Callable
@@ -60,7 +60,7 @@ _STATE_EXPIRED: Final = _state_refusal("state_expired", "this requestState has e
 
 
 class ReturningClient(msgspec.Struct, frozen=True):
-    """A client that returned from a page with a state of this gate."""
+    """A client that returned from an approval page with a requestState that this gate made."""
 
     visit: Visit
     has_declined: bool
@@ -68,9 +68,9 @@ class ReturningClient(msgspec.Struct, frozen=True):
 
 @dataclass(eq=False)
 class Responses:
-    """The writer of the gate's replies, and the reader of the states that clients return with.
+    """Writes the replies of the gate, and reads the requestStates that clients send back.
 
-    `has_approvers` returns whether anybody may release calls of a tool.
+    `has_approvers` returns whether any approver may release calls of a tool.
     """
 
     clock: Clock
@@ -85,9 +85,9 @@ class Responses:
     def undecided_result(
         self, call: Call, hold: "GateHold", approval: Approval, redeem_s: float, uncovered: str = ""
     ) -> bytes:
-        """Return the result for a call that waits for its approval, or was denied.
+        """Return the encoded result for a call that waits for its approval or was denied.
 
-        `uncovered` is a sentence that says why no standing grant covers the call.
+        `uncovered` is a sentence that explains why no standing grant covers the call, or an empty string.
         """
         is_denied = approval.status is Status.DENIED
         call.reason = DENIED if is_denied else "confirmation_required"
@@ -107,13 +107,13 @@ class Responses:
         return held_result(demand, has_approvers=has_approvers, more=more, **form)
 
     def declined_result(self, call: Call, hold: "GateHold", approval: Approval) -> bytes:
-        """Return the result for a call that the person at the client declined."""
+        """Return the encoded result for a call that the client's user declined."""
         call.reason = DENIED
         demand = msgspec.structs.replace(self._demand(hold, approval), expires_at=None)
         return denied_result(demand, "declined at the client", **_result_form(call, hold))
 
     def relayed_result(self, call: Call, hold: "GateHold", demand: RelayedDemand) -> bytes:
-        """Return the result for a call that a hop below holds or denied."""
+        """Return the encoded result for a call that an aggregator below holds or has denied."""
         call.reason = demand.status
         if demand.status == DENIED or demand.approval_url is None or not sees_pages(call):
             return demand.result
@@ -152,8 +152,8 @@ class Responses:
     def read_state(self, caller: Caller, params: dict[str, Any]) -> ReturningClient | Refusal | None:
         """Read the requestState of a request, and remove it from the params if this gate made it.
 
-        Return None for the state of somebody else: of a server, or of another node that is reached as a plain server. A
-        state of this gate that was changed looks the same, and is refused by `GateHold.identify`.
+        Return None for a state that this gate did not make, such as the state of a server. An altered state of this
+        gate cannot be recognised, so None is returned for it too; `GateHold.identify` refuses it.
         """
         state = find_string(params.get("requestState")) if caller.era is Era.MODERN else None
         visit = unseal_untrusted(state, self.key) if state is not None and is_visit(state) else None
@@ -171,7 +171,7 @@ class Responses:
 
 
 def ways_out(route: Route, approval_id: str) -> tuple[str, ...]:
-    """Return what a person can do to be asked less often, as far as the tool allows it."""
+    """Return suggestions for being asked less often about calls over this route, as sentences for a person."""
     ways = []
     if may_be_granted(route):
         ways.append(f"sign a standing grant for calls like it (`interlock approve {approval_id} --standing`)")
@@ -181,7 +181,9 @@ def ways_out(route: Route, approval_id: str) -> tuple[str, ...]:
 
 
 def _find_class_rule(route: Route) -> str | None:
-    """Return the configuration that makes calls of the tool run at once, or None if no configuration here can."""
+    """Return the configuration text that makes calls of the tool run without approval, or None if no configuration of
+    this node can.
+    """
     if not route.irreversible or not may_be_granted(route) or route.link.offer.is_aggregator or route.link.checks_input:
         return None
     if route.link.offer.kind == "adopted":
@@ -190,7 +192,9 @@ def _find_class_rule(route: Route) -> str | None:
 
 
 def sees_pages(call: Call) -> bool:
-    """Return whether the client of a call opens pages. A parent never does: between hops the result form is used."""
+    """Return whether the client of a call can open pages. A parent never does, because aggregators
+    use the result form.
+    """
     caller = call.caller
     if caller.era is not Era.MODERN or caller.hop is not None:
         return False

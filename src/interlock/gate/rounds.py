@@ -1,8 +1,9 @@
-"""Calls that were answered with a question, by a gate below or by the server itself, and continue in a next round.
+"""Calls that continue in a further round after a question from the server or from the gate of an aggregator below.
 
-Such a call has not ended. The identical call continues it, once, with the approval that is used already, and only with
-the state that the question asked back. A demand of a gate below is relayed up, and remembered so that its proof finds
-the way down. All of this is in memory: after a restart of the node a person is asked once more.
+The approval of a call that was answered with a question is used but not finished. The identical call continues it once
+with the same approval, if it sends back the state that came with the question. A demand of a gate below is relayed to
+the caller, and remembered so that the proof can be sent to that gate. All of this is in memory, so a person is asked
+again after the node restarts.
 """
 
 import asyncio
@@ -37,7 +38,7 @@ _CLAIM_MARKS: Final = (MARK, DIGEST_MARK, ESCAPE_MARK)
 
 
 class Relayed(msgspec.Struct, frozen=True, kw_only=True):
-    """A confirmation that a hop below demands, and the call it is for."""
+    """A confirmation that an aggregator below demands, and the call that it confirms."""
 
     route: Route
     requester: str
@@ -46,7 +47,7 @@ class Relayed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NextRound(msgspec.Struct, frozen=True, kw_only=True):
-    """The permission to continue a call with the approval that it has used."""
+    """Permission to continue a call with the approval that it has already used."""
 
     approval_id: str
     until: float
@@ -58,9 +59,9 @@ class NextRound(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(eq=False)
 class Rounds:
-    """The memory of calls that continue, by requester and digest, and of confirmations of hops below, by id.
+    """Keeps calls that may continue, by requester and digest, and confirmations that aggregators below demand, by id.
 
-    `on_lapsed` gets the approval of a call that its caller did not continue in time.
+    `on_lapsed` is called with the approval id of a call that its caller did not continue in time.
     """
 
     clock: Clock
@@ -72,9 +73,10 @@ class Rounds:
     # Demands of hops below
 
     def remember_relayed(self, confirmation_id: str, relayed: Relayed) -> bool:
-        """Remember a confirmation that a hop below demands, and return False if another link showed its id before.
+        """Remember a confirmation that an aggregator below demands. Return False if its id already belongs to another
+        confirmation.
 
-        The first call keeps the id: another caller that is shown the same id gets no result for it.
+        The id stays with the first call, so another caller that is shown the same id gets no result for it.
         """
         first = self._relayed.pop(confirmation_id, relayed)
         is_own = first.route.link.segment == relayed.route.link.segment
@@ -91,7 +93,7 @@ class Rounds:
     # Calls that a parent sent, and that are held here
 
     def remember_route(self, approval_id: str, meta: dict[str, Raw]) -> None:
-        """Remember the route of a parent's held call, because its confirmation may come without a route."""
+        """Remember the route of a parent's held call, because the confirmation may arrive without a route."""
         while len(self._routes) >= ROUTES_MAX:
             del self._routes[next(iter(self._routes))]
         self._routes[approval_id] = {key: meta[key] for key in (ROUTE, CURSOR) if key in meta}
@@ -112,9 +114,10 @@ class Rounds:
         held_below: str | None = None,
         number: int = 0,
     ) -> bool:
-        """Let the identical call continue with its approval for some seconds.
+        """Allow the identical call to continue with its approval during the next `seconds`.
 
-        Return False if too many calls do so, or this call has done so too often: then the call has ended.
+        Return False if too many calls may continue already or this call has continued too often; the call has then
+        ended.
         """
         if len(self._open) >= OPEN_ROUNDS_MAX or number > ROUNDS_MAX:
             return False
@@ -142,7 +145,9 @@ class Rounds:
         return next_round.approval_id if next_round is not None else None
 
     def take_next_round(self, requester: str, digest: str) -> NextRound | None:
-        """Take the permission for the call that continues now, so that no other call continues with it."""
+        """Remove and return the permission to continue this call, so that no other call can use it. Return None if
+        there is none.
+        """
         return self._open.pop((requester, digest), None)
 
     def _lapse(self, key: tuple[str, str], next_round: NextRound) -> None:
@@ -153,7 +158,7 @@ class Rounds:
 
 @dataclass(eq=False)
 class Relays:
-    """The traffic between this gate and those of hops below: marks of callers go down, demands come up."""
+    """Exchange between this gate and the gates of aggregators below: sends marks of callers, and reads demands."""
 
     inbox: Inbox
     rounds: Rounds
@@ -161,14 +166,17 @@ class Relays:
     key: bytes = field(default=b"", init=False)  # makes the marks of callers; the gate sets it when it opens
 
     def mark_caller(self, call: Call, requester: str) -> None:
-        """Send the hop below a mark that tells our callers apart. All callers without a credential have one mark."""
+        """Add a mark to the call that lets the aggregator below distinguish this node's callers. All callers without a
+        credential share one mark.
+        """
         who = "" if call.caller.principal.stranger else requester
         call.tell_below({CALLER: caller_mark(who, self.key)})
 
     def read_reply(self, call: Call, hold: "GateHold", message: bytes) -> RelayedDemand | bytes:
-        """Return the demand of a hop below in the terms of this node, or else the reply.
+        """Return the demand of an aggregator below, translated to the names of this node, or the reply if it contains
+        no demand.
 
-        The reply loses every claim of a held call that the hop may not make.
+        Claims about held calls that the aggregator may not make are removed from the reply.
         """
         offer = hold.route.link.offer
         if not (offer.is_aggregator and offer.proved and any(mark in message for mark in _CLAIM_MARKS)):
@@ -201,7 +209,7 @@ class Relays:
 
 
 def result_of(message: bytes) -> Raw:
-    """Return the result in a whole reply, or RAW_EMPTY if the reply is an error."""
+    """Return the result member of an encoded reply, or RAW_EMPTY if the reply is an error."""
     try:
         response = decode_untrusted(message)
     except CodecError:

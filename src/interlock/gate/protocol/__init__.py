@@ -1,1 +1,1 @@
-"""MCP-AX clause 11: held calls, proofs that a person agreed, and how they travel between aggregators."""
+"""MCP-AX clause 11: held calls, proofs of approval, and how both pass between aggregators."""

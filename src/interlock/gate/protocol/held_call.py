@@ -1,13 +1,14 @@
-"""A held call (MCP-AX 11.3): what exactly is confirmed, what its client is told, and what the client sends back.
+"""A held call (MCP-AX 11.3): the digest that is confirmed, the results that its client receives, and the requests that
+the client sends back.
 
-`call_digest` names the call: two calls have the same digest only if every reader takes them for the same call.
-Arguments for which that cannot be said are refused with -32602 before any person is asked. `held_result`,
-`denied_result` and `unclassified_result` are the replies, for clients that know nothing of MCP-AX; one reader reads all
-three. `read_confirm_untrusted` reads mcpax/confirm; whether its proof is good is judged in `proofs`.
+`call_digest` identifies the call: two calls have the same digest only if every parser reads them as the same call.
+Ambiguous arguments are refused with -32602 before any person is asked. `held_result`, `denied_result` and
+`unclassified_result` are the replies, for clients that do not support MCP-AX; all three have the same form.
+`read_confirm_untrusted` reads mcpax/confirm; `proofs` decides whether its proof is valid.
 
-`Visit` is the requestState of a 2026-07-28 client that was sent to a page. It proves nothing. It says which call the
-client was told to wait for, so that the answer to the page counts for no other call. It is signed, because the client
-keeps it, and bound to the principal, the call and a time.
+`Visit` is the content of the requestState of a 2026-07-28 client that was sent to an approval page. It is no proof of
+approval. It identifies the call that the client waits for, so that the return from the page applies to no other call.
+The state is signed because the client stores it, and it is bound to the principal, the call and a time.
 """
 
 import hashlib
@@ -32,7 +33,7 @@ PREFIX: Final = "ilg1."  # of the states of the gate
 
 
 class ConfirmationDemand(msgspec.Struct, frozen=True, kw_only=True):
-    """The members of confirmation_required besides its status. They include all that `call_digest` is made of."""
+    """The members of a confirmation_required object except its status. They include every input of `call_digest`."""
 
     tool: str
     arguments: Raw  # as they were sent
@@ -49,14 +50,16 @@ class ConfirmationDemand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Presented(msgspec.Struct, frozen=True, kw_only=True):
-    """A proof as it was sent. `type` is the sender's name for it; None: the proof came as a bare token."""
+    """A proof in the form in which it was sent. `type` is the proof type that the sender named, or
+    None for a bare token.
+    """
 
     token: str
     type: str | None = None
 
 
 class Confirm(msgspec.Struct, frozen=True, kw_only=True):
-    """The params of mcpax/confirm. `dispatch` and `redeem` are extensions of ours, for aggregators."""
+    """The params of mcpax/confirm. `dispatch` and `redeem` are Interlock's extensions for aggregators."""
 
     confirmation_id: str
     proof: Presented | None  # None if the call is redeemed
@@ -70,9 +73,10 @@ class Confirm(msgspec.Struct, frozen=True, kw_only=True):
 def call_digest(
     arguments: Raw | bytes | None, *, aggregator_id: str, tool: str, route: Sequence[str], caller: str, tool_digest: str
 ) -> str | Refusal:
-    """Return SHA-256 in hex over the canonical JSON of the call. No arguments and an empty object are the same.
+    """Return the SHA-256 digest, in hex, of the canonical JSON of the call, or a refusal if the arguments are
+    ambiguous. Missing arguments and an empty object have the same digest.
 
-    `_meta` is not included: progress tokens and trace ids change from one sending to the next.
+    `_meta` is not part of the digest, because progress tokens and trace ids change each time the call is sent.
     """
     raw = b"{}" if arguments is None else bytes(arguments)
     if len(raw) > ARGUMENTS_BYTES_MAX:
@@ -113,10 +117,10 @@ def _ambiguous_arguments(reason: str, why: str) -> Refusal:
 def held_result(
     demand: ConfirmationDemand, *, has_approvers: bool, has_output_schema: bool, modern: bool, more: str = ""
 ) -> bytes:
-    """Return the result confirmation_required.
+    """Return the encoded confirmation_required result, which tells the client that its call is held.
 
-    `has_approvers` is whether anybody may release the call. `more` is further sentences for the model, each after a
-    space.
+    `has_approvers` tells whether any approver may release the call. `more` holds additional sentences for the model,
+    each preceded by a space.
     """
     how = (
         f"Ask the person you work for to decide: {demand.approval_url} or "
@@ -134,7 +138,9 @@ def held_result(
 
 
 def denied_result(demand: ConfirmationDemand, reason: str | None, *, has_output_schema: bool, modern: bool) -> bytes:
-    """Return the result for a call that a person denied. `reason` is what that person gave as the reason."""
+    """Return the encoded result for a call that a person denied. `reason` is the reason that the
+    person gave, if any.
+    """
     why = f" The reason given: {reason.rstrip('.')}." if reason else ""
     text = f"Nothing was executed. A person was asked about this call of {demand.tool} and refused it.{why}"
     until = f" The answer stands until {demand.expires_at}." if demand.expires_at is not None else ""
@@ -143,7 +149,7 @@ def denied_result(demand: ConfirmationDemand, reason: str | None, *, has_output_
 
 
 def unclassified_result(demand: ConfirmationDemand, *, has_output_schema: bool, modern: bool) -> bytes:
-    """Return the result for a call of a tool that does not declare what it does."""
+    """Return the encoded result for a call of a tool that does not declare its effects."""
     text = (
         f"Nothing was executed. {demand.tool} does not say whether it changes anything, so its calls wait until an "
         f"operator has said it, once: {demand.approval_url} or `interlock approve {demand.confirmation_id} --class "
@@ -157,9 +163,9 @@ def _shown(demand: ConfirmationDemand) -> dict[str, Any]:
 
 
 def _result(shown: dict[str, Any], text: str, has_output_schema: bool, modern: bool) -> bytes:
-    """Return a CallToolResult with isError, so that no model takes it for success.
+    """Return an encoded CallToolResult with isError set, so that no model mistakes it for success.
 
-    Clients validate structuredContent of a tool with an outputSchema even on errors, so there it is left out.
+    structuredContent is omitted if the tool has an outputSchema, because clients validate it even for errors.
     """
     result: dict[str, Any] = {"resultType": "complete"} if modern else {}
     result["content"] = [{"type": "text", "text": text}]  # AX-11.3-2: what to do
@@ -172,7 +178,9 @@ def _result(shown: dict[str, Any], text: str, has_output_schema: bool, modern: b
 
 
 def read_confirm_untrusted(params: Raw | bytes) -> Confirm | Refusal:
-    """Read the params of mcpax/confirm. A proof is {"type","token"} or a bare token; anything else is -32602."""
+    """Read the params of mcpax/confirm. A proof is an object {"type","token"} or a bare token; anything else is refused
+    with -32602.
+    """
     members = decode_object(params) if params else None
     if members is None:
         return _malformed("params of mcpax/confirm must be an object with confirmation_id and proof")
@@ -192,16 +200,17 @@ def read_confirm_untrusted(params: Raw | bytes) -> Confirm | Refusal:
 
 
 def redeeming_params(confirmation_id: str, call_params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the params of mcpax/confirm by which an aggregator asks a hop below for a call that the hop held.
+    """Return the params of the mcpax/confirm request with which an aggregator redeems a call that an aggregator below
+    holds.
 
-    Only `_meta` of the call's own params is sent again.
+    Of the params of the call, only `_meta` is sent again.
     """
     params: dict[str, Any] = {"confirmation_id": Raw(encode_value(confirmation_id)), "redeem": Raw(b"true")}
     return {**params, "_meta": call_params["_meta"]} if "_meta" in call_params else params
 
 
 def read_proof_untrusted(raw: Raw | bytes | None) -> Presented | Refusal:
-    """Read the member `proof`; what is no token at all is refused with -32602."""
+    """Read the member `proof`. Return a refusal with -32602 if it contains no token."""
     proof = _find_value(raw)
     kind, token = (proof.get("type"), proof.get("token")) if isinstance(proof, dict) else (None, proof)
     if not isinstance(token, str) or not token or not isinstance(kind, str | None):  # AX-11.3-5
@@ -233,6 +242,7 @@ class Visit(msgspec.Struct, frozen=True, array_like=True):
 
 
 def is_visit(state: str) -> bool:
+    """Return whether a requestState has the form that `seal` produces. The signature is not checked."""
     return state.startswith(PREFIX)
 
 
@@ -241,6 +251,6 @@ def seal(visit: Visit, key: bytes) -> str:
 
 
 def unseal_untrusted(state: str, key: bytes) -> Visit | None:
-    """Return the content of a state, or None if this key did not seal it."""
+    """Return the content of a requestState, or None if it was not signed with this key."""
     body = unseal_bytes_untrusted(PREFIX, state, key)
     return None if body is None else msgspec.json.decode(body, type=Visit)

@@ -1,13 +1,14 @@
-"""Which calls an aggregator holds until a person agrees, and what a server's claims about its tools count (MCP-AX
-11.3).
+"""Decides which calls an aggregator holds until a person agrees, and which claims of a server about its tools are
+trusted (MCP-AX 11.3).
 
-`hold_of` takes what is known of a tool and what the operator decided, and returns what a call of the tool waits for. A
-tool whose effects are not declared waits until a person declares them once; after that not every call is confirmed. A
-hop below holds its calls whatever is decided here: nothing in this module can open a gate.
+`hold_of` combines the facts about a tool with the operator's decisions, and returns the decision that a call of the
+tool waits for. If the effects of a tool are not declared, its calls wait until a person declares the effects once;
+later calls need no separate confirmation for that. An aggregator below holds its calls independently: nothing in this
+module can open another node's gate.
 
-`ToolClaims` are what a server declares about a tool and calls are held, listed and counted by. The first claim is
-trusted. A later claim that is looser counts only once a person accepted it; until then the stricter of the two counts.
-A claim that is stricter counts at once.
+`ToolClaims` are the effect, scope and cost that a server declares for a tool; they determine how its calls are held,
+listed and charged. The first claim is trusted. A later, looser claim takes effect only after a person has accepted it;
+until then the stricter claim applies. A stricter claim takes effect at once.
 """
 
 import enum
@@ -26,14 +27,16 @@ _EFFECT_KEYS: Final = ("mutable", "reversible")
 
 
 class Hold(enum.Enum):
-    """The decision that a call waits for."""
+    """Kind of decision that a held call waits for."""
 
     CALL = "call"  # a person confirms this very call
     DEFINITION = "definition"  # a person says once what the tool does
 
 
 class GateRule(msgspec.Struct, frozen=True, kw_only=True):
-    """The holds that calls of a tool may meet on the way to its server. A tool without any has no GateRule."""
+    """Rule for holding the calls of one tool, at this node or at an aggregator below. A tool whose calls are never held
+    has no GateRule.
+    """
 
     hold: Hold | None
     relays: bool  # a hop below may demand a confirmation, which is relayed to the caller
@@ -42,7 +45,7 @@ class GateRule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def says_its_effect(declared: object, annotations: object) -> bool:
-    """Return whether a server declares if its tool changes anything, in its capability annotation or in MCP's hints."""
+    """Return whether the server declares the effect of its tool, in the capability annotation or in MCP's hints."""
     if isinstance(declared, Mapping) and not declared.keys().isdisjoint(_EFFECT_KEYS):
         return True
     hints = annotations if isinstance(annotations, Mapping) else {}
@@ -59,10 +62,11 @@ def hold_of(
     gated_below: bool,
     by_contract: bool = False,
 ) -> Hold | None:
-    """Return what a call waits for, or None.
+    """Return the decision that a call of the tool waits for, or None if the call is not held.
 
-    `also`: the operator lists the tool. `is_open`: the effects of the tool are not declared. `gated_below`: a trusted
-    hop below holds the call. `by_contract`: the contract of the tool demands a confirmation, in every mode.
+    `also` is set if the operator lists the tool as gated, `is_open` if the effects of the tool are not declared, and
+    `gated_below` if a trusted aggregator below holds the call. `by_contract` is set if the contract of the tool demands
+    a confirmation in every mode.
     """
     if mode == "defer" and gated_below:
         return None
@@ -80,7 +84,7 @@ def hold_of(
 def gate_of(
     hold: Hold | None, *, relays: bool, shows_holder: bool = False, by_contract: bool = False
 ) -> GateRule | None:
-    """Return the rule of a tool, or None if nothing holds its calls."""
+    """Return the gate rule of a tool, or None if its calls are never held."""
     if hold is None and not relays:
         return None
     return GateRule(hold=hold, relays=relays, shows_holder=shows_holder, by_contract=by_contract)
@@ -90,7 +94,7 @@ _COSTS: Final = tuple(CostClass)
 
 
 class ToolClaims(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """Claims of a server about one tool. The defaults are those of a tool about which nothing is declared."""
+    """Claims of a server about one tool. The defaults apply to a tool without declarations."""
 
     is_open: bool = True  # the server does not declare whether the tool changes anything
     is_flagged: bool = False  # by x-mcpax-safety
@@ -108,7 +112,9 @@ class ToolClaims(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 def read_claims(declared: Any, annotations: object, *, is_flagged: bool) -> ToolClaims:
-    """Read the claims. `declared` is the decoded capability annotation, or None. An unreadable one claims nothing."""
+    """Read the claims of a server about a tool. `declared` is the decoded capability annotation, or None. An unreadable
+    annotation is treated as no claim.
+    """
     capability = read_capability(msgspec.UNSET if declared is None else declared, annotations=annotations)
     if not isinstance(capability, Capability):
         return ToolClaims(is_flagged=is_flagged)
@@ -123,7 +129,7 @@ def read_claims(declared: Any, annotations: object, *, is_flagged: bool) -> Tool
 
 
 def claims_shown(definition: object) -> ToolClaims:
-    """Return the claims of a definition as it was shown to a person."""
+    """Return the claims in a definition that was shown to a person."""
     members = definition if isinstance(definition, Mapping) else {}
     return read_claims(members.get("capability"), members.get("annotations"), is_flagged=False)
 
@@ -137,7 +143,9 @@ def is_looser(now: ToolClaims, accepted: ToolClaims) -> bool:
 
 
 def no_looser(declared: Capability, accepted: ToolClaims) -> Capability:
-    """Return the capability of a changed tool that no person has accepted yet: the stricter of old and new."""
+    """Return the capability that applies to a changed tool until a person accepts the change: the
+    stricter of old and new.
+    """
     mutable = declared.mutable or accepted.mutable
     undone = (declared.reversible or not declared.mutable) and (accepted.reversible or not accepted.mutable)
     return msgspec.structs.replace(

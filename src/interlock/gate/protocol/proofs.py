@@ -1,7 +1,9 @@
-"""Proofs that release a held call (MCP-AX 11.3): a signer whom the operator trusts with the tool signed the call.
+"""Proofs that release a held call (MCP-AX 11.3): signatures over the call by a signer whom the operator trusts for its
+tool.
 
-The rules are here; the caller verifies the signature (`verify`) and remembers every `jti` that was used. Every refusal
-is proof_invalid with a word in data.reason, and leaves the call as it was. There are two forms of proof.
+This module contains the rules. Callers pass in a function that verifies a signature (`verify`), and store every `jti`
+that was used. Every refusal is proof_invalid with a reason code in data.reason, and the call stays held. There are two
+forms of proof.
 
 A signed token is a JWS of type mcpax-confirm+jwt that binds one confirmation by its id and one call by its digest:
 
@@ -9,8 +11,8 @@ A signed token is a JWS of type mcpax-confirm+jwt that binds one confirmation by
     policy_nonce         signed by any trusted key, with the nonce of this confirmation
     approval_token       signed by any trusted key; also what a service under a key set signs without a nonce
 
-A passkey signs a challenge that the node chose, and nothing else of the call. The challenge is therefore made of the
-call, and of what ties it to this confirmation, to a time, and to this attempt:
+A passkey signs only a challenge that the node chose. The challenge therefore contains digests of the call and of this
+confirmation, the time, and random bytes for this attempt:
 
     call_digest (32)  SHA-256 of aggregator_id, confirmation_id and nonce (32)  UNIX seconds (8)  random (16)
 
@@ -64,7 +66,7 @@ _TYPES: Final = frozenset((TYP, f"application/{TYP}"))  # RFC 7515 4.1.9 lets th
 
 
 class ProofQuestion(msgspec.Struct, frozen=True, kw_only=True):
-    """A question that a proof has to answer: the approval and the call that it must sign."""
+    """The approval and the call that a proof must sign."""
 
     confirmation_id: str
     call_digest: str
@@ -74,7 +76,9 @@ class ProofQuestion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verified(msgspec.Struct, frozen=True, kw_only=True):
-    """A proof that is valid if (anchor, jti) was not used before; remember it until `expires_at`, in UNIX time."""
+    """A verified proof. It is accepted only if the pair (anchor, jti) was not used before; the pair must be stored
+    until `expires_at`, in UNIX time.
+    """
 
     type: ProofType
     anchor: str
@@ -86,7 +90,7 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _CallClaims(msgspec.Struct, frozen=True):
-    """The claims that tie a proof to one call."""
+    """The token claims that bind a proof to one call."""
 
     confirmation_id: Any = None
     call_digest: Any = None
@@ -96,9 +100,9 @@ class _CallClaims(msgspec.Struct, frozen=True):
 def judge_confirmation(
     proof: Presented, question: ProofQuestion, *, anchors: Sequence[Anchor], now: float, verify: Verify
 ) -> Verified | Refusal:
-    """Verify a signed token at the UNIX time `now`.
+    """Verify a signed token at the UNIX time `now`. Return the verified proof, or the refusal.
 
-    The reason KEY_UNKNOWN may mean that the key set of an anchor was renewed since it was fetched.
+    A refusal with the reason KEY_UNKNOWN may mean that the key set of an anchor has changed since it was fetched.
     """
     if len(proof.token) > TOKEN_CHARS_MAX:
         return invalid("too_long", f"the proof is longer than {TOKEN_CHARS_MAX} characters")
@@ -124,7 +128,7 @@ def judge_confirmation(
 
 
 def claims_of(question: ProofQuestion, *, issuer: str, jti: str, now: float) -> dict[str, Any]:
-    """Return the claims that an operator signs, in a token of type TYP."""
+    """Return the claims of the token that an operator signs, which has the type TYP."""
     return {
         "iss": issuer,
         "aud": question.aggregator_id,
@@ -164,7 +168,7 @@ def _refusal(reason: Reason) -> Refusal:
 
 
 def _read_bound(token: str) -> _CallClaims | Refusal:
-    """Read the claims about the call. A duplicate claim is refused, even when signed (RFC 7519 4)."""
+    """Read the claims that bind the token to a call. Refuse a duplicate claim, even if it is signed (RFC 7519 4)."""
     header, payload, _ = token.split(".")
     try:
         for part in (header, payload):
@@ -175,7 +179,9 @@ def _read_bound(token: str) -> _CallClaims | Refusal:
 
 
 def _signer(jwt: Jwt, tool: str, anchors: Sequence[Anchor], verify: Verify) -> tuple[Anchor, Jwk] | Refusal:
-    """Return the anchor whose key made the signature. A kid is only a hint: two anchors may use the same kid."""
+    """Return the anchor and the key that made the signature, or a refusal. The kid is only a hint, because two anchors
+    may use the same kid.
+    """
     anchors = [anchor for anchor in anchors if anchor.source != "passkey"]  # a passkey signs no tokens
     entitled = approvers(tool, anchors)
     refused = Reason.KEY_UNKNOWN
@@ -230,7 +236,9 @@ def _check_times(claims: TokenClaims, now: float) -> Refusal | None:
 def _proof_type(
     bound: _CallClaims, presented: str | None, anchor: Anchor, question: ProofQuestion
 ) -> ProofType | Refusal:
-    """Return the type of a proof. The type that it is presented as must agree with what was signed, and by whom."""
+    """Return the type of a proof, or a refusal. The type that the sender named must match the signed claims and the
+    kind of anchor.
+    """
     if bound.nonce is not None or presented == "policy_nonce":
         if bound.nonce != question.nonce or not question.nonce:  # AX-11.3-7
             return invalid("nonce", "the proof must have the nonce of this confirmation")
@@ -259,7 +267,9 @@ VerifyAssertion = Callable[[Assertion, Jwk], InvalidToken | None]  # None: the s
 
 
 def challenge(question: ProofQuestion, *, now: float, entropy: bytes) -> bytes:
-    """Return the challenge for a passkey at this UNIX time. `entropy` is ENTROPY_BYTES random bytes."""
+    """Return the challenge that a passkey must sign. `now` is the UNIX time, and `entropy` has
+    ENTROPY_BYTES random bytes.
+    """
     return _bound_text(question) + int(now).to_bytes(_TIME_BYTES) + entropy
 
 
@@ -272,7 +282,9 @@ def judge_passkey(
     now: float,
     verify: VerifyAssertion,
 ) -> Verified | Refusal:
-    """Verify a proof that a passkey made. The caller compares `Verified.counter` with the last one."""
+    """Verify a proof made by a passkey. The caller must compare `Verified.counter` with the
+    passkey's last stored counter.
+    """
     if len(proof.token) > TOKEN_CHARS_MAX:
         return invalid("too_long", f"the proof is longer than {TOKEN_CHARS_MAX} characters")
     if party is None:
@@ -319,12 +331,14 @@ def _bound_text(question: ProofQuestion) -> bytes:
 
 
 def _expected_challenge(answered: bytes, question: ProofQuestion) -> bytes:
-    """Return the challenge that must have been signed. Its time and random part are taken from the signed one."""
+    """Return the challenge that the passkey should have signed. The time and the random part are copied from the signed
+    challenge.
+    """
     return _bound_text(question) + (answered[_BOUND_BYTES:] if len(answered) == _CHALLENGE_BYTES else b"")
 
 
 def _explanation(wrong: Wrong, answered: bytes, question: ProofQuestion) -> tuple[str, str]:
-    """Return reason and text of a refusal, with the reasons that a signed token would get."""
+    """Return the reason code and the text of a refusal. The codes are the same as for signed tokens."""
     if wrong.reason != "challenge" or len(answered) != _CHALLENGE_BYTES:
         return wrong.reason, wrong.why
     if not answered.startswith(bytes.fromhex(question.call_digest)):  # AX-11.3-6

@@ -1,10 +1,10 @@
-"""The relay of a confirmation that a hop below demands (MCP-AX 11.3, monotonicity).
+"""Relaying a confirmation that an aggregator below demands (MCP-AX 11.3, monotonicity).
 
-The demand goes up with the name of the tool, its route and its arguments as this hop knows them. The holding hop's own
-name of the tool stays visible, so that a signer can compute the digest. The text for a model is written by this hop,
-and the address of a page is kept only if the child has proved that it speaks for the host. Every other member stays as
-it came. Clients, however, learn no more about the holder of the call than its place in the namespace, unless the
-operator wants it.
+The demand is passed on with the tool name, the route and the arguments that this node knows for the call. The tool name
+that the holding aggregator uses stays in the demand, so that a signer can compute the digest. This node writes the text
+for a model, and keeps the address of an approval page only if the child has proved its authority over the host. Every
+other member is unchanged. Unless the operator allows more, clients learn only the place of the holding aggregator in
+the namespace.
 """
 
 import re
@@ -28,7 +28,7 @@ _match_page = re.compile(r"https://([A-Za-z0-9.-]+)(?::[0-9]{1,5})?(?:/[\x21-\x5
 
 
 class RelayedCall(msgspec.Struct, frozen=True, kw_only=True):
-    """The call that a hop below answered, as this hop knows it."""
+    """A call that an aggregator below has answered, with the names that this node uses."""
 
     tool: str
     arguments: Raw | None  # as they were sent; None: unknown here
@@ -40,7 +40,7 @@ class RelayedCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RelayedDemand(msgspec.Struct, frozen=True, kw_only=True):
-    """A demand, or a denial, of a hop below in the terms of this hop."""
+    """A demand for confirmation, or a denial, from an aggregator below, translated to the names that this node uses."""
 
     result: bytes
     status: str
@@ -51,7 +51,9 @@ class RelayedDemand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_demand(result: Raw | bytes, call: RelayedCall) -> RelayedDemand | None:
-    """Return the demand in a result of a hop below, or None if there is none that can be relayed."""
+    """Return the demand that a result from an aggregator below contains, or None if it contains no demand that can be
+    relayed.
+    """
     members: dict[str, Any] | None = decode_object(result)
     meta: dict[str, Any] | None = decode_object(members["_meta"]) if members and "_meta" in members else None
     demand: dict[str, Any] | None = decode_object(meta[CONFIRMATION]) if meta and CONFIRMATION in meta else None
@@ -90,7 +92,9 @@ def find_demand(result: Raw | bytes, call: RelayedCall) -> RelayedDemand | None:
 
 
 def _held_by(claimed: str | None, call: RelayedCall) -> str:
-    """Return the place of the holding hop: the hop that answered, or the hop below it that it names on the route."""
+    """Return the place of the aggregator that holds the call: the one that answered, or one further down the route that
+    it names.
+    """
     named = call.segments[: call.child]
     inner = tuple(claimed.split(".")) if claimed is not None and len(claimed) <= URL_CHARS_MAX else ()
     below = call.segments[call.child : call.child + len(inner)]
@@ -121,7 +125,9 @@ def _denied_text(demand: dict[str, Any], held_by: str) -> str:
 
 
 def _find_page_url(raw: Raw | None, authority: str | None) -> str | None:
-    """Return the address of an approval page if its host belongs to the proved authority of the child, or None."""
+    """Return the address of the approval page if its host belongs to the authority that the child
+    has proved, or None.
+    """
     url = find_string(raw)
     match = _match_page(url) if url is not None and len(url) <= URL_CHARS_MAX else None
     host = match[1].lower() if match is not None else ""

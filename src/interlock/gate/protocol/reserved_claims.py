@@ -1,8 +1,9 @@
-"""Claims in a result that only aggregators may make: reserved `_meta` keys, and structured content that is a held call.
+"""Removal of claims that only aggregators may make from results: reserved `_meta` keys, and structured content that
+describes a held call.
 
-A plain server could show a confirmation that it copied from another caller's held call; a program that signs what it is
-shown would release that call. Claims are therefore removed from every result that is not relayed from a proved
-aggregator.
+Otherwise a plain server could copy the confirmation of another caller's held call into a result, and a program that
+signs whatever it is shown would release that call. Reserved claims are therefore removed from every result that is not
+relayed from a proved aggregator.
 """
 
 import re
@@ -37,9 +38,9 @@ def without_claims(result: Raw | bytes, *, is_aggregator: bool = False) -> bytes
     """Return the result without claims that its sender may not make. `is_aggregator`: the sender is a proved
     aggregator, which may claim everything except a held call.
 
-    A result that contains no reserved name is returned unchanged. Otherwise the result is encoded again, because
-    readers differ about a duplicate key, and encoding removes all but one. A result that cannot be read here, but
-    perhaps by the client, is replaced as a whole.
+    A result that contains no reserved name is returned unchanged. Otherwise the result is encoded again, which removes
+    duplicate keys, because parsers treat duplicate keys differently. A result that cannot be parsed here, but perhaps
+    by the client, is replaced completely.
     """
     written = bytes(result)
     if not any(name in written for name in _NAMES) and _search_escaped_letter(written) is None:
@@ -59,11 +60,13 @@ def without_claims(result: Raw | bytes, *, is_aggregator: bool = False) -> bytes
 
 
 class UnreadableResult(Exception):
-    """Signal for an object that cannot be read: a name has half a surrogate pair, or it is nested too deeply."""
+    """Raised for an object that cannot be parsed because a name contains half a surrogate pair or
+    the nesting is too deep.
+    """
 
 
 def _find_members(raw: Raw | bytes) -> dict[str, Any] | None:
-    """Decode an object, or return None for another value. Raise UnreadableResult."""
+    """Decode an object. Return None if the value is not an object. Raise UnreadableResult if it cannot be parsed."""
     members = decode_object(raw)
     if members is None and bytes(raw).lstrip()[:1] == b"{":
         raise UnreadableResult
@@ -71,7 +74,7 @@ def _find_members(raw: Raw | bytes) -> dict[str, Any] | None:
 
 
 def is_held_call(content: Container[str]) -> bool:
-    """Return whether these members could be signed as those of a held call."""
+    """Return whether the members look like those of a held call, so that a program might sign them."""
     return all(member in content for member in _SIGNED_MEMBERS)
 
 
@@ -102,7 +105,7 @@ def _drop_keys(members: dict[str, Any], reserved: tuple[str, ...]) -> None:
 
 
 def _without_keys(block: Raw, reserved: tuple[str, ...], inner: tuple[str, ...]) -> Any:
-    """Return a block without reserved keys. `inner` names the member to descend into at each level."""
+    """Return a JSON value without the reserved keys. `inner` names the member to descend into at each level."""
     members = _find_members(block)
     name = inner[0] if inner else "_meta"
     if members is None or not ("_meta" in members or name in members):
