@@ -1,5 +1,5 @@
-"""The command line: one file per verb, each a thin face of the operator endpoint, the store or the configuration.
+"""The command line: one file per verb, each a thin layer over the operator endpoint, the store or the configuration.
 
-A verb gets an `Invocation` and its own arguments, says what it has to say through `Output`, and ends by returning or by
-raising a `Refused`. Verbs import what is heavy inside their functions, so that starting costs only typer.
+A verb receives an `Invocation` and its arguments, writes its output through `Output`, and ends by returning or by
+raising `Refused`. Verbs import large modules inside their functions, so that the program starts quickly.
 """

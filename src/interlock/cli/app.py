@@ -1,7 +1,7 @@
-"""The program: its commands, which the capabilities declare, and how a wrong use of one is reported.
+"""The `interlock` program: runs the commands that the capabilities declare, and reports wrong usage.
 
-A capability declares the module of a command by name. The module is imported when the command is named, or when the
-help lists all commands, so that no command pays for the imports of another.
+A capability declares the module of a command by name. The module is imported when the command runs, or when the help
+lists all commands, so that a command does not load the modules of other commands.
 """
 
 import sys
@@ -26,7 +26,7 @@ HELP_ORDER: Final = (
 
 
 def _commands() -> dict[str, Command]:
-    """Return the commands of all capabilities in the order of the help."""
+    """Return the commands of all capabilities, keyed by name, in the order in which the help lists them."""
     commands = {name: command for each in capabilities() for name, command in each.commands.items()}
     return {name: commands[name] for name in (*HELP_ORDER, *sorted(commands.keys() - set(HELP_ORDER)))}
 
@@ -53,7 +53,7 @@ Exit codes: 0 done, 1 refused, 2 usage, 3 waits for a decision, 4 unreachable.""
 
 
 class Verbs(TyperGroup):
-    """The group of all commands, which imports the module of a command when it is asked for."""
+    """The group of all commands. It imports the module of a command when the command is used."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)

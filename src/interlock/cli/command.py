@@ -1,8 +1,8 @@
-"""The frame of every verb: the options that all of them take, the configuration, and the end of a failure.
+"""The frame of every verb: shared options, loading of the configuration, and reporting of failures.
 
 `verb` registers a function on a typer app. The function takes an `Invocation` and its own typer parameters; the shared
-options are added behind them. An expected failure becomes one line and a hint, an unexpected one an id and a log. A
-configuration that cannot be read becomes a refusal that names the first problem.
+options are appended. An expected failure is reported as one line and a hint, an unexpected failure as the id of a log
+entry. If the configuration cannot be read, the message names the first problem.
 """
 
 import inspect
@@ -30,7 +30,7 @@ Body = TypeVar("Body", bound=Callable[..., None])
 
 
 def option(name: str, help: str, metavar: str | None = None) -> Any:
-    """Return an option of a verb whose default is not shown, for the most common case of `typer.Option`."""
+    """Return a `typer.Option` whose default is not shown in the help."""
     return typer.Option(name, metavar=metavar, help=help, show_default=False)
 
 
@@ -64,7 +64,7 @@ _SHARED = [
 
 
 class Invocation:
-    """Run of a verb: where its node is, and how it answers."""
+    """A run of a verb, with the location of its node and the form of its output."""
 
     def __init__(
         self,
@@ -83,8 +83,8 @@ class Invocation:
 
     @property
     def remote_url(self) -> str | None:
-        """Return the URL of another node, or None. A flag that names a folder on this machine overrides the
-        environment.
+        """Return the URL of the node if the command addresses one by URL, or None. An option that names a local folder
+        takes precedence over a URL in the environment.
         """
         if self.url:
             return self.url
@@ -120,7 +120,7 @@ class Invocation:
 
 
 def verb_app(help_text: str, *, examples: str = "") -> typer.Typer:
-    """Create the Typer app of a module. `examples` are needed if it holds several verbs under one noun."""
+    """Create the Typer app of a module. `examples` are needed if the module has several verbs under one noun."""
     return typer.Typer(
         help=help_text,
         epilog=_epilog(examples) if examples else None,
@@ -133,7 +133,9 @@ def verb_app(help_text: str, *, examples: str = "") -> typer.Typer:
 def verb(
     app: typer.Typer, name: str, *, examples: str, context_settings: dict[str, Any] | None = None
 ) -> Callable[[Body], Body]:
-    """Register a verb. `examples` are command lines, one per line, which the help shows unchanged."""
+    """Return a decorator that registers a function as a verb of `app`. `examples` are command lines, one per line,
+    which the help shows unchanged.
+    """
 
     def register(body: Body) -> Body:
         signature = inspect.signature(body)
@@ -192,7 +194,7 @@ def _run_guarded(invocation: Invocation, body: Callable[[], None]) -> None:
 
 
 def unexpected_failure(invocation: Invocation | None) -> Refused:
-    """Log the exception that is being handled and return a failure whose message names the id of the log entry."""
+    """Log the current exception, and return a Refused whose message contains the id of the log entry."""
     import secrets
     import tempfile
     import time
@@ -229,7 +231,9 @@ def read_configuration(
     set_by_flags: Mapping[str, str] | None = None,
     lenient: bool = False,
 ) -> "Loaded":
-    """Read the configuration that the command names. `lenient` is passed to `load`. Raise ConfigInvalid."""
+    """Read the configuration that the command names. `lenient` is passed to `load`. Raise ConfigInvalid if the
+    configuration has errors.
+    """
     from interlock.config.load import load
 
     path = Path(invocation.config) if invocation.config else None
@@ -240,7 +244,9 @@ def read_configuration(
 def load_configuration(
     invocation: Invocation, *, starting: bool, set_by_flags: Mapping[str, str] | None = None
 ) -> "Loaded":
-    """Read the configuration. Raise Refused with the first problem and the number of other problems."""
+    """Read the configuration as `read_configuration` does. If it has errors, raise Refused with the first problem and
+    the number of other problems.
+    """
     from interlock.config.load import ConfigInvalid
 
     try:
@@ -274,7 +280,9 @@ def find_running_folder(invocation: Invocation) -> Path | None:
 
 
 def at_place(problem: "Problem") -> str:
-    """Return `file:line:column: `, a form that editors and terminals recognise, or an empty text."""
+    """Return the place of a problem as `file:line:column: `, which editors and terminals recognise, or an empty string
+    if the place is unknown.
+    """
     place = ":".join(str(part) for part in (problem.file, problem.line, problem.column) if part is not None)
     return f"{place}: " if place else ""
 

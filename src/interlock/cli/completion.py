@@ -1,4 +1,4 @@
-"""What Tab offers: the names of the running node, or nothing if no node runs."""
+"""Shell completion: offers names from the running node, or nothing if no node runs."""
 
 from typing import Any
 
@@ -32,7 +32,9 @@ def codes(incomplete: str) -> list[str]:
 
 
 def _complete(ctx: typer.Context, incomplete: str, operation: Any, member: str, field: str) -> list[str]:
-    """Return one field of everything that an operation lists and that begins like this; nothing after any failure."""
+    """Call `operation` and return the `field` of every listed item that begins with `incomplete`. `member` is the
+    member of the reply that holds the list. Return an empty list after any failure.
+    """
     from interlock.cli.command import Invocation
 
     config, data, url = (ctx.params.get(f"shared_{name}") for name in ("config", "data", "url"))

@@ -1,6 +1,7 @@
-"""interlock explain: every error code and named reason, what it means, whose fault it is and what to do next.
+"""The command `interlock explain`, which explains error codes and named reasons: the meaning, who is at fault, and what
+to do next.
 
-The texts are in codes.toml, grouped by the edge on which a code appears.
+The texts are in codes.toml, grouped by the connection on which a code appears, such as that to clients or to servers.
 """
 
 import tomllib
@@ -21,7 +22,9 @@ from interlock.wire.refusal import Refused
 
 
 class ExplainedCode(msgspec.Struct, frozen=True, kw_only=True):
-    """Error code or named reason. `whose` is who is at fault, `where` the edge on which the code appears."""
+    """An error code or named reason with its explanation. `whose` says who is at fault, and `where` on which connection
+    the code appears.
+    """
 
     name: str
     numbers: tuple[int, ...] = ()
@@ -41,14 +44,14 @@ def every_code() -> tuple[ExplainedCode, ...]:
 
 
 def every_key() -> list[str]:
-    """Return the numbers and names by which codes can be asked for."""
+    """Return the numbers and names that `interlock explain` accepts, for completion."""
     numbers = (str(number) for code in every_code() for number in code.numbers)
     return list(dict.fromkeys([*numbers, *(code.name for code in every_code())]))
 
 
 def codes_for(key: str) -> list[ExplainedCode]:
-    """Return the codes that a number or a name refers to. A number can have several meanings on different edges, a name
-    has only one. Case and dashes do not matter.
+    """Return the codes that a number or a name refers to. A number can have different meanings on different
+    connections; a name has only one. Case and dashes do not matter.
 
     A number with the wrong sign and an unambiguous part of a name are accepted too, because people quote from memory.
     """
@@ -67,7 +70,7 @@ def codes_for(key: str) -> list[ExplainedCode]:
 
 
 def nearest_keys(key: str) -> list[str]:
-    """Return the names that somebody may have meant who asked for an unknown code."""
+    """Return the known names that are most similar to an unknown name."""
     wanted = _folded_key(key)[:64]
     parts = [code.name for code in _codes_with_words(wanted)]
     folded = {_folded_key(each): each for each in every_key()}
@@ -75,7 +78,7 @@ def nearest_keys(key: str) -> list[str]:
 
 
 def _codes_with_words(wanted: str) -> list[ExplainedCode]:
-    """Return the codes whose name contains these words next to each other."""
+    """Return the codes whose name contains the words of `wanted` next to each other."""
     return [code for code in every_code() if wanted and f"_{wanted}_" in f"_{_folded_key(code.name)}_"]
 
 

@@ -1,4 +1,4 @@
-"""interlock version"""
+"""The command `interlock version`."""
 
 import platform
 

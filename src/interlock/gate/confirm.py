@@ -71,7 +71,7 @@ class HeldHere(msgspec.Struct, frozen=True):
 
 @dataclass(eq=False)
 class Confirmations:
-    """Finds the held call that a proof refers to, and decides whether the proof releases it.
+    """The service that finds the held call that a proof refers to, and decides whether the proof releases the call.
 
     `find_route` returns the currently listed route of a qualified tool name.
     """

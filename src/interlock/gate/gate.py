@@ -199,8 +199,8 @@ class Gate:
         self._work.begin(self.inbox.finish(approval_id, move, outcome))
 
     def definitions_changed(self, changed: tuple[ChangedDefinition, ...]) -> None:
-        """Void the approvals of calls of these tools, because an approval is valid only for the tool definition that
-        was shown.
+        """End the approvals of calls of these tools, because an approval is valid only for the tool definition that was
+        shown.
         """
         for definition in changed:
             self._work.begin(self._void(definition.name, definition.after.digest))  # AX-11.3-14
@@ -462,7 +462,7 @@ def _keep_only_approved(call: Call, link: Link, before: NextRound | None) -> Non
 
     A person was shown and signed the name of the tool and the arguments. `_meta` keeps the keys that the protocol
     needs, and answers are sent only to questions that the server asked in the previous round. Members that MCP does not
-    define, other keys of `_meta` (including traces) and task parameters are removed, because nobody approved them.
+    define, other keys of `_meta` (including traces) and task parameters are removed, because no person approved them.
     """
     request_params = call.params
     if call.wished is not None:  # a parked call is resumed by a request that repeats the whole

@@ -37,7 +37,7 @@ def may_be_granted(route: Route) -> bool:
 
 @dataclass(eq=False)
 class GrantedCalls:
-    """Finds, for the gate, standing grants that cover held calls, and counts their uses."""
+    """The part of the gate that finds standing grants for held calls and counts their uses."""
 
     grants: StandingGrants
     inbox: Inbox

@@ -68,7 +68,7 @@ class ReturningClient(msgspec.Struct, frozen=True):
 
 @dataclass(eq=False)
 class Responses:
-    """Writes the replies of the gate, and reads the requestStates that clients send back.
+    """The writer of the gate's replies, and the reader of the requestStates that clients send back.
 
     `has_approvers` returns whether any approver may release calls of a tool.
     """

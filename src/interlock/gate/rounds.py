@@ -59,7 +59,8 @@ class NextRound(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(eq=False)
 class Rounds:
-    """Keeps calls that may continue, by requester and digest, and confirmations that aggregators below demand, by id.
+    """The table of calls that may continue, by requester and digest, and of confirmations that aggregators below
+    demand.
 
     `on_lapsed` is called with the approval id of a call that its caller did not continue in time.
     """

@@ -1,1 +1,1 @@
-"""The guard: the checks that every call passes, in order, and budgets."""
+"""The guard: the ordered checks that every call passes, and the budgets that calls are charged to."""

@@ -1,4 +1,4 @@
-"""The operator API about budgets."""
+"""Types of the operator API about budgets."""
 
 from typing import Annotated
 
@@ -6,14 +6,14 @@ from msgspec import Meta, Struct
 
 
 class Spent(Struct, frozen=True, kw_only=True):
-    """Use of one limit of a budget."""
+    """Usage of one limit of a budget."""
 
     limit: Annotated[int, Meta(description="What may be used.")]
     used: Annotated[int, Meta(description="What is used so far.")]
 
 
 class Budget(Struct, frozen=True, kw_only=True):
-    """The budget of one caller or one tool."""
+    """A budget of one caller or one tool, with its limits and usage."""
 
     scope: Annotated[str, Meta(description="Whose it is: caller or tool.")]
     name: Annotated[str, Meta(description="The principal, or the qualified name of the tool.")]

@@ -1,8 +1,9 @@
-"""Whose budget a call counts against, and what is charged when (MCP-AX 11.4; SURFACE 8, checks 9 and 11).
+"""Budgets: which accounts a call is charged to, and when (MCP-AX 11.4; SURFACE 8, checks 9 and 11).
 
-A call may stand on several accounts: of the registration session it goes to, of the principal that makes it, of its
-tool, and of this node's own registration with a parent. Either all of them have room, and all are charged, or none is.
-Nothing here waits, so that calls side by side never overshoot. Where nothing is limited nothing is counted.
+A call may be charged to several accounts: that of the registration session it goes to, of the principal that makes it,
+of its tool, and of this node's own registration with a parent. Either every account has enough left and all are
+charged, or none is charged. Nothing here awaits, so concurrent calls never exceed a limit. If there are no limits,
+nothing is counted.
 """
 
 from dataclasses import KW_ONLY, dataclass, field
@@ -25,7 +26,7 @@ READING: Final = Price()  # what is not a tool costs nothing and changes nothing
 
 
 def is_limited(plan: Plan) -> bool:
-    """Return whether anybody has a budget, or may get one from a parent."""
+    """Return whether the configuration sets a budget, or a parent may set one."""
     if plan.ax.parents or not plan.budget.limits.is_unlimited:
         return True
     return any(rule.budget is not None for rule in plan.access) or any(rule.budget is not None for rule in plan.tools)
@@ -33,7 +34,9 @@ def is_limited(plan: Plan) -> bool:
 
 @dataclass(eq=False)
 class Budgets:
-    """Accounts of a node: of callers, tools, subservers and parents. `is_enforced`: any budget is configured."""
+    """The budget accounts of a node, for callers, tools, subservers and parents. `is_enforced` tells whether any budget
+    is configured.
+    """
 
     # The limits of every subserver that registers, unless its own are configured.
     declared: BudgetLimits
@@ -46,9 +49,9 @@ class Budgets:
     tools: dict[str, Account] = field(default_factory=dict, init=False)
 
     def limit(self, declared: BudgetLimits, *, enforced: bool) -> None:
-        """Apply other limits from now on.
+        """Replace the configured limits.
 
-        What was declared under earlier limits stays valid, even if nothing is limited any longer.
+        Limits that were declared to subservers earlier stay valid, even if the configuration no longer has any limit.
         """
         self.declared = declared
         self.is_enforced = self.is_enforced or enforced
@@ -56,15 +59,17 @@ class Budgets:
     # Registrations
 
     def receive(self, tree: str, limits: BudgetLimits | None) -> None:
-        """Set the budget that the parent of this tree gave this node; None when that parent no longer has this node."""
+        """Set the budget that the parent of `tree` gave to this node. None removes it, when the registration with that
+        parent has ended.
+        """
         if limits is None or limits.is_unlimited:
             self._received.pop(tree, None)
         else:
             self._received[tree] = Account("subserver", limits, self.clock.now())  # AX-11.4-5
 
     def for_registration(self, own: BudgetLimits | None) -> BudgetLimits:
-        """Return the limits that a subserver is told now, for as long as its session. `own`: of its [[access]]
-        entry.
+        """Return the limits that are declared to a subserver for its session. `own` has the limits of its [[access]]
+        entry, if there are any.
         """
         limits = self.declared if own is None else own.else_(self.declared)
         for account in self._received.values():
@@ -74,7 +79,7 @@ class Budgets:
     # Calls (guard)
 
     def room(self, call: Call, link: CallLink) -> Refusal | None:
-        """Refuse a call that could not be charged now. Charges nothing."""
+        """Return the refusal of a call that could not be charged now, or None. Nothing is charged."""
         price, caller = call.price, call.caller
         if price is None or call.charge is not None:
             return None
@@ -82,8 +87,8 @@ class Budgets:
         return None if worst is None else budget_exceeded(*worst)
 
     def charge(self, call: Call, link: CallLink) -> Refusal | None:
-        """Charge a call on all its accounts, or refuse it. A call is charged once, however often it is checked and
-        sent.
+        """Charge a call to all its accounts, or return the refusal. A call is charged once, however often it is checked
+        and sent.
         """
         price, caller = call.price, call.caller
         if price is None or call.charge is not None or not self.is_enforced:
@@ -100,7 +105,9 @@ class Budgets:
         return None if worst is None else budget_exceeded(*worst)
 
     def charge_questions(self, link: CallLink, caller: Caller, questions: int = 1) -> Refusal | None:
-        """Charge the requests that a subserver sends up to the session that its calls are charged to (MCP-AX 11.4)."""
+        """Charge requests that a subserver sends to a client. They count against the same session as its calls (MCP-AX
+        11.4).
+        """
         accounts = self._of_tree(link, caller.hop is not None)
         now = self.clock.now()
         for _ in range(questions):
@@ -113,7 +120,7 @@ class Budgets:
     def _find_exceeded(
         self, link: CallLink, tool: str, price: Price, principal: Principal, *, from_parent: bool
     ) -> tuple[ExceededLimit, Scope] | None:
-        """Return the budget that refuses a call now, or None; the check charges nothing and starts no window."""
+        """Return the exceeded limit that refuses a call now, or None. Nothing is charged, and no time window starts."""
         if not self.is_enforced:
             return None
         now = self.clock.now()
@@ -125,9 +132,9 @@ class Budgets:
         return _find_worst(accounts, price, now)
 
     def _of_tree(self, link: CallLink, from_parent: bool) -> list[Account]:
-        """Return the accounts of the session that a call goes to.
+        """Return the accounts of the registration session that a call goes to.
 
-        Budgets received from parents limit all that parents request, and all that goes to subservers.
+        Budgets received from parents limit calls that come from parents and calls that go to subservers.
         """
         accounts = [] if link.account is None else [link.account]
         if self._received and (from_parent or link.offer.kind != "adopted"):
@@ -137,7 +144,7 @@ class Budgets:
     # For the operator
 
     def shown(self) -> tuple[Budget, ...]:
-        """Return the budgets of callers and tools for the operator, those used last first."""
+        """Return the budgets of callers and tools for the operator, the most recently used first."""
         now = self.clock.now()
         live = [
             (account.used_at, Budget(scope=account.scope, name=name, limits=account.shown(now)))
@@ -155,14 +162,14 @@ class Budgets:
         return None if account is None else account.shown(self.clock.now())
 
     def outlook(self, link: CallLink, tool: str, price: Price, caller: Principal) -> ExceededLimit | None:
-        """Return what would refuse a call of this tool by this caller now."""
+        """Return the limit that would refuse a call of this tool by this caller now, or None."""
         worst = self._find_exceeded(link, tool, price, caller, from_parent=False)
         return None if worst is None else worst[0]
 
 
 @dataclass(eq=False)
 class BudgetCheck:
-    """Check 9: is there room in every budget that the call counts against? A call that is not held is charged here."""
+    """Check 9 of the guard: refuses a call that exceeds one of its budgets, and charges a call that is not held."""
 
     number = CheckNumber.BUDGET
     name = "budget"
@@ -200,8 +207,8 @@ def _account(accounts: dict[str, Account], scope: Scope, name: str, limits: Budg
 
 
 def _as_it_stands(accounts: dict[str, Account], scope: Scope, name: str, limits: BudgetLimits, now: float) -> Account:
-    """Return a copy of an account under the present limits. A missing account, or one idle for long, is like a new
-    one.
+    """Return a copy of an account under the present limits. A missing or long unused account is
+    treated as a new one.
     """
     copy = Account(scope, limits, now)
     stored = accounts.get(name)
@@ -211,7 +218,7 @@ def _as_it_stands(accounts: dict[str, Account], scope: Scope, name: str, limits:
 
 
 def _find_worst(accounts: list[Account], price: Price, now: float) -> tuple[ExceededLimit, Scope] | None:
-    """Return the refusal that lasts longest, or None if no account refuses."""
+    """Return the exceeded limit with the longest wait, with its scope, or None if no account refuses."""
     worst: tuple[ExceededLimit, Scope] | None = None
     for account in accounts:
         over = account.limits.exceeded(account.usage, price, now)

@@ -1,8 +1,7 @@
-"""The list of the guard's checks: its steps by name and in order (SURFACE 8).
+"""The list of the guard's checks: one for each step, by name and in order (SURFACE 8).
 
-Each capability brings the check of its step; the guard knows none of them. Steps 1 and 2, the endpoint and the
-envelope, are checked by the fronts before there is a call. Step 3, the operation, is checked by the surfaces of
-MCP-AQL.
+Each capability provides the check of its step; the guard does not depend on any capability. The fronts check steps 1
+and 2, the endpoint and the envelope, before a call exists. The MCP-AQL surfaces check step 3, the operation.
 """
 
 from typing import Generic, TypeVar
@@ -29,6 +28,6 @@ class GuardChecks(msgspec.Struct, Generic[R], frozen=True, kw_only=True):
     is_agent_checked: bool
 
     def admission(self) -> tuple[Check[R], ...]:
-        """Return the checks that a call passes when it comes in."""
+        """Return the checks that a call must pass before it is admitted, in order."""
         agent = (self.agent,) if self.is_agent_checked else ()
         return (self.route, *agent, self.names, self.arguments, self.availability, self.budget, self.gate)

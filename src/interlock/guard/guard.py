@@ -1,9 +1,9 @@
-"""The guard: nothing reaches a link but an `Admitted` command, and only the guard makes one.
+"""The guard: links accept only `Admitted` commands, and only the guard creates them.
 
-The checks are asked in the order of SURFACE 8; the first refusal wins and names its check. Which of them apply to a
-tool is settled when it is listed (`checks_for`): a call over a route without checks, to a link that is ready, passes
-with one test, no disk and no await. A call that a person has to agree to passes `release` and no other way: its
-approval is used, on disk, before the command exists.
+The checks run in the order of SURFACE 8; the first refusal wins and names its check. Which checks apply to a tool is
+determined when the tool is listed (`checks_for`). A call over a route without checks to a ready link therefore passes
+after a single test, without disk access or await. A call that needs a person's approval passes only through `release`,
+which marks the approval as used on disk before the command is created.
 """
 
 from collections.abc import Iterable
@@ -46,13 +46,13 @@ _CONTENDED: Final = Refused(
 
 
 class Guard(Generic[R]):
-    """The guard of a node: passes a call through the checks in their order, and admits, refuses or holds it."""
+    """The guard of a node: runs the checks on a call in order, and admits, refuses or holds the call."""
 
     __slots__ = ("_budgets", "_calls_max", "_commit", "_common", "_explained_later", "_own", "_quick_max", "checks")
 
     def __init__(self, checks: GuardChecks[R], *, budgets: Budgets, calls_max: int) -> None:
-        """Create the guard; `calls_max` limits the calls under way per link, so that a silent server cannot starve
-        others.
+        """Create the guard. `calls_max` limits the calls in progress on one link, so an unresponsive server cannot
+        block calls to other servers.
         """
         self.checks: tuple[Check[R], ...] = ()
         self._list(checks.admission())
@@ -67,22 +67,24 @@ class Guard(Generic[R]):
         self._own = tuple(check for check in self.checks if not check.is_common)
 
     def include(self, check: Check[R], *, is_included: bool) -> None:
-        """Put a check on the list, or take it off. Routes that carry checks have to be listed again."""
+        """Add a check to the list or remove it. The checks of routes must then be determined again
+        with `checks_for`.
+        """
         others = [other for other in self.checks if other is not check]
         self._list([*others, check] if is_included else others)
 
     def watch(self, *, is_needed: bool) -> None:
-        """Set whether every call passes the checks, also a call over a route without checks of its own."""
+        """Set whether the checks run for every call, including calls over routes without specific checks."""
         self._quick_max = 0 if is_needed else self._calls_max
 
     def checks_for(self, route: R) -> tuple[Check[R], ...]:
-        """Return the checks that a route carries, in order, or nothing if only the common checks apply to it."""
+        """Return the checks that apply to a route, in order, or an empty tuple if only the common checks apply."""
         if not any(check.applies_to(route) for check in self._own):
             return ()
         return tuple(check for check in self.checks if check.is_common or check.applies_to(route))
 
     def explain(self, route: R, caller: Principal) -> tuple[CheckVerdict, ...]:
-        """Return what each check would say of a call over this route by this caller now."""
+        """Return the verdict that each check would give now on a call over this route by this caller."""
         every: tuple[Explained[R], ...] = (*self.checks, *self._explained_later)
         return tuple(check.explain(route, caller) for check in every)
 
@@ -105,7 +107,9 @@ class Guard(Generic[R]):
         return Admitted(call, _ADMISSION_KEY) if verdict is None else verdict
 
     def find_refusal(self, call: Call, link: CallLink, before: CheckNumber) -> Refused | None:
-        """Return the first refusal of the checks that are numbered below `before`, which is at most the gate's."""
+        """Run the checks with numbers below `before` and return the first refusal, or None. `before` is at most the
+        number of the gate.
+        """
         verdict = self._find_verdict(call, link, before)
         return verdict if isinstance(verdict, Refused) else None
 
@@ -119,9 +123,9 @@ class Guard(Generic[R]):
         return None
 
     async def release(self, call: Call, link: CallLink) -> Admitted[Call] | Refused:
-        """Admit a held call once a person has approved it: pass the checks before the gate again, then commit.
+        """Admit a held call that a person has approved: run the checks before the gate again, then commit the call.
 
-        One approval admits one call. The checks are passed again because time has passed since the call came in.
+        One approval admits one call. The checks run again because conditions may have changed since the call arrived.
         """
         hold = call.hold
         if hold is None:
@@ -142,10 +146,10 @@ class Guard(Generic[R]):
         return _CONTENDED
 
     def derive(self, admitted: Admitted[Call], link: CallLink) -> Admitted[Call] | Refused:
-        """Admit a command to the link that a choosing link chose for it.
+        """Admit a command to another link, which the command's first link selected for it.
 
-        Every check is passed and charged already; only whether the chosen link is there is checked. Nothing that was
-        not admitted before is admitted here.
+        The command has already passed and paid for every check; only the readiness of the selected link is checked.
+        This method cannot admit a call that was not admitted before.
         """
         standing = link.standing
         if standing.state is not _READY:

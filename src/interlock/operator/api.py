@@ -1,4 +1,4 @@
-"""The operator API about the node as a whole: status, configuration, live events, and the form of errors."""
+"""Types of the operator API about the node itself: status, configuration, live events, and the form of errors."""
 
 from typing import Annotated, Any, Final, Generic, TypeVar
 
@@ -14,7 +14,7 @@ from interlock.store.api import AuditRecord
 
 
 class NodeFacts(Struct, frozen=True, kw_only=True):
-    """The node itself."""
+    """Facts about the node: its identity, version and addresses."""
 
     name: Annotated[str, Meta(description="Its name.")]
     version: Annotated[str, Meta(description="The version of Interlock.")]
@@ -38,7 +38,7 @@ class NodeFacts(Struct, frozen=True, kw_only=True):
 
 
 class ConfigurationState(Struct, frozen=True, kw_only=True):
-    """The result of the last change to the configuration files."""
+    """Result of the most recent change to the configuration files."""
 
     files: Annotated[tuple[str, ...], Meta(description="The files that were read.")]
     read_at: Annotated[str, Meta(description="When they were last read without a problem.")]
@@ -77,7 +77,7 @@ class CallCounts(Struct, frozen=True, kw_only=True):
 
 
 class GateCounts(Struct, frozen=True, kw_only=True):
-    """Mode of the gate, and numbers of tools whose calls it holds."""
+    """Mode of the gate, and numbers of tools whose calls the gate holds."""
 
     mode: Annotated[str, Meta(description="gate.mode of the configuration.")]
     tools: Annotated[int, Meta(description="Tools whose calls it holds.")]
@@ -86,14 +86,14 @@ class GateCounts(Struct, frozen=True, kw_only=True):
 
 
 class ApprovalCounts(Struct, frozen=True, kw_only=True):
-    """Number of approvals that wait, and problems of the channels that notify operators."""
+    """Number of pending approvals, and problems of the channels that notify operators."""
 
     waiting: Annotated[int, Meta(description="Approvals that wait.")]
     channels: Annotated[dict[str, str], Meta(description="What is wrong with channels that notify operators.")]
 
 
 class SafetyCounts(Struct, frozen=True, kw_only=True):
-    """The safety loop."""
+    """State of the safety loop."""
 
     mode: Annotated[str, Meta(description="safety.mode of the configuration.")] = "disabled"
     running: Annotated[int, Meta(description="Executions of agents under way.")] = 0
@@ -101,14 +101,14 @@ class SafetyCounts(Struct, frozen=True, kw_only=True):
 
 
 class NameCounts(Struct, frozen=True, kw_only=True):
-    """Numbers of entries in the registry of names that somebody has to look at."""
+    """Numbers of entries in the registry of names that need an operator's attention."""
 
     overdue: Annotated[int, Meta(description="Provisional entries whose review is late.")] = 0
     unconfirmed: Annotated[int, Meta(description="Public entries that were not confirmed for 90 days.")] = 0
 
 
 class Status(Struct, frozen=True, kw_only=True):
-    """The node as a whole."""
+    """Status of the node and of all its capabilities."""
 
     node: Annotated[NodeFacts, Meta(description="The node itself.")]
     configuration: Annotated[ConfigurationState | None, Meta(description="null: it is not read from files.")]
@@ -139,7 +139,9 @@ Record = TypeVar("Record")
 
 
 class NodeEvent(Struct, Generic[Record], frozen=True, kw_only=True):
-    """A change: one of the members. An event without any shows that the node still runs."""
+    """A live event. At most one member is set, which names the change; an event without members shows that the node
+    still runs.
+    """
 
     at: Annotated[str, Meta(description="The time of the node.")]
     status: Annotated[Status | UnsetType, Meta(description="The node as a whole, once it differs.")] = UNSET
@@ -151,7 +153,7 @@ class NodeEvent(Struct, Generic[Record], frozen=True, kw_only=True):
 
 
 class ErrorAnswer(Struct, frozen=True, kw_only=True):
-    """The reason why a request was refused, with every status from 400 on."""
+    """Body of every reply with a status from 400 on: the reason why the request was refused."""
 
     error: Annotated[str, Meta(description="A name that a program can act on, for instance not_found.")]
     message: Annotated[str, Meta(description="The reason, for people.")]

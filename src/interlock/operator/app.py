@@ -1,12 +1,12 @@
 """The operator endpoint: JSON over HTTP, for the operator's TCP listener and for admin.sock.
 
-A request passes the middleware, then its route. The middleware refuses changes that come from other pages, finds the
-principal and its roles, and checks the key of a browser's session. Pages that need no credential are let through: they
-hold no data, or have a proof of their own (`open_pages`). The route checks what the operation declares and calls its
-handler (`endpoint`).
+A request passes the middleware, then its route. The middleware refuses changes that other web pages request, determines
+the principal and its roles, and checks the key of a browser session. It lets requests for public pages through: these
+contain no data, or check a proof themselves (`open_pages`). The route checks the requirements that the operation
+declares, and calls its handler (`endpoint`).
 
-The reply is what the operation returned, or `{error, message, details}` with a fitting status. No path, class name or
-trace leaves the node; an unexpected failure leaves an id that the log repeats.
+The reply is the return value of the operation, or `{error, message, details}` with an HTTP error status. Replies never
+contain a file path, class name or stack trace; an unexpected failure is reported with an id that is also in the log.
 """
 
 import logging
@@ -71,7 +71,8 @@ REQUEST_HANDLERS: RequestHandlers = {
 def operator_app(handlers: Handlers, *, authenticate: Authenticate | None, own: OwnAddress = THIS_MACHINE) -> Starlette:
     """Return the application of the operator endpoint.
 
-    `authenticate` is None only if the listener itself knows who calls, as admin.sock does by the user id of its peer.
+    `authenticate` is None only if the listener itself identifies the client, as admin.sock does by the user id of its
+    peer.
     """
     app = Starlette(
         routes=build_routes(OPERATIONS, handlers, REQUEST_HANDLERS),
@@ -84,9 +85,11 @@ def operator_app(handlers: Handlers, *, authenticate: Authenticate | None, own: 
 
 @dataclass(eq=False)
 class _OperatorMiddleware:
-    """The layer that authenticates before anything is routed, and turns every failure into the one error form.
+    """ASGI middleware that authenticates requests before routing, and converts every failure into the standard error
+    body.
 
-    A browser attaches what it knows to requests of other pages too, so every change is checked for where it comes from.
+    The origin of every change is checked, because a browser also attaches its credentials to requests that other pages
+    cause.
     """
 
     app: ASGIApp
@@ -132,9 +135,9 @@ class _OperatorMiddleware:
 
 
 def _check_browser(request: Request) -> None:
-    """Refuse a request that a browser sends with its cookie on behalf of another page. A change must carry its
-    origin, and the page must know the key of the session. The key of a form is checked when the form is read;
-    opening a page needs none.
+    """Refuse a request that another page makes with the browser's session cookie. A change must have an Origin header,
+    and the page must send the key of the session. The key of a form is checked when the form is read; opening a page
+    needs no key.
     """
     headers, path = request.headers, request.url.path
     if request.method in ("GET", "HEAD"):
@@ -148,7 +151,7 @@ def _check_browser(request: Request) -> None:
 
 
 def _with_headers(send: Send) -> Send:
-    """Add the headers that keep browsers from guessing a media type and from caching an answer."""
+    """Return a `send` that adds headers against guessing media types and against caching."""
 
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -161,7 +164,7 @@ def _with_headers(send: Send) -> Send:
 
 
 def _check_role(scope: Scope) -> None:
-    """Refuse a change without the role of an admin. Who may decide on an approval is checked by its handler."""
+    """Refuse a change by a principal without the admin role. Handlers of approvals check themselves who may decide."""
     if scope["method"] in ("GET", "HEAD") or scope["path"].startswith(PATH) or scope["path"] == SESSION:
         return
     if "admin" not in scope.get("state", {}).get("roles", SOCKET_ROLES):
@@ -169,10 +172,10 @@ def _check_role(scope: Scope) -> None:
 
 
 class _Unauthorised(Refused):
-    """A request without the credential of an operator."""
+    """Raised for a request without a valid operator credential."""
 
     def __init__(self, case: ErrorCase, message: str, *, asks_person: bool = False) -> None:
-        """Construct the error. With `asks_person` the browser asks its user for the credential."""
+        """Create the error. With `asks_person`, the reply makes the browser ask its user for the credential."""
         super().__init__(case.name, message, status=case.status)
         self.asks_person = asks_person
 

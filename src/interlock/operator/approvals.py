@@ -1,6 +1,7 @@
-"""The pages of the inbox, the form of a decision, and the page on which a person becomes an approver.
+"""HTTP handlers of approvals that return pages to browsers: the inbox, the decision form, and the page about approvers.
 
-Programs get the same as JSON from the operations. No page makes an approver: every addition waits in the inbox.
+Programs get the same information as JSON from the operations. No page makes somebody an approver directly: every
+addition must be approved in the inbox.
 """
 
 import re
@@ -95,9 +96,9 @@ async def _decide(exchange: OperatorExchange[DecideApproval]) -> Approval | Resp
 
 
 def is_approval_page(path: str) -> bool:
-    """Return whether a path names an approval by its whole id, as links do.
+    """Return whether a path contains the full id of an approval, as links to approvals do.
 
-    Such a page opens without the key of the session: an id can only be found out with the key.
+    Such a page opens without the key of the session, because the id cannot be learned without that key.
     """
     return _WHOLE_ID.fullmatch(path.removeprefix(f"{PATH}/")) is not None
 

@@ -1,7 +1,7 @@
-"""The inbox as pages: what will happen, who asked, the two buttons; safe to show whatever a caller or a server wrote.
+"""HTML pages of the inbox: what will happen, who asked, and two buttons. Text of callers and servers is always escaped.
 
-What stands on them is what the JSON says, and their forms go nowhere else. The script counts the time, looks for
-changes, and asks a passkey where one may approve; without it everything else still works.
+The pages show the same facts as the JSON, and their forms are sent only to this endpoint. The script counts down the
+remaining time, loads changes and asks for a passkey; everything else works without the script.
 """
 
 from collections.abc import Sequence
@@ -55,7 +55,7 @@ _ALL: Final = '<p><a href="/approvals">Everything that waits</a></p>'
 
 
 def approvals_page() -> Response:
-    """Return the page of the inbox, which its script fills and keeps up to date."""
+    """Return the inbox page, whose content its script loads and updates."""
     return console_page(next(page for page in PAGES if page.path == "/approvals"))
 
 
@@ -67,8 +67,8 @@ def approval_page(
     may_decide: bool = True,
     is_session: bool = False,
 ) -> Response:
-    """Return the page of one approval. `error` is why the browser's last form was refused; with `is_session` its
-    forms send the key of the session.
+    """Return the page of one approval. `error` explains why the last form was refused, if it was. With `is_session`,
+    the forms on the page send the key of the session.
     """
     is_open = approval.status in OPEN
     left = (
@@ -93,7 +93,9 @@ def missing_page(message: str, status: int) -> Response:
 
 
 def effect(capability: dict[str, Any] | None, *, is_classified: bool = False) -> str:
-    """Describe what a call does. `is_classified`: an operator of this node said so, not the server."""
+    """Describe the effect of a call. `is_classified` means that an operator of this node declared the effect, not the
+    server.
+    """
     if not capability:
         return "Its effects are not declared."
     whose = "As configured here, it" if is_classified else "The server says that it"
@@ -172,7 +174,7 @@ def _what(approval: Approval) -> str:
 
 
 def _after(approval: Approval) -> str:
-    """Return what happened since the decision."""
+    """Return HTML that describes what happened after the decision."""
     sentence = _NEXT.get(approval.status, "").format(by=text(approval.requested_by))
     if approval.kind in ("proposal", "request") and approval.status == "approved":
         sentence = "It is being sent." if approval.kind == "proposal" else "It is being taken up."
@@ -255,7 +257,7 @@ def _decide(approval: Approval, *, is_session: bool) -> str:
 
 
 def _edit(approval: Approval) -> str:
-    """Return the form that edits a proposal: another approval replaces this one, and is decided then (X-8-2)."""
+    """Return the form that edits a proposal. A new approval with the edited params replaces this one (X-8-2)."""
     if approval.kind != "proposal" or approval.status != "pending" or approval.target is None:
         return ""
     params = bytes(approval.params)
@@ -269,7 +271,7 @@ def _edit(approval: Approval) -> str:
 
 
 def _standing(approval: Approval) -> str:
-    """Return the link to a standing grant for calls like this one."""
+    """Return HTML with a link for drafting a standing grant that covers calls like this one."""
     if not approval.ways_out:
         return ""
     where = f"/grants?approval={quote(approval.id, safe='')}"
@@ -277,7 +279,9 @@ def _standing(approval: Approval) -> str:
 
 
 def _by_key(approval: Approval, action: str, hidden: str) -> str:
-    """Return the form that signs with an operator key of this machine, or takes the setup code for the first key."""
+    """Return the form for signing with an operator key of this machine, or for entering the setup code if there is no
+    approver yet.
+    """
     if not approval.approvers and approval.kind == "enrolment":
         return (
             "<p>It would be the first that may approve: that takes the setup code on the terminal of the node"

@@ -1,4 +1,4 @@
-"""The console: pages for operators, and what they watch live."""
+"""The console as a capability: its pages for operators, and the live events that they show."""
 
 from interlock.core.capability import Capability
 

@@ -1,4 +1,4 @@
-"""The console at the operator endpoint: pages and files, which hold nothing of the node, and what keeps them live."""
+"""The console at the operator endpoint: its pages and files, which contain no data of the node."""
 
 from typing import Final
 
@@ -17,7 +17,7 @@ _INBOX = "/approvals"  # where programs get the data itself
 
 
 def is_console(request: Request) -> bool:
-    """Return whether a request is for a page or file that is the same for everybody, because it holds no data."""
+    """Return whether a request is for a page or file that contains no data and is therefore the same for everybody."""
     path = request.url.path
     if path == _INBOX:
         return request.method == "GET" and wants_page(request)

@@ -1,12 +1,13 @@
-"""The HTTP side of operations: requests are read strictly, handlers called, and values sent as JSON, events or files.
+"""The HTTP side of operations: reads requests strictly, calls handlers, and sends their values as JSON, events or
+files.
 
-Comes in: a request whose principal and roles are known. Goes out: what the handler of the operation returned. Nothing
-about single operations is written here; what a request must look like follows from the declaration.
+The input is a request whose principal and roles are known; the output is the return value of the operation's handler.
+This module contains nothing about individual operations: the declaration of an operation determines its valid requests.
 
-For each operation the checks have one order: the role, the query parameters, the body, and whether a passphrase came
-over a connection of this machine or over https. Then the handler gets the arguments that it names. Some operations
-also have pages or forms; those have a request handler of their own, which gets the whole exchange and calls the
-operation through it.
+The checks always run in the same order: the role, the query parameters, the body, and whether a passphrase arrived over
+a local connection or https. The handler then receives the arguments that its signature names. An operation that also
+has pages or forms has a separate request handler, which receives the `OperatorExchange` and calls the operation through
+it.
 """
 
 import asyncio
@@ -48,7 +49,7 @@ _STREAM_HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"
 
 
 class OperatorExchange(Generic[Body]):
-    """The HTTP request to an operation."""
+    """An HTTP request to an operation, with its decoded body."""
 
     __slots__ = ("_handlers", "body", "operation", "request")
 
@@ -59,12 +60,12 @@ class OperatorExchange(Generic[Body]):
         self._handlers = handlers
 
     def path(self, name: str) -> str:
-        """Return a part of the path."""
+        """Return the value of a path parameter."""
         part: str = self.request.path_params[name]
         return part
 
     def query(self, parameter: Parameter) -> Any:
-        """Return the value of a query parameter. Raises Refused."""
+        """Return the value of a query parameter. Raise Refused if the value is invalid."""
         try:
             return parameter.parse(self.request.query_params.getlist(parameter.name))
         except InvalidParameter as error:
@@ -72,13 +73,13 @@ class OperatorExchange(Generic[Body]):
 
     @property
     def principal(self) -> str:
-        """Return the principal who asks. On admin.sock, which has no principals, it is the user of this machine."""
+        """Return the principal that makes the request. On admin.sock, which has no principals, it is the local user."""
         principal: str = self.request.scope.get("state", {}).get("principal", "local")
         return principal
 
     @property
     def is_live(self) -> bool:
-        """Return whether the credential is still valid. A stream ends when it is revoked."""
+        """Return whether the credential of the request is still valid. A stream ends when its credential is revoked."""
         is_live: Callable[[], bool] = self.request.scope.get("state", {}).get("is_live", lambda: True)
         return is_live()
 
@@ -87,14 +88,14 @@ class OperatorExchange(Generic[Body]):
         return roles_of(self.request)
 
     async def run(self) -> Any:
-        """Call the handler of the operation with what it names of the request."""
+        """Call the handler of the operation with the request values that its signature names, and return its result."""
         arguments = {"body": self.body, "by": self.principal, "roles": self.roles, **self.request.path_params}
         for parameter in self.operation.query:
             arguments[parameter.argument or parameter.name] = self.query(parameter)
         return await call_handler(self._handlers[self.operation], arguments)
 
     async def call(self, operation: Operation[Any], **arguments: object) -> Any:
-        """Call the handler of another operation, for a page that shows its output."""
+        """Call the handler of another operation, whose output a page shows, and return the result."""
         return await call_handler(self._handlers[operation], {"by": self.principal, "roles": self.roles, **arguments})
 
 
@@ -104,9 +105,9 @@ RequestHandlers = Mapping[Operation[Any], Callable[[OperatorExchange[Any]], Awai
 def build_routes(
     operations: Iterable[Operation[Any]], handlers: Handlers, request_handlers: RequestHandlers
 ) -> list[Route]:
-    """Return the routes of operations, in their order. Operations on one path share a route.
+    """Return one route for each path, in the order of the operations. Operations with the same path share a route.
 
-    `request_handlers` take the place of handlers where the whole request matters: pages, forms, cookies.
+    `request_handlers` replace the handlers of operations that need the full request, for pages, forms or cookies.
     """
     by_path: dict[str, dict[str, Operation[Any]]] = {}
     for operation in operations:
@@ -136,7 +137,7 @@ def build_routes(
 
 
 async def call_handler(handler: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
-    """Call a handler with those of the arguments that it names."""
+    """Call a handler with the arguments that its signature names, and return its result."""
     names = inspect.signature(handler).parameters
     value = handler(**{name: arguments[name] for name in names if name in arguments})
     return await value if inspect.isawaitable(value) else value
@@ -148,7 +149,7 @@ def roles_of(request: Request) -> frozenset[str]:
 
 
 def _check_role(exchange: OperatorExchange[Any]) -> None:
-    """Raise Refused unless the credential has the role that the operation takes."""
+    """Raise Refused unless the credential has the role that the operation requires."""
     operation = exchange.operation
     if operation.role == "admin" and "admin" not in exchange.roles:
         raise refused_as(ROLE_REQUIRED, "this takes the role of an admin")
@@ -158,14 +159,16 @@ def _check_role(exchange: OperatorExchange[Any]) -> None:
 
 
 def _refuse_remote(request: Request) -> None:
-    """Refuse a passphrase that travelled over a network in clear text."""
+    """Raise Refused if a passphrase was sent over a network without encryption."""
     peer = request.client.host if request.client is not None else "localhost"  # admin.sock has no address
     if request.url.scheme != "https" and peer not in LOOPBACK_HOSTS:
         raise refused_as(NOT_LOCAL, "a passphrase is taken on the node's own machine, or over https")
 
 
 def _check_arguments(operation: Operation[Any], handler: Callable[..., Any]) -> None:
-    """Fail when the node starts, and not at the first request, if a handler names something that it cannot get."""
+    """Raise an error if the signature of a handler names an argument that the operation does not have. This runs when
+    the node starts, so that the fault does not appear only at the first request.
+    """
     queries = {parameter.argument or parameter.name for parameter in operation.query}
     provided = {"body", "by", "roles", *operation.path_parts, *queries}
     if unknown := inspect.signature(handler).parameters.keys() - provided:
@@ -173,7 +176,7 @@ def _check_arguments(operation: Operation[Any], handler: Callable[..., Any]) -> 
 
 
 def _response(exchange: OperatorExchange[Any], value: object) -> Response:
-    """Return the response that carries what a handler returned."""
+    """Return the HTTP response for a value that a handler returned."""
     match value:
         case Response():
             return value
@@ -186,7 +189,9 @@ def _response(exchange: OperatorExchange[Any], value: object) -> Response:
 
 
 async def _events(exchange: OperatorExchange[Any], values: AsyncGenerator[Any, None]) -> AsyncIterator[bytes]:
-    """Yield each value as an event, and comments while there is none, until the reader or its credential is gone."""
+    """Yield each value as a server-sent event, and comments in between to keep the connection alive, until the client
+    disconnects or its credential is revoked.
+    """
     event = exchange.operation.event
     # The head of the answer leaves now, before the first value is there.
     yield b": %b\n\n" % (exchange.operation.noun.encode() if event else b"begun")

@@ -1,10 +1,9 @@
-"""Pages that a browser opens without the credential of an operator, each with a proof of its own.
+"""Pages that a browser opens without an operator credential. Each page checks another proof instead.
 
-- Login: the ticket of a login link becomes a session. The page sends the ticket in a POST, so that a program that only
-  follows links does not use it up.
-- Return from an authorization server: the state of the request is checked. Everything that is shown is escaped.
-- Invitation: the ticket in the path lets a person make a passkey and opens nothing else. The passkey counts once the
-  lines that it is shown as are in the configuration.
+- Login: the ticket in a login link is exchanged for a session. The page sends the ticket in a POST, so that a program
+that only follows links does not use it up. - Return from an authorization server: the state parameter is checked. All
+text on the page is escaped. - Invitation: the ticket in the path allows a person to create a passkey and nothing else.
+The page shows configuration lines for the passkey, which is valid once they are in the configuration.
 """
 
 from collections.abc import Mapping
@@ -88,7 +87,9 @@ FOREIGN: Final = ConsentPage(400, "Nothing was done", "Another page asked for th
 
 
 def is_foreign(headers: Mapping[str, str]) -> bool:
-    """Return whether a script of another page made the request: a browser that was sent here has no Origin."""
+    """Return whether a script of another page made the request. A browser that was redirected here
+    sends no Origin header.
+    """
     origin = headers.get("origin")
     if origin is None:
         return False

@@ -1,9 +1,10 @@
 """The table of all operations of the operator API, and the OpenAPI 3.1 document made from the table.
 
-The table has the order in which paths are matched and documented: the groups of NOUNS, and inside a group the order of
+Paths are matched and documented in the order of the table: by group, as in NOUNS, and within a group in the order of
 declaration.
 
-Nothing is written here that the table or a type could say; the same document is served, committed and tested.
+Everything about an operation comes from its declaration and its types. The same document is served, committed and
+tested.
 """
 
 import re
@@ -90,7 +91,7 @@ def encoded_document() -> bytes:
 
 
 def document() -> JsonObject:
-    """Return the document as a value."""
+    """Return the OpenAPI document as a decoded JSON object."""
     decoded: JsonObject = msgspec.json.decode(encoded_document())
     return decoded
 
@@ -125,7 +126,7 @@ def _document() -> JsonObject:
 
 
 def _schemas(operations: Iterable[Operation[Any]]) -> tuple[dict[Any, JsonObject], dict[str, JsonObject]]:
-    """Return a schema for each type that an operation names, and the components that these refer to."""
+    """Return a schema for each type that the operations use, and the components that these schemas refer to."""
     types = list(dict.fromkeys(each for operation in operations for each in (*_types(operation), ErrorAnswer)))
     schemas, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
     return dict(zip(types, schemas, strict=True)), components
@@ -137,7 +138,7 @@ def _types(operation: Operation[Any]) -> Iterator[Any]:
 
 
 def _outputs(operation: Operation[Any]) -> tuple[Any, ...]:
-    """Return the types that an operation may return, one for each form of its output."""
+    """Return the types that an operation may return, one for each kind of output."""
     output: Any = operation.output
     if output is None:
         return ()

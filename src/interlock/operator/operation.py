@@ -1,6 +1,6 @@
 """An operation of the operator API, declared once: path, method, role, input, output, errors and summary.
 
-Each capability declares its operations in `api.py`, beside the types they take and give, and handles them in
+Each capability declares its operations in `api.py`, beside their input and output types, and handles them in
 `operations.py`. Everything else follows from the declaration: the HTTP route and its checks (`endpoint`), the OpenAPI
 document (`openapi`), the request that a command sends (`interlock.cli.client.operator`), and the same call on a data
 folder without a node (`interlock.cli.client.offline`).
@@ -22,11 +22,11 @@ Method = Literal["GET", "POST", "DELETE"]
 
 
 class RequestBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The base of all request bodies. Unknown members are refused."""
+    """Base class of all request bodies. A body with unknown members is refused."""
 
 
 class ErrorCase(Struct, frozen=True):
-    """An error that an operation can be refused with, by the name that programs act on."""
+    """An error that an operation can return, identified by a name that programs can test."""
 
     name: str
     status: int
@@ -34,14 +34,14 @@ class ErrorCase(Struct, frozen=True):
 
 
 class File(Struct, frozen=True):
-    """Output of an operation that is no JSON."""
+    """Output of an operation that is a file instead of JSON."""
 
     content: bytes
     media_type: str
 
 
 class InvalidParameter(ValueError):
-    """A query parameter with a value that is not possible."""
+    """Raised for a query parameter with an invalid value."""
 
     def __init__(self, parameter: str, message: str) -> None:
         super().__init__(message)
@@ -52,7 +52,9 @@ class InvalidParameter(ValueError):
 
 
 class Parameter(Struct, frozen=True, kw_only=True):
-    """A query parameter. The handler gets its value as the argument `argument`, or else under its own name."""
+    """A query parameter. The handler receives its value as the argument that `argument` names, or under the parameter's
+    name.
+    """
 
     name: str
     description: str
@@ -60,15 +62,17 @@ class Parameter(Struct, frozen=True, kw_only=True):
 
     @property
     def schema(self) -> dict[str, Any]:
-        """Return the JSON Schema of the values it takes."""
+        """Return the JSON Schema of the accepted values."""
         return {"type": "string"}
 
     def parse(self, values: Sequence[str]) -> Any:
-        """Return the value of a parameter that was sent as `values`. Raises InvalidParameter."""
+        """Return the value of the parameter from `values`, the texts that the query contains for it. Raise
+        InvalidParameter if they are invalid.
+        """
         raise NotImplementedError
 
     def format(self, value: Any) -> str | None:
-        """Return the text that a client sends for a value; None: nothing."""
+        """Return the text that a client sends for a value, or None if the client omits the parameter."""
         return None if value is None else str(value)
 
 
@@ -128,7 +132,7 @@ class ChoiceParameter(Parameter, frozen=True, kw_only=True):
 
 
 class FlagParameter(ChoiceParameter, frozen=True, kw_only=True):
-    """A choice whose first word means true. The handler gets a bool."""
+    """A choice whose first word means true. The handler receives a bool."""
 
     def parse(self, values: Sequence[str]) -> bool:
         return bool(super().parse(values) == self.choices[0])
@@ -142,7 +146,9 @@ class FlagParameter(ChoiceParameter, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Operation(Generic[Output]):
-    """Operation that an operator can ask of a node. `Output` is the type of its reply, or of each event of a stream."""
+    """Declaration of an operation of the operator API. `Output` is the type of its reply, or of
+    each event of a stream.
+    """
 
     name: str
     noun: str  # the group in the OpenAPI document
@@ -165,16 +171,18 @@ class Operation(Generic[Output]):
 
     @property
     def path_parts(self) -> tuple[str, ...]:
-        """Return the names of the parts of the path."""
+        """Return the names of the path parameters."""
         return tuple(part[1:-1].partition(":")[0] for part in self.path.split("/") if part.startswith("{"))
 
     @property
     def is_strict(self) -> bool:
-        """Return whether unknown query parameters are refused."""
+        """Return whether requests with unknown query parameters are refused."""
         return not self.takes_any_query and (self.method == "GET" or bool(self.query))
 
     def target(self, arguments: Mapping[str, object], quote: Callable[[str], str]) -> tuple[str, dict[str, str]]:
-        """Return the path and the query of a request with these arguments: parts of the path, and query parameters."""
+        """Return the path and the query parameters of a request. `arguments` holds the values of path and query
+        parameters by name.
+        """
         values = dict(arguments)
         segments = []
         for segment in self.path.split("/"):
@@ -193,9 +201,9 @@ class Operation(Generic[Output]):
 def handles(operation: Operation[Any]) -> Callable[[AnyHandler], AnyHandler]:
     """Mark a method as the handler of an operation.
 
-    The handler names as its arguments what it needs: parts of the path and query parameters by their names, the
-    decoded `body`, `by` (the principal who asks) and `roles`. It returns a value of the operation's output type, an
-    async generator of such values for a stream, or raises NotFound or Refused.
+    The parameters of the handler determine what it receives: path and query parameters by their names, the decoded
+    `body`, `by` (the principal that makes the request) and `roles`. It returns a value of the operation's output type,
+    an async generator of such values for a stream, or raises NotFound or Refused.
     """
 
     def mark(handler: AnyHandler) -> AnyHandler:
@@ -209,7 +217,7 @@ Handlers = Mapping[Operation[Any], Callable[..., Any]]
 
 
 def handlers_of(services: Iterable[object]) -> Handlers:
-    """Return the bound handlers of all operations that these objects handle."""
+    """Return the bound handler methods of these objects, keyed by operation."""
     handlers: dict[Operation[Any], Callable[..., Any]] = {}
     for service in services:
         for name in dir(type(service)):

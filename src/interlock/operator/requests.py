@@ -1,7 +1,8 @@
-"""Requests and replies of the operator endpoint: bodies are read strictly, replies are JSON, refusals have a name.
+"""Requests and replies of the operator endpoint: bodies are validated strictly, replies are JSON, and refusals have a
+name.
 
-Everything that a peer sends has a limit. A form of a browser is taken only from a page of this endpoint, with the key
-of the session: a cookie alone proves nothing, because browsers attach it to requests of any page.
+Everything that a peer sends has a size limit. A browser form is accepted only from a page of this endpoint and with the
+key of the session. A cookie alone is not enough, because browsers attach it to requests from any page.
 """
 
 from typing import Any, TypeVar
@@ -64,9 +65,11 @@ async def json_body(request: Request, shape: type[Shape]) -> Shape:
 
 
 async def form_body(request: Request, shape: type[Shape]) -> Shape:
-    """Return the fields of a form that a page of this endpoint sent. Raises Refused.
+    """Return the fields of a form that a page of this endpoint sent. Raise Refused if the form is invalid or its key is
+    wrong.
 
-    Changes by other pages are refused before; for a form the browser must also send its origin.
+    The middleware has already refused changes by other pages. A form must also come with an Origin or
+    Sec-Fetch-Site header.
     """
     if "sec-fetch-site" not in request.headers and "origin" not in request.headers:
         raise refused_as(FOREIGN_PAGE, "a form is taken only from the operator endpoint's own page")
@@ -82,9 +85,10 @@ async def form_body(request: Request, shape: type[Shape]) -> Shape:
 
 
 def check_key(request: Request, key_untrusted: str) -> None:
-    """Refuse a browser's session that does not send its key.
+    """Raise Refused if the request uses a browser session without sending the key of that session.
 
-    The cookie alone proves nothing: browsers send it with requests of any page, and to every port of this machine.
+    The cookie alone is not enough, because browsers send it with requests from any page and to every port of this
+    machine.
     """
     if not is_browser(request.scope.get("state", {}).get("principal", "")):
         return
@@ -97,7 +101,7 @@ def media_type(request: Request) -> str:
 
 
 def wants_page(request: Request) -> bool:
-    """Return whether a browser asks, which accepts HTML before anything else."""
+    """Return whether the reply should be an HTML page, because the client, a browser, prefers HTML."""
     accept = request.headers.get("accept", "")
     return "text/html" in accept and "application/json" not in accept
 

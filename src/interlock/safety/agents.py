@@ -1,7 +1,8 @@
-"""Agents: who an agent is, what it may do by itself, which agents are blocked, and their audit records.
+"""Agents: their identity, what each may do without approval, which agents are blocked, and their audit records.
 
-A block is on the agent, not on an execution: it is on disk before the agent learns of it, and only a person lifts it.
-The name comes from the client, so it counts only inside the principal, and spellings that look alike are one agent.
+A block applies to the agent, not to one execution. It is on disk before the agent is informed, and only a person can
+lift it. The client chooses the name of an agent, so a name is unique only within a principal, and names that look alike
+refer to the same agent.
 """
 
 import hashlib
@@ -44,7 +45,7 @@ def is_agent_name(name: str) -> bool:
 
 
 class Policies:
-    """The policy of each agent. Agents that the operator named are declared."""
+    """Lookup of the policy of each agent. An agent is declared if the configuration names it."""
 
     def __init__(self, plan: SafetyPlan) -> None:
         self.plan = plan
@@ -59,9 +60,9 @@ class Policies:
 
 
 def _compile(plan: SafetyPlan, agent: AgentPlan) -> CompiledPolicy:
-    """Combine the policy of the plan with that of an agent.
+    """Combine the general policy with the policy of one agent.
 
-    The agent's lists extend deny and requiresApproval, and replace autoApprove (AQL 8.7.4).
+    The agent's lists are added to deny and requiresApproval, but replace autoApprove (AQL 8.7.4).
     """
     relaxes, preapproved = agent.tolerance_relaxes_confirm, agent.preapproved
     stages = plan.stages if agent.stages is None else agent.stages
@@ -80,7 +81,7 @@ def _compile(plan: SafetyPlan, agent: AgentPlan) -> CompiledPolicy:
 
 
 class Block(msgspec.Struct, frozen=True, kw_only=True):
-    """Block of an agent, until the challenge is verified."""
+    """The block of an agent, which lasts until a person verifies the challenge."""
 
     principal: str
     name: str  # as the agent wrote it
@@ -104,7 +105,7 @@ class Blocks:
     async def open(self) -> None:
         """Load the blocks from the store.
 
-        Raise Damaged for a record that cannot be read: a disk error must not unblock an agent.
+        Raise Damaged if a record cannot be read, because a disk error must not unblock an agent.
         """
         for entry in await self.kv.entries(BUCKET, self.clock.wall()):
             try:
@@ -149,7 +150,7 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(eq=False)
 class SafetyAudit:
-    """The writer of the safety loop's records in the audit log. No record holds a code or a token."""
+    """The writer of the safety loop's audit records. A record never contains a code or a token."""
 
     recorder: Recorder
     clock: Clock

@@ -1,4 +1,4 @@
-"""The operator API about agents in the safety loop."""
+"""Types of the operator API about agents in the safety loop."""
 
 from typing import Annotated, Any, Final
 
@@ -8,7 +8,7 @@ from interlock.operator.operation import NOT_FOUND, Operation, RequestBody
 
 
 class Agent(Struct, frozen=True, kw_only=True):
-    """An agent: its newest execution, and whether it is blocked."""
+    """An agent, with the state of its newest execution and whether it is blocked."""
 
     principal: Annotated[str, Meta(description="The client whose agent it is.")]
     name: Annotated[str, Meta(description="Its name, as the client says it.")]
@@ -23,14 +23,14 @@ class Agent(Struct, frozen=True, kw_only=True):
 
 
 class Agents(Struct, frozen=True, kw_only=True):
-    """Every agent that is running, paused or blocked, or has ended not long ago."""
+    """Every agent that is running, paused or blocked, or that ended recently."""
 
     mode: Annotated[str, Meta(description="disabled, logging, monitoring or enforcing: safety.mode.")]
     agents: Annotated[tuple[Agent, ...], Meta(description="Blocked ones first.")]
 
 
 class NameAgent(RequestBody, frozen=True, kw_only=True):
-    """An agent."""
+    """The name of an agent and the client that it belongs to."""
 
     principal: Annotated[str, Meta(description="The client whose agent it is.", min_length=1, max_length=1000)]
     name: Annotated[str, Meta(description="Its name.", min_length=1, max_length=100)]

@@ -1,4 +1,4 @@
-"""The execution safety loop (MCP-AQL 8.6 to 8.8)."""
+"""The execution safety loop as a capability (MCP-AQL 8.6 to 8.8)."""
 
 from interlock.core.capability import Capability, Command
 

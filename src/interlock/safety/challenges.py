@@ -1,7 +1,7 @@
-"""Challenges and approvals of the loop: what a person is asked about an agent, in the one inbox.
+"""Challenges and approvals of the safety loop: the questions about agents that people answer in the inbox.
 
-A challenge (`verify`) is answered with its code, or by an operator's proof. The start of an agent and a paused step are
-approved by an operator's proof, or with the token that the inbox showed. Everything that is asked is of one agent.
+A challenge (`verify`) is answered with its code or with an operator's proof. The start of an agent and a paused step
+are approved with an operator's proof, or with the token that the inbox shows. Each question concerns one agent.
 """
 
 import asyncio
@@ -35,7 +35,9 @@ TOOL_PREFIX: Final = "agent."  # what the inbox calls an agent, and what `approv
 
 @dataclass(eq=False)
 class Challenges:
-    """Requests to people about agents. An agent has one valid challenge, and at most one new one in a minute."""
+    """The challenges and approval requests about agents in the inbox. An agent has at most one valid challenge, and
+    gets at most one new challenge per minute.
+    """
 
     inbox: Inbox
     codes: Codes
@@ -48,7 +50,9 @@ class Challenges:
         """Do nothing: the safety loop decides which challenges stay valid and calls `void_left_over`."""
 
     async def void_left_over(self, block_challenges: frozenset[str]) -> None:
-        """End all challenges from before the start, except those of blocks (`block_challenges`)."""
+        """End all challenges from before the node started, except those with an id in `block_challenges`, which belong
+        to blocks.
+        """
 
         def is_left_over(approval: Approval) -> bool:
             is_ours = approval.source is Source.AQL and approval.kind in (Kind.START, Kind.STEP, Kind.VERIFY)
@@ -68,7 +72,7 @@ class Challenges:
         return issued is None or self.clock.wall() >= issued[0] + EVERY_S
 
     def draft(self, agent: AgentKey, name: str, *, reason: str, factors: tuple[str, ...], hint: str) -> Approval:
-        """Return a new challenge with its id. It is not shown to operators before `raise_challenge`."""
+        """Return a new challenge with an id. Operators see it only after `raise_challenge`."""
         expiry_s = min(self.inbox.rules.expiry_s, EXPIRY_MAX_S)
         return self._draft(
             Kind.VERIFY,
@@ -82,8 +86,8 @@ class Challenges:
         )
 
     async def raise_challenge(self, agent: AgentKey, name: str, draft: Approval) -> None:
-        """Put a challenge with a new code into the inbox and void the agent's previous challenge. Can raise
-        StoreError.
+        """Put a challenge with a new code into the inbox, and void the agent's previous challenge. Raise StoreError if
+        it cannot be stored.
         """
         before = self._issued.get(agent)
         if before is not None and self.is_waiting(before[1]):
@@ -103,9 +107,9 @@ class Challenges:
         return await self._raise(Kind.START, execution, reason=reason, factors=(), shown=shown)
 
     def ask_soon(self, execution: Execution, held: HeldOperation, on_refused: Callable[[str, str], None]) -> str:
-        """Return the id of the approval that the inbox is about to get.
+        """Start to request an approval for a held operation, and return the id of that approval before it is stored.
 
-        `on_refused` is called with the id and the reason if the inbox does not take it.
+        `on_refused` is called with the id and the reason if the inbox refuses the request.
         """
         shown = {"element_name": execution.name, "operation": held.operation, "params": held.params}
         reason = f"An agent calls {held.operation}, which is {held.danger}. Approval lets this very call run."
@@ -174,7 +178,7 @@ class Challenges:
         return msgspec.structs.replace(draft, digest=digest)
 
     async def approve(self, id: str, *, by: str, reason: str) -> Approval | Refusal:
-        """Approve on behalf of a caller that presented the right code or token."""
+        """Approve on behalf of a caller that sent the correct code or token."""
         decision = Decision(what=What.APPROVED, by=by, at=self.clock.wall(), reason=reason)
         return await self.inbox.decide(id, decision)
 
@@ -182,7 +186,7 @@ class Challenges:
         return await self.inbox.decide(id, Decision(what=What.DENIED, by=by, at=self.clock.wall(), reason=reason))
 
     async def settle(self, approval: Approval) -> Approval | Refusal:
-        """Mark an approved request as used and done, so that its decision takes effect only once."""
+        """Mark an approved request as used and finished, so that the decision takes effect only once."""
         self.codes.forget(approval.id)
         if approval.status is not Status.APPROVED:
             return approval

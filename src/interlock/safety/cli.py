@@ -1,4 +1,4 @@
-"""interlock agents list | unblock"""
+"""The commands `interlock agents list` and `interlock agents unblock`."""
 
 from typing import TYPE_CHECKING, Annotated
 

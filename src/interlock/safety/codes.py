@@ -1,8 +1,9 @@
-"""Verification codes and confirmation tokens: created, compared with what an agent sends, kept as a keyed hash.
+"""Verification codes and confirmation tokens: creates them, compares them with what an agent sends, and stores keyed
+hashes.
 
-Only operators see a code. It is in memory as long as its challenge, so that an operator can be shown it again. On disk
-is only its hash; after a restart a fresh code is ordered. Failed attempts are counted in a sliding
-window, which is on disk.
+Only operators see a code. It stays in memory as long as its challenge is open, so that an operator can look at it
+again. The disk holds only its hash, so a new code is needed after a restart. Failed attempts are counted in a sliding
+window, which is stored on disk.
 """
 
 import hashlib
@@ -56,7 +57,7 @@ def plain_code(written: str) -> str:
 
 
 class StoredChallenge(msgspec.Struct, frozen=True, kw_only=True):
-    """Challenge as it is on disk: whom the code is for, and the keyed hash of the code."""
+    """Stored form of a challenge: the agent that the code is for, and the keyed hash of the code."""
 
     id: str
     principal: str
@@ -67,7 +68,9 @@ class StoredChallenge(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(eq=False)
 class Codes:
-    """Codes and tokens by the id of their approval. Raises StoreError."""
+    """The codes and tokens of a node, by the id of their approval. Methods that write raise
+    StoreError if the store fails.
+    """
 
     kv: KeyValue
     clock: Clock
@@ -95,8 +98,8 @@ class Codes:
             self._challenges[challenge.id] = challenge
 
     def take_change(self, change: Change) -> None:
-        """Add the code of a challenge that another replica created. It can be verified here, but is shown only
-        there.
+        """Add the code of a challenge that another replica created. This replica can verify the code, but only the
+        other replica can show it.
         """
         if change.entry is not None:
             self._challenges[change.key] = msgspec.json.decode(change.entry.value, type=StoredChallenge)
@@ -123,19 +126,25 @@ class Codes:
         return self._challenges.get(id)
 
     def is_code(self, challenge: StoredChallenge, written: str) -> bool:
-        """Compare what an agent wrote with the verification code of a challenge, in constant time."""
+        """Return whether the text that an agent sent is the verification code of a challenge. The comparison takes
+        constant time.
+        """
         return hmac.compare_digest(self._hash(plain_code(written)), challenge.code_hash)
 
     def find_approval_of(self, token: str) -> str | None:
-        """Return the id of the approval that a confirmation token belongs to, also if it is over, or None."""
+        """Return the id of the approval that a confirmation token belongs to, even if that approval has ended. Return
+        None for an unknown token.
+        """
         return self._tokens.get(self._hash(token))
 
     def find_code(self, id: str) -> str | None:
-        """Return the code or token to show to an operator, or None if it is over or older than this run of the node."""
+        """Return the code or token of an approval, for an operator. Return None if the approval has ended, or if the
+        code was created before the node started.
+        """
         return self._shown.get(id)
 
     def forget(self, id: str) -> None:
-        """Stop showing the code or token of an approval that is over, and drop old entries."""
+        """Forget the code or token of an approval that has ended, and remove old entries."""
         self._shown.pop(id, None)
         if len(self._tokens) > 10_000:
             for old in list(self._tokens)[:1000]:
@@ -153,7 +162,7 @@ class Codes:
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
-    """Failed attempts of one agent, and how often it went beyond the limit."""
+    """Failed attempts of one agent, with the number of times that it exceeded the limit."""
 
     failures: tuple[float, ...] = ()
     violations: tuple[float, ...] = ()
@@ -167,9 +176,10 @@ class Limited(msgspec.Struct, frozen=True):
 
 @dataclass(eq=False)
 class Attempts:
-    """Counter of failed verifications. After FAILURES_MAX failures in a window, no code is read for a while.
+    """Counter of failed verifications. After FAILURES_MAX failures within the window, further attempts are refused for
+    a time.
 
-    With `is_progressive`, each further attempt within an hour doubles that time.
+    With `is_progressive`, each further attempt within an hour doubles the time.
     """
 
     kv: KeyValue
@@ -204,8 +214,8 @@ class Attempts:
         return len(self._current(who, self.clock.wall()).failures)
 
     async def find_limit(self, who: str) -> Limited | None:
-        """Return the limit that refuses an attempt before its code is read, or None. A refused attempt is a
-        violation.
+        """Return the limit that refuses an attempt of `who` before the code is compared, or None. An attempt that is
+        refused counts as a violation.
         """
         now = self.clock.wall()
         window = self._current(who, now)
@@ -221,7 +231,7 @@ class Attempts:
         return Limited(until, max(1, round(until - now + 0.5)))
 
     async def fail(self, who: str) -> None:
-        """Count a failed attempt. It is in the store when this returns."""
+        """Count a failed attempt. The count is in the store when this returns."""
         now = self.clock.wall()
         window = self._current(who, now)
         await self._keep(who, msgspec.structs.replace(window, failures=(*window.failures, now)[-FAILURES_MAX:]), now)

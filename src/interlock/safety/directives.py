@@ -1,7 +1,8 @@
-"""Directives and the notifications in them (8.7.3): what an agent is told with each report.
+"""Directives and the notifications in them (8.7.3), which are the replies to an agent's reports.
 
-permission_pending, autonomy_pause and danger_zone are read off the state each time, and so repeat until they are
-cleared; status and error wait in the execution and are told once. Nothing is ever pushed.
+The notifications permission_pending, autonomy_pause and danger_zone are derived from the state each time, so they
+repeat until their cause is resolved. The notifications status and error are kept in the execution and sent once. An
+agent receives notifications only in replies.
 """
 
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ _T = NotificationType
 
 @dataclass(eq=False)
 class Directives:
-    """Directives for the reports of agents, made from the state at that moment."""
+    """Factory of the directives that reply to agents' reports, from the current state."""
 
     inbox: Inbox
     blocks: Blocks
@@ -85,7 +86,9 @@ class Directives:
         )
 
     def _pending(self, execution: Execution) -> list[AgentNotification]:
-        """Return notifications for what waits for a person: the start of the agent, and calls that it made."""
+        """Return notifications for everything that waits for a person: the start of the agent, and
+        its held operations.
+        """
         if execution.start_id is not None and execution.started_at is None:
             return [pending_start(execution.created_at)]
         since = execution.started_at or execution.created_at
@@ -134,7 +137,9 @@ def _paused(pause: Pause) -> AgentNotification:
 
 
 def _danger(block: Block, *, is_own: bool) -> AgentNotification:
-    """Return the notification of a block. Agents of another principal learn that it exists, but not its reason."""
+    """Return the notification about a block. With `is_own` unset, for agents of other principals, it does not contain
+    the reason.
+    """
     return AgentNotification(
         type=_T.DANGER_ZONE,
         message=f'The agent "{block.name}" is blocked: {block.reason}' if is_own else "An agent is blocked.",

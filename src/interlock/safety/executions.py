@@ -1,12 +1,15 @@
-"""Executions of agents: their state, the step they are at, what they wait for, and the notices for their next report.
+"""Executions of agents: the state, the current step, what the execution waits for, and notifications for the next
+report.
 
-Executions are kept in memory and written to disk within a second. After a crash no execution continues: one that was
-running has failed, one that was pending is cancelled. Blocks are elsewhere (`agents`), because they must survive.
+Executions are kept in memory and written to disk within a second. After a restart no execution continues: running
+executions have failed, and pending ones are cancelled. Blocks are stored separately (`agents`), because they must
+survive a restart.
 
-Dangerous operations inside an execution are confirmed by a person, and the agent never gets the token. Outside of an
-execution a caller confirms itself with a token that it is given. Inside, the token goes to operators: the operation
-waits as an approval, the next directives say so, and when a person has agreed the same call runs. CREATE is agreed to
-once for the execution, everything else for one call (C.gate-1, 8.7.3).
+A person confirms dangerous operations inside an execution, and the agent never gets the token. Outside of an execution,
+a caller receives a token and confirms the operation itself. Inside an execution, only operators see the token: the
+operation waits as an approval, the next directives say so, and once a person has approved it, the agent repeats the
+call and it runs. A CREATE operation is approved once for the execution, every other operation for one call (C.gate-1,
+8.7.3).
 """
 
 import logging
@@ -37,7 +40,9 @@ HELD_MAX: Final = 50  # of one execution
 
 
 class HeldOperation(msgspec.Struct, frozen=True, kw_only=True):
-    """Operation of an agent that waits. `digest`: of its parameters; what was agreed to is exactly what runs."""
+    """An operation of an agent that waits for a person. `digest` is computed from its parameters, so that only the
+    approved parameters can run.
+    """
 
     operation: str
     digest: str
@@ -58,13 +63,13 @@ class HeldOperation(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(eq=False)
 class HeldOperations:
-    """Operations of an execution that wait for a person, by approval id, and those that were released."""
+    """The operations of an execution that wait for a person, by approval id, and those that a person has released."""
 
     waiting: dict[str, HeldOperation] = field(default_factory=dict)
     _released: set[tuple[str, str]] = field(default_factory=set, init=False)
 
     def find_waiting(self, held: HeldOperation) -> str | None:
-        """Return the id of the approval that this operation already waits for, or None."""
+        """Return the id of the approval that this operation already waits for, or None if there is none."""
         return next((id for id, waiting in self.waiting.items() if waiting.key == held.key), None)
 
     def wait(self, id: str, held: HeldOperation) -> None:
@@ -82,11 +87,11 @@ class HeldOperations:
         return held
 
     def is_released(self, held: HeldOperation) -> bool:
-        """Return whether a person agreed to the operation."""
+        """Return whether a person has approved the operation, and the approval is not used up."""
         return held.key in self._released
 
     def use(self, held: HeldOperation) -> None:
-        """Use up the release of an operation that now runs, unless it is valid for the whole execution."""
+        """Use up the release of an operation that now runs, unless the release is valid for the entire execution."""
         if held.level != SESSION:
             self._released.discard(held.key)
 
@@ -117,7 +122,7 @@ def find_owner(caller: Caller) -> Owner | None:
 
 
 class StoredExecution(msgspec.Struct, frozen=True, kw_only=True):
-    """An execution as it is on disk."""
+    """Stored form of an execution."""
 
     id: str
     principal: str
@@ -132,7 +137,7 @@ class StoredExecution(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pause(msgspec.Struct, frozen=True, kw_only=True):
-    """Pause of an agent until an approval is decided. `approval_id` is that of a step or of a challenge."""
+    """A pause of an agent until an approval is decided. The approval is that of a step or of a challenge."""
 
     evaluation: Evaluation
     hint: Hint | None  # what was reported
@@ -142,7 +147,7 @@ class Pause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Execution:
-    """Run of an agent, from its start to its end. The owner is a principal, and its session where it has one."""
+    """A run of an agent, from start to end. The owner is a principal, with its session if it has one."""
 
     def __init__(self, owner: Owner, name: str, now: float, caller: Caller | None) -> None:
         self.id = f"exec_{secrets.token_hex(16)}"
@@ -213,7 +218,9 @@ class Execution:
 
 @dataclass(eq=False)
 class Executions:
-    """Executions of a node by owner and id. Ended ones are kept for `keep_s`, so that late questions get an answer."""
+    """The executions of a node, by owner and id. Ended executions are kept for `keep_s` seconds, so that clients can
+    still query them.
+    """
 
     kv: KeyValue
     clock: Clock
@@ -224,7 +231,9 @@ class Executions:
     _changed: dict[str, Execution] = field(default_factory=dict, init=False)
 
     async def open(self) -> None:
-        """Load the executions from the store and end those that were still running or pending. Raise StoreError."""
+        """Load the executions from the store, and end those that were still running or pending. Raise StoreError if the
+        store fails.
+        """
         now = self.clock.wall()
         for entry in await self.kv.entries(BUCKET, now):
             try:
@@ -260,7 +269,9 @@ class Executions:
                 del self.by_owner[execution.owner]
 
     def find(self, id: str) -> Execution | None:
-        """Return the execution of any owner, or None if it is unknown or its retention time is over."""
+        """Return an execution by its id, whoever owns it. Return None if the id is unknown or the
+        retention time is over.
+        """
         execution = self._by_id.get(id)
         finished_at = None if execution is None else execution.finished_at
         is_kept = finished_at is None or self.clock.wall() < finished_at + self.keep_s

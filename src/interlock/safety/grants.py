@@ -1,7 +1,7 @@
-"""Grants: what a reported step lets an agent call, once each.
+"""Step grants: the names that an agent may call after it reported a step, each once.
 
-A hint is prose; what it can be held to are the names in it. A grant holds those that are names of something to call,
-and is matched by every name that a call goes by: alias, qualified, local, original and operation name.
+A hint is prose, so only the names in it can be enforced. A grant contains those names in the hint that can be called. A
+call matches if any of its names is granted: alias, qualified, local, original or operation name.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,12 +31,12 @@ LiftedNames = Callable[[Route], Mapping[str, str]]
 
 
 def identity_of(call: Call) -> CallIdentity:
-    """Return a value that identifies a call, and is the same each time the guard checks that call."""
+    """Return a value that identifies a call. It stays the same each time the guard checks the call."""
     return call.client_id, call.started
 
 
 class CallNames(NamedTuple):
-    """Every name that one call goes by."""
+    """The names that refer to the target of one call."""
 
     of_tool: frozenset[str]
     of_items: tuple[frozenset[str], ...] = ()  # of each operation in it: all have to be granted
@@ -76,7 +76,7 @@ class StepGrant:
 
 @dataclass(eq=False)
 class CallableNames:
-    """Every name that a caller could call something by. Made once per namespace and kind of caller.
+    """The names that a caller can use in calls. They are computed once per namespace and kind of caller.
 
     `operation` returns the name of a tool's operation on the AQL surfaces. `lifted` returns the names of the
     operations behind a tool of an AQL server, keyed by the names that the server uses.
@@ -123,7 +123,9 @@ class CallableNames:
         return CallNames(frozenset((normalise(call.target), normalise(plain_uri(call.target)))))
 
     def _of_lifted(self, call: Call, route: Route) -> tuple[frozenset[str], ...]:
-        """Return the names of the operations behind a tool of an AQL server, because those are what is called."""
+        """Return the names of the operations that a call of an AQL server's tool carries out, because the call runs
+        these operations.
+        """
         lifted = self.lifted(route)
         if not lifted:
             return ()
@@ -134,7 +136,9 @@ class CallableNames:
         return tuple(frozenset(map(normalise, (each, lifted.get(each, each)))) for each in called)
 
     def named_by(self, hint: Hint, caller: Caller) -> frozenset[str]:
-        """Return the names in a hint that the caller can call, and all URIs, because they may name a resource."""
+        """Return the names in a hint that the caller can call, and all URIs in it, because a URI
+        may name a resource.
+        """
         return (hint.names & self.of(caller)) | frozenset(name for name in hint.names if "://" in name)
 
 

@@ -8,12 +8,12 @@ pause      the agent waits until a person approves the step
 verify     the agent waits until its client repeats a code that only operators see
 stop       the agent is blocked; only a person who verifies it with a code lifts the block
 
-Reports of one agent are judged one after the other, under a lock for each agent. A block is on disk before its
-directive is sent, so that a crash cannot unblock an agent. Which calls pass is decided by the check of `watch`; a call
-that is judged more strictly than its report (`escalate`) has the same results as a report.
+Reports of one agent are evaluated one at a time, under a lock for each agent. A block is on disk before its directive
+is sent, so that a crash cannot unblock an agent. The guard check in `watch` decides which calls pass. If a call is
+judged more strictly than its report was, `escalate` applies the stricter result as for a report.
 
-The mode of the loop says what the results mean: `disabled` watches nothing, `logging` records the reports, `monitoring`
-evaluates them and tells the agent what would have happened, and `enforcing` carries the results out.
+The mode of the loop determines the effect of the results: `disabled` watches nothing, `logging` records the reports,
+`monitoring` evaluates them and tells the agent what would have happened, and `enforcing` carries the results out.
 """
 
 import asyncio
@@ -67,7 +67,9 @@ NAMES_NOTHING: Final = "The hint names nothing that can be called here, so it le
 
 
 class Assessment(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of a trigger for a reported action: a risk score from 0 to 100, or an order to stop the agent."""
+    """Result of a trigger's assessment of a reported action: a risk score from 0 to 100, or a
+    decision to stop the agent.
+    """
 
     score: float = 0.0
     is_stopped: bool = False
@@ -78,7 +80,7 @@ Trigger = Callable[[AgentKey, Hint], Assessment]
 
 
 class SafetyLoopParts(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of a node that the safety loop works with."""
+    """The parts of a node that the safety loop uses."""
 
     clock: Clock
     blocks: Blocks
@@ -91,7 +93,9 @@ class SafetyLoopParts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SafetyLoop:
-    """The execution safety loop of a node: agents report their steps, and learn whether they may continue."""
+    """The execution safety loop of a node. Agents report their steps, and the replies tell them
+    whether they may continue.
+    """
 
     def __init__(self, plan: SafetyPlan, parts: SafetyLoopParts) -> None:
         self.policies = Policies(plan)
@@ -111,7 +115,7 @@ class SafetyLoop:
         self._triggers: list[Trigger] = []
 
     def add_trigger(self, trigger: Trigger) -> None:
-        """Add an assessment of every report. It can only make the outcome stricter (AQL 8.8.3)."""
+        """Add a trigger that assesses every report. Its assessment can only make the result stricter (AQL 8.8.3)."""
         self._triggers.append(trigger)
 
     @property
@@ -255,8 +259,8 @@ class SafetyLoop:
         return await self._finish(caller, params["element_name"], _S.COMPLETED, params.get("summary"))
 
     async def read(self, caller: Caller, params: dict[str, Any]) -> dict[str, Any]:
-        """Return the state of an execution to the principal that started it, also after its session ended (AQL
-        8.4.3).
+        """Return the state of an execution. Only the principal that started it may ask, even after its session has
+        ended (AQL 8.4.3).
         """
         execution = self.executions.find(params["execution_id"])
         if execution is None or execution.agent.principal != caller.principal.name:
@@ -283,19 +287,21 @@ class SafetyLoop:
     # Dangerous operations
 
     def find_acting(self, caller: Caller) -> Execution | None:
-        """Return the running execution that a call of this caller belongs to, or None. Always None unless enforcing."""
+        """Return the running execution that a call of this caller belongs to, or None. The result is always None unless
+        the mode is `enforcing`.
+        """
         owner = find_owner(caller) if self.is_enforcing and self.executions.by_owner else None
         mine = self.executions.by_owner.get(owner, ()) if owner is not None else ()
         return next((execution for execution in mine if execution.status is _S.RUNNING), None)
 
     def may_run(self, execution: Execution, names: frozenset[str], held: HeldOperation) -> bool:
-        """Return whether a person agreed to this operation, as part of an approved step or by itself."""
+        """Return whether a person has approved this operation, either with the reported step or separately."""
         if any(grant.is_approved and not grant.names.isdisjoint(names) for grant in execution.grants):
             return True
         return execution.held.is_released(held)
 
     def hold(self, execution: Execution, held: HeldOperation) -> str:
-        """Return the id of the approval that the operation waits for."""
+        """Hold an operation until a person decides, and return the id of the approval that it waits for."""
         id = execution.held.find_waiting(held)
         if id is not None and self.challenges.is_waiting(id):
             return id
@@ -370,8 +376,8 @@ class SafetyLoop:
         return self._directives.of_evaluation(execution, evaluation, more=more)
 
     async def _still_paused(self, execution: Execution, pause: Pause, written: str) -> Directive | None:
-        """Return the directive that keeps the agent paused, or None if the pause is over and the report must be
-        judged.
+        """Return the directive that keeps the agent paused, or None if the pause is over and the
+        report must be evaluated.
         """
         approval = self.challenges.inbox.get(pause.approval_id)
         status = Status.VOID if approval is None else approval.status
@@ -420,9 +426,9 @@ class SafetyLoop:
         return pause
 
     async def block(self, execution: Execution, evaluation: Evaluation, written: str) -> Block:
-        """Block an agent and raise a challenge. The block is in the store when this returns.
+        """Block an agent and raise a challenge for it. The block is in the store when this returns.
 
-        Raise OperationFailed if it cannot be stored; the block is then still effective in memory.
+        Raise OperationFailed if the block cannot be stored; it is then still effective in memory.
         """
         agent, reason = execution.agent, evaluation.reason or ""
         draft = self.challenges.draft(agent, execution.name, reason=reason, factors=evaluation.factors, hint=written)
@@ -445,15 +451,17 @@ class SafetyLoop:
         return block
 
     def abort_as_operator(self, agent: AgentKey, by: str) -> Execution | None:
-        """Cancel the live executions of an agent and return the latest, or None if there was none."""
+        """Cancel the live executions of an agent for an operator. Return the latest of them, or
+        None if there was none.
+        """
         live = self.executions.live_of(agent)
         for execution in live:
             self._end(execution, _S.CANCELLED, f"aborted by {by}")
         return live[-1] if live else None
 
     async def escalate(self, execution: Execution, evaluation: Evaluation, written: str, verdict: StepVerdict) -> None:
-        """Block, verify or pause an agent whose real call is judged more strictly than its report. Raise
-        OperationFailed.
+        """Block, verify or pause an agent whose actual call is judged more strictly than its report was. Raise
+        OperationFailed if the result cannot be stored.
         """
         async with self._lock(execution.agent):
             if verdict is StepVerdict.STOP:
@@ -464,9 +472,10 @@ class SafetyLoop:
                 await self._pause(execution, evaluation, None, written)
 
     async def order_challenge(self, agent: AgentKey) -> Block | None:
-        """Create a new code for a block and void the previous one.
+        """Create a challenge with a new code for a blocked agent, and void the previous challenge.
 
-        Return the updated block, or None if the agent is not blocked. Raise StoreError.
+        Return the updated block, or None if the agent is not blocked. Raise StoreError if the challenge cannot be
+        stored.
         """
         block = self.blocks.find(agent)
         if block is None:
@@ -483,7 +492,9 @@ class SafetyLoop:
     # What people decide
 
     async def settle(self, approval: Approval) -> Approval | Refusal:
-        """Put a decision into effect, whether it came from the inbox or with a code or token."""
+        """Apply a decision to the agent that it concerns, whether the decision was made in the inbox or with a code or
+        token.
+        """
         settled = await self.challenges.settle(approval)
         if isinstance(settled, Refusal):
             return settled
@@ -554,7 +565,9 @@ class SafetyLoop:
         return self._locks.setdefault(agent, asyncio.Lock())
 
     async def _supersede(self, owner: Owner, agent: AgentKey) -> None:
-        """Ensure one live execution per agent: cancel one that only waits for a code, refuse otherwise (AQL-X-3)."""
+        """Ensure that an agent has only one live execution: cancel an existing one that only waits for a code,
+        otherwise raise OperationFailed (AQL-X-3).
+        """
         live = self.executions.live_of(agent)
         for execution in live:
             if owner[0] == LOCAL and execution.owner != owner:

@@ -1,4 +1,4 @@
-"""Agents of the safety loop, for operators: listed, aborted, and given a fresh challenge."""
+"""Operations for operators on agents of the safety loop: list, abort, and create a new challenge."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from interlock.wire.refusal import NotFound
 
 @dataclass(eq=False)
 class AgentOperations:
-    """Operations on agents in the safety loop."""
+    """Handlers of the operations on agents in the safety loop."""
 
     loop: SafetyLoop
 
@@ -29,7 +29,9 @@ class AgentOperations:
 
     @handles(ORDER_CHALLENGE)
     async def order_challenge(self, body: NameAgent) -> Agent:
-        """Give a blocked agent a fresh challenge; the one before is void. Raises NotFound, StoreError."""
+        """Create a new challenge for a blocked agent, and void the previous one. Raise NotFound if the agent is not
+        blocked, and StoreError if the challenge cannot be stored.
+        """
         block = await self.loop.order_challenge(agent_key(body.principal, body.name))
         if block is None:
             blocked = [agent.name for agent in self.loop.blocks.of_principal(body.principal)]
@@ -38,7 +40,7 @@ class AgentOperations:
 
     @handles(ABORT_AGENT)
     async def abort(self, body: NameAgent, by: str) -> Agent:
-        """End what an agent is doing, also while it is blocked. Raises NotFound."""
+        """Cancel the executions of an agent, even while it is blocked. Raise NotFound if it has none."""
         key = agent_key(body.principal, body.name)
         ended = self.loop.abort_as_operator(key, by)
         if ended is None:

@@ -1,4 +1,4 @@
-"""The parts of the safety loop around the way of a call: its life cycle, its configuration, and its sessions."""
+"""The safety loop as parts of the node: life cycle, configuration changes, and changes by other replicas."""
 
 from collections.abc import Callable, Mapping
 
@@ -29,7 +29,7 @@ class AgentParts(CapabilityParts):
 
     def reload_steps(self, steps: ReloadSteps) -> Mapping[str, ReloadStep]:
         async def take_safety(old: Plan, new: Plan) -> None:
-            """Apply the rules from the next step of each agent on. Blocks stay."""
+            """Apply the changed rules, starting with the next step of each agent. Existing blocks stay."""
             self._node.stores.current.replace(new)
             self._safety.attempts.replan(is_progressive=new.safety.progressive_lockout)
             is_on = new.safety.mode != "disabled"

@@ -1,7 +1,7 @@
-"""Verification and confirmation by agents' clients: a person gives them a code or a token that only operators saw.
+"""Verification and confirmation by agents' clients, which send a code or token that a person got from an operator.
 
-Every attempt that fails is on disk before it is answered, and audited without what was tried. An attempt with an id or
-a token that nobody knows counts for the principal that made it.
+Every failed attempt is on disk before the reply is sent, and the audit record does not contain the text that was tried.
+An attempt with an unknown id or token is counted for the principal that made it.
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ NOBODY: Final = ""  # the name under which attempts count that belong to no agen
 
 @dataclass(eq=False)
 class Verification:
-    """The service that compares codes and tokens of agents' clients with those that operators saw."""
+    """The service that checks the codes and tokens that agents' clients send."""
 
     loop: SafetyLoop
     codes: Codes
@@ -45,7 +45,7 @@ class Verification:
         """Do nothing: this object holds no resources."""
 
     async def verify(self, caller: Caller, params: dict[str, Any]) -> dict[str, Any]:
-        """Unblock or resume an agent if the code is right; void the code if it is wrong (AQL 8.8.2)."""
+        """Unblock or resume an agent if the code is correct. If it is wrong, void the code (AQL 8.8.2)."""
         id, written = params["challenge_id"], params["code"]
         principal = caller.principal.name
         challenge = self.codes.find_challenge(id)
@@ -67,9 +67,7 @@ class Verification:
         return {"verified": True, "element_name": name, "status": live[-1].status.value if live else "unblocked"}
 
     async def confirm(self, caller: Caller, params: dict[str, Any]) -> dict[str, Any]:
-        """Confirm a request with the token that the inbox showed to an operator. Nothing else is accepted (AQL
-        8.7.3).
-        """
+        """Confirm a request with the token that the inbox showed to an operator, and with nothing else (AQL 8.7.3)."""
         token, principal = params["confirmation_token"], caller.principal.name
         agent = AgentKey(principal, NOBODY)
         await self._refuse_limited(agent, NOBODY, params.get("confirmation_id"))

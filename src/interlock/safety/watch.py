@@ -1,8 +1,8 @@
-"""The watch over calls (check 5 of the guard): does a call belong to an agent in the loop, and was it reported?
+"""The watch over calls (check 5 of the guard): refuses calls of agents in the safety loop that were not reported.
 
-`AgentCheck` is on the list of the guard only while the loop is not disabled, and is asked only while there is something
-to watch (`Guard.watch`). The answer is a refusal with its reason, or None. The grant of a step is used up when its call
-is sent; a call that a person has to approve keeps the grant until then.
+`AgentCheck` is on the list of the guard unless the loop is disabled, and runs for every call only while there is
+something to watch (`Guard.watch`). Its result is a refusal with a reason, or None. The grant of a step is used up when
+its call is sent; a call that a person has to approve keeps the grant until then.
 """
 
 from dataclasses import dataclass, field
@@ -87,7 +87,7 @@ class Watch:
         return principal == LOCAL or not loop.blocks.of_principal(principal)
 
     def use(self, call: Call) -> None:
-        """Use up the grant of a call that a person released and that is about to be sent."""
+        """Use up the step grant of a call that a person released and that is about to be sent."""
         if not self.loop.executions.by_owner:
             return
         owner = find_owner(call.caller)
@@ -101,8 +101,8 @@ class Watch:
     def _find_stricter_refusal(
         self, execution: Execution, grant: StepGrant, call: Call, names: CallNames
     ) -> Refusal | None:
-        """Apply stages 3 to 5 to the real call. Return the refusal if they are stricter than the report was, or
-        None.
+        """Evaluate the actual call with stages 3 to 5. Return the refusal if the result is stricter than that of the
+        report, or None.
         """
         if not grant.is_approved:
             judged = evaluate_call(self.loop.policies.of(execution.agent), names.all, _danger(call))
@@ -157,7 +157,7 @@ class Watch:
 
 
 def _danger(call: Call) -> int | None:
-    """Return READ_ONLY for a call that changes nothing, or None if its name must be judged."""
+    """Return READ_ONLY for a call that changes nothing, or None if the risk must be derived from the name."""
     route = call.route
     if isinstance(route, Route) and route.capability is not None and not route.is_open:
         return None if route.capability.mutable else READ_ONLY
@@ -166,7 +166,9 @@ def _danger(call: Call) -> int | None:
 
 @dataclass(eq=False)
 class AgentCheck:
-    """Check 5 of the guard: a call of an agent inside the loop passes only if the agent reported it and may act."""
+    """Check 5 of the guard: refuses a call of an agent in the safety loop unless the agent has
+    reported it and may act.
+    """
 
     number = CheckNumber.AGENT
     name = "agent"
@@ -182,7 +184,7 @@ class AgentCheck:
         return None if refusal is None else Refused(self.number, refusal)
 
     def use(self, call: Call) -> None:
-        """Use up the grant or release that lets a released call pass, when the call is sent."""
+        """Use up the step grant or release that allowed a call which is now sent."""
         self.watch.use(call)
 
     def explain(self, route: Route, caller: Principal) -> CheckVerdict:

@@ -1,1 +1,1 @@
-"""How a verb reaches a node: the admin socket, the operator endpoint, files when no node runs."""
+"""The ways in which a verb reaches a node: the admin socket, the operator endpoint, or files if no node runs."""

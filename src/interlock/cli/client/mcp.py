@@ -1,7 +1,7 @@
-"""A plain MCP client of the 2026-07-28 form at a node's public endpoint: one POST per request, no session.
+"""A minimal MCP client (version 2026-07-28) for a node's public endpoint: one POST per request, no session.
 
-The client blocks, over http.client. Results keep their bytes. A server may answer with a stream (SSE) instead of one
-reply: the client reads it too, and passes progress notifications to the caller as they come.
+The client is synchronous and uses http.client. Results stay encoded. If the server replies with a stream of events
+(SSE), the client reads the stream and passes progress notifications to a callback as they arrive.
 """
 
 import http.client
@@ -81,11 +81,13 @@ class _ProgressParams(msgspec.Struct, frozen=True):
 
 
 class McpClient:
-    """A client at one URL. Methods raise Refused for errors of the node, and Unreachable if it does not answer."""
+    """An MCP client for one URL. Methods raise Refused for errors that the node reports, and Unreachable if it does not
+    answer.
+    """
 
     def __init__(self, url: str, token: str | None, *, timeout: float) -> None:
-        """Connect to `url`, which is the URL of a node or of an MCP endpoint. For a node, use its flat list of
-        tools, even if its clients get another surface.
+        """Create a client for `url`, the URL of a node or of an MCP endpoint. For a node, the client uses the flat list
+        of tools, even if other clients get another surface.
         """
         parts = urlsplit(check_url(url))
         self.url = parts._replace(path=FLAT).geturl() if parts.path in ("", "/", "/mcp") else url
@@ -94,8 +96,8 @@ class McpClient:
         self._last_id = 0
 
     def find_at_server(self, segment: str) -> "McpClient | None":
-        """Return a client for the endpoint where the tools of one server have their unqualified names, or None if
-        this client does not use the flat list of a node.
+        """Return a client for the endpoint of a single server, where tools have unqualified names. Return None if this
+        client does not use the flat list of a node.
         """
         parts = urlsplit(self.url)
         if parts.path != FLAT:

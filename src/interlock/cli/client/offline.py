@@ -1,8 +1,8 @@
-"""Operations on a data folder while no node runs, and its audit log.
+"""Operations on a data folder and its audit log while no node runs.
 
 Each method opens the stores, does one thing and closes them. The handlers are those of a node, so replies, errors and
-audit records are the same as from the operator endpoint. A refusal of the store becomes a refusal of the command with
-the same words. Parts of the node are imported in the functions that need them, because most commands need none.
+audit records are the same as from the operator endpoint. If the store refuses an operation, the command fails with the
+same message. Modules of the node are imported inside the functions that need them, because most commands need none.
 """
 
 import asyncio
@@ -41,7 +41,8 @@ LOCAL = "local"  # who changes something in a data folder, as at a node's own so
 
 @dataclass(eq=False)
 class OfflineNode:
-    """A data folder whose node does not run. Operations that need only its stores are carried out here.
+    """A client for a data folder whose node does not run. It carries out operations that need only the stores in the
+    folder.
 
     The handlers are those of a node, so that replies, errors and audit records are the same.
     """
@@ -50,7 +51,7 @@ class OfflineNode:
     folder: Path
 
     def call(self, operation: Operation[Any], *, body: object = None, **arguments: object) -> Answer:
-        """Call an operation, as OperatorClient does. Raises Refused."""
+        """Call an operation, as `OperatorClient.call` does. Raise Refused if the operation is refused."""
         return run_stored(self._call(operation, {"body": body, "by": LOCAL, **arguments}))
 
     async def _call(self, operation: Operation[Any], arguments: dict[str, object]) -> Answer:
@@ -91,7 +92,7 @@ class OfflineNode:
 
 
 class _FolderRecorder(Recorder):
-    """A recorder that opens the audit log of a data folder for each record, and leaves it closed otherwise."""
+    """A recorder that opens the audit log of a data folder for each record and closes it afterwards."""
 
     def __init__(self, plan: Plan, folder: Path) -> None:
         super().__init__(build_audit(plan.store.backend, folder))
@@ -103,7 +104,7 @@ class _FolderRecorder(Recorder):
 
 
 async def record_stored(plan: Plan, folder: Path, lines: list[bytes]) -> None:
-    """Append records to the audit log of the folder, after those that its node wrote. Raise StoreError."""
+    """Append records to the audit log of a data folder. Raise StoreError if the log cannot be written."""
     audit = build_audit(plan.store.backend, folder)
     try:
         await audit.open()
@@ -113,7 +114,7 @@ async def record_stored(plan: Plan, folder: Path, lines: list[bytes]) -> None:
 
 
 def revoke_stored(plan: Plan, folder: Path, ref: str) -> Answer:
-    """Revoke the keys of an anchor, or one key. `ref` is the name of the anchor or the thumbprint of the key."""
+    """Revoke all keys of an anchor, or a single key. `ref` is the name of the anchor or the thumbprint of the key."""
 
     from interlock.approvals.api import RevokedKeys
     from interlock.approvals.trust.anchors import Anchors
@@ -144,7 +145,7 @@ def revoke_stored(plan: Plan, folder: Path, ref: str) -> Answer:
 
 
 class StoredAudit:
-    """The audit log of a data folder. It is only read, and a node may write to it meanwhile."""
+    """Reader of the audit log of a data folder. A running node may write to the log at the same time."""
 
     def __init__(self, plan: Plan, folder: Path) -> None:
         self._plan = plan
@@ -163,10 +164,10 @@ class StoredAudit:
         return self._with_log(verify)
 
     def verify_names(self) -> Verdict | None:
-        """Verify the log of the registry, which is chained like the audit log and whose hashes are in the audit log
+        """Verify the log of the name registry, which is chained like the audit log. The audit log contains its hashes
         (REG-5-15).
 
-        Return None if this folder has no such log and never had one.
+        Return None if this folder never had a registry log.
         """
         if self._plan.store.backend != "sqlite":  # the nodes that share it check it whenever they read
             return None
@@ -195,7 +196,9 @@ class StoredAudit:
         return run_stored(verify())
 
     def export(self, after: int, write: Callable[[str], object]) -> None:
-        """Write one JSON object per record. Records are read page by page, so that a long log needs little memory."""
+        """Call `write` with one JSON object per record, for all records after number `after`. Records are read in
+        pages, so that a long log needs little memory.
+        """
 
         async def export(audit: AuditReader) -> None:
             at = after
@@ -234,7 +237,7 @@ def run_stored(job: Coroutine[Any, Any, T]) -> T:
 
 
 class _NamesStep(msgspec.Struct):
-    """Step of the registry in the audit log, with its place in the log of the registry."""
+    """A record of the audit log about a registry change, with its position in the registry log."""
 
     via: str = ""
     record: int = 0
@@ -260,7 +263,9 @@ def _find_mark(data: bytes) -> Mark | None:
 
 
 def _line(record: ChainedRecord) -> str:
-    """Return the record as JSON with its place in the chain first. Its values are the bytes that were written."""
+    """Return a record as JSON that begins with its position and hash in the chain. Its values keep the bytes that were
+    written.
+    """
     try:
         fields: dict[str, Any] = msgspec.json.decode(record.data, type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""The drivers of a workspace, read and changed by a command itself while no node runs. Answers like a node."""
+"""Operations on the drivers of a workspace while no node runs. Replies have the same form as those of a node."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -24,6 +24,10 @@ BY = "local"
 
 @dataclass(eq=False)
 class StoredDrivers:
+    """Client for the drivers of a workspace whose node does not run. Methods return the reply that
+    a node would give.
+    """
+
     plan: Plan
     folder: Path
 
@@ -43,7 +47,7 @@ class StoredDrivers:
         return self._with_service(lambda drivers: drivers.remove(name, BY, forget=forget))
 
     async def _has_approvers(self, now: float) -> bool:
-        """Return whether an approver is enrolled, in the store that all replicas of the node share."""
+        """Return whether an approver is enrolled at the time `now`, according to the store of the node."""
         shared = build_shared_store(self.plan, self.folder)
         try:
             await shared.open()

@@ -1,4 +1,4 @@
-"""The registry of names in a data folder, without its node: two processes share one log."""
+"""Operations on the name registry of a data folder. A running node may use the same registry log at the same time."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -39,11 +39,13 @@ class AttachedCopy(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(eq=False)
 class StoredNames:
+    """Client for the name registry of a data folder."""
+
     plan: Plan
     data: Path
 
     def import_(self, document: bytes, source: str, *, is_trusted: bool, pin: str) -> ImportedRegistry:
-        """Import a registry document. Raise Refused if it cannot be imported."""
+        """Import a registry document and return what was imported. Raise Refused if it cannot be imported."""
 
         async def work(state: RegistryState) -> ImportedRegistry:
             publisher = Publisher(state, tuple)
@@ -55,7 +57,8 @@ class StoredNames:
     def entries(self) -> Mapping[str, RegistryEntry]:
         """Return the entries by name. Raise Refused if they cannot be read.
 
-        Write nothing and do not contact a store on other machines: a shared registry has no entries here.
+        The method writes nothing and does not connect to a store on another machine, so the result is empty for a
+        registry in a shared store.
         """
         if self.plan.store.backend != "sqlite":
             return {}
@@ -78,7 +81,9 @@ class StoredNames:
         return asyncio.run(self._with_state(work))
 
     def attach(self, subject: str, document: bytes) -> AttachedCopy:
-        """Attach a copy of a specification document to a request. Raise Refused if it does not fit the request."""
+        """Attach a copy of a specification document to a registry request. Raise Refused if the document does not match
+        the request.
+        """
 
         async def work(state: RegistryState) -> AttachedCopy:
             request, path = await DocumentCopies(state, self.data).attach("local", subject, document)

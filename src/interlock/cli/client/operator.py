@@ -1,8 +1,8 @@
-"""The operator endpoint of a node, seen from a command: HTTP over run/admin.sock, or over a URL with a token.
+"""The client of a node's operator endpoint: HTTP over run/admin.sock, or over a URL with a token.
 
-A client blocks and opens one connection for each request, because most commands send one. An answer keeps its bytes, so
-that --json can pass them on as they came. An error of the node becomes a `Refused` with the node's code and message and
-with a hint that names the next command; a node that cannot be reached becomes `Unreachable`.
+The client is synchronous and opens one connection for each request, because most commands send only one. An answer
+keeps its bytes, so that --json can print them unchanged. An error from the node is raised as `Refused`, with the node's
+code and message and a hint that names the next command. If the node cannot be reached, `Unreachable` is raised.
 """
 
 import http.client
@@ -40,7 +40,7 @@ NOT_RUNNING_HINT = "start one with interlock serve, or name its configuration wi
 
 @dataclass(eq=False)
 class Answer:
-    """The reply of an operation. It keeps its bytes, which --json passes on."""
+    """The reply of an operation, encoded as JSON. --json prints these bytes unchanged."""
 
     raw: bytes
 
@@ -49,7 +49,7 @@ class Answer:
         return self.as_(object)
 
     def as_(self, shape: type[T]) -> T:
-        """Return the reply as a value of this type. Raises Refused."""
+        """Decode the reply as a value of this type. Raise Refused if the reply does not have this type."""
         try:
             return msgspec.json.decode(self.raw, type=shape)
         except (msgspec.DecodeError, UnicodeDecodeError):
@@ -93,7 +93,9 @@ class OperatorClient:
     def call(
         self, operation: Operation[Any], *, body: object = None, timeout: float = TIMEOUT_S, **arguments: object
     ) -> Answer:
-        """Call an operation. `arguments` are the parts of its path and its query parameters. Raises Refused."""
+        """Call an operation and return its reply. `arguments` are its path and query parameters. Raise Refused if the
+        node reports an error, and Unreachable if the node does not answer.
+        """
         path, query = operation.target(arguments, lambda part: quote(part, safe=""))
         prefix = urlsplit(self.url).path.rstrip("/") if self.url else ""
         target = prefix + path
@@ -197,7 +199,7 @@ def _refused(status: int, raw: bytes) -> Refused:
 
 
 def refused_with_hint(status: int, body: ErrorAnswer) -> Refused:
-    """Return the failure of a command whose operation was refused, with what to do next."""
+    """Return the exception for an operation that the node refused, with a hint about what to do next."""
     hint = None
     if status == 401:
         hint = "set INTERLOCK_TOKEN to a token from interlock access token --for operator --name NAME"

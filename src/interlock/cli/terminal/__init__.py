@@ -1,1 +1,1 @@
-"""What every verb writes with: its output, its errors and exit codes, text that is safe to print."""
+"""Output of commands: results, errors and exit codes, and text that is safe to print."""

@@ -1,4 +1,5 @@
-"""What commands draw: rows in columns that fit a width, labelled values, and views that follow a node until Ctrl-C.
+"""Layout of what commands display: rows in columns that fit a width, labelled values, and live views that run until
+Ctrl-C.
 
 rich is imported only when something is drawn.
 """
@@ -27,9 +28,10 @@ def in_columns(
     shrink: Mapping[int, int] | None = None,
     right: frozenset[int] = frozenset(),
 ) -> "list[Text]":
-    """Return rows as lines with aligned columns, without the columns that are empty.
+    """Return rows as lines with aligned columns. Columns that are empty in every row are left out.
 
-    `shrink` maps the columns that may be cut, in this order, to their minimum widths.
+    `shrink` maps the columns that may be shortened to fit `width` to their minimum widths, in the order in which to
+    shorten them. `right` names the columns that are aligned to the right.
     """
     from rich.text import Text
 
@@ -74,8 +76,8 @@ def labelled_lines(label: str, value: str, width: int, style: str = "") -> "list
 
 
 def poll(ask: Callable[[], Reply], *, every_s: float) -> Iterator[Reply | Unreachable]:
-    """Yield each answer in turn. Raise Unreachable only for the first one; later it is yielded, because the node may
-    come back.
+    """Call `ask` repeatedly and yield each answer. Raise Unreachable if the first call fails with it; later, yield the
+    exception instead, because the node may become reachable again.
     """
     yield ask()
     while True:
@@ -89,8 +91,8 @@ def poll(ask: Callable[[], Reply], *, every_s: float) -> Iterator[Reply | Unreac
 def redraw(
     console: "Console", answers: "Iterator[Reply | Unreachable]", lines: "Callable[[Reply], list[Text]]"
 ) -> None:
-    """Draw each answer in place of the previous one. While the node is unreachable, keep the last answer and add a
-    line about it.
+    """Draw each answer in place of the previous one. While the node is unreachable, keep the last answer on the screen
+    and add a line that says so.
     """
     from rich.console import Group
     from rich.live import Live

@@ -1,4 +1,4 @@
-"""How a command ends when it does not succeed: the exit statuses, and one error tree.
+"""Exceptions with which commands fail, and their exit statuses.
 
 Refused                  whose fault                      what the person does next
 │                   1    the node, a server, a file       reads the hint
@@ -21,18 +21,18 @@ EXIT_PIPE_CLOSED = 141  # 128 + SIGPIPE
 
 
 class BadUsage(Refused):
-    """A command line that cannot be carried out."""
+    """Raised for a command line with invalid arguments."""
 
     exit_status: ClassVar[int] = EXIT_USAGE
 
 
 class Waits(Refused):
-    """A command that did nothing yet, because a person has to decide first."""
+    """Raised if a command has no effect until a person decides."""
 
     exit_status: ClassVar[int] = EXIT_WAITS
 
 
 class Unreachable(Refused):
-    """A command for a node that does not answer."""
+    """Raised if the node of a command does not answer."""
 
     exit_status: ClassVar[int] = EXIT_UNREACHABLE

@@ -1,10 +1,10 @@
-"""Where a command's words go: results to stdout, remarks and errors to stderr.
+"""Output of a command: results are written to stdout, remarks and errors to stderr.
 
-With --json, stdout holds JSON and nothing else, and an error is JSON there too. Colours appear only on a terminal and
-never with NO_COLOR. rich is imported when something is drawn, so that --json and short answers stay quick.
+With --json, stdout contains only JSON, including errors. Colours appear only on a terminal, and never if NO_COLOR is
+set. rich is imported only when something is drawn, so that --json and short answers stay fast.
 
-The log of a node goes to stderr too: every line with its time and level, as text or as JSON. A line that comes again
-within a minute is counted, and the next time it is written it says how often it came.
+The log of a node is also written to stderr, each line with its time and level, as text or as JSON. A line that is
+repeated within a minute is only counted; the next time the line is written, it includes the count.
 """
 
 import io
@@ -50,7 +50,9 @@ class Output:
         return self._console
 
     def draw(self, *lines: "Text") -> None:
-        """Draw lines that were laid out for the screen. A very narrow screen cuts them instead of wrapping them."""
+        """Draw lines that are laid out for the width of the screen. Lines that are still too long are cut instead of
+        wrapped.
+        """
         for line in lines:
             shown = drawn_as_typed(line)
             fits = shown is line  # else a command in it became longer, and must not be cut
@@ -61,7 +63,7 @@ class Output:
         _write(sys.stdout, text)
 
     def advice(self, text: str) -> None:
-        """Write one line that names a command, in the form in which it is typed here."""
+        """Write one line that names a command, in the form in which the user can type it."""
         self.line(as_typed(text))
 
     def remark(self, text: str) -> None:
@@ -71,7 +73,9 @@ class Output:
         _write(sys.stdout, json.dumps(value, ensure_ascii=False, indent=2))
 
     def raw_json(self, encoded: bytes) -> None:
-        """Write JSON as it came, indented; numbers keep their digits and objects their order."""
+        """Write encoded JSON with indentation. Numbers keep their digits, and objects keep the
+        order of their members.
+        """
         import msgspec
 
         _write(sys.stdout, msgspec.json.format(encoded, indent=2).decode())
@@ -81,7 +85,9 @@ class Output:
         sys.stdout.flush()
 
     def failure(self, failed: Refused, *, in_stream: bool = False) -> None:
-        """Report a failure. With `in_stream` it is one line, to follow other lines of JSON."""
+        """Report a failure. With `in_stream`, it is written as a single line, because it follows
+        other lines of JSON.
+        """
         if self.as_json:
             details = {**failed.details, "hint": failed.hint} if failed.hint else failed.details
             body = {"error": failed.code, "message": failed.message, "details": details}
@@ -125,7 +131,7 @@ _PAUSE: Final = re.compile(r"\b\d+(?:\.\d+)? m?s\b")  # the one part of a repeat
 
 
 class LogHandler(logging.Handler):
-    """The handler that writes log records to a stream and counts repeated ones."""
+    """A logging handler that writes records to a stream and counts repeated records."""
 
     def __init__(self, form: LogFormat, stream: TextIO) -> None:
         super().__init__()

@@ -1,6 +1,7 @@
-"""Text from elsewhere made fit for a terminal, quantities in the form people read, and commands as they are typed here.
+"""Text for a terminal: escapes untrusted text, formats quantities, and spells commands in the form in which the user
+can type them.
 
-A command that is named in a message can be pasted: it has the name under which this program was started.
+A command in a message can be copied and run, because it contains the name under which this program was started.
 """
 
 import os
@@ -27,7 +28,9 @@ _DIRECTION_MARKS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u
 
 
 def printable(untrusted: str, *, keep: str = "\n\t") -> str:
-    """Escape characters of a server's text that move the cursor, change colours or reverse a line."""
+    """Escape control characters in untrusted text, which could move the cursor, change colours or reverse a line.
+    Characters in `keep` stay.
+    """
     if untrusted.isprintable() and _DIRECTION_MARKS.isdisjoint(untrusted):
         return untrusted
     return "".join(
@@ -55,7 +58,7 @@ def first_sentence(untrusted: str) -> str:
 
 
 def mcp_url(url: str) -> str:
-    """Return the public URL of a node with the path of its MCP endpoint, unless the URL has a path."""
+    """Return the URL of a node's MCP endpoint. The path of the endpoint is appended unless `url` has a path."""
     parts = urlsplit(url)
     return parts._replace(path="/mcp").geturl() if parts.path in ("", "/") else url
 
@@ -77,7 +80,7 @@ def repeats(items: Iterable[Item], alike: Callable[[Item], object]) -> Iterator[
 
 
 def duration(seconds: float) -> str:
-    """Return a time span with two figures at most: 12 s, 3 min, 4 h 10 min, 2 d 3 h."""
+    """Format a time span with at most two units: 12 s, 3 min, 4 h 10 min, 2 d 3 h."""
     whole = max(0, int(seconds))
     if whole < 60:
         return f"{whole} s"
@@ -125,7 +128,9 @@ _COMMAND: Final = re.compile(rf"(?<![\w./-]){NAME} (?=[a-z]|--[a-z])")
 
 @cache
 def program() -> str:
-    """Return the command that starts this program: `interlock`, unless a shell would not find it by that name."""
+    """Return the command that starts this program: `interlock`, or another form if a shell would not find it under that
+    name.
+    """
     named = os.environ.get(VARIABLE)
     if named:
         return shlex.quote(named)
@@ -140,13 +145,13 @@ def program() -> str:
 
 
 def as_typed(text: str) -> str:
-    """Return the text with every command in the form in which it is typed here."""
+    """Replace every command in the text with the form in which the user can type it, as `program` returns it."""
     name = program()
     return text if name == NAME else _COMMAND.sub(lambda _: f"{name} ", text)
 
 
 def drawn_as_typed(text: "Text") -> "Text":
-    """Do the same as `as_typed` for a text with styles."""
+    """Replace commands as `as_typed` does, in a text with styles."""
     name = program()
     if name == NAME or _COMMAND.search(text.plain) is None:
         return text
@@ -160,7 +165,9 @@ def drawn_as_typed(text: "Text") -> "Text":
 
 
 def command_line(*words: str, config: str | None, data: str | None) -> str:
-    """Return a command of this program for the node with this configuration, ready to be pasted."""
+    """Return a command line of this program that addresses the node with this configuration or data folder. It can be
+    pasted into a shell.
+    """
     if config is None and VARIABLE not in os.environ:
         config = os.environ.get("INTERLOCK_CONFIG")
     named = [*(("--config", config) if config else ()), *(("--data", data) if data else ())]

@@ -1,5 +1,5 @@
 """The console: one small web application for operators, made of plain files that need no build and no network.
 
-`frame` is what every page has around it, and reads the files under `static`. Each page is a document of its own whose
-script uses the operator API and nothing else; which pages there are, the operator endpoint says.
+`frame` builds the parts that every page shares, and reads the files under `static`. Each page is a separate document,
+and its script uses only the operator API. The operator endpoint determines which pages exist.
 """

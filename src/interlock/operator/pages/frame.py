@@ -1,8 +1,9 @@
-"""The frame of every page, and the files of the console: scripts, style and icon.
+"""The frame that all pages share, and the files of the console: scripts, style and icon.
 
-A page has the product name, navigation, one style and one script; nothing inline, nothing from elsewhere.
+A page has the product name, navigation, one style sheet and one script. It has no inline scripts or styles, and loads
+nothing from other hosts.
 
-What a caller or a server wrote can therefore not act on a page, even if it were to stand in it unescaped.
+Text of a caller or server can therefore not run as a script, even if a page contained it unescaped.
 """
 
 import hashlib
@@ -22,6 +23,8 @@ _TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/sv
 
 
 class Asset(msgspec.Struct, frozen=True):
+    """A file of the console, as it is sent to browsers."""
+
     body: bytes
     media_type: str
     etag: str
@@ -29,8 +32,8 @@ class Asset(msgspec.Struct, frozen=True):
 
 @cache
 def assets() -> dict[str, Asset]:
-    """Read the files of the console, by name. A request reads no other file, so that no path leads out of the
-    folder.
+    """Load all files of the console, keyed by name. Requests are served only from this mapping, so path traversal is
+    impossible.
     """
     by_name: dict[str, Asset] = {}
     for file in files("interlock.operator.pages").joinpath("static").iterdir():
@@ -43,7 +46,7 @@ def assets() -> dict[str, Asset]:
 
 
 class ConsolePage(msgspec.Struct, frozen=True, kw_only=True):
-    """A page that its script fills in."""
+    """A page of the console, whose content its script loads."""
 
     path: str
     title: str
@@ -108,8 +111,9 @@ def text(value: object) -> str:
 def page(
     title: str, body: str, *, script: str | None = None, status: int = 200, current: str | None = None
 ) -> Response:
-    """Return a page. `body` is HTML, `script` names a file of the console, and `current` is the page of the
-    navigation that it belongs to; None if the page has no navigation, for a person who may see nothing else.
+    """Return a page as a response. `body` is HTML, and `script` names a file of the console. `current` is the
+    navigation entry to highlight, or None for a page without navigation, which is for people who may see no other
+    page.
     """
     html = _PAGE.format(
         title=text(title),
@@ -125,7 +129,7 @@ def page(
 
 
 def console_page(shown: ConsolePage) -> Response:
-    """Return a page that its script fills in."""
+    """Return a page of the console as a response, without data: its script loads the content."""
     body = f"<main><h1>{text(shown.title)}</h1>{_NEEDS_SCRIPT}</main>"
     return page(shown.title, body, script=shown.script, current=shown.under or shown.path)
 

@@ -1,1 +1,3 @@
-"""The execution safety loop of MCP-AQL (8.6 to 8.8), as values: hints, patterns, risk, evaluation, directives."""
+"""Types and pure functions of the execution safety loop (MCP-AQL 8.6 to 8.8): hints, patterns, risk, evaluation,
+directives.
+"""

@@ -1,10 +1,11 @@
 """The evaluation of a reported step, or of the call that follows it, in five stages (8.7.2).
 
-In: the policy of the agent, the hint, how many steps it has taken. Out: whether it goes on, pauses, is verified or is
-stopped, with the reason and one factor for each stage that was passed. The first stage that pauses or stops ends it.
-Factors and reasons reveal no pattern: an agent must not learn how to word around them.
+The input is the agent's policy, the hint, and the number of steps so far. The output is whether the agent continues,
+pauses, must be verified or is stopped, with the reason and one factor for each stage. The first stage that pauses or
+stops the agent ends the evaluation. Factors and reasons do not reveal any pattern, so that an agent cannot learn how to
+phrase hints to avoid them.
 
-The result reaches the agent as an AutonomyDirective (8.7.1) with notifications (8.7.3), in the form of the wire.
+The result is sent to the agent as an AutonomyDirective (8.7.1) with notifications (8.7.3).
 """
 
 import math
@@ -30,7 +31,7 @@ SCORE_MAX: Final = 100
 
 
 class Tier(Enum):
-    """Class of a risk score, from advice only to a block (8.7.2)."""
+    """Class of a risk score, from a mere advice to a block (8.7.2)."""
 
     ADVISORY = "advisory"
     CONFIRM = "confirm"
@@ -52,7 +53,7 @@ DANGER_BY_WORD: Final = {word: level for level, words in enumerate(_VERBS) for w
 
 
 class Risk(msgspec.Struct, frozen=True):
-    """Risk of an action: a score from 0 to 100, and the word or assessment that it comes from."""
+    """Risk of an action: a score from 0 to 100, and the word or assessment that caused the score."""
 
     score: int
     why: str
@@ -68,7 +69,9 @@ def tier_of(score: int) -> Tier:
 
 
 def whole_score(score: float) -> tuple[int, bool]:
-    """Return a score rounded up to an integer from 0 to 100, and whether it had to be clamped to that range."""
+    """Round a score up to an integer and clamp it to the range 0 to 100. Return it, and whether it
+    had to be clamped.
+    """
     if math.isnan(score):
         return SCORE_MAX, True
     if not 0 <= score <= SCORE_MAX:
@@ -79,8 +82,8 @@ def whole_score(score: float) -> tuple[int, bool]:
 def risk_of(words: Iterable[str], *, danger: int | None = None, also: float = 0.0) -> Risk:
     """Return the risk of an action that is described by `words`.
 
-    `danger` is the danger level of the operation, if it is declared. `also` is another score, which can only raise the
-    result.
+    `danger` is the declared danger level of the operation, or None. `also` is a score from another assessment, which
+    can only raise the result.
     """
     level, word = max(
         ((DANGER_BY_WORD[stem], each) for each in words for stem in stems(each) if stem in DANGER_BY_WORD),
@@ -104,7 +107,7 @@ _SEVERAL: Final = re.compile(r"[;&|<>$`]|\b(?:and|then)\b")  # an action with mo
 
 
 class StepVerdict(Enum):
-    """Result of an evaluation."""
+    """Result of an evaluation: whether the agent may continue."""
 
     CONTINUE = "continue"
     PAUSE = "pause"
@@ -113,7 +116,7 @@ class StepVerdict(Enum):
 
 
 class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of all stages, with one factor for each stage that was passed."""
+    """Result of all stages with its reason, and one factor for each stage that was evaluated."""
 
     verdict: StepVerdict
     factors: tuple[str, ...]
@@ -124,7 +127,9 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     is_counted: bool = True  # against the step limit
 
     def or_stopped(self, reason: str) -> "Evaluation":
-        """Return this evaluation, or one that stops the agent because another assessment does."""
+        """Return this evaluation if it already stops the agent; otherwise a copy that stops the agent for `reason`,
+        which another assessment gave.
+        """
         if self.verdict is StepVerdict.STOP:
             return self
         factors = (*self.factors, "Stage 4: another assessment stops it")
@@ -142,8 +147,8 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate a reported action in the stages of the policy.
 
-    `steps` is the number of steps counted before this one. `danger` is the declared danger level of the operation that
-    the hint names.
+    `steps` is the number of steps before this one, and `outcome` is the result of the previous step. `danger` is the
+    declared danger level of the operation that the hint names, and `also` is a risk score from another assessment.
     """
     policy = compiled.policy
     is_read = 3 in policy.stages and is_auto_approved(compiled, hint)
@@ -196,7 +201,7 @@ def evaluate(
 
 
 def evaluate_call(compiled: CompiledPolicy, names: Iterable[str], danger: int | None) -> Evaluation:
-    """Apply stages 3 to 5 to a real call, under all its names."""
+    """Evaluate an actual call with stages 3 to 5, using all names of the call."""
     policy = compiled.policy
     forms = tuple(dict.fromkeys(form for name in names for form in (normalise(name), normalise(name, split=True))))
     matched = _match(compiled, forms) if 3 in policy.stages else None
@@ -219,14 +224,18 @@ def evaluate_call(compiled: CompiledPolicy, names: Iterable[str], danger: int | 
 
 
 def is_auto_approved(compiled: CompiledPolicy, hint: Hint) -> bool:
-    """Return whether a pattern covers the whole hint and the hint describes no further or risky action."""
+    """Return whether an autoApprove pattern matches the entire hint, and the hint describes no
+    additional or risky action.
+    """
     if not any(pattern.is_whole(hint.text) for pattern in compiled.auto_approve) or _SEVERAL.search(hint.actions[0]):
         return False
     return risk_of(hint.words).score <= UNRECOGNISED
 
 
 def _match(compiled: CompiledPolicy, texts: Iterable[str]) -> Evaluation | None:
-    """Deny, then requiresApproval; autoApprove is asked apart."""
+    """Match the texts against deny, then requiresApproval. Return the result, or None if no pattern matches;
+    autoApprove is checked elsewhere.
+    """
     texts = tuple(texts)
     if any(pattern.is_found_in(text) for pattern in compiled.deny for text in texts):
         return Evaluation(
@@ -288,7 +297,7 @@ class AgentNotification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
 
 
 class Directive(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """Reply to a step: whether the agent may go on. `stopped` is left out unless it is true."""
+    """Reply to a reported step, which tells whether the agent may continue. `stopped` is sent only if it is true."""
 
     continue_: bool = msgspec.field(name="continue")
     factors: tuple[str, ...]

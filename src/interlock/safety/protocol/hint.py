@@ -1,7 +1,8 @@
-"""The hint of a reported step (8.6.3): prose by an agent, in the one form in which it is judged.
+"""The hint of a reported step (8.6.3): an agent's prose, normalized for evaluation.
 
-In: what the agent wrote, of any script and any spelling. Out: its normal text, the action it names without what it only
-quotes, the words of that action, and every name in it that a call could have. Each step is linear in the text.
+The input is the text that the agent wrote, in any script and spelling. The output is the normalized text, the described
+action without text that is only quoted, the words of that action, and every name in it that could be called. All
+processing takes linear time.
 """
 
 import re
@@ -53,11 +54,11 @@ class Hint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def normalise(text: str, *, split: bool = False) -> str:
-    """Return a text without the differences that hide what it says.
+    """Return a text in normalized form, so that differences in spelling cannot hide its meaning.
 
-    These are compatibility forms, case, marks, invisible characters, lookalikes, dashes and white space. With `split`,
-    words inside words, as in camelCase, are separated by an underscore first. Some characters stand for many: a text
-    that grows beyond NORMAL_CHARS_MAX is cut off there, and its judge has to refuse it.
+    This removes differences in compatibility forms, case, marks, invisible characters, lookalikes, dashes and white
+    space. With `split`, the parts of a word such as camelCase are first separated by an underscore. Some characters
+    expand to many: a text that exceeds NORMAL_CHARS_MAX is cut off there, and callers must refuse it.
     """
     plain = "".join(islice(_plain_characters(text), NORMAL_CHARS_MAX + 1))
     if split:
@@ -101,7 +102,9 @@ def read_hint(written: str) -> Hint:
 
 
 def _is_only_mentioned(text: str) -> bool:
-    """Return whether quoted text is only an argument: the rest names an action, and it does not run the quoted text."""
+    """Return whether quoted text is only an argument: `text`, the rest of the hint, names an action that does not run
+    the quoted text.
+    """
     rest = _WORDS.findall(_QUOTED.sub(" ", text))
     return len(rest) > 1 and not any(stem in _RUNNING for word in rest for stem in stems(word))
 
@@ -111,7 +114,7 @@ def _without_spaces(match: re.Match[str]) -> str:
 
 
 def stems(word: str) -> tuple[str, ...]:
-    """Return the verbs that a word may be an inflection of, such as deleting, dropped or wipes."""
+    """Return the base forms that a word may be an inflection of, such as delete for deleting or drop for dropped."""
     forms = [word]
     for ending in ("ing", "ed", "es", "s", "d"):
         if word.endswith(ending) and len(word) - len(ending) >= 2:
@@ -125,7 +128,7 @@ def stems(word: str) -> tuple[str, ...]:
 
 
 def find_hint_fault(written: str, is_known: Callable[[str], bool]) -> str | None:
-    """Return why a hint is too short or too long to be judged, or None.
+    """Return why a hint is too short or too long to be evaluated, or None if it is acceptable.
 
     `is_known` returns whether a normalized name is one that can be called.
     """

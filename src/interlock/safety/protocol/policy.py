@@ -1,4 +1,6 @@
-"""What an agent may do by itself: the step limit, the tolerance, the patterns and the stages that are on (8.7.4)."""
+"""The autonomy policy, which determines what an agent may do without approval: step limit, risk tolerance, patterns,
+and enabled stages (8.7.4).
+"""
 
 import re
 from typing import Final, Literal
@@ -21,7 +23,7 @@ _WORD_END: Final = r"(?![^\W_])"
 
 
 class Pattern:
-    """A compiled glob. The parts between its stars have a fixed length, so that each is looked for without return."""
+    """A compiled glob. The parts between its stars have a fixed length, so that matching needs no backtracking."""
 
     __slots__ = ("_anchored", "_ended", "_parts", "text")
 
@@ -51,7 +53,7 @@ class Pattern:
         return True
 
     def is_whole(self, text: str) -> bool:
-        """Return whether the pattern matches a normalized text as a whole."""
+        """Return whether the pattern matches an entire normalized text."""
         first = self._anchored[0].match(text)
         if first is None:
             return False
@@ -142,7 +144,7 @@ class AutonomyPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompiledPolicy:
-    """A policy with its patterns ready. Raises ValueError for a pattern that is none."""
+    """A policy with compiled patterns. Creating it raises ValueError for an invalid pattern."""
 
     __slots__ = ("auto_approve", "deny", "policy", "requires_approval")
 
