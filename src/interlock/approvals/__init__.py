@@ -1,1 +1,1 @@
-"""The inbox: approvals of every kind, their storage, decisions, feed, notifications and views."""
+"""The inbox: approvals of every kind, with their storage, decisions, change feed, notifications and views."""

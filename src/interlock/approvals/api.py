@@ -1,4 +1,4 @@
-"""The operator API about approvals, the people who may approve, and their keys and passkeys."""
+"""Types of the operator API about approvals, approvers, and their keys and passkeys."""
 
 from typing import Annotated, Any, Final, Literal
 
@@ -16,7 +16,7 @@ from interlock.operator.operation import (
 
 
 class ProofFacts(Struct, frozen=True, kw_only=True):
-    """The proof behind a decision, by name; never the proof itself."""
+    """Description of the proof for a decision, without the proof itself."""
 
     type: Annotated[str, Meta(description="operator_signature, passkey, ...")]
     anchor: Annotated[str, Meta(description="Whose key made it.")]
@@ -24,7 +24,7 @@ class ProofFacts(Struct, frozen=True, kw_only=True):
 
 
 class Decision(Struct, frozen=True, kw_only=True):
-    """Decision on an approval."""
+    """A decision on an approval: who made it, when, and why."""
 
     what: Annotated[str, Meta(description="approved or denied.")]
     by: Annotated[str, Meta(description="The principal who decided.")]
@@ -35,7 +35,7 @@ class Decision(Struct, frozen=True, kw_only=True):
 
 
 class ApprovalSummary(Struct, frozen=True, kw_only=True):
-    """An approval as lists and events show it: without arguments."""
+    """An approval in the form of lists and events, without arguments."""
 
     id: Annotated[str, Meta(description="Its id.")]
     kind: Annotated[str, Meta(description="call, definition, start, step, verify, proposal or request.")]
@@ -63,7 +63,7 @@ class ApprovalSummary(Struct, frozen=True, kw_only=True):
 
 
 class Approval(ApprovalSummary, frozen=True, kw_only=True):
-    """An approval in full, with everything that a person or a signer needs to decide."""
+    """An approval with all details that a person or a signer needs to decide."""
 
     proposal_id: Annotated[str | None, Meta(description="The proposal in a room that it belongs to.")]
     target: Annotated[str | None, Meta(description="Whom it is addressed to.")]
@@ -87,14 +87,14 @@ class Approval(ApprovalSummary, frozen=True, kw_only=True):
 
 
 class Approvals(Struct, frozen=True, kw_only=True):
-    """The approvals that were asked for."""
+    """A list of approvals that match a query."""
 
     approvals: Annotated[tuple[ApprovalSummary, ...], Meta(description="Oldest first; of many, the newest.")]
     total: Annotated[int, Meta(description="How many there are.")]
 
 
 class PasskeyRequest(Struct, frozen=True, kw_only=True, rename={"rp_id": "rpId"}):
-    """Request that a browser passes to a passkey to approve something (WebAuthn 5.5); bytes in base64url."""
+    """Options with which a browser asks a passkey for a signature (WebAuthn 5.5). Byte strings are in base64url."""
 
     challenge: Annotated[str, Meta(description="What is signed.")]
     rp_id: Annotated[str, Meta(description="The relying party.")]
@@ -103,7 +103,7 @@ class PasskeyRequest(Struct, frozen=True, kw_only=True, rename={"rp_id": "rpId"}
 
 
 class PasskeyCreation(Struct, frozen=True, kw_only=True, rename={"rp_id": "rpId"}):
-    """Options with which a browser creates a passkey (WebAuthn 5.4); bytes in base64url."""
+    """Options with which a browser creates a passkey (WebAuthn 5.4). Byte strings are in base64url."""
 
     challenge: Annotated[str, Meta(description="What is signed.")]
     rp_id: Annotated[str, Meta(description="The relying party.")]
@@ -115,7 +115,7 @@ class PasskeyCreation(Struct, frozen=True, kw_only=True, rename={"rp_id": "rpId"
 
 
 class Invitation(Struct, frozen=True, kw_only=True):
-    """An invitation to make a passkey, and what became of it."""
+    """An invitation to create a passkey, and its result."""
 
     name: Annotated[str, Meta(description="Whose passkey it will be.")]
     url: Annotated[str, Meta(description="The page on which it is made. Anyone who has this URL can make a passkey.")]
@@ -126,7 +126,7 @@ class Invitation(Struct, frozen=True, kw_only=True):
 
 
 class Approver(Struct, frozen=True, kw_only=True):
-    """A key, passkey or key set whose signature may approve, or would if it were enrolled."""
+    """A key, passkey or key set that may approve, or that could approve once it is enrolled."""
 
     name: Annotated[str, Meta(description="The name of the anchor.")]
     kind: Annotated[str, Meta(description="key, passkey or jwks.")]
@@ -144,7 +144,7 @@ class Approver(Struct, frozen=True, kw_only=True):
 
 
 class Approvers(Struct, frozen=True, kw_only=True):
-    """People whose signature may approve here, and how a browser can add one."""
+    """The approvers of a node, and how a browser can add one."""
 
     approvers: Annotated[tuple[Approver, ...], Meta(description="Those of the configuration first.")]
     needs_first: Annotated[bool, Meta(description="There is none: the first takes the setup code of the node.")]
@@ -170,7 +170,7 @@ class SignedProof(Struct, frozen=True, kw_only=True):
 
 
 class RevokedKeys(Struct, frozen=True, kw_only=True):
-    """Keys of a person that prove nothing any more."""
+    """Keys that were revoked, so that their signatures are no longer accepted."""
 
     revoked: Annotated[tuple[str, ...], Meta(description="Their thumbprints.")]
     voided: Annotated[tuple[str, ...], Meta(description="Approvals that they had given and that were not used.")]
@@ -206,7 +206,7 @@ class Decide(RequestBody, frozen=True, kw_only=True):
 
 
 class DecideApproval(Decide, frozen=True, kw_only=True):
-    """A decision on an approval, as JSON."""
+    """Request body of a decision on an approval, as JSON."""
 
     proof: Annotated[
         Raw | UnsetType, Meta(description="The proof that approving takes: {type, token}, or the token alone.")
@@ -218,7 +218,7 @@ class DecideApproval(Decide, frozen=True, kw_only=True):
 
 
 class DecideApprovalForm(Decide, frozen=True, kw_only=True):
-    """A decision on an approval, as the page sends it."""
+    """Request body of a decision on an approval, as the form on the page sends it."""
 
     proof: Annotated[str | None, Meta(description="The proof as text.")] = None
     code: Annotated[str | None, Meta(description="The setup code, for the first approver.")] = None
@@ -228,7 +228,7 @@ class DecideApprovalForm(Decide, frozen=True, kw_only=True):
 
 
 class RevealCode(RequestBody, frozen=True, kw_only=True):
-    """The wish to see the code of an agent's challenge, or the token of its start or step."""
+    """Request to see the code of an agent's challenge, or the token of an agent's start or step."""
 
     proof: Annotated[
         str, Meta(description="The token of a proof that an operator asks.", min_length=1, max_length=65_536)
@@ -236,20 +236,20 @@ class RevealCode(RequestBody, frozen=True, kw_only=True):
 
 
 class EditProposal(RequestBody, frozen=True, kw_only=True):
-    """The params that replace those of a proposal in a room."""
+    """New params for a proposal in a room."""
 
     params: Annotated[Raw, Meta(description="The whole params of the proposed method, as they are to be sent.")]
 
 
 class MakeKey(RequestBody, frozen=True, kw_only=True):
-    """An operator key to be made on the node's machine."""
+    """Request to create an operator key on the node's machine."""
 
     name: Annotated[str, Meta(description="What to call it, and its approver.", pattern=ANCHOR_NAME)]
     passphrase: Annotated[str, Meta(description="Its passphrase, kept nowhere.", max_length=PASSPHRASE_CHARS_MAX)]
 
 
 class SignApproval(RequestBody, frozen=True, kw_only=True):
-    """The passphrase of an operator key, for one signature."""
+    """Request to sign with an operator key, with the passphrase that unlocks it for one signature."""
 
     passphrase: Annotated[str, Meta(description="Kept nowhere.", min_length=1, max_length=PASSPHRASE_CHARS_MAX)]
     key: Annotated[
@@ -268,7 +268,7 @@ class InvitePasskey(RequestBody, frozen=True, kw_only=True):
 
 
 class EnrolPasskey(RequestBody, frozen=True, kw_only=True):
-    """A passkey that a browser has made; bytes in base64url."""
+    """A passkey that a browser has created. Byte strings are in base64url."""
 
     client_data: Annotated[str, Meta(description="clientDataJSON of the answer.")]
     attestation: Annotated[str, Meta(description="attestationObject of the answer.")]

@@ -1,7 +1,8 @@
-"""The records of approvals in the audit log: every decision before it counts, every other move soon after.
+"""Audit records of approvals. A decision is recorded before it takes effect, every other change of status soon after
+it.
 
-`subject_name` is the name of what an approval is about, as people see it everywhere else. `Approval.tool` is the
-subject that is signed, and stays what it is: `drivers.filesystem-mcp@1` for the server that is called `filesystem`.
+`subject_name` returns the familiar name of what an approval is about. `Approval.tool` is the signed subject, which may
+differ: `drivers.filesystem-mcp@1` for the server named `filesystem`.
 """
 
 from dataclasses import dataclass
@@ -22,12 +23,12 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(eq=False)
 class ApprovalAudit:
-    """The writer of records about approvals."""
+    """The writer of audit records about approvals."""
 
     recorder: Recorder
 
     async def record_decision(self, approval: Approval, decision: Decision, outcome: str = "decided") -> None:
-        """Record a decision. It is on disk when this returns; on StoreError nothing was recorded."""
+        """Record a decision. The record is on disk when this returns. Raise StoreError if nothing could be recorded."""
         await self.recorder.append_now(
             _line(
                 approval,
@@ -92,7 +93,7 @@ def _line(approval: Approval, *, at: float, who: str, method: str, verdict: str,
 
 
 def subject_name(approval: Approval) -> str:
-    """Return the name that people know: of a server, an approver, a registered name or a tool."""
+    """Return the familiar name of what an approval is about: a server, an approver, a registered name or a tool."""
     if approval.source is Source.DRIVERS:
         return server_name(approval.tool.removeprefix("drivers."))
     if approval.kind is Kind.ENROLMENT:

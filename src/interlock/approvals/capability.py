@@ -1,4 +1,4 @@
-"""The inbox of what people decide, and who may decide."""
+"""The inbox as a capability: approvals of every kind, and the people who may decide about them."""
 
 from interlock.core.capability import Capability, Command
 

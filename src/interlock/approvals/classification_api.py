@@ -1,4 +1,4 @@
-"""The operator API about the classification of tools: what each tool may change."""
+"""Types of the operator API about the classification of tools by their effects."""
 
 from typing import Annotated, Any, Final, Literal
 
@@ -19,7 +19,7 @@ ToolClass = Literal["read_only", "reversible", "irreversible"]
 
 
 class ToolRuling(Struct, frozen=True, kw_only=True):
-    """Class of one tool, as it is signed."""
+    """The class of one tool, in the form that is signed."""
 
     tool: Annotated[str, Meta(description="The tool, by its qualified name.")]
     digest: Annotated[str, Meta(description="The digest of its definition.")]
@@ -27,7 +27,7 @@ class ToolRuling(Struct, frozen=True, kw_only=True):
 
 
 class ClassProposal(ToolRuling, frozen=True, kw_only=True):
-    """Proposed class of one tool, with the reason."""
+    """A proposed class for one tool, with the reason."""
 
     by: Annotated[
         str, Meta(description="What suggests it: annotations, name, schema, or nothing (then the strictest).")
@@ -41,21 +41,21 @@ class ClassProposal(ToolRuling, frozen=True, kw_only=True):
 
 
 class ClassProposals(Struct, frozen=True, kw_only=True):
-    """Rows of the tools without a class, and of those whose annotations contradict their names."""
+    """Proposals for unclassified tools, and for tools whose annotations contradict their names."""
 
     aggregator_id: Annotated[str, Meta(description="The node, as it is signed.")]
     tools: Annotated[tuple[ClassProposal, ...], Meta(description="By name.")]
 
 
 class UnclassifiedTool(Struct, frozen=True, kw_only=True):
-    """A tool that a signature did not count for."""
+    """A tool that was not classified although it was on the signed list, with the reason."""
 
     tool: Annotated[str, Meta(description="The tool.")]
     why: Annotated[str, Meta(description="Why it was left out.")]
 
 
 class ClassifiedTools(Struct, frozen=True, kw_only=True):
-    """Result of a signature over several tools."""
+    """Result of signing the classes of several tools."""
 
     classified: Annotated[tuple[ToolRuling, ...], Meta(description="What is remembered.")]
     left_out: Annotated[tuple[UnclassifiedTool, ...], Meta(description="What is not, and why.")]

@@ -1,9 +1,9 @@
-"""The decision service: the only way by which a decision of an operator or a policy engine gets into the inbox.
+"""The decision service, through which every decision of an operator or a policy engine enters the inbox.
 
-Theory of operation. To deny takes the role of an operator, and so does approving what requires the role alone; the
-operation has checked the role. Approving anything else takes a proof. `question` says what the proof must sign: the id
-of the approval and a digest of exactly what was shown, with the answer where several are possible. `approve` then goes
-through these steps, and the first that fails leaves everything as it was:
+Theory of operation. Denying requires only the role of an operator, and some approvals do too; the operation has checked
+the role. All other approvals require a proof. `question` returns what the proof must sign: the id of the approval and a
+digest of exactly what was shown, including the answer if several are possible. `approve` then checks these steps in
+order. If a step fails, no decision is made:
 
 1. the approval can still be approved, and the answer is one of its answers;
 2. what was shown is still what would run, else the approval is void;
@@ -12,8 +12,8 @@ through these steps, and the first that fails leaves everything as it was:
 5. the approver is not a party to what they decide;
 6. the inbox takes the decision.
 
-The decision then goes to the capability that carries it out (`DecisionReceivers`). A receiver that fails changes
-nothing about the decision: it is taken up again at the next start.
+The decision is then passed to the capability that carries it out (`DecisionReceivers`). If that fails, the decision
+stays valid and is carried out at the next start.
 """
 
 from collections.abc import Callable
@@ -55,16 +55,18 @@ class DecisionReceiver(Protocol):
 
 class ProposalRulings(DecisionReceiver, Protocol):
     def find_obstacle(self, approval: Approval) -> Refusal | None:
-        """Return why a proposal cannot be carried out now, or None."""
+        """Return the reason why a proposal cannot be carried out now, or None if it can."""
 
     def find_decider_refusal(self, approval: Approval, decision: Decision) -> Refusal | None:
-        """Return why this approver may not decide, or None: it is the proposer itself or has a lower privilege."""
+        """Return the refusal if this approver may not decide, because it is the proposer or has a lower privilege.
+        Otherwise return None.
+        """
 
 
 class NamesRulings(DecisionReceiver, Protocol):
     def find_refusal(self, approval: Approval, decision: Decision, key: str | None) -> Refusal | None:
-        """Return why this decision on a request is refused, or None. `key` is the thumbprint of the key that proved
-        it.
+        """Return the refusal of this decision on a registry request, or None if it is allowed. `key` is the thumbprint
+        of the key that signed the proof.
         """
 
 
@@ -73,11 +75,13 @@ class DriverRulings(DecisionReceiver, Protocol):
         """Read the folders of drivers again."""
 
     def is_current(self, approval: Approval) -> bool:
-        """Return whether the folder is still what was shown."""
+        """Return whether the driver's folder is unchanged since it was shown."""
 
 
 class DriverDecisions:
-    """The receiver of decisions on drivers, once there are drivers: their modules are not imported before."""
+    """The receiver of decisions on drivers. It is provided later, so that a node without drivers does not import their
+    modules.
+    """
 
     def __init__(self) -> None:
         self.receiver: DriverRulings | None = None
@@ -87,7 +91,9 @@ class DriverDecisions:
 
 
 class DecisionReceivers(msgspec.Struct, frozen=True, kw_only=True):
-    """The capabilities that carry a decision out, each for its kind of approval. None: a decision is only recorded."""
+    """The receivers that carry out decisions, one for each kind of approval. If a receiver is None, decisions of its
+    kind are only recorded.
+    """
 
     definitions: DecisionReceiver | None = None  # of tools
     drivers: DriverDecisions = msgspec.field(default_factory=DriverDecisions)
@@ -114,8 +120,8 @@ class DecisionService:
     ) -> None:
         """Create the service.
 
-        `code` returns what only operators see of an approval, by its id. `is_current` tells whether what was shown of a
-        call is still what would run.
+        `code` returns the secret code or token of an approval, by its id. `is_current` returns whether an approved call
+        would still run exactly as it was shown.
         """
         self._judge = judge
         self._receivers = receivers or DecisionReceivers()
@@ -135,8 +141,9 @@ class DecisionService:
         answer: str | None = None,
         code: str | None = None,
     ) -> Approval | Refusal:
-        """Approve with a proof. `answer` is one of `answers` if there are several. `by` delivered the decision; the
-        proof says who made it. `code` is the setup code, for the first approver.
+        """Approve with a proof. `answer` is the chosen answer if several are possible. `by` is the principal that
+        delivered the decision; the proof identifies who made it. `code` is the setup code, which replaces the proof
+        for the first approver.
         """
         open_ = self._open(id, answer)
         if isinstance(open_, Refusal):
@@ -173,22 +180,24 @@ class DecisionService:
         return await self._decide(id, decision, verified.expires_at if verified else None)
 
     def is_current(self, approval: Approval) -> bool:
-        """Return whether what was shown is still what would run."""
+        """Return whether the approved action would still run exactly as it was shown."""
         drivers = self._receivers.drivers.receiver
         if approval.source is Source.DRIVERS and drivers is not None:
             return drivers.is_current(approval)
         return self._is_call_current(approval)
 
     def question(self, id: str, answer: str | None) -> ProofQuestion | Refusal:
-        """Return what a proof must sign to approve this with this answer, or to see its code (REVEAL)."""
+        """Return what a proof must sign to approve with this answer, or to see the code if the answer is REVEAL. Return
+        a refusal if the approval cannot be approved.
+        """
         open_ = self._open(id, None if answer == REVEAL else answer)
         if answer == REVEAL and not isinstance(open_, Refusal):
             return self._proof_request(open_[0], REVEAL)
         return open_ if isinstance(open_, Refusal) else self._proof_request(*open_)
 
     async def reveal(self, id: str, proof: Presented, *, by: str) -> str | Refusal:
-        """Return the code or token of an approval to an operator who proved who they are. Access to the machine is
-        no proof.
+        """Return the code or token of an approval to an operator with a valid proof. Access to the machine alone is not
+        enough.
         """
         open_ = self._open(id, None)
         if isinstance(open_, Refusal):
@@ -202,7 +211,7 @@ class DecisionService:
     async def deny(
         self, id: str, *, by: str, reason: str | None = None, answer: str | None = None
     ) -> Approval | Refusal:
-        """Deny an approval. The answer "return" asks for a revision of the request."""
+        """Deny an approval. With the answer "return", the requester of a registry request is asked to revise it."""
         decision = Decision(what=What.DENIED, by=by, at=self._clock.wall(), reason=reason, answer=answer)
         approval = self._inbox.get(id)
         if approval is not None and approval.kind is Kind.REQUEST and self._receivers.names is not None:
@@ -215,7 +224,7 @@ class DecisionService:
         return await self._decide(id, decision, redeem_until=None)
 
     def _open(self, id: str, answer: str | None) -> tuple[Approval, str | None] | Refusal:
-        """Return an approval that can be approved, and the answer to it."""
+        """Return an approval that can still be approved with its answer, or a refusal."""
         approval = self._inbox.get(id)
         if approval is None:
             return UNKNOWN

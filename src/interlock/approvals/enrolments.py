@@ -1,13 +1,13 @@
-"""Enrolment of approvers: whose signature may approve is itself approved, with the proof of an approver.
+"""Enrolment of approvers: a new approver must be approved with the proof of an existing one.
 
-The configuration, or a person with a browser, can name a key, passkey or key set. It approves nothing before an
-approval of kind enrolment says so. Two ways need no proof, and both are on record: anchors of the configuration when
-this data folder is first used, and, as long as there is no approver at all, the setup code. The node shows that code on
-its own terminal and nowhere else. An agent with a shell can edit the configuration and ask anything at admin.sock, but
-it sees no code, and what it adds waits in the inbox.
+The configuration, or a person with a browser, can add a key, passkey or key set. It may approve nothing until an
+approval of kind enrolment allows it. There are two exceptions without a proof, and both are recorded: the anchors in
+the configuration when this data folder is first used, and the setup code as long as there is no approver. The node
+shows that code only on its terminal. An agent with a shell can edit the configuration and ask anything at admin.sock,
+but it sees no code, and what it adds waits in the inbox.
 
-`KeyRevocation` is the opposite way: a revoked key proves nothing from its revocation on, whatever the configuration
-still says. Its unused approvals and its standing grants end.
+`KeyRevocation` removes trust: after its revocation, a key is never accepted again, even if the configuration still
+contains it. Its unused approvals and its standing grants end.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ from interlock.wire.refusal import Refusal
 
 @dataclass(eq=False)
 class KeyRevocation:
-    """The service that revokes keys of people, and voids what was approved with them."""
+    """The service that revokes keys of approvers, and voids unused approvals and grants that were signed with them."""
 
     inbox: Inbox
     grants: StandingGrants
@@ -48,7 +48,9 @@ class KeyRevocation:
     clock: Clock
 
     async def open(self) -> None:
-        """End what rests on anchors that left the configuration while the node was not running. Raise StoreError."""
+        """End the approvals and grants of anchors that were removed from the configuration while the node was not
+        running. Raise StoreError if the store fails.
+        """
         await self.void_unfounded()  # AX-11.3-9: an anchor that left
 
     async def close(self) -> None:
@@ -64,7 +66,7 @@ class KeyRevocation:
     async def void_unfounded(self) -> list[Approval]:
         """End unused approvals and standing grants of anchors that may no longer approve (MCP-AX 11.3).
 
-        Return the approvals. Raise StoreError.
+        Return the approvals that were ended. Raise StoreError if the store fails.
         """
         await self.grants.void_unfounded()
         return await self.inbox.void_where(ANCHOR_GONE, lambda approval: not self.judge.stands(approval))
@@ -98,7 +100,7 @@ class EnrolledApprover(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
 
 
 class Enrolments:
-    """The approvers of a node. Every enrolment is in the audit log and on disk before the anchor is believed."""
+    """The approvers of a node. Every enrolment is in the audit log and on disk before the anchor may approve."""
 
     def __init__(self, kv: KeyValue, inbox: Inbox, anchors: Anchors, recorder: Recorder, clock: Clock) -> None:
         self._kv = kv
@@ -112,7 +114,9 @@ class Enrolments:
         anchors.believe({}, ())
 
     async def open(self) -> None:
-        """Load the approvers, enrol those of the first start, and settle what was approved. Raise StoreError."""
+        """Load the approvers. On the first start, enrol the anchors of the configuration. Apply approved enrolments
+        that are not stored yet. Raise StoreError if the store fails.
+        """
         now = self._clock.wall()
         for entry in await self._kv.entries(BUCKET, now):
             approver = msgspec.json.decode(entry.value, type=EnrolledApprover)
@@ -136,14 +140,14 @@ class Enrolments:
         """Do nothing: there is nothing to close."""
 
     def take_change(self, change: Change) -> None:
-        """Take over an approver that another replica enrolled."""
+        """Apply the enrolment of an approver at another replica."""
         if change.entry is not None:
             approver = msgspec.json.decode(change.entry.value, type=EnrolledApprover)
             self._enrolled[approver.identity] = approver
             self._believe()
 
     async def replan(self) -> None:
-        """Apply a configuration with other anchors."""
+        """Apply the anchors of a changed configuration."""
         self._believe()
         named = {(_tool(plan.name), enrolment_digest(self._params(plan))) for plan in self._anchors.unbelieved()}
         await self._inbox.void_where(
@@ -161,18 +165,18 @@ class Enrolments:
 
     @property
     def setup_code(self) -> str | None:
-        """Return the code that admits the first approver, or None once there was one. It is shown only on the terminal
-        of this node.
+        """Return the setup code, with which the first approver is enrolled. Return None once there is an approver, or
+        after too many wrong attempts. The code is shown only on the terminal of this node.
 
-        There is none after the configuration stopped naming all approvers: a user who can edit a file and start a
-        node on a terminal could admit themselves. Another data folder starts from the beginning, without what this one
-        holds.
+        Removing all approvers from the configuration does not bring the code back, because otherwise a user who can
+        edit the file and start a node could enrol themselves. A new data folder has a new code, but does not contain
+        the data of this one.
         """
         has_one = bool(self._enrolled) or any(anchor.approves for anchor in self._anchors.known())
         return None if has_one or not self._tries_left else self._code
 
     def shown(self) -> tuple[Approver, ...]:
-        """Return every approver, and every anchor that would be an approver if it were enrolled."""
+        """Return every approver, and every configured anchor that is not enrolled yet."""
         waiting = {approval.tool: approval.id for approval in self._inbox.waiting(Kind.ENROLMENT)}
         held = {anchor.name: anchor.approves for anchor in self._anchors.known()}
         approvers = []
@@ -198,13 +202,15 @@ class Enrolments:
     # Asking
 
     async def ask(self) -> None:
-        """Put every anchor that the configuration names and no proof covers into the inbox, once."""
+        """Request an enrolment approval for every configured anchor that is not enrolled, once for each."""
         for plan in self._anchors.unbelieved():
             log.warning("anchor %s approves nothing before it is enrolled: interlock approvals", plan.name)
             await self._raise(plan, by=NODE, factors=(CONFIGURED,))
 
     async def request(self, plan: AnchorPlan, by: str) -> Approval | Refusal | None:
-        """Ask whether an anchor that the configuration does not name may approve. Return None if the name is taken."""
+        """Request an enrolment approval for an anchor that is not in the configuration. Return None if another anchor
+        has the same name.
+        """
         taken = next((anchor for anchor in self._anchors.plans if anchor.name == plan.name), None)
         return None if taken is not None else await self._raise(plan, by=by, factors=())
 
@@ -224,7 +230,7 @@ class Enrolments:
         return await self._inbox.raise_(draft)
 
     def _params(self, plan: AnchorPlan) -> bytes:
-        """Encode what a person is shown: the keys by their thumbprints, wherever they are configured."""
+        """Encode the facts about an anchor that a person is shown, with the thumbprints of its keys."""
         identity = self._anchors.identity(plan)
         is_url = isinstance(plan.jwks, str)
         shown = _Shown(
@@ -240,7 +246,9 @@ class Enrolments:
     # Deciding
 
     def judge_code(self, code: str) -> Proof | Refusal:
-        """Check the setup code, which replaces a proof as long as no approver could give one."""
+        """Check the setup code, which replaces a proof as long as there is no approver. Return the proof to record, or
+        a refusal.
+        """
         right = self.setup_code
         if right is None:
             return invalid("code", "the setup code is for the first approver, or was wrong too often; restart the node")
@@ -252,7 +260,7 @@ class Enrolments:
         return Proof(type=SETUP_CODE, anchor="", jti="")
 
     async def settle(self, approval: Approval) -> Approval | Refusal:
-        """Enrol an approved approver. What cannot be written now is done at the next start."""
+        """Enrol an approver after the approval. If the store fails, the enrolment is repeated at the next start."""
         decision = approval.decision
         if decision is None or decision.what is not What.APPROVED or approval.params is None:
             return approval
@@ -315,7 +323,7 @@ class Enrolments:
 
 
 class _Shown(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Facts of an approver that a person sees before agreeing."""
+    """The facts about an anchor that a person sees before approving its enrolment."""
 
     name: str
     approves: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""The operator API about standing grants."""
+"""Types of the operator API about standing grants."""
 
 from typing import Annotated, Any, Final, Literal
 
@@ -18,7 +18,7 @@ from interlock.operator.operation import CHANGED, NOT_FOUND, NOT_LOCAL, ErrorCas
 
 
 class GrantRule(Struct, frozen=True, kw_only=True):
-    """Rule for one argument of a call. An argument without a rule must be absent."""
+    """Rule for one argument of a call. A call with an argument that has no rule is not covered."""
 
     at: Annotated[str, Meta(description="The argument, as a JSON pointer: /path. Empty: all of them together.")]
     kind: Annotated[
@@ -32,7 +32,9 @@ class GrantRule(Struct, frozen=True, kw_only=True):
 
 
 class GrantTerms(Struct, frozen=True, kw_only=True):
-    """A grant as it is signed: SHA-256 over the canonical JSON (RFC 8785) of these members, `kind` and `v`."""
+    """Terms of a grant. The SHA-256 digest of the canonical JSON (RFC 8785) of these members,
+    `kind` and `v` is signed.
+    """
 
     id: Annotated[str, Meta(description="Its id, a UUID.")]
     aggregator_id: Annotated[str, Meta(description="The node that it is for.")]
@@ -47,7 +49,7 @@ class GrantTerms(Struct, frozen=True, kw_only=True):
 
 
 class GrantDraft(Struct, frozen=True, kw_only=True):
-    """A grant to be signed, and what a person is shown of it."""
+    """A grant that can be signed, with the description that a person is shown."""
 
     terms: Annotated[GrantTerms, Meta(description="What is signed.")]
     digest: Annotated[str, Meta(description="Its digest: call_digest of the proof; terms.id is its confirmation_id.")]
@@ -59,7 +61,7 @@ class GrantDraft(Struct, frozen=True, kw_only=True):
 
 
 class Grant(Struct, frozen=True, kw_only=True):
-    """A signed grant, and what became of it."""
+    """A signed grant, with its uses and its state."""
 
     terms: Annotated[GrantTerms, Meta(description="What was signed.")]
     digest: Annotated[str, Meta(description="Its digest.")]
@@ -76,13 +78,13 @@ class Grant(Struct, frozen=True, kw_only=True):
 
 
 class Grants(Struct, frozen=True, kw_only=True):
-    """Every standing grant; those that are over are kept for 30 days."""
+    """The standing grants, including those that ended within the last 30 days."""
 
     grants: Annotated[tuple[Grant, ...], Meta(description="Oldest first.")]
 
 
 class DraftGrant(RequestBody, frozen=True, kw_only=True):
-    """A standing grant to be drafted: from a held call, or for a tool and a caller."""
+    """Request to draft a standing grant from a held call, or for a tool and a caller."""
 
     approval: Annotated[str | None, Meta(description="The id of a held call that it is to cover.")] = None
     tool: Annotated[str | None, Meta(description="The tool, where it comes from no call.")] = None
@@ -97,7 +99,7 @@ class DraftGrant(RequestBody, frozen=True, kw_only=True):
 
 
 class NameGrant(RequestBody, frozen=True, kw_only=True):
-    """A drafted grant."""
+    """Reference to a drafted grant."""
 
     terms: Annotated[GrantTerms, Meta(description="As the draft has them.")]
 
@@ -112,7 +114,7 @@ class UnlockForGrant(NameGrant, frozen=True, kw_only=True):
 
 
 class SignGrant(NameGrant, frozen=True, kw_only=True):
-    """A drafted grant and the proof of who signs it."""
+    """A drafted grant, and the signed proof of an approver."""
 
     proof: Annotated[Raw, Meta(description="{type, token}, or the token alone.")]
 

@@ -1,9 +1,11 @@
-"""Changes of the configuration that loosen the guard: in effect at once, on record, and shown until an approver signs.
+"""Changes of the configuration that loosen the guard. They take effect at once, are recorded, and are shown until an
+approver signs them.
 
-The file belongs to the user who runs the node, and an agent with a shell is that user. A refusal would therefore not
-help. Instead a change of the gate, of the classes of tools or of the safety loop is made visible: in the log, in the
-audit log, in the status and in the inbox, where an approver confirms that the change was theirs. One thing waits for
-that signature: a new channel over which the codes of agents would leave the node.
+The configuration file belongs to the user who runs the node, and an agent with a shell can run as the same user, so
+refusing such changes would not help. Instead, a change of the gate, of the classes of tools or of the safety loop is
+made visible: in the log, in the audit log, in the status and in the inbox, where an approver confirms that the change
+was theirs. Only one kind of change waits for that signature: a new channel that would send codes of agents to other
+machines.
 """
 
 import logging
@@ -35,7 +37,7 @@ _REASON: Final = "the configuration was changed and lets through more than befor
 
 
 class GuardChanges:
-    """The comparison of the present configuration with the one that an approver signed last."""
+    """Comparison of the present configuration with the configuration that an approver signed last."""
 
     def __init__(
         self, plan: Plan, kv: KeyValue, inbox: Inbox, anchors: Anchors, recorder: Recorder, clock: Clock
@@ -50,7 +52,9 @@ class GuardChanges:
         self._told: tuple[str, ...] = ()
 
     async def open(self) -> None:
-        """Load the signed configuration and settle what was approved. Raise StoreError."""
+        """Load the signed configuration, and apply approvals that are not stored yet. Raise
+        StoreError if the store fails.
+        """
         entry = await self._kv.get(BUCKET, KEY, self._clock.wall())
         if entry is None:
             await self._keep(self._now)
@@ -70,12 +74,12 @@ class GuardChanges:
 
     @property
     def loosened(self) -> tuple[str, ...]:
-        """Return the settings that loosen the guard without a signature of an approver."""
+        """Return the settings that loosen the guard and that no approver has signed yet."""
         return self._now.loosened_since(self._signed)
 
     @property
     def may_send_codes(self) -> bool:
-        """Return whether the channels through which codes leave the node are those that were signed."""
+        """Return whether an approver has signed all channels that send codes to other machines."""
         return not code_channels(self.loosened)
 
     async def settle(self, approval: Approval) -> Approval | Refusal:

@@ -1,4 +1,4 @@
-"""The one inbox: everything that waits for a decision, from when it is raised to how it ended.
+"""The inbox: everything that waits for a decision, from the request until its end.
 
 Theory of operation. An approval is a record with a status; `protocol.approval.TABLE` has every move between statuses.
 A caller raises an approval, and a decision approves or denies it. What was approved is carried out in two moves: the
@@ -11,13 +11,13 @@ approval at the same moment, the store accepts one write and answers the others 
 again and learn that it is used. A decision is in the audit log before it counts, so that no decision is in effect
 without a record. Moves run in tasks of their own: a caller that is cancelled leaves memory and disk the same.
 
-An approval lapses by whichever of two clocks says so first. The monotonic clock cannot be set back; only the wall
-clock goes on while a machine sleeps. `sweep` writes down what has lapsed, but a lapsed approval is expired
-from its moment on, written down or not.
+An approval lapses when either of two clocks reaches its deadline. The monotonic clock cannot be set back; only the wall
+clock continues while a machine sleeps. `sweep` stores the status of lapsed approvals, but an approval is expired from
+its deadline on, stored or not.
 
-Where several replicas share the store, each follows the changes of the others (`take_change`), acts only on its own,
-and ends what a replica had in use that disappeared. What a caller may have waiting is limited by number and by bytes
-(AX-11.3-4), because callers decide how many approvals there are.
+If several replicas share the store, each applies the changes of the others (`take_change`), acts only on its own
+approvals, and ends approvals that a lost replica was using. The waiting approvals of a caller are limited in number and
+bytes (AX-11.3-4), because callers determine how many approvals there are.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ _NULL: Final = Raw(b"null")
 
 
 class StoredApproval(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """An approval as it is written. `params` stands apart, because raw JSON has no other type beside it."""
+    """Stored form of an approval. `params` is a separate member because raw JSON cannot be in a union type."""
 
     approval: Approval
     params: Raw
@@ -80,7 +80,7 @@ _decode = msgspec.json.Decoder(StoredApproval).decode
 
 
 class ApprovalEntry(msgspec.Struct, frozen=True):
-    """An approval as the store has it, with the revision over which it can be changed."""
+    """An approval as it is stored, with the revision that an update must name."""
 
     approval: Approval
     revision: int
@@ -125,7 +125,7 @@ class ApprovalStore:
 
 
 def decode_entry(entry: Entry) -> ApprovalEntry | None:
-    """Decode a stored approval. Return None, and log it, if it cannot be read."""
+    """Decode a stored approval. Log an unreadable record and return None for it."""
     try:
         stored = _decode(entry.value)
     except msgspec.DecodeError as error:
@@ -146,7 +146,7 @@ Key = tuple[str, str]
 
 
 def key_of(approval: Approval) -> Key:
-    """Return what an approval is for: at most one live approval exists for a key.
+    """Return the key that identifies the subject of an approval. At most one live approval exists for a key.
 
     The key of a definition includes the tool, because two servers may define a tool alike, word for word.
     """
@@ -163,7 +163,8 @@ def definition_key(tool: str, digest: str) -> Key:
 class Index:
     """Approvals in memory, by id, by key and by principal. The inbox passes every change that is on disk to the index.
 
-    The index knows no moves. It shows an approval as of this moment, also if its lapse is not written down yet.
+    The index does not validate moves. It returns approvals with their present status, even if a lapse is not stored
+    yet.
     """
 
     clock: Clock
@@ -193,7 +194,9 @@ class Index:
         return None if entry is None else self.current(entry)
 
     def find(self, key: Key) -> Approval | None:
-        """Return an approval that is pending, approved and unused, or denied with its caller still to be told."""
+        """Return the approval that is pending, approved but unused, or denied but not reported to
+        its caller, or None.
+        """
         id = self._by_key.get(key)
         approval = None if id is None else self.get(id)
         if approval is None or approval.status in LIVE:
@@ -215,8 +218,8 @@ class Index:
         return self._pending.get(principal, {})
 
     def withdrawal_times(self, principal: str) -> list[float]:
-        """Return when the approvals lapse that a principal raised and withdrew. Repeated raising and withdrawing
-        counts as asking too often.
+        """Return the deadlines of approvals that a principal raised and withdrew. They still count against the limit on
+        waiting approvals.
         """
         now = self.clock.now()
         left = [due for due in self._taken_back.get(principal, ()) if due > now]
@@ -272,7 +275,7 @@ class Index:
             self._ended.append(approval.id)
 
     def hold(self, approval: Approval) -> None:
-        """Count an approval from now on, also before it is on disk, so that many at once cannot exceed the limit."""
+        """Count an approval before it is on disk, so that concurrent requests cannot exceed the limit."""
         held = self._pending.setdefault(_whose(approval), {})
         size = len(approval.params or b"")
         self._count(approval, size - held.get(approval.id, 0))
@@ -320,7 +323,7 @@ QUEUE_MAX: Final = 1024  # changes waiting for one listener
 
 @dataclass(eq=False)
 class ApprovalListener:
-    """An async iterator of approvals as they now stand; when it is closed, it ends after what had arrived."""
+    """An async iterator of changed approvals. After it is closed, it yields what has already arrived and ends."""
 
     forget: Callable[["ApprovalListener"], None]
     dropped: int = field(default=0, init=False)
@@ -352,9 +355,9 @@ class ApprovalListener:
 
 
 class ApprovalFeed:
-    """The feed of approvals: every change, in order, to everybody who listens now.
+    """The feed of approvals: delivers every change, in order, to all present listeners.
 
-    A listener that reads too slowly loses the oldest changes, which are counted, and delays no other listener.
+    A listener that reads too slowly loses the oldest changes, which are counted. It does not delay other listeners.
     """
 
     def __init__(self) -> None:
@@ -362,9 +365,7 @@ class ApprovalFeed:
         self._closed = False
 
     def listen(self, *, only_own: bool = False) -> ApprovalListener:
-        """Add a listener. With `only_own` it gets only changes of this replica, so that one of several replicas acts
-        on each.
-        """
+        """Add a listener. With `only_own`, it gets only changes by this replica, so that one replica acts on each."""
         listener = ApprovalListener(self._forget)
         if self._closed:
             listener.close()
@@ -412,7 +413,7 @@ def rules_of(plan: ApprovalsPlan) -> Rules:
 
 
 class Inbox:
-    """Approvals of a node: raised, decided, used and ended, each move on disk before it is answered.
+    """The approvals of a node. Every change of status is on disk before the method that makes it returns.
 
     Methods return the approval after the move, or the refusal that says why the move is not possible.
     """
@@ -425,7 +426,7 @@ class Inbox:
         rules: Rules,
         replicas: Replicas | None = None,
     ) -> None:
-        """Create the inbox. `replicas` are those that share the store, if there may be several."""
+        """Create the inbox. `replicas` describes the replicas that share the store, if there may be several."""
         self.rules = rules
         self._store = store
         self._replicas = replicas
@@ -440,7 +441,7 @@ class Inbox:
     # Life
 
     async def open(self) -> None:
-        """Load the stored approvals and end those that were left behind. Raise StoreError."""
+        """Load the stored approvals, and end those in use by a lost replica. Raise StoreError if the store fails."""
         for entry in sorted(await self._store.all(), key=lambda stored: stored.approval.created_at):
             self._index.keep(entry)  # the newest last: it is the one that stands for its digest
         await self.end_lost()
@@ -461,7 +462,7 @@ class Inbox:
         return entry is not None and not self._is_own(entry) and self._is_alive(entry.replica)
 
     def take_change(self, change: Change) -> None:
-        """Take over a change of another replica, or a change of this replica whose write was reported as failed."""
+        """Apply a change by another replica, or a change by this replica whose write was reported as failed."""
         entry = None if change.entry is None else decode_entry(change.entry)
         current = self._index.find_entry(change.key)
         if change.entry is None:
@@ -477,7 +478,7 @@ class Inbox:
                 self._work.begin(self._move(change.key, Move.FAIL, outcome=_UNSENT), "approvals")
 
     def _take(self, entry: ApprovalEntry) -> None:
-        """Store what another replica wrote, and publish it once."""
+        """Add an approval that another replica wrote to the index, and publish it once."""
         current = self._index.find_entry(entry.approval.id)
         self._index.keep(entry)
         if current is None or current.revision < entry.revision:
@@ -489,7 +490,7 @@ class Inbox:
         return replicas is None or replicas.is_alone or entry.replica == replicas.own_id
 
     def replan(self, rules: Rules) -> None:
-        """Apply new rules to approvals that are raised from now on. Waiting approvals keep their time."""
+        """Apply new rules to approvals that are raised from now on. Waiting approvals keep their deadlines."""
         self.rules = rules
 
     def end_listening(self) -> None:
@@ -520,7 +521,9 @@ class Inbox:
         return self._index.pending_count
 
     def waiting_definitions(self) -> list[Approval]:
-        """Return the undecided definitions in no order. This runs for each list that a server sends."""
+        """Return the undecided approvals of definitions, unordered, because this runs for each list
+        that a server sends.
+        """
         approvals = map(self._index.get, self._index.held_counts(DEFINITIONS))
         return [approval for approval in approvals if approval is not None]
 
@@ -531,23 +534,19 @@ class Inbox:
         return sorted(approvals, key=lambda approval: (approval.created_at, approval.id))
 
     def find(self, requested_by: str, digest: str) -> Approval | None:
-        """Return the approval of this call: pending, approved and unused, or denied and not reported to the caller
-        yet.
-        """
+        """Return the approval of this call: pending, approved but unused, or denied but not reported yet."""
         return self._index.find((requested_by, digest))
 
     def find_definition(self, tool: str, digest: str) -> Approval | None:
-        """Return the approval of this definition for any caller, because a definition is asked about once."""
+        """Return the approval of this definition, which is the same for all callers, or None."""
         return self._index.find(definition_key(tool, digest))
 
     def listen(self, *, only_own: bool = False) -> ApprovalListener:
-        """Add a listener for every change from now on. Close it when done. With `only_own` it gets no changes of
-        other replicas.
-        """
+        """Add a listener for later changes; close it when done. With `only_own`, it gets only those of this replica."""
         return self._feed.listen(only_own=only_own)
 
     def remind(self, id: str) -> None:
-        """Publish an approval that still waits once more to every listener."""
+        """Publish an approval to every listener once more if it still waits."""
         approval = self.get(id)
         if approval is not None and approval.status is Status.PENDING:
             self._feed.tell(approval)
@@ -557,7 +556,7 @@ class Inbox:
     def draft(
         self, kind: Kind, source: Source, *, requested_by: str, tool: str, digest: str, **members: Any
     ) -> Approval:
-        """Create an approval with its id and times. Nothing is stored before it is raised."""
+        """Create an approval with its id and times. It is stored only by `raise_`."""
         now = self._clock.wall()
         if (agent := members.get("agent")) is not None:  # a client's word for itself
             members["agent"] = agent[:AGENT_CHARS_MAX].encode("utf-8", "replace").decode()
@@ -573,9 +572,9 @@ class Inbox:
         )
 
     async def raise_(self, approval: Approval, *, anew: bool = False) -> Approval | Refusal:
-        """Raise an approval. An existing one for the same digest (`find`) is returned as it is, and not extended.
+        """Store a new approval. If one exists for the same digest (`find`), return it without extending it.
 
-        With `anew`, an existing one that was denied does not count, because an operator wants to decide once more.
+        With `anew`, an existing denied approval is ignored, because an operator wants to decide again.
         """
         key = key_of(approval)
         if (standing := self._index.find(key)) is not None and not (anew and standing.status is Status.DENIED):
@@ -589,7 +588,7 @@ class Inbox:
         return await asyncio.shield(under_way)
 
     async def raise_used(self, approval: Approval, decision: Decision) -> Approval | Refusal:
-        """Raise an approval that was decided in advance, and use it at once. `finish` must follow, whatever happens."""
+        """Store an approval that was decided in advance, and use it at once. `finish` must be called later."""
         using = self._begin(self._raise_used(approval, decision))
         try:
             return await asyncio.shield(using)
@@ -598,18 +597,14 @@ class Inbox:
             raise
 
     async def decide(self, id: str, decision: Decision, *, redeem_until: float | None = None) -> Approval | Refusal:
-        """Decide on an approval. The decision is recorded before it counts. `redeem_until` is when its proof
-        expires.
-        """
+        """Apply a decision, which is recorded in the audit log first. `redeem_until` is when its proof expires."""
         return await asyncio.shield(self._begin(self._decide(id, decision, redeem_until)))
 
     def record_reveal(self, approval: Approval, *, by: str, anchor: str) -> None:
         self._audit.record_reveal(approval, at=self._clock.wall(), by=by, anchor=anchor)
 
     async def use(self, id: str) -> Approval | Refusal:
-        """Use an approval once, and return it with its arguments for the last time. `finish` must follow, whatever
-        happens.
-        """
+        """Mark an approval as used. Return it with its arguments for the last time. `finish` must follow."""
         standing = self.get(id)
         using = self._begin(self._move(id, Move.USE))
         try:
@@ -620,24 +615,24 @@ class Inbox:
         return used if isinstance(used, Refusal) or standing is None else replace(used, params=standing.params)
 
     async def finish(self, id: str, end: Move, outcome: str | None = None) -> Approval | Refusal:
-        """End a used approval. `end` is Move.SUCCEED, FAIL or LOSE."""
+        """End a used approval. `end` is Move.SUCCEED, FAIL or LOSE, and `outcome` describes the result."""
         return await asyncio.shield(self._begin(self._move(id, end, outcome=outcome)))
 
     async def void(self, id: str, why: str) -> Approval | Refusal:
         return await asyncio.shield(self._begin(self._move(id, Move.VOID, outcome=why)))
 
     async def void_where(self, why: str, test: Callable[[Approval], bool]) -> list[Approval]:
-        """End all live approvals that `test` selects, for example because their anchor is gone."""
+        """End all live approvals for which `test` returns True, for example because their anchor was removed."""
         approvals = [approval for approval in self._index.all() if approval.is_live and test(approval)]
         voided = [await self.void(approval.id, why) for approval in approvals]
         return [outcome for outcome in voided if isinstance(outcome, Approval)]
 
     async def withdraw(self, id: str) -> Approval | Refusal:
-        """Withdraw an approval for the principal that raised it. The caller has checked that."""
+        """Withdraw an approval for the principal that raised it. Callers must check the principal."""
         return await asyncio.shield(self._begin(self._move(id, Move.WITHDRAW)))
 
     async def sweep(self) -> None:
-        """Write down what has lapsed, with its arguments erased, and forget what ended long ago."""
+        """Store the status of lapsed approvals without their arguments, and forget approvals that ended long ago."""
         for id in self._index.lapsed_ids():
             await self._move(id, Move.EXPIRE)
         self._index.forget_old()
@@ -656,7 +651,7 @@ class Inbox:
             await self.end_lost()
 
     def _begin(self, work: Coroutine[Any, Any, Approval | Refusal]) -> asyncio.Task[Approval | Refusal]:
-        """Start a task that continues if its waiter is cancelled, so that memory and disk stay the same."""
+        """Start a task that continues if its waiter is cancelled, so that memory and disk stay consistent."""
         return self._work.begin_awaited(work)
 
     async def _raise(self, key: Key, approval: Approval) -> Approval | Refusal:
@@ -765,12 +760,12 @@ class Inbox:
 
 
 def is_of_one_replica(approval: Approval) -> bool:
-    """Return whether an approval concerns something that only the replica that raised it holds."""
+    """Return whether only the replica that raised the approval can carry it out."""
     return approval.kind in _OF_ONE_REPLICA or approval.source is Source.DRIVERS
 
 
 def _too_many(budget: str, limit: int, used: int, retry_after_ms: int | None) -> Refusal:
-    """Return the refusal of a caller for whom too much waits already (AX-11.3-4)."""
+    """Return the refusal of a caller that has too many waiting approvals (AX-11.3-4)."""
     return budget_exceeded(
         ExceededLimit(budget=budget, limit=limit, used=used, retry_after_ms=retry_after_ms), "caller"
     )
@@ -783,7 +778,7 @@ def _unavailable(why: object) -> Refusal:
 
 @dataclass(eq=False)
 class Expiry:
-    """The task that lets approvals lapse, started after all stored decisions were applied."""
+    """The task that expires approvals. It starts after all stored decisions have been applied."""
 
     inbox: Inbox
     replicas: Replicas

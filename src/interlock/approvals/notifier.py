@@ -1,9 +1,10 @@
-"""The notifier tells operators that something waits, and the channels that carry its notices.
+"""The notifier, which informs operators about waiting approvals, and the channels that deliver its notices.
 
 Theory of operation. One task listens to the inbox and makes a notice of every approval that is raised. The notice goes
-into a bounded queue for each channel, from which the task of that channel sends it. So a slow channel holds up no other
-channel, and never a call; when its queue is full, the oldest notice is dropped and counted. A notice that cannot be
-sent is tried again, and the trouble is shown in the status. Nothing depends on a notice: the inbox is the truth.
+into a bounded queue for each channel, from which the task of that channel sends it. A slow channel therefore delays
+neither other channels nor calls; when its queue is full, the oldest notice is dropped and counted. A notice that cannot
+be sent is tried again, and the status shows the problem. Nothing depends on notices, because the inbox itself is
+authoritative.
 
 A channel is a notification on the desktop, a command, a webhook or mail. A notice says that something waits and where
 to look. It holds no argument and no text of the caller, and no secret except the verification code of an agent. That
@@ -69,18 +70,20 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ChannelFailed(Exception):
-    """The notice did not arrive; the message is for the log, and names neither a secret nor the path of a URL."""
+    """Raised if a notice could not be delivered. The message is for the log, and contains neither a secret nor the path
+    of a URL.
+    """
 
 
 class Channel(Protocol):
     async def send(self, notice: Notice) -> None:
-        """Send a notice. Raise ChannelFailed."""
+        """Send a notice. Raise ChannelFailed if it cannot be delivered."""
 
     async def close(self) -> None: ...
 
 
 class CommandChannel:
-    """A program that reads one line of JSON from its stdin."""
+    """A channel that runs a program, which reads the notice as one line of JSON from stdin."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._command = tuple(command)
@@ -94,7 +97,7 @@ class CommandChannel:
 
 @dataclass(eq=False)
 class DesktopChannel:
-    """The program that shows notifications on this desktop. `platform` as `sys.platform` says it."""
+    """A channel that shows notifications on the local desktop. `platform` is the value of `sys.platform`."""
 
     platform: str = sys.platform
 
@@ -120,9 +123,11 @@ class DesktopChannel:
 
 
 class WebhookChannel:
-    """POST of the notice as JSON. The signature is `t=UNIX_TIME,v1=HEX`, HMAC-SHA256 over `UNIX_TIME.BODY`.
+    """A channel that sends notices as JSON in POST requests. The signature is `t=UNIX_TIME,v1=HEX`, HMAC-SHA256 over
+    `UNIX_TIME.BODY`.
 
-    A receiver compares in constant time and refuses old times; the id tells a notice that came twice.
+    A receiver should compare the signature in constant time, refuse old times, and use the id to recognise a repeated
+    notice.
     """
 
     def __init__(self, url: str, secret: str, clock: Clock) -> None:
@@ -150,7 +155,9 @@ class WebhookChannel:
 
 
 class MailChannel:
-    """Mail over SMTP. A mail may hold a verification code, so it leaves this machine over TLS alone."""
+    """A channel that sends mail over SMTP. A mail may contain a verification code, so mail to other
+    machines requires TLS.
+    """
 
     def __init__(self, url: str, sender: str, receivers: Sequence[str]) -> None:
         """Read the URL: smtp:// with STARTTLS, or smtps://; with USER:PASSWORD@ if the server needs them."""
@@ -254,7 +261,9 @@ class Notifier:
         node: str,
         code: Callable[[str], str | None] = lambda _: None,
     ) -> None:
-        """Create the notifier. `code` returns what operators are told beside an approval, by its id."""
+        """Create the notifier. `code` returns the verification code to include in the notice of an approval, by its id,
+        or None.
+        """
         self.trouble: dict[str, str] = {}  # what is wrong with a channel, until something arrives again
         self.dropped = 0
         self._inbox = inbox
@@ -267,7 +276,7 @@ class Notifier:
 
     @property
     def shows_codes(self) -> bool:
-        """Return whether a channel delivers codes to operators without their asking."""
+        """Return whether any channel sends codes to operators."""
         return bool(self._channels)
 
     async def open(self) -> None:
@@ -345,7 +354,9 @@ class Notifier:
 
 
 def make_channels(plan: ApprovalsPlan, clock: Clock) -> dict[str, Channel]:
-    """Create the configured channels. The console and the command line ask by themselves and need none."""
+    """Create the configured channels, keyed by name. The console and the command line need no channel, because they
+    query the node.
+    """
     channels: dict[str, Channel] = {}
     if "os_dialog" in plan.channels:
         channels["os_dialog"] = DesktopChannel()

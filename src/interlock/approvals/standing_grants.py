@@ -1,9 +1,10 @@
-"""The standing grants of a node: signed, kept, used up, revoked.
+"""The standing grants of a node: signing, storage, counting of uses, and revocation.
 
-A grant is on disk with the proof that was signed for it, and that proof is verified again when the node starts: what
-somebody wrote into the store without a key grants nothing. Each use is counted on disk, over the revision that was
-read, before the call leaves: of two calls that race for the last use one wins. A grant that is over, by its time or its
-count, by a person, or because its signer may no longer approve, stays to be seen for some time and lets nothing pass.
+A grant is on disk with the proof that was signed for it, and that proof is verified again when the node starts: a grant
+that somebody writes into the store without a key has no effect. Each use is counted on disk, over the revision that was
+read, before the call leaves: if two calls compete for the last use, only one succeeds. A grant ends when its time is
+over, its calls are used, a person revokes it, or its signer may no longer approve. An ended grant stays visible for
+some time and releases no calls.
 """
 
 import logging
@@ -45,7 +46,7 @@ UNKNOWN: Final = ax_refusal(CONFIRMATION_UNKNOWN, "there is no such grant, or it
 
 
 class StoredGrant(msgspec.Struct, frozen=True, kw_only=True):
-    """A grant as it is on disk. `ended`: why it is over, other than by its time or its count."""
+    """Stored form of a grant with its proof. `ended` is the reason why it was ended early, if it was."""
 
     grant: StandingGrant
     token: str  # the proof as it was signed; its jti is spent, so that it proves nothing else
@@ -156,8 +157,9 @@ class StandingGrants:
     def find(
         self, tool: str, tool_digest: str, who: str, arguments: Mapping[str, Any] | None
     ) -> StoredGrant | Uncovered | None:
-        """Return the grant that allows such a call, and the one that ends first if several do. Return the reason if
-        none of the caller's grants for the tool allows it, or None if there are no grants.
+        """Return the grant that covers a call with these arguments; if several do, the one that ends first. Return
+        Uncovered with the reason if the caller has grants for the tool but none covers the call, or None if there
+        are no grants.
         """
         near: Uncovered | None = None
         over: Uncovered | None = None

@@ -1,11 +1,11 @@
 """The definitions of tools as they were last accepted, and the decisions of operators about them.
 
-Theory of operation. The first definition of a tool is taken on trust and remembered on disk. A later one that differs
-goes into the inbox as a difference, into the log and into the audit record, once. If the operator pins the tool
-([[tool]] pin), it is withheld until the change is accepted; otherwise it stays in use, and is withheld if the change is
-denied. Where a change claims less effect, scope or cost than was accepted before (`confirmation.claims`), the accepted
-claims hold until a person agrees. A tool that returns to its accepted definition is back in use, and the question
-stays: a person should see what the server tried.
+Theory of operation. The first definition of a tool is taken on trust and remembered on disk. A later definition that
+differs is reported once: in the inbox as a difference, in the log, and in the audit log. If the operator pins the tool
+([[tool]] pin), it is withheld until the change is accepted; otherwise it stays in use unless the change is denied. If a
+change claims less effect, scope or cost than was accepted before (`confirmation.claims`), the accepted claims hold
+until a person agrees. A tool that returns to its accepted definition is usable again, but the approval stays in the
+inbox, so that a person sees what the server tried.
 
 The work has two halves, because the catalog prepares lists on the event loop and must not wait for the disk:
 
@@ -75,7 +75,7 @@ class ToolRulings:
                 ) from None
 
     def get(self, tool: str, digest: str) -> ToolClass | None:
-        """Return the class that an operator gave a tool, or None."""
+        """Return the class that an operator gave to a tool with this definition, or None if there is none."""
         ruling = self._by_digest.get((tool, digest))
         match ruling.says if ruling is not None else None:
             case None | "accept" | "denied":
@@ -87,8 +87,8 @@ class ToolRulings:
         return self._by_digest.get((tool, digest))
 
     def knows(self, tool: str) -> bool:
-        """Return whether there is any decision about a tool. For most tools there is none, and their digest is not
-        needed.
+        """Return whether there is any decision about a tool. For most tools there is none, so their digest need not be
+        computed.
         """
         return tool in self._ruled
 
@@ -98,7 +98,7 @@ class ToolRulings:
         self._take(ruling)
 
     def take_change(self, change: Change) -> Ruling | None:
-        """Take over a decision that an operator made at another replica. A decision is replaced and never removed."""
+        """Apply a decision that an operator made at another replica. A decision can be replaced but never removed."""
         if change.entry is None:
             return None
         ruling = msgspec.json.decode(change.entry.value, type=Ruling)
@@ -155,7 +155,9 @@ class Definitions:
     """The definitions that a node has accepted, by segment and tool."""
 
     def __init__(self, kv: KeyValue, inbox: Inbox, clock: Clock, ruled: AsyncFeed[str]) -> None:
-        """Publish the segment of a tool to `ruled` whenever a person decides about the tool."""
+        """Create an empty collection. When a person decides about a tool, the tool's segment is
+        published to `ruled`.
+        """
         self.rulings = ToolRulings(kv, clock)
         self._ruled = ruled
         self._kv = kv
@@ -172,7 +174,9 @@ class Definitions:
     # Life
 
     async def open(self) -> None:
-        """Read the stored definitions, and apply decisions that were not stored yet. Raise StoreError."""
+        """Read the stored definitions, and apply decisions that are not stored yet. Raise
+        StoreError if the store fails.
+        """
         await self.rulings.open()
         for entry in await self._kv.entries(BUCKET, self._clock.wall()):
             self._known[entry.key] = {tool: _with_claims(definition) for tool, definition in _read(entry).items()}
@@ -281,7 +285,7 @@ class Definitions:
             del self._workers[segment]
 
     async def _take(self, segment: str, latest: "_SeenDefinitions") -> int:
-        """Process what was seen of a segment, and return how many approvals were requested."""
+        """Process the definitions that were seen in a segment, and return how many approvals were requested."""
         await self._remember(segment, list(latest.coming.values()), latest.listed)
         changed = {
             tool: changed_snapshot
@@ -412,8 +416,8 @@ class Definitions:
         await self._inbox.void_where("superseded: the definition is another by now", is_outdated)
 
     def waits(self, segment: str) -> frozenset[str]:
-        """Return the tools that an operator asked about. They must be processed even if their definition is
-        unchanged.
+        """Return the tools for which an operator requested an approval. They must be processed even if their definition
+        is unchanged.
         """
         return frozenset(tool for where, tool in self._again if where == segment)
 

@@ -1,4 +1,4 @@
-"""New approvers: the key that `interlock init` adds to the configuration, and passkeys made in a browser."""
+"""Creation of approvers: the key that `interlock init` adds to the configuration, and passkeys made in a browser."""
 
 import os
 import time
@@ -33,8 +33,8 @@ class OwnKey(msgspec.Struct, frozen=True, kw_only=True):
 def find_or_make_own_key(
     invocation: Invocation, name: str | None, descriptor: int | None, *, no_passphrase: bool
 ) -> OwnKey | None:
-    """Return the person's own key, and create it if there is none. Return None with a remark if no passphrase can be
-    typed.
+    """Return the user's own key, and create it if there is none. If a passphrase is needed but cannot be entered, write
+    a remark and return None.
     """
     keys = OperatorKeys()
     chosen = name or own_name()
@@ -53,7 +53,9 @@ def find_or_make_own_key(
 
 
 def add_to(invocation: Invocation, path: Path, own_key: Callable[[], OwnKey | None]) -> OwnKey | None:
-    """Add the key to the file. None where the file has an approver, is no valid configuration, or no key was made."""
+    """Add the user's key to the configuration file and return the key. Return None if the file already has an approver
+    or is invalid, or if no key was created.
+    """
     from interlock.config.load import ConfigInvalid, load
 
     try:
@@ -70,7 +72,9 @@ def add_to(invocation: Invocation, path: Path, own_key: Callable[[], OwnKey | No
 
 
 def append(path: Path, toml: str, *, hint: str) -> None:
-    """Append to the file. `hint`: where else to find the text, if the file cannot be written."""
+    """Append `toml` to the file. If the file cannot be written, raise Refused with `hint`, which says where else to
+    find the text.
+    """
     addition = f"\n{toml}"
     try:
         tomllib.loads(path.read_text(encoding="utf-8") + addition)
@@ -83,7 +87,9 @@ def append(path: Path, toml: str, *, hint: str) -> None:
 
 
 def add_passkey(invocation: Invocation, path: Path, name: str | None) -> None:
-    """Create a passkey in a browser, at the node that runs with this file, and add it to the file."""
+    """Invite the user to create a passkey in a browser, at the node that runs with this configuration file, and add the
+    passkey to the file.
+    """
 
     invocation.config = str(path)
     taken = {anchor.name for anchor in invocation.loaded.plan.anchors}
@@ -111,7 +117,9 @@ EVERY_S = 1.0
 
 
 def enrol(invocation: Invocation, name: str) -> Invitation:
-    """Wait until the passkey is created. Raise Refused if the invitation expires before."""
+    """Invite a person to create a passkey, and wait until it is created. Raise Refused if the
+    invitation expires first.
+    """
     out, node = invocation.out, invocation.node
     invitation = node.call(INVITE_PASSKEY, body=InvitePasskey(name=name)).as_(Invitation)
     out.remark(f"open this in the browser that is to approve, within ten minutes: {invitation.url}")

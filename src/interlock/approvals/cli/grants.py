@@ -1,7 +1,7 @@
 """Commands about standing grants, and the options that say which calls a grant covers.
 
-An option such as `--below path=/srv` becomes a rule for one argument. For a held call the node proposes rules, and the
-options of the user replace the proposals for the arguments that they name.
+An option such as `--below path=/srv` becomes a rule for one argument. For a held call, the node proposes rules; options
+of the user replace the proposals for the same arguments.
 """
 
 import json
@@ -78,8 +78,8 @@ def rules_of(
     free: Sequence[str] | None,
     arguments: Mapping[str, Any] | None = None,
 ) -> "list[GrantRule]":
-    """Build the rules of a grant from options. `arguments` are those of the held call; an argument that is a list
-    there is a list in the rule.
+    """Return the rules of a grant from command options. `arguments` are the arguments of the held call; if an argument
+    is a list there, its rule applies to each item.
     """
     rules: list[GrantRule] = []
     for text in below or ():
@@ -112,7 +112,7 @@ def rules_of(
 
 
 def with_proposed(own: "Sequence[GrantRule]", proposed: "Sequence[GrantRule]") -> "list[GrantRule]":
-    """Combine the person's rules with the proposed rules for the arguments that the person did not mention."""
+    """Combine the user's rules with the proposed rules for all other arguments."""
     if any(rule.at == "" for rule in own):
         return list(own)
     rest = [
@@ -151,7 +151,9 @@ def _assignment(text: str, option: str, arguments: Mapping[str, Any] | None) -> 
 
 
 def _value(text: str, like: Any) -> Any:
-    """Read a value as JSON if it is a number, true, false, null or quoted, and as text if the call has a text there."""
+    """Return the value of an option. A number, true, false, null or quoted text is read as JSON. If `like`, the
+    argument of the call, is a string, the text is used unchanged.
+    """
     if isinstance(like, str):
         return text
     try:

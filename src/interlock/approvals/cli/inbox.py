@@ -91,7 +91,7 @@ def table(approvals: Sequence[ApprovalSummary], width: int) -> list[Text]:
 
 
 def short_id_length(ids: Sequence[str]) -> int:
-    """Return how many characters of these ids are enough to tell them apart."""
+    """Return the number of characters that is enough to distinguish these ids."""
     return next((n for n in range(SHORT_ID, 36) if len({id[:n] for id in ids}) == len(ids)), 36)
 
 
@@ -335,7 +335,7 @@ def _show_approval(invocation: Invocation, reference: str) -> None:
 
 
 def reveal(invocation: Invocation, reference: str, key: str | None, passphrase_fd: int | None) -> None:
-    """Show the code or token of an approval. The node shows it only to one who signs."""
+    """Show the code or token of an approval. The node returns it only for a proof signed by an approver."""
     from interlock.approvals.cli.signing import prove
 
     answer, out = invocation.node.call(GET_APPROVAL, id=reference), invocation.out
@@ -375,7 +375,7 @@ def _watch(invocation: Invocation, kind: str | None, state: str) -> None:
 
 
 def _print_changes(invocation: Invocation, answers: "Iterator[Answer | Unreachable]") -> None:
-    """Print each approval when it arrives or changes, as a line of JSON or a line of the table."""
+    """Print each new or changed approval, as a line of JSON or as a row of the table."""
     out = invocation.out
     seen: dict[str, str] = {}
     away = False
@@ -522,7 +522,7 @@ def approve(
 
 
 def _no_approver(invocation: Invocation, approval: "Approval") -> Refused:
-    """Return the refusal for an approval that no approver here can sign yet."""
+    """Return the exception for an approval that cannot be signed, because no approver is enrolled."""
     from interlock.node.cli.tree import approver_step
 
     if approval.kind == "enrolment":

@@ -47,12 +47,12 @@ def can_ask() -> bool:
 
 
 def is_given(descriptor: int | None) -> bool:
-    """Return whether a script supplies a passphrase. Nothing is read."""
+    """Return whether a script supplies a passphrase, without reading it."""
     return descriptor is not None or bool(os.environ.get(VARIABLE))
 
 
 def find_supplied_passphrase(descriptor: int | None) -> bytes | None:
-    """Return the passphrase that a script supplies, or None. A descriptor can be read only once."""
+    """Return the passphrase that a script supplies, or None if it supplies none. A descriptor can be read only once."""
     if descriptor is not None:
         try:
             with os.fdopen(os.dup(descriptor), "rb") as file:
@@ -78,7 +78,9 @@ def read_passphrase(name: str, descriptor: int | None) -> bytes:
 
 
 def choose_passphrase(name: str, descriptor: int | None) -> bytes:
-    """Ask for the passphrase of a new key. Refuse a short one, because a program that copies the file can try many."""
+    """Ask for the passphrase of a new key. Raise Refused if it is short, because a program that copies the key file
+    could guess it.
+    """
     passphrase = find_supplied_passphrase(descriptor)
     if passphrase is not None:
         return _long_enough(passphrase)
@@ -137,7 +139,9 @@ class OperatorKeys:
         return self.folder / f"{name}.key"
 
     def find_public(self, name: str) -> str | None:
-        """Return the public key as an [[anchor]] has it, or None if there is no key of that name."""
+        """Return the public key in the form that an [[anchor]] entry uses, or None if there is no
+        key with this name.
+        """
         if not self.file(name).exists():
             return None
 
@@ -164,7 +168,7 @@ class OperatorKeys:
             raise Refused("not_written", f"{path} cannot be written: {error.strerror or error}") from None
 
     def open(self, name: str, passphrase: Callable[[], bytes]) -> "SigningKey":
-        """Open a private key. `passphrase` is called only for a key that has one."""
+        """Open a private key. `passphrase` is called only if the key is encrypted."""
         path = self.file(name)
         try:
             sealed = is_sealed(path.read_bytes()[:PUBLIC_BYTES_MAX])
@@ -177,7 +181,7 @@ class OperatorKeys:
             raise Refused("key_unusable", str(refused)) from None
 
     def remove(self, name: str) -> bool:
-        """Remove a key. Return whether there was a private key."""
+        """Remove the operator key with this name. Return whether its private key was stored here and removed too."""
         path = self.file(name)
         try:
             path.unlink()
@@ -205,13 +209,13 @@ class OperatorKeys:
 
 
 def anchor_lines(name: str, public: str, approves: Sequence[str], *, source: str = "key") -> list[str]:
-    """Return the lines of the configuration that make a node trust the key."""
+    """Return the configuration lines of an [[anchor]] entry for the key."""
     entry = {"name": name, source: public, "approves": list(approves)}
     return ["[[anchor]]", *(f"{word} = {toml_text(value)}" for word, value in entry.items())]
 
 
 def own_name() -> str:
-    """Return the name of the person at this machine, for use as the name of a key."""
+    """Return the name of the local user, in a form that is valid as the name of a key."""
     try:
         user = getpass.getuser()
     except (OSError, KeyError, ImportError):  # no such user, no such variable

@@ -1,7 +1,7 @@
-"""Signing a decision with the operator's key: from the approval as the node shows it to the proof it wants.
+"""Signing a decision with the operator's key: creates the proof for an approval, a grant or a list of classes.
 
-The digest of a call is computed here, from what the person was shown. Where the node names another, nothing is signed:
-a signature is the person's word for what they saw.
+The command computes the digest of a call from what the person was shown. If the node reports a different digest,
+nothing is signed, because a signature must cover exactly what the person saw.
 """
 
 import secrets
@@ -39,7 +39,9 @@ JTI_BYTES = 16
 
 
 def prove(answer: Answer, *, choice: str | None, key: str | None, passphrase_fd: int | None) -> Raw:
-    """Return the `proof` for POST /approvals/{id}. `choice` is the chosen answer if the question has several."""
+    """Sign an approval, and return the `proof` member for POST /approvals/{id}. `choice` is the chosen answer if the
+    approval has several possible answers.
+    """
     shown = answer.as_(ShownApproval)
     question = ProofQuestion(
         confirmation_id=shown.id,
@@ -52,7 +54,7 @@ def prove(answer: Answer, *, choice: str | None, key: str | None, passphrase_fd:
 
 
 def prove_grant(draft: GrantDraft, *, key: str | None, passphrase_fd: int | None) -> Raw:
-    """Sign a standing grant over the terms that were shown."""
+    """Sign the terms of a standing grant that were shown, and return the proof."""
     grant = msgspec.convert(msgspec.to_builtins(draft.terms), StandingGrant)
     digest = grant_digest(grant)
     if digest != draft.digest:
@@ -70,7 +72,7 @@ def prove_grant(draft: GrantDraft, *, key: str | None, passphrase_fd: int | None
 def prove_classes(
     aggregator_id: str, id: str, entries: Sequence[ToolRuling], *, key: str | None, passphrase_fd: int | None
 ) -> Raw:
-    """Sign the classes of several tools over the list that was shown."""
+    """Sign the list of tool classes that was shown, and return the proof."""
     question = ProofQuestion(
         confirmation_id=id,
         call_digest=classification_digest(id, map(astuple, entries)),

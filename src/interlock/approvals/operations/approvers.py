@@ -48,7 +48,7 @@ EVERYTHING = ("*",)
 
 @dataclass(eq=False)
 class ApproverOperations:
-    """Operations on approvers and their keys."""
+    """Handlers of the operations on approvers and their keys."""
 
     enrolments: Enrolments
     anchors: Anchors
@@ -69,7 +69,8 @@ class ApproverOperations:
 
     @handles(MAKE_OPERATOR_KEY)
     async def make_key(self, body: MakeKey, by: str) -> ApprovalView:
-        """Make an operator key on this machine, and return the approval that decides whether it counts.
+        """Create an operator key on this machine, and return the approval that must be granted before the key may
+        approve.
 
         Raises Refused.
         """
@@ -81,14 +82,17 @@ class ApproverOperations:
 
     @handles(OFFER_PASSKEY)
     def offer_passkey(self, body: InvitePasskey, by: str) -> PasskeyOffer:
-        """Return what a browser needs to make a passkey. Raises Refused."""
+        """Return a ticket and the options with which a browser creates a passkey. Raise Refused if browsers cannot use
+        passkeys here.
+        """
         self._refuse_taken(body.name)
         invitation = self._invite(body.name, by)
         return PasskeyOffer(ticket=invitation.ticket, creation=self.passkeys.creation(invitation))
 
     @handles(TAKE_PASSKEY)
     async def take_passkey(self, ticket: str, body: EnrolPasskey, by: str) -> ApprovalView:
-        """Take the passkey that a browser made, and return the approval that decides whether it counts.
+        """Accept the passkey that a browser created, and return the approval that must be granted before it may
+        approve.
 
         Raises Refused, StoreError.
         """
@@ -100,7 +104,9 @@ class ApproverOperations:
 
     @handles(REVOKE_KEY)
     async def revoke_key(self, ref: str, by: str) -> RevokedKeys:
-        """Revoke a person's key, by the name of an anchor or the thumbprint of a key. Raises NotFound."""
+        """Revoke keys by the name of an anchor or the thumbprint of a key. Raise NotFound if there is no such anchor or
+        key.
+        """
         thumbprints = await self.revocation.revoke(ref, by)
         if not thumbprints:
             raise NotFound("anchor", ref, [anchor.name for anchor in self.anchors.known()], few=True)
@@ -111,7 +117,7 @@ class ApproverOperations:
 
     @handles(INVITE_PASSKEY)
     def invite(self, body: InvitePasskey, by: str) -> InvitationView:
-        """Invite a person to make a passkey. Raises Refused."""
+        """Invite a person to create a passkey. Raise Refused if browsers cannot use passkeys here."""
         return invitation_view(self._invite(body.name, by))
 
     @handles(GET_INVITATION)
@@ -123,7 +129,9 @@ class ApproverOperations:
 
     @handles(VISIT_INVITATION)
     def visit_invitation(self, ticket: str) -> tuple[PasskeyInvitation, PasskeyCreation | None] | None:
-        """Return an invitation and, until its passkey is made, what a browser needs for that; None if it is over."""
+        """Return an invitation, and the options with which a browser creates its passkey if that is still to be done.
+        Return None if the invitation has expired.
+        """
         invitation = self.passkeys.find_invitation(ticket)
         if invitation is None:
             return None
@@ -131,7 +139,7 @@ class ApproverOperations:
 
     @handles(ENROL_PASSKEY)
     async def enrol(self, ticket: str, body: EnrolPasskey) -> InvitationView:
-        """Take the passkey that an invited person's browser made. Raises Refused."""
+        """Accept the passkey that the browser of an invited person created. Raise Refused if it is invalid."""
         return invitation_view(await self._enrol(ticket, body))
 
     async def _enrol(self, ticket: str, body: EnrolPasskey) -> PasskeyInvitation:
@@ -154,7 +162,7 @@ class ApproverOperations:
             raise refused_as(EXISTS, f"there is an approver {name} already; choose another name")
 
     async def _request(self, plan: AnchorPlan, by: str) -> ApprovalView:
-        """Ask in the inbox whether an approver counts, and return the approval."""
+        """Request an enrolment approval for an anchor, and return the approval."""
         question = await self.enrolments.request(plan, by)
         if isinstance(question, Approval):
             return self.approvals.get(question.id)

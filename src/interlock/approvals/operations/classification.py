@@ -60,7 +60,7 @@ NOT_OURS: Final = "the node below that lists it has said what it is"
 
 @dataclass(eq=False)
 class ClassificationOperations:
-    """Operations on the classification of tools."""
+    """Handlers of the operations on the classification of tools."""
 
     catalog: Catalog
     definitions: Definitions
@@ -104,7 +104,9 @@ class ClassificationOperations:
 
     @handles(ASK_CLASSES_PASSKEY)
     def passkey_request(self, body: ClassifyTools) -> PasskeyRequest:
-        """Return what a browser asks a passkey, for it to sign the list. Raises Refused."""
+        """Return the options with which a browser asks a passkey to sign the list. Raise Refused if
+        that is not possible.
+        """
         request = self.passkeys.request(self._question(body))
         if isinstance(request, Refusal):
             raise signature_refused(request)
@@ -112,7 +114,9 @@ class ClassificationOperations:
 
     @handles(PROVE_CLASSES)
     async def prove(self, body: UnlockForClasses, by: str) -> SignedProof:
-        """Return a proof for the list by a key of this machine, unlocked by its passphrase. Raises Refused."""
+        """Sign the list with an operator key of this machine, unlocked by its passphrase, and return the proof. Raise
+        Refused if that fails.
+        """
         proof = await self.keys.sign(self._question(body), body.key, body.passphrase, by=by)
         if isinstance(proof, Refusal):
             raise signature_refused(proof)
@@ -120,7 +124,7 @@ class ClassificationOperations:
 
     @handles(SIGN_CLASSES)
     async def sign(self, body: SignClasses, by: str) -> ClassifiedTools:
-        """Classify the tools of a list, with the proof of an approver. Raises Refused."""
+        """Classify the tools of a list, with the proof of an approver. Raise Refused if the proof is not accepted."""
         presented = read_proof_untrusted(body.proof)
         if isinstance(presented, Refusal):
             raise signature_refused(presented)
@@ -150,7 +154,9 @@ class ClassificationOperations:
         return ClassifiedTools(classified=tuple(classified), left_out=tuple(left_out))
 
     def _question(self, body: ClassifyTools) -> ProofQuestion:
-        """Return what a proof must sign. The proof names the first tool; `sign` checks all of them. Raises Refused."""
+        """Return what a proof must sign. The proof names only the first tool; `sign` checks all of them. Raise Refused
+        if the list is invalid.
+        """
         tools = [ruling.tool for ruling in body.entries]
         if len(set(tools)) < len(tools):
             details = {"detail": "each tool is named once, and at least one is"}
@@ -164,7 +170,7 @@ class ClassificationOperations:
         )
 
     def _find_obstacle(self, ruling: ToolRuling, route: Route, proof: Proof) -> str | None:
-        """Return why a signature does not count for a tool, or None."""
+        """Return the reason why the signature does not count for a tool, or None if it counts."""
         if route.link.offer.is_aggregator:
             return NOT_OURS
         if route.digest != ruling.digest:
@@ -179,7 +185,9 @@ class ClassificationOperations:
         return approval if approval is not None and approval.status is Status.PENDING else None
 
     async def _classify(self, ruling: ToolRuling, proof: Proof, id: str, by: str) -> None:
-        """Store the class of one tool, and answer the question that waits for it. Raise StoreError."""
+        """Store the class of one tool, and decide the approval that waits for it, if any. Raise StoreError if the store
+        fails.
+        """
         now, waiting = self.clock.wall(), self._find_waiting(ruling)
         if waiting is not None:
             decision = Decision(what=What.APPROVED, by=by, at=now, answer=ruling.tool_class, proof=proof)

@@ -64,7 +64,7 @@ PREFIX_MIN: Final = 4  # characters of an id that may name it
 
 @dataclass(eq=False)
 class GrantOperations:
-    """Operations on standing grants."""
+    """Handlers of the operations on standing grants."""
 
     grants: StandingGrants
     inbox: Inbox
@@ -82,9 +82,7 @@ class GrantOperations:
         return Grants(grants=tuple(self._view(stored, calls) for stored in self.grants.all()))
 
     def _calls(self) -> dict[str, list[str]]:
-        """Return the ids of approved calls under grants, by the name of the grant that decided them. The newest is
-        last.
-        """
+        """Return the ids of calls that grants approved, keyed by the name of the grant. The newest id is last."""
         ids: dict[str, list[str]] = {}
         for approval in self.inbox.listed(kind=Kind.CALL):
             if approval.decision is not None and approval.decision.by.startswith(DECIDED_BY):
@@ -93,12 +91,16 @@ class GrantOperations:
 
     @handles(GET_GRANT)
     def get(self, id: str) -> Grant:
-        """Return a grant by its id, or the beginning of it. Raises NotFound, Refused."""
+        """Return a grant by its id or the first characters of the id. Raise NotFound if there is none, and Refused if
+        several match.
+        """
         return self._view(self._find(id))
 
     @handles(DRAFT_GRANT)
     def draft(self, body: DraftGrant) -> GrantDraft:
-        """Return a grant that can be signed; nothing is stored. Raises NotFound, Refused."""
+        """Return a grant that can be signed, without storing it. Raise NotFound or Refused if the request names no call
+        or tool that a grant can cover.
+        """
         if body.approval is not None:
             grant = self._from_call(body, self._held_call(body.approval))
         elif body.tool is not None and body.who is not None:
@@ -122,7 +124,9 @@ class GrantOperations:
 
     @handles(ASK_GRANT_PASSKEY)
     def passkey_request(self, body: NameGrant) -> PasskeyRequest:
-        """Return what a browser asks a passkey, for it to sign the grant. Raises Refused."""
+        """Return the options with which a browser asks a passkey to sign the grant. Raise Refused
+        if that is not possible.
+        """
         question = self.grants.question(_grant(body.terms))
         request = question if isinstance(question, Refusal) else self.passkeys.request(question)
         if isinstance(request, Refusal):
@@ -131,7 +135,9 @@ class GrantOperations:
 
     @handles(PROVE_GRANT)
     async def prove(self, body: UnlockForGrant, by: str) -> SignedProof:
-        """Return a proof for the grant by a key of this machine, unlocked by its passphrase. Raises Refused."""
+        """Sign the grant with an operator key of this machine, unlocked by its passphrase, and return the proof. Raise
+        Refused if that fails.
+        """
         question = self.grants.question(_grant(body.terms))
         if isinstance(question, Refusal):
             raise signature_refused(question)
@@ -142,7 +148,9 @@ class GrantOperations:
 
     @handles(SIGN_GRANT)
     async def sign(self, body: SignGrant, by: str) -> Grant:
-        """Store a grant that was drafted, with the proof of an approver. Raises NotFound, Refused."""
+        """Store a drafted grant with the proof of an approver. Raise NotFound or Refused if the draft or the proof is
+        not accepted.
+        """
         proof = read_proof_untrusted(body.proof)
         if isinstance(proof, Refusal):
             raise signature_refused(proof)

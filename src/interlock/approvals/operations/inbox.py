@@ -1,10 +1,10 @@
-"""Operations on the inbox: what waits, one approval in full, every change, and the decision.
+"""Operations on the inbox: list approvals, show one in full, follow changes, and decide.
 
-Every credential of an operator may look. The role of an operator or an admin may deny. To approve takes what the
-approval requires: mostly a proof, which only the decision service verifies, or the role of an operator.
+Every operator credential may read approvals. The roles operator and admin may deny. Approving requires what the
+approval states: usually a proof, which only the decision service verifies, or the role of an operator.
 
-No credential is shown: an approval names the proof behind its decision and does not hold the token. The arguments of a
-held call are shown in full in the view of that one approval, and never in lists, events or notifications.
+No credential is shown: an approval describes the proof for its decision, but does not contain the token. The arguments
+of a held call are shown only in the full view of its approval, never in lists, events or notifications.
 """
 
 from collections.abc import AsyncGenerator, Callable
@@ -75,7 +75,9 @@ _STATUSES: Final = {
 
 @dataclass(eq=False)
 class InboxOperations:
-    """Operations on the inbox. `ways_out` returns what a person can do to be asked less often."""
+    """Handlers of the operations on the inbox. `ways_out` returns suggestions for being asked less
+    often about a call.
+    """
 
     inbox: Inbox
     decisions: DecisionService
@@ -89,14 +91,14 @@ class InboxOperations:
 
     @handles(LIST_APPROVALS)
     def list_all(self, kind: str | None, status: str) -> Approvals:
-        """Return the newest approvals, as many as one answer holds."""
+        """Return the newest approvals of this kind and status, up to the maximum of one reply."""
         statuses = frozenset(Status) if status == "all" else frozenset((Status(status),))
         approvals = self.inbox.listed(statuses, None if kind is None else Kind(kind))
         return Approvals(approvals=tuple(map(self._summary, approvals[-LISTED_MAX:])), total=len(approvals))
 
     @handles(FOLLOW_APPROVALS)
     async def follow(self) -> AsyncGenerator[ApprovalSummary, None]:
-        """Yield what waits now, then every change."""
+        """Yield all waiting approvals, then every approval that changes."""
         listener = self.inbox.listen()
         try:
             for approval in self.inbox.waiting()[-LISTED_MAX:]:
@@ -108,7 +110,9 @@ class InboxOperations:
 
     @handles(GET_APPROVAL)
     def get(self, id: str) -> ApprovalView:
-        """Return an approval by its id or the beginning of it. Raises NotFound, Refused."""
+        """Return an approval by its id or the first characters of the id. Raise NotFound if there is none, and Refused
+        if several match.
+        """
         return self._view(self._find(id))
 
     @handles(DECIDE_APPROVAL)
@@ -143,7 +147,9 @@ class InboxOperations:
 
     @handles(ASK_PASSKEY)
     def ask_passkey(self, id: str, answer: str | None) -> PasskeyRequest:
-        """Return what a browser asks a passkey, for it to approve this. Raises NotFound, Refused."""
+        """Return the options with which a browser asks a passkey to sign an approval. Raise NotFound or Refused if it
+        cannot be approved.
+        """
         question = self.decisions.question(self._find(id).id, answer)
         request = question if isinstance(question, Refusal) else self.passkeys.request(question)
         if isinstance(request, Refusal):
@@ -231,13 +237,13 @@ class InboxOperations:
 
 
 def check_may_decide(roles: frozenset[str]) -> None:
-    """Raise Refused if the credential may look and not decide."""
+    """Raise Refused unless one of the roles may decide on approvals."""
     if roles.isdisjoint(("operator", "admin")):
         raise refused_as(ROLE_REQUIRED, "this credential may look and not decide; use one of an operator's")
 
 
 def check_attempts(proof: str | TooOften) -> str:
-    """Return a proof. Raises Refused if there were too many wrong passphrases."""
+    """Return the proof unchanged. Raise Refused if it is TooOften instead, because of too many wrong passphrases."""
     if isinstance(proof, TooOften):
         message = f"too many wrong passphrases; try again in {proof.wait_s} s"
         raise refused_as(TOO_OFTEN, message, {"wait_s": proof.wait_s})
@@ -245,7 +251,7 @@ def check_attempts(proof: str | TooOften) -> str:
 
 
 def decision_refused(refusal: Refusal, id: str) -> Refused:
-    """Return the exception for a decision that the inbox does not take."""
+    """Return the exception for a decision that the inbox refused."""
     data = refusal.details or {}
     error = "proof_required" if data.get("reason") == "proof_required" else refusal.message
     if refusal.code == INVALID_PARAMS and error not in _NAMED:
@@ -256,7 +262,7 @@ def decision_refused(refusal: Refusal, id: str) -> Refused:
 
 
 def signature_refused(refusal: Refusal) -> Refused:
-    """Return the exception for a grant or a list of classes that cannot be signed."""
+    """Return the exception for a grant or a list of classes whose signature was refused."""
     data = refusal.details or {}
     error = INVALID_BODY.name if refusal.code == INVALID_PARAMS and " " in refusal.message else refusal.message
     status = 409 if refusal.code == SCOPE_DENIED else _STATUSES.get(refusal.code, 409)

@@ -1,1 +1,1 @@
-"""The approval record of every kind: its fields, its states, its digests."""
+"""The approval record of every kind, as values: its fields, states and digests."""

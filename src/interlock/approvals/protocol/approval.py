@@ -1,7 +1,8 @@
 """The record of something that waits for a decision, its states, and the refusals around it.
 
-Values only; times are UNIX seconds. A held call, a tool without a class, a step of an agent, a proposal in a room and
-a new approver are all the same record, so that expiry, proof, page and command are the same for all of them.
+This module contains only values; times are UNIX seconds. A held call, a tool without a class, a step of an agent, a
+proposal in a room and a new approver are all the same record, so that expiry, proof, page and command are the same for
+all of them.
 
 Refusals have a number and a name (MCP-AX 11.3 names none of them):
 
@@ -43,7 +44,7 @@ from interlock.wire.refusal import (
 
 
 class Status(enum.Enum):
-    """State of an approval. Only pending and approved ones are live; the others except `used` are ends."""
+    """Status of an approval. PENDING and APPROVED approvals are live; all other statuses except USED are final."""
 
     PENDING = "pending"
     APPROVED = "approved"
@@ -97,7 +98,7 @@ CLASSIFIED: Final = "classified_here"  # a factor of a call: its class is the wo
 
 
 class Kind(enum.Enum):
-    """Subject of an approval, which decides who carries the decision out."""
+    """Kind of an approval, which determines the capability that carries out the decision."""
 
     CALL = "call"
     DEFINITION = "definition"
@@ -123,7 +124,7 @@ class Source(enum.Enum):
 
 
 class Requires(enum.Enum):
-    """Requirement for an approval. Denying needs only the role of an operator."""
+    """Requirement for approving, such as a proof or a role. Denying requires only the role of an operator."""
 
     ACK = "ack"
     ROLE = "role"
@@ -137,7 +138,7 @@ class What(enum.Enum):
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Facts of an accepted proof that are stored. The token itself is not stored."""
+    """The stored facts about an accepted proof. The token itself is not stored."""
 
     type: str
     anchor: str
@@ -155,11 +156,11 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Approval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Record of something that waits for a decision. `id` is also the confirmation_id of MCP-AX 11.3.
+    """A record of something that waits for a decision. `id` is also the confirmation_id of MCP-AX 11.3.
 
-    `params` is what a person is shown of what will happen, and nothing that may be sent without asking: of tools/call
-    the arguments alone, as the caller wrote them; of a definition the definition and, if it changed, the one before.
-    `digest` binds the decision: the call_digest of a call, the tool_digest of a definition.
+    `params` is the content that a person is shown: for a tools/call request the arguments exactly as the caller wrote
+    them; for a definition the definition and, if it changed, the previous one. `digest` binds the decision to its
+    subject: it is the call_digest of a call or the tool_digest of a definition.
     """
 
     id: str
@@ -195,7 +196,7 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def deadline(self) -> float | None:
-        """Return when the approval lapses by itself, or None."""
+        """Return the time at which the approval lapses, or None if it cannot lapse in its present status."""
         match self.status:
             case Status.PENDING:
                 return self.expires_at
@@ -209,7 +210,9 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def shown_params(params: bytes, kind: str, *, lines_max: int, chars_max: int) -> Shown:
-    """Return what a person sees: the arguments of a call, or the difference of a changed definition."""
+    """Return the params in the form that a person sees: the arguments of a call, or the difference
+    between two definitions.
+    """
     change = find_change(params) if kind == Kind.DEFINITION.value else None
     if change is not None:
         return fold_differences(*change, lines_max=lines_max, chars_max=chars_max)
@@ -217,7 +220,7 @@ def shown_params(params: bytes, kind: str, *, lines_max: int, chars_max: int) ->
 
 
 def find_change(params: bytes) -> tuple[bytes, bytes] | None:
-    """Return the old and the new definition, or None if nothing changed."""
+    """Return the previous and the new definition, or None if `params` does not contain a change."""
     try:
         members = msgspec.json.decode(params, type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -269,7 +272,7 @@ _OF_PROPOSALS: Final = {
 
 
 def refusal_of(approval: Approval) -> Refusal:
-    """Return why an approval in its present status cannot be decided or used."""
+    """Return the refusal for an approval that cannot be decided or used in its present status."""
     code, why, reason = _REFUSALS[approval.status]
     if approval.kind is Kind.PROPOSAL and code in _OF_PROPOSALS:  # MCPx: X-4.2.1-5, X-7.3-4
         name, why = _OF_PROPOSALS[code]
@@ -283,7 +286,7 @@ def refusal_of(approval: Approval) -> Refusal:
 
 
 def settled_refusal(status: Status) -> Refusal:
-    """Return why an approval of this status can no longer be decided."""
+    """Return the refusal for deciding on an approval that already has this status."""
     code, why, reason = _REFUSALS[status]
     return ax_refusal(code, why, reason=reason)
 

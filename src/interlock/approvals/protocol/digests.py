@@ -1,4 +1,4 @@
-"""What a decision is about, in one digest: the call itself, or a definition together with what is said of it.
+"""Digests that identify what a decision is about: a call, or a definition together with the chosen answer.
 
 A proof signs the id of an approval and this digest. For a call it is the call_digest of MCP-AX 11.3; a definition can
 be answered in several ways, so the answer is part of what is signed.
@@ -32,7 +32,7 @@ CLASSIFICATION: Final = "classification"  # the kind of a signature over several
 
 
 def answers(approval: Approval) -> tuple[str, ...]:
-    """Return the possible answers besides no. The result is empty if a plain yes is the only one."""
+    """Return the answers with which an approval can be approved. The result is empty if there is nothing to choose."""
     if approval.method == NAMES_REVIEW:
         return REVIEW_ANSWERS
     if approval.kind is not Kind.DEFINITION:
@@ -42,7 +42,9 @@ def answers(approval: Approval) -> tuple[str, ...]:
 
 
 def signed_digest(approval: Approval, answer: str | None) -> str:
-    """Return the call_digest of a proof, as SHA-256 in hex."""
+    """Return the call_digest that a proof of this approval must contain, as SHA-256 in hex. `answer` is the chosen
+    answer, if there are several.
+    """
     if approval.kind is Kind.CALL:
         return approval.digest
     text = canonical(
@@ -58,7 +60,9 @@ def signed_digest(approval: Approval, answer: str | None) -> str:
 
 
 def enrolment_digest(params: Raw | bytes) -> str | None:
-    """Return the digest of an approver as a person is shown it, or None if it is not unambiguous JSON."""
+    """Return the digest of the facts about an approver that a person is shown, or None if they are
+    not unambiguous JSON.
+    """
     try:
         return hashlib.sha256(canonical(decode_value(params))).hexdigest()
     except (CodecError, NotCanonical):
@@ -73,8 +77,8 @@ def proposal_digest(
     method: str | None,
     params: bytes,
 ) -> str:
-    """Return the digest of a room's proposal as a person is shown it, with the exact bytes of its params (`null` if
-    there are none).
+    """Return the digest of a room's proposal in the form that a person is shown, with the exact bytes of its params
+    (`null` if there are none).
     """
     parts = [part or "" for part in (room, proposal_id, proposer, target, method)]
     digest = hashlib.sha256(b"".join(b"%b\0" % part.encode("utf-8", "surrogatepass") for part in parts))
@@ -83,9 +87,7 @@ def proposal_digest(
 
 
 def shown_digest(params: Raw | bytes) -> str | None:
-    """Return the digest of the definition that a person was shown, so that they sign what they saw. Return None if
-    there is none.
-    """
+    """Return the digest of the definition that a person was shown. Return None if `params` contains no definition."""
     shown = decode_object(params) or {}
     if "surface" in shown:
         return _surface_digest_shown(shown["surface"])
@@ -128,7 +130,9 @@ def _surface_digest_shown(raw: Raw) -> str | None:
 
 
 def folder_digest(files: Mapping[str, str]) -> str:
-    """Return one SHA-256 digest in hex for all files, from the digest of each file by its name, in any order."""
+    """Return one SHA-256 digest, in hex, over all files of a folder. `files` maps each name to the digest of the file;
+    the order does not matter.
+    """
     digest = hashlib.sha256()
     for name in sorted(files):
         digest.update(f"{name}\0{files[name]}\n".encode("utf-8", "surrogateescape"))

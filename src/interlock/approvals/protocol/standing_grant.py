@@ -1,4 +1,5 @@
-"""A standing grant: a person's signed agreement to calls of one tool by one caller, within limits, for some time.
+"""Standing grants: a person's signed permission for calls of one tool by one caller, within limits and for a limited
+time.
 
 The grant is signed once, over its canonical JSON (RFC 8785). The digest of the tool's definition is part of it, so a
 changed definition is another tool. At the node that it names, and at no other, a grant has the effect of an approval of
@@ -28,13 +29,15 @@ _SEPARATING: Final = frozenset("./\\%~:")
 
 
 def find_folder(text: str) -> str | None:
-    """Return the folder as it is signed, without a `/` at its end. Return None if it is not a folder or too wide."""
+    """Return a folder in the form that is signed, without a trailing `/`. Return None if the text is not a path, or is
+    too wide, such as `/`.
+    """
     parts = _find_path_parts(text)
     return None if parts is None or not any(parts) else "/".join(parts)
 
 
 def find_parent(path: str) -> str | None:
-    """Return the folder of a path if it can be signed, or None."""
+    """Return the folder that contains a path, or None if a grant must not cover this folder."""
     parts = _find_path_parts(path)
     return None if parts is None else find_folder("/".join(parts[:-1]))
 
@@ -95,9 +98,10 @@ RuleKind = Literal["equals", "one_of", "below", "range", "any"]
 
 
 class ArgumentRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Rule for one argument. `value`: the value, the values, the folder or the two numbers; null for any.
+    """A rule for one argument. `value` is a value, a list of values, a folder or two numbers, depending on the rule, or
+    null for any value.
 
-    `each`: the argument is a list, and the rule holds for each of its items.
+    `each` means that the argument is a list, and that the rule applies to each item.
     """
 
     at: str
@@ -107,11 +111,11 @@ class ArgumentRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class BadRules(ValueError):
-    """Rules that cannot be signed; the message says why."""
+    """Raised for rules that cannot be signed. The message says why."""
 
 
 def pointer_of(name: str) -> str:
-    """Return the JSON pointer of an argument that a user names by its key or by a pointer."""
+    """Return the JSON pointer of an argument. `name` is the key of the argument or already a pointer."""
     return name if name.startswith("/") else f"/{pointer_step(name)}"
 
 
@@ -125,7 +129,7 @@ def check_rules(rules: Sequence[ArgumentRule]) -> None:
 
 
 def find_violation(rules: Sequence[ArgumentRule], arguments: Mapping[str, Any]) -> str | None:
-    """Return why the rules do not allow a call with these arguments, or None if they do."""
+    """Return the reason why the rules do not allow a call with these arguments, or None if they allow it."""
     tree = _tree(rules)
     if tree.rule is not None:  # any
         return None
@@ -133,8 +137,8 @@ def find_violation(rules: Sequence[ArgumentRule], arguments: Mapping[str, Any]) 
 
 
 def completed_rules(rules: Sequence[ArgumentRule], arguments: Mapping[str, Any]) -> tuple[ArgumentRule, ...]:
-    """Return the rules with one more for every argument of a call that they do not name: it must equal its value in
-    this call. Raise BadRules if the rules do not allow the call itself.
+    """Add a rule for each argument of a call that has no rule yet: the argument must equal its value in this call.
+    Raise BadRules if the rules do not allow the call itself.
     """
     check_rules(rules)
     tree = _tree(rules)
@@ -173,7 +177,7 @@ def rule_text(rule: ArgumentRule) -> str:
 
 
 class _Tree:
-    """Rules by the steps of their pointers."""
+    """A tree of rules, keyed by the steps of their JSON pointers."""
 
     __slots__ = ("children", "rule")
 
@@ -344,7 +348,9 @@ _UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class StandingGrant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Times are UNIX seconds. `calls`: how many; `until`: up to when; null: the other one is the limit."""
+    """A standing grant. Times are UNIX seconds. `calls` is the maximum number of calls and `until` the end time; one of
+    them may be null.
+    """
 
     id: str
     aggregator_id: str
@@ -368,7 +374,7 @@ def canonical_grant(grant: StandingGrant) -> bytes:
 
 
 def grant_digest(grant: StandingGrant) -> str:
-    """Return the SHA-256 of a grant in hex, which a proof has as its call_digest."""
+    """Return the SHA-256 digest of a grant in hex. A proof for the grant contains it as call_digest."""
     return hashlib.sha256(canonical_grant(grant)).hexdigest()
 
 

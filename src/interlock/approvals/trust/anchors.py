@@ -1,4 +1,4 @@
-"""The anchors of a node: whose signatures are believed, with the keys that they have at the moment.
+"""The anchors of a node: the signers that it trusts, with their current keys.
 
 Anchors come from [[anchor]] entries. Keys that are written out or are in files are read once, at the start. A key that
 cannot be read stops the start: a node must not run with less trust, or more, than its operator wrote down. Key sets at
@@ -30,10 +30,12 @@ _Judged = TypeVar("_Judged")
 
 
 class Anchors:
-    """The anchors of a configuration and those that were enrolled besides."""
+    """The anchors of the configuration, and anchors that were enrolled without being in the configuration."""
 
     def __init__(self, plans: Sequence[AnchorPlan], clock: Clock, get: Get | None = None) -> None:
-        """Trust no anchor before `open`. `get` fetches a document; by default it uses HTTPS."""
+        """Create the anchors without loading any key; `open` does that. `get` fetches a document,
+        by default over HTTPS.
+        """
         self._fetcher = Fetcher()
         self._get = get or self._fetcher.get
         self._clock = clock
@@ -159,7 +161,7 @@ class Anchors:
         return tuple(self._read.get(plan.name, ()))
 
     def known(self) -> tuple[Anchor, ...]:
-        """Return every anchor with its current keys. A key set that was never needed is empty."""
+        """Return every anchor with its current keys. A key set that was never fetched is empty."""
         return tuple(
             Anchor(
                 name=plan.name,

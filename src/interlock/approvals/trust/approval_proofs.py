@@ -1,4 +1,4 @@
-"""The verification of proofs of approval (MCP-AX 11.3): the signature, the anchor behind it, and that it is used once.
+"""Verification of approval proofs (MCP-AX 11.3): the signature, the anchor of its key, and single use.
 
 A proof names what it is for (`ProofQuestion`) and is signed by a key of an anchor that may approve the tool. It is
 accepted once: its id is on disk, until after it expires, before the approval counts. A passkey also has a counter; a
@@ -49,7 +49,9 @@ USED_MARGIN_S: Final = 3600.0  # a clock that is set back does not make an old p
 
 @dataclass(eq=False)
 class ProofVerifier:
-    """The judge of approval proofs. `party` is what passkeys must be made for; None: browsers use no passkeys here."""
+    """The verifier of approval proofs. `party` is the relying party that passkeys must be made for, or None if passkeys
+    cannot be used.
+    """
 
     kv: KeyValue
     clock: Clock
@@ -58,7 +60,7 @@ class ProofVerifier:
     _revoked: frozenset[str] = field(default_factory=frozenset, init=False)  # thumbprints
 
     async def open(self) -> None:
-        """Read which keys were revoked, and warn about anchors that still have such a key. Raise StoreError."""
+        """Load the revoked keys, and warn about anchors that still contain one. Raise StoreError if the store fails."""
         self._revoked = frozenset(entry.key for entry in await self.kv.entries(REVOKED, self.clock.wall()))
         for anchor in self.anchors.known():
             if any(thumbprint(key) in self._revoked for key in _own_keys(anchor)):
@@ -213,12 +215,12 @@ def _own_keys(anchor: Anchor) -> tuple[Jwk, ...]:
 
 
 def stored_proof(verified: Verified) -> Proof:
-    """Return what is stored of an accepted proof."""
+    """Return the facts about an accepted proof that are stored."""
     return Proof(type=verified.type, anchor=verified.anchor, jti=verified.jti, key=verified.key)
 
 
 def verify_token(token: Jwt, key: Jwk) -> InvalidToken | None:
-    """Return why the signature of a token does not hold, or None."""
+    """Return why the signature of a token is invalid, or None if it is valid."""
     from interlock.crypto.jwt_verification import check_signature  # here, because `cryptography` takes 10 MiB
 
     return check_signature(token, key)

@@ -1,4 +1,4 @@
-"""Client certificates of subservers: whose they are, and whether they still count (MCP-AX 4.2, 10.4).
+"""Client certificates of subservers: the names they contain, and whether they are revoked (MCP-AX 4.2, 10.4).
 
 In: a certificate as TLS verified it, or as a trusted proxy passed it on, which is verified here. Out: its DNS names, or
 the refusal. The chain ends in node.client_ca. With node.crl, a certificate counts only while a current list of its own

@@ -1,9 +1,9 @@
 """The operator's key, used for a person in a browser: unlocked by their passphrase for one signature, then forgotten.
 
 The key is a file of the user who runs the node, and the file alone signs nothing: it is encrypted. The passphrase is
-neither kept nor logged. One is tried at a time, because each takes 128 MiB. Wrong ones are answered ever more slowly:
-each caller has a count of its own, so that none keeps the key locked for others, and those who never knew a passphrase
-share a second count, so that a new session is no new try.
+neither kept nor logged. One is tried at a time, because each takes 128 MiB. After each wrong passphrase, the next
+attempt must wait longer. Each caller is counted separately, so that one caller cannot lock the key for others. Callers
+that never entered a correct passphrase also share a second count, so that a new session gives no additional attempts.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ WAIT_S_MAX: Final = 300.0
 
 
 class TooOften(msgspec.Struct, frozen=True):
-    """Refusal after too many wrong passphrases: none is tried for a while."""
+    """Refusal after too many wrong passphrases: further attempts are refused for a time."""
 
     wait_s: int
 

@@ -1,4 +1,4 @@
-"""Passkeys at the operator endpoint: what a browser is asked to sign for a decision, and how a person makes a passkey.
+"""Passkeys at the operator endpoint: requests to sign a decision, and the creation of passkeys by invited persons.
 
 To make a passkey takes an invitation: a ticket in an address, good once and for ten minutes, which an operator asks for
 and opens in a browser. The result is the text of an [[anchor]] and nothing else. The node believes a passkey when it is
@@ -76,8 +76,8 @@ class PasskeyService:
         return None if self._is_shadowed and party is not None and party.is_local else party
 
     def url(self) -> str:
-        """Return where people are sent to. Passkeys do not work at an IP address of this machine, but they do at its
-        name.
+        """Return the URL of the operator endpoint for links. If the node has passkeys, it contains a host name instead
+        of a local IP address, at which passkeys do not work.
         """
         party = self.find_relying_party()
         has_passkeys = any(anchor.source == "passkey" for anchor in self._anchors.known())
@@ -85,14 +85,16 @@ class PasskeyService:
         return party.origin if party is not None and moved else self._url()
 
     def browser_url(self) -> str:
-        """Return where a person logs in: where browsers can create a passkey, if they can anywhere here."""
+        """Return the URL at which a person logs in. If browsers can create passkeys at one of the URLs of this node, it
+        is that URL.
+        """
         party = self.find_relying_party()
         return self._url() if party is None else party.origin
 
     # Deciding
 
     def find_origin(self, tool: str) -> str | None:
-        """Return where a passkey may approve a call of the tool, or None."""
+        """Return the origin at which a passkey can approve a call of the tool, or None if no passkey can."""
         party = self.find_relying_party()
         return party.origin if party is not None and passkeys_for(tool, self._anchors.known()) else None
 

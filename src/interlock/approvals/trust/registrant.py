@@ -1,4 +1,4 @@
-"""Who registers at /ax, and what that entitles it to (MCP-AX 4.2, 10.1, 10.4).
+"""Identity and permissions of a subserver that registers at /ax (MCP-AX 4.2, 10.1, 10.4).
 
 `RegistrantIdentity` is what the connection alone proves: a token, a client certificate or a user of this machine.
 `AuthorityProofs` judges the signed proof with which a registration may claim an authority, and uses each proof once.
@@ -37,7 +37,7 @@ USER: Final = "uid:"  # of one that is a user of this machine, at ax.socket
 
 
 class ClientCertificate(msgspec.Struct, frozen=True, kw_only=True):
-    """A client certificate that is trusted, as far as it matters here."""
+    """The relevant facts of a trusted client certificate."""
 
     names: tuple[str, ...]  # its DNS names, as they stand in it
     issuer: bytes
@@ -54,8 +54,8 @@ class ClientCertificate(msgspec.Struct, frozen=True, kw_only=True):
 class RegistrantIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """A verified registrant and its connection.
 
-    `encrypted`: on this machine, TLS, or what the operator says is as good. A leaf needs that much, an aggregator needs
-    `secure`: TLS 1.3 or what counts as equal.
+    `encrypted` means that the connection is local, uses TLS, or is declared equivalent by the operator; a leaf needs at
+    least this. `secure` means TLS 1.3 or an equivalent; an aggregator needs this.
     """
 
     principal: str  # "subserver:NAME", "certificate:NAME", "uid:NUMBER", "local" or "child:SEGMENT"
@@ -78,7 +78,7 @@ class RegistrantIdentity(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def shows(self, request: Register) -> bool | Refusal:
-        """Return whether the certificate proves an authority that nothing else proves. Return a refusal if it is for
+        """Return whether the certificate alone proves the claimed authority. Return a refusal if the certificate is for
         another name.
         """
         if isinstance(self.certificate, Refusal):
@@ -133,7 +133,9 @@ def may_register(principal: str, rules: tuple[AccessRule, ...]) -> bool:
 
 @dataclass(eq=False)
 class AuthorityProofs:
-    """The judge of authority proofs. `audiences`: the URL (once it listens) and the id of this aggregator."""
+    """The verifier of authority proofs. `audiences` are the accepted audiences: the URL of this aggregator, once it
+    listens, and its id.
+    """
 
     kv: KeyValue
     clock: Clock
