@@ -1,1 +1,1 @@
-"""The namespace: every listed tool, resource and prompt, its names, its route and its definition."""
+"""The namespace: all listed tools, resources and prompts, with their names, routes and definitions."""

@@ -1,4 +1,4 @@
-"""The operator API about tools: the list of tools, what the guard says of a call, and calls that an operator makes."""
+"""The operator API for tools: the list of tools, the guard's verdict on a call, and calls that an operator makes."""
 
 from typing import Annotated, Any, Final
 
@@ -10,7 +10,7 @@ from interlock.operator.operation import NOT_FOUND, ErrorCase, Operation, Reques
 
 
 class ToolOperation(Struct, frozen=True, kw_only=True):
-    """A tool as an operation of MCP-AQL, and how its category was found."""
+    """A tool as an MCP-AQL operation, and how its category was determined."""
 
     name: Annotated[str, Meta(description="The name of the operation.")]
     category: Annotated[str, Meta(description="CREATE, READ, UPDATE, DELETE or EXECUTE.")]
@@ -21,7 +21,7 @@ class ToolOperation(Struct, frozen=True, kw_only=True):
 
 
 class ToolSurface(Struct, frozen=True, kw_only=True):
-    """The verdict of the registry of names about a tool."""
+    """The verdict of the names registry on a tool."""
 
     name: Annotated[str, Meta(description="The surface name.")]
     verdict: Annotated[str, Meta(description="identical, compatible, input_only, undecided, mismatch, ...")]
@@ -36,7 +36,7 @@ class ToolSurface(Struct, frozen=True, kw_only=True):
 
 
 class Tool(Struct, frozen=True, kw_only=True):
-    """A tool as it is listed, or withheld."""
+    """A tool that is listed or withheld."""
 
     name: Annotated[str, Meta(description="Its qualified name.")]
     alias: Annotated[str | None, Meta(description="Its name for clients that take no dots.")]
@@ -60,13 +60,13 @@ class Tool(Struct, frozen=True, kw_only=True):
 
 
 class Tools(Struct, frozen=True, kw_only=True):
-    """Every tool."""
+    """The list of all tools."""
 
     tools: Annotated[tuple[Tool, ...], Meta(description="By link; what links withhold comes last.")]
 
 
 class Owner(Struct, frozen=True, kw_only=True):
-    """The one who is responsible for a tool: the operator if it is configured, otherwise the registrant."""
+    """The party that is responsible for a tool: the operator for a configured server, otherwise the registrant."""
 
     kind: Annotated[str, Meta(description="configuration, or the kind of link that registered.")]
     principal: Annotated[str | UnsetType, Meta(description="Of a registrant: whom its credential names.")] = UNSET
@@ -76,7 +76,7 @@ class Owner(Struct, frozen=True, kw_only=True):
 
 
 class CheckVerdict(Struct, frozen=True, kw_only=True):
-    """The answer that one check of the guard would give to a call."""
+    """The verdict that one check of the guard would give on a call."""
 
     number: Annotated[int, Meta(description="The place of the check in the guard's order.")] = field(name="rung")
     name: Annotated[str, Meta(description="The name of the check.")]
@@ -87,7 +87,7 @@ class CheckVerdict(Struct, frozen=True, kw_only=True):
 
 
 class ToolDetail(Tool, frozen=True, kw_only=True):
-    """A tool in full, with the checks of a call by a given caller."""
+    """The details of a tool, with the verdicts of the checks on a call by a given caller."""
 
     definition: Annotated[dict[str, Any], Meta(description="As clients see it.")]
     route: Annotated[tuple[str, ...], Meta(description="The segments that lead to it, and its local name.")]
@@ -100,7 +100,7 @@ class ToolDetail(Tool, frozen=True, kw_only=True):
 
 
 class ToolRoute(Struct, frozen=True, kw_only=True):
-    """The server that a tool leads to (MCP-AX 7.1)."""
+    """The route from the name of a tool to its server (MCP-AX 7.1)."""
 
     downstream_session: Annotated[str, Meta(description="The session of its link, masked.")]
     downstream_name: Annotated[str, Meta(description="Its name there.")]
@@ -112,7 +112,7 @@ ToolRoutes = dict[str, ToolRoute]  # by qualified name
 
 
 class CallProgress(Struct, frozen=True, kw_only=True):
-    """The progress of a call, as its server reports it."""
+    """The progress of a call, as reported by its server."""
 
     progress: Annotated[float, Meta(description="How far.")]
     total: Annotated[float | None, Meta(description="Of how much; null: not known.")] = None
@@ -120,14 +120,17 @@ class CallProgress(Struct, frozen=True, kw_only=True):
 
 
 class CallHeld(Struct, frozen=True, kw_only=True):
-    """A call that waits for a person. Once it is approved the same call runs, once."""
+    """A call that waits for a person's approval. After the approval, this call runs once."""
 
     approval_id: Annotated[str, Meta(description="The approval that it waits for.")]
     url: Annotated[str | None, Meta(description="Its page, at the node that holds the call.")]
 
 
 class CallEvent(Struct, frozen=True, kw_only=True):
-    """Progress any number of times, then a result or an error. The stream ends with it."""
+    """An event in the stream of a call: progress, a result or an error.
+
+    Progress may occur any number of times. A result or an error ends the stream.
+    """
 
     progress: Annotated[CallProgress | UnsetType, Meta(description="How far it is.")] = UNSET
     result: Annotated[Raw | UnsetType, Meta(description="The result, as clients get it.")] = UNSET
@@ -136,7 +139,7 @@ class CallEvent(Struct, frozen=True, kw_only=True):
 
 
 class CallTool(RequestBody, frozen=True, kw_only=True):
-    """A call of a tool."""
+    """Request to call a tool."""
 
     arguments: Annotated[Raw | UnsetType, Meta(description="An object, sent as the bytes it is; none: {}.")] = UNSET
 

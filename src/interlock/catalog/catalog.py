@@ -74,7 +74,7 @@ class ListPage(msgspec.Struct, frozen=True):
 
 
 class View:
-    """The namespace as one kind of caller sees it. What did not change since `former` was made is taken from there."""
+    """The namespace as callers with the same key see it. What did not change since `former` was made is reused."""
 
     def __init__(self, namespace: "Namespace", key: ViewKey, former: "View | None" = None) -> None:
         self._namespace = namespace
@@ -108,17 +108,17 @@ class View:
 
     @property
     def _form(self) -> str:
-        """Return what the bytes of a tool depend on, apart from the tool."""
+        """Return a key for the encoded bytes of tools. Views with the same key can share these bytes."""
         names = "original" if self._key.only is not None else "qualified" if self._key.dotted else "alias"
         return f"{names} full" if self._key.full else names
 
     @property
     def key(self) -> ViewKey:
-        """Return the key, which is the same for all callers that see the same."""
+        """Return the key of this view. Callers with equal keys see the same items."""
         return self._key
 
     def forget_pages(self) -> None:
-        """Drop the cached pages, because the namespace is no longer the newest."""
+        """Drop the cached pages, because a newer namespace exists."""
         self._pages.clear()
 
     def _visible_routes(self, routes: tuple[Route, ...]) -> tuple[Route, ...]:
@@ -159,10 +159,10 @@ class View:
         return spelled
 
     def _providers(self) -> dict[str, Route]:
-        """Return, for each name that [registry] routes offers, the first present server that keeps to the
-        specification.
+        """Return the route of each name that [registry] routes offers.
 
-        Nodes above only get names with segments.
+        It leads to the first present server that follows the specification of the name. Parent nodes only get names
+        with segments.
         """
         if self._key.only is not None or self._key.full:
             return {}
@@ -182,7 +182,7 @@ class View:
 
     @cached_property
     def tool_routes(self) -> list[Route]:
-        """Return the routes of listed tools. A tool that the registry of names refuses is not listed."""
+        """Return the routes of the listed tools. Tools that the names registry refuses are not listed."""
         routes = [route for part in self._parts.values() for route in part.tools if not route.is_refused]
         if self._namespace.members:  # a link within the segment of another
             routes.sort(key=_qualified)
@@ -210,15 +210,16 @@ class View:
         return self.tools.get(encode_value(name))
 
     def near_names(self, name: str) -> list[str]:
-        """Return tools of this view that a caller may have meant by an unknown name."""
+        """Return the names of tools in this view that a caller may have meant by an unknown name."""
         return near_names(name, (self.show_name(route) for route in self.tool_routes))
 
     def find_prompt(self, name: str) -> Route | None:
         return self.prompts.get(encode_value(name))
 
     def find_resource(self, uri: str) -> tuple[Link, str] | list[str]:
-        """Return the server and the URI as it knows it, or the candidates if the URI alone is ambiguous (MCP-AX
-        3.1).
+        """Return the server of a resource and the URI at that server.
+
+        If the URI alone is ambiguous, return the candidates instead (MCP-AX 3.1).
         """
         if self._key.only is not None:
             items = self._open.get(self._key.only)
@@ -238,7 +239,10 @@ class View:
         return next(iter(candidates.values())) if len(candidates) == 1 else sorted(candidates)
 
     def find_template(self, uri: str) -> tuple[Link, str] | None:
-        """Return the server of a template, for completions, whose reference is a template as it was listed."""
+        """Return the server of a resource template and the template at that server, or None.
+
+        It is used for completions, which refer to a template as it was listed.
+        """
         for place in (*self._templates, *self._resources):
             if uri in (place.shown, place.uri):
                 return place.link, place.uri
@@ -274,14 +278,16 @@ class View:
 
     @cached_property
     def private(self) -> bool:
-        """Return whether a shared cache must not store the lists: a server says so, or callers see different lists."""
+        """Return whether shared caches must not store the lists, because a server forbids it or callers see different
+        lists.
+        """
         if self._key.dotted or self._key.tools != ("*",) or self._namespace.members:
             return True
         return any(items.private or any(route.scope != "read" for route in items.tools) for items in self._link_items)
 
     @cached_property
     def ttl_s(self) -> float | None:
-        """Return the shortest cache hint of the servers in this view."""
+        """Return the shortest cache lifetime that a server in this view suggests, or None if there is none."""
         return min((items.ttl_s for items in self._link_items if items.ttl_s is not None), default=None)
 
     @property
@@ -290,16 +296,16 @@ class View:
 
     @property
     def is_of_one_server(self) -> bool:
-        """Return whether names are the server's own here."""
+        """Return whether this view shows the names of a single server without a prefix."""
         return self._key.only is not None
 
     def shows(self, link: Link) -> bool:
-        """Return whether anything of a link can be called or read."""
+        """Return whether the caller can call or read any item of a link."""
         part = self._parts.get(link.segment)
         return part is not None and bool(part.tools or part.prompts or link.segment in self._open)
 
     def may_hold(self, segment: str) -> bool:
-        """Return whether tools of this segment, if it had any, could be seen."""
+        """Return whether the caller could see tools of this segment, if it had any."""
         if self._key.only is not None:
             return segment == self._key.only
         tools, prefix = self._key.tools, self._namespace.prefix(segment)
@@ -359,7 +365,7 @@ class View:
 
     @cached_property
     def unlisted(self) -> Unlisted:
-        """Return how many tools are listed for others but not for this caller. Hidden links do not count."""
+        """Return how many tools are listed for other callers but not for this caller. Hidden links do not count."""
         listed = [visible for items in self._link_items for visible in self._namespace.without_collisions(items.tools)]
         within = [route for route in listed if self._is_in_scope(route)]
         return Unlisted(
@@ -371,14 +377,14 @@ class View:
     def _covers(self, segment: str) -> bool:
         """Return whether the caller may see the resources of a server.
 
-        Resources have no scope: they are visible to callers whose patterns cover every name of their server. Such a
+        Resources have no scope. They are visible to callers whose patterns cover all names of their server; such a
         pattern ends in a star, which may match nothing.
         """
         tools, prefix = self._key.tools, self._namespace.prefix(segment)
         return tools == ("*",) or any(each.endswith("*") and fnmatchcase(prefix, each) for each in tools)
 
     def _spellings(self, routes: Routes) -> dict[bytes, Route]:
-        """Return every spelling that a caller may use, as the JSON text it arrives in."""
+        """Return the routes by every spelling of their names that a caller may use, as encoded JSON."""
         spelled: dict[bytes, Route] = {}
         is_one = self._key.only is not None
         if is_one:
@@ -411,7 +417,9 @@ class Namespace:
         former: "Namespace | None" = None,
         providers: Mapping[str, tuple[str, ...]] = {},
     ) -> None:
-        """Create a snapshot. `link_items` are sorted by name. `former` hands its views over."""
+        """Create a snapshot. `link_items` must be sorted by name. `former` is the previous snapshot, whose views are
+        reused.
+        """
         self.shown = shown
         self.version = version
         self._root = f"{root_segment}." if root_segment else ""
@@ -434,7 +442,7 @@ class Namespace:
 
     @cached_property
     def members(self) -> dict[str, AccessList]:
-        """Return the access lists of links that are not open to every client."""
+        """Return the access lists of the links that are not open to every client."""
         return {items.link.members.name: items.link.members for items in self.link_items if items.link.members}
 
     def _shared_key(self, key: ViewKey) -> ViewKey:
@@ -445,9 +453,10 @@ class Namespace:
         return msgspec.structs.replace(key, who=None, hidden=hidden)
 
     def hand_over(self) -> dict[ViewKey, tuple[int, View]]:
-        """Return the views of this snapshot, and those of recent snapshots that were not used since.
+        """Return the views of this snapshot, and the unused views of recent snapshots, and forget them.
 
-        Views refer to their snapshot: if it went on referring to them, all of it would wait for the garbage collector.
+        A view refers to its snapshot. If the snapshot also kept referring to its views, only the garbage collector
+        could free both.
         """
         former, self._former = self._former, {}
         views, self._views = self._views, {}
@@ -457,7 +466,7 @@ class Namespace:
         return recent | {key: (self.version, view) for key, view in views.items() if key.who is None}
 
     def prefix(self, segment: str) -> str:
-        """Return the prefix of every qualified name of a server."""
+        """Return the prefix of all qualified names of a server."""
         return f"{self._root}{segment}."
 
     def show_uri(self, link: Link, uri: str) -> str:
@@ -467,12 +476,12 @@ class Namespace:
         return maybe_own_uri(f"{self._root}{items.link.segment}", shown, aggregator=items.offer.is_aggregator)
 
     def way(self, link: Link, uri: str) -> tuple[str, ...]:
-        """Return the segments below this node to the server of the resource that `link` calls `uri`."""
+        """Return the segments from this node to the server of a resource. `uri` is its URI at `link`."""
         return (link.segment, *(nested_segments(uri) if link.offer.is_aggregator else ()))
 
     def onward(self, link: Link, uri: str) -> dict[str, Raw]:
-        """Return the route of a request for a resource, as `link` passes it on: it ends in the segment of its
-        server.
+        """Return the route that is added to a request for a resource when `link` passes it on. It ends with the
+        server's segment.
         """
         return ax_route.as_meta(ax_route.start(self._root.rstrip(".") or None, self.way(link, uri)))
 
@@ -490,12 +499,17 @@ class Namespace:
         return reasons
 
     def without_collisions(self, routes: tuple[Route, ...]) -> tuple[Route, ...]:
-        """Return the listed routes: without refused tools and those whose alias another name has too."""
+        """Return the routes to list: without tools that the registry refuses, and without tools whose aliases
+        collide.
+        """
         return tuple(route for route in routes if route.qualified not in self.clashing and not route.is_refused)
 
 
 class LiveNamespace:
-    """The snapshot in effect. Made before the catalog that replaces it, so that checks and names can read it."""
+    """A holder of the current snapshot.
+
+    It is created before the catalog, which replaces the snapshot, so that checks and names can read it.
+    """
 
     __slots__ = ("current",)
 
@@ -503,12 +517,12 @@ class LiveNamespace:
         self.current = Namespace(0, (), root_segment, {}, ShownTools())
 
     def find_tool(self, name: str) -> Route | None:
-        """Return the tool of this qualified name, also if no client may see it."""
+        """Return the tool with this qualified name, even if no client may see it, or None."""
         return self.current.view(EVERYTHING).find_tool(name)
 
 
 class ListUpdate(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of taking over a list. `refused`: the registration ends with this (MCP-AX 4.3)."""
+    """The outcome of applying a server's list. `refused` is the refusal that ends its registration (MCP-AX 4.3)."""
 
     items: LinkItems | None = None
     refused: Refusal | None = None
@@ -516,6 +530,8 @@ class ListUpdate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Catalog:
+    """The builder of the live namespace, which receives the items of each link and publishes snapshots."""
+
     def __init__(
         self,
         plan: Plan,
@@ -528,9 +544,9 @@ class Catalog:
         redefined: Feed[tuple[ChangedDefinition, ...]] | None = None,
         surfaces: Surfaces = NO_SURFACES,
     ) -> None:
-        """Start with an empty namespace. Both callbacks get the kinds of lists that changed.
+        """Create an empty namespace. Both callbacks get the kinds of lists that changed.
 
-        `on_metadata`: only what MCP-AX says about the tools changed. `live`: replaced whenever an offer changes.
+        `on_metadata` is called if only the MCP-AX metadata of tools changed. `live` receives each new snapshot.
         """
         self._plan = plan
         self.live = live or LiveNamespace(plan.ax.root_segment)
@@ -557,7 +573,7 @@ class Catalog:
         return segment in self._link_items
 
     def tool_routes(self, link: Link) -> tuple[Route, ...]:
-        """Return the tools of a link, unless another link has taken over its segment."""
+        """Return the tools of a link. The result is empty if another link has taken over its segment."""
         items = self._link_items.get(link.segment)
         return items.tools if items is not None and items.link is link else ()
 
@@ -569,14 +585,14 @@ class Catalog:
             self.reconsider(segment)
 
     def reconsider(self, segment: str) -> None:
-        """Mark the items of a segment as stale, because an operator decided something about them."""
+        """Mark the items of a segment as stale, because an operator made a decision about them."""
         self._said += 1
         items = self._link_items.get(segment)
         if items is not None:
             self._link_items[segment] = msgspec.structs.replace(items, stale=True)
 
     async def stock(self, link: Link, listing: Listing) -> ListUpdate:
-        """Take over what a server now offers. Where it is refused, nothing of that server is listed any more."""
+        """Apply the list of a server. If the list is refused, no item of this server is listed any more."""
         old = self._link_items.get(link.segment)
         ticket = object()
         self._stocking[ticket] = link
@@ -610,14 +626,14 @@ class Catalog:
         )
 
     async def stock_again(self, link: Link, listing: Listing) -> None:
-        """Take over the same list under changed rules. A degraded server stays degraded."""
+        """Apply the same list under changed rules. A degraded server stays degraded."""
         old = self._link_items.get(link.segment)
         await self.stock(link, listing)
         if old is not None and old.link is link and old.degraded:
             self.degrade(link)
 
     def place(self, items: LinkItems) -> None:
-        """Replace the items of the link's segment, or add them in the order of the segments."""
+        """Replace the items of a segment, or add them at their position in the order of segments."""
         segment = items.link.segment
         old = self._link_items.get(segment)
         place = bisect_left(self._order, f"{segment}.")
@@ -628,7 +644,9 @@ class Catalog:
         self._replace(old, items)
 
     def degrade(self, link: Link) -> None:
-        """Mark the tools of a link as degraded. They stay listed until it is stocked again or dropped (MCP-AX 13.2)."""
+        """Mark the tools of a link as degraded. They stay listed until the link is stocked again or dropped (MCP-AX
+        13.2).
+        """
         items = self._link_items.get(link.segment)
         if items is not None and items.link is link and not items.degraded:
             self.place(msgspec.structs.replace(items, degraded=True))
@@ -646,7 +664,7 @@ class Catalog:
             self._replace(items, None)
 
     def readmit(self) -> None:
-        """Renew the namespace, because the access lists of links may have changed."""
+        """Rebuild the namespace, because the access lists of links may have changed."""
         self._renew()
         self._on_change(frozenset(("tools",)))
 

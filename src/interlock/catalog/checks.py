@@ -1,4 +1,4 @@
-"""The checks of the guard that the catalog brings: route and scope (4), and arguments (7).
+"""The checks of the guard that the catalog provides: route and scope (4), and arguments (7).
 
 Check 4: is the tool listed for this caller, and may a person be asked to approve calls of this caller? A caller may
 call exactly the names that it sees, so the view of the namespace decides.
@@ -50,22 +50,27 @@ class RouteCheck:
         self._live = live
 
     def applies_to(self, route: Route) -> bool:
-        """Return whether calls of a tool are checked. The view has decided already that the tool is listed; only
-        unknown callers of gated tools are left.
+        """Return whether calls of a tool need this check.
+
+        The view already guarantees that the tool is listed, so only gated tools are checked, for unknown callers.
         """
         return route.gated
 
     def check(self, call: Call, link: CallLink) -> Refused | None:
-        """Refuse a call that would make a gate here, or of a hop below, take this node for the caller."""
+        """Refuse a call if a gate, here or at a node below, would take this node for the caller.
+
+        Return None otherwise.
+        """
         return _NO_PERSON_TO_ASK if _has_no_person_to_ask(call.route, call.caller.principal) else None
 
     def find_route(self, key: ViewKey, name: str) -> Route | None:
-        """Return the tool of this name in the view of a caller, or None."""
+        """Return the tool with this name in a caller's view, or None."""
         return self._live.current.view(key).find_tool(name)
 
     def unlisted(self, caller: Caller, name: str) -> Refusal:
-        """Return the refusal of an unknown name. For a parent it tells a missing tool from one beyond its scope
-        (MCP-AX 10.2).
+        """Return the refusal of an unknown name.
+
+        For a parent, it distinguishes a missing tool from a tool beyond the parent's scope (MCP-AX 10.2).
         """
         namespace = self._live.current
         if caller.hop is None:
@@ -75,7 +80,9 @@ class RouteCheck:
         return OUT_OF_SCOPE if beyond or self.find_route(wider, name) is not None else NOT_FOUND
 
     def find_relisted(self, call: Call) -> Refused | None:
-        """Refuse a call whose tool is held, withheld or gone by now, because its server came back with other tools."""
+        """Refuse a waiting call if its server reconnected and its tool is now held, withheld or gone. Return None
+        otherwise.
+        """
         was = call.route
         if was is None:
             return None
@@ -85,7 +92,7 @@ class RouteCheck:
         return Refused(CheckNumber.ROUTE, RELISTED)
 
     def explain(self, route: Route, caller: Principal) -> CheckVerdict:
-        """Return what the check says about a call by this principal, for `interlock tools show`."""
+        """Return the verdict of this check on a call by a principal, for `interlock tools show`."""
         key = view_key(caller, only=None, names="auto", declares_extension=False)
         namespace = self._live.current
         if self.find_route(key, route.qualified) is not None:
@@ -139,7 +146,7 @@ class ArgumentsCheck:
         return None if refusal is None else Refused(self.number, refusal)
 
     def explain(self, route: Route, caller: Principal) -> CheckVerdict:
-        """Return what the check says before the arguments are known."""
+        """Return the verdict of this check while the arguments are not known."""
         # Every held call must be identified exactly (`Hold.identify`).
         strict = route.is_held
         has_contract = route.link.find_outlook(route.original) is not None
@@ -154,9 +161,9 @@ class ArgumentsCheck:
 
 
 def _schema_refusal(call: Call, route: Route) -> Refused | None:
-    """Return the refusal of arguments that the schema of the tool does not allow, or None.
+    """Return the refusal if the tool's schema does not allow the arguments, or None.
 
-    The arguments were read, and found to be unambiguous, when the call was named.
+    The arguments were already parsed and found unambiguous when the call's tool was looked up.
     """
     compiled = _compiled(bytes(route.item.get("inputSchema", b"")))
     refusal = compiled.find_fault(decode_value(call.params.get("arguments") or RAW_EMPTY)) if compiled else None
@@ -173,12 +180,14 @@ def _schema_refusal(call: Call, route: Route) -> Refused | None:
 
 
 def refuse_input(call: Call, result: bytes) -> Refused:
-    """Refuse a call. `result` tells the client what is wrong with the arguments."""
+    """Return the refusal of a call. `result` is the tool result that explains to the client what is wrong with the
+    arguments.
+    """
     call.reason = INPUT_INVALID
     return Refused(CheckNumber.ARGUMENTS, WRONG_INPUT, result)
 
 
 @lru_cache(maxsize=256)
 def _compiled(schema: bytes) -> Compiled | None:
-    """Compile a schema, or return None if it cannot be applied. Formats of servers are annotations."""
+    """Compile a schema. Return None if it cannot be applied. The schema's `format` keywords are not enforced."""
     return compile_schema(rewritten(decode_value(schema), without_format)) if schema else None

@@ -1,7 +1,8 @@
-"""The parts of the namespace that are reused from one snapshot to the next, so that a change only costs what changed.
+"""The parts of the namespace that are reused in the next snapshot, so that the cost of a change depends only on what
+changed.
 
-A thousand servers may register one after another, and each adds one tool to twenty thousand. What belongs to the other
-links is taken over: the counts of equal aliases (`AliasCollisions`), and the bytes that lists show of each item
+A thousand servers may register one after another, and each adds one tool to twenty thousand. Whatever belongs to other
+links is reused: the counts of equal aliases (`AliasCollisions`), and the encoded bytes of each listed item
 (`ShownTools`). Changes that arrive close together are announced together (`PacedChanges`).
 """
 
@@ -20,8 +21,8 @@ PAUSE_S: Final = 30.0
 
 
 class PacedChanges:
-    """Combines frequent changes: the first one is reported at once, those that follow when the pause is over
-    (X-10.1-3).
+    """A combiner of frequent changes. The first change is reported at once, and those during the following pause
+    together at its end (X-10.1-3).
     """
 
     def __init__(self, tell: Callable[[frozenset[str]], None], pause_s: float = PAUSE_S) -> None:
@@ -47,7 +48,7 @@ Routes = Sequence[Route]
 
 
 class VisiblePart(msgspec.Struct, frozen=True, eq=False):
-    """The items of one link as one kind of caller sees them."""
+    """The items of one link that one kind of caller can see."""
 
     tools: tuple[Route, ...]
     prompts: tuple[Route, ...]
@@ -55,7 +56,7 @@ class VisiblePart(msgspec.Struct, frozen=True, eq=False):
 
 
 class ShownItems:
-    """The bytes of a link's tools in one form of their names, as far as they were listed."""
+    """The cached bytes of a link's tools, in one form of their names."""
 
     __slots__ = ("_era", "_legacy", "_modern", "_tasks", "items")
 
@@ -75,7 +76,9 @@ class ShownItems:
         return self.items is items and self._speaks_like(items)
 
     def _speaks_like(self, items: LinkItems) -> bool:
-        """Return whether the server still speaks the same way, which may change with a new connection."""
+        """Return whether the server still has the same era and the same support for tasks, which may change with a new
+        connection.
+        """
         return self._era is era_of(items.link) and self._tasks is items.link.tasks
 
     def tool(self, route: Route, era: Era, show: Callable[[Route, Era], bytes]) -> bytes:
@@ -87,7 +90,7 @@ class ShownItems:
 
 
 class ShownTools:
-    """The listed bytes of the whole namespace, shared by callers that see names in the same form."""
+    """The cached bytes of all listed tools. Callers that see names in the same form share them."""
 
     def __init__(self) -> None:
         self._kept: dict[str, dict[str, ShownItems]] = {}  # segment -> form -> them
@@ -104,14 +107,14 @@ class ShownTools:
 
 
 class AliasCollisions:
-    """Names whose aliases collide; they are all withheld (MCP-AX 3.2, our rule)."""
+    """The names whose aliases collide, which are all withheld (MCP-AX 3.2, our rule)."""
 
     def __init__(self) -> None:
         self._claims: dict[str, dict[str, int]] = {}  # alias -> name -> how many have it: a tool and a prompt may
         self.withheld: Mapping[str, WithheldName] = {}
 
     def replace(self, old: LinkItems | None, new: LinkItems | None) -> None:
-        """Replace the items of one link. `withheld` is a new object if it changed."""
+        """Replace the items of one link. If the colliding names changed, `withheld` is a new object."""
         gone, come = route_difference(_routes(old), _routes(new))
         aliases, names = set(), set()
         for routes, step in ((gone, -1), (come, 1)):
@@ -134,7 +137,7 @@ class AliasCollisions:
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """Kinds of lists that are others when the items of a link are replaced."""
+    """The kinds of lists that change when the items of a link are replaced."""
 
     definitions: frozenset[str]  # clients see other names, schemas or descriptions
     metadata: frozenset[str]  # only what MCP-AX says of them is another, which is for those above (6.3, ours)
@@ -177,7 +180,7 @@ def _same_place(place: Place, other: Place) -> bool:
 
 
 def route_difference(old: Routes, new: Routes) -> tuple[Routes, Routes]:
-    """Return the routes that are only in `old`, and those that are only in `new`."""
+    """Return the routes that are only in `old` and the routes that are only in `new`."""
     if not old or not new:
         return old, new
     before, after = set(old), set(new)

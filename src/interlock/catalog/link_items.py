@@ -1,4 +1,4 @@
-"""The items that one server adds to the namespace: names are settled, capabilities are read, routes are constructed.
+"""The items that one server adds to the namespace: their final names, their capabilities and their routes.
 
 `make_link_items` is called once for each change of a server's list. It works in slices, so that ten thousand tools
 delay no other work, and takes over the routes of tools that did not change.
@@ -110,7 +110,10 @@ INVALID_NAME_CHARS_MAX: Final = 128
 
 
 class SettledNames(msgspec.Struct, frozen=True):
-    """The names of one list. An item is (original name, item, segments below the server, local name)."""
+    """The final names of the items in one list.
+
+    Each entry contains the original name, the item, the segments below the server, and the local name.
+    """
 
     items: list[tuple[str, Item, tuple[str, ...], str]]
     withheld: tuple[WithheldName, ...]
@@ -118,7 +121,7 @@ class SettledNames(msgspec.Struct, frozen=True):
 
 
 def settle_names(offer: Offer, items: Items) -> SettledNames:
-    """Return the settled names of a list, and those that are invalid or occur twice."""
+    """Determine the final name of each item in a list. Also return the names that are invalid or occur twice."""
     # Drop repeated items that are equal to the byte. A repeated name with another definition is withheld below.
     seen: dict[str, Item] = {}
     named: list[tuple[str, Item]] = []
@@ -151,7 +154,7 @@ def settle_names(offer: Offer, items: Items) -> SettledNames:
 
 
 def refuse_names(offer: Offer, names: list[str]) -> Refusal:
-    """Return the refusal of a registrant that lists invalid names."""
+    """Return the refusal of a registrant whose list contains invalid names."""
     why = (
         "each part of a name that an aggregator lists must be 1 to 63 characters of a-z, 0-9, _ and -"
         if offer.is_aggregator
@@ -168,11 +171,11 @@ COMPARED_MAX: Final = 500  # names compared letter by letter: some milliseconds
 
 
 def near_names(name: str, listed: Iterable[str]) -> list[str]:
-    """Return listed names that resemble a name that is not listed: what a model probably meant.
+    """Return listed names that resemble an unlisted name and that the caller probably meant.
 
     Names that differ only in separators and case, or that end in the name (`read_file` for `files__read_file`), come
-    first; otherwise names with a similar spelling. The work is bounded, because a caller may send any name as often as
-    it likes.
+    first; otherwise names with a similar spelling are returned. The work is bounded, because a caller may send any name
+    as often as it likes.
     """
     if not name or len(name) > NAME_MAX:
         return []
@@ -204,8 +207,9 @@ async def make_link_items(
     checks_for: ChecksFor,
     surfaces: Surfaces = NO_SURFACES,
 ) -> LinkItems | Refusal:
-    """Return the items of a link, `old` itself if nothing changed, or the refusal that ends its session (MCP-AX
-    4.3).
+    """Return the items of a link. If nothing changed, return `old` itself.
+
+    If the list contains names that MCP-AX forbids, return the refusal that ends the session (MCP-AX 4.3).
     """
     offer = link.offer
     if old is not None and (old.link is not link or old.offer.session != offer.session):  # AX-13.1-3, AX-9.2-4
@@ -261,8 +265,9 @@ async def make_link_items(
 
 
 def _split_unchanged(offer: Offer, items: Items, previous: dict[str, Route]) -> tuple[list[Route], Items]:
-    """Return the tools of an aggregator that are listed as before, and the rest. A leaf's names depend on each
-    other.
+    """Return the routes of an aggregator's tools that did not change, and the remaining items.
+
+    For a leaf all items are returned, because its names depend on each other.
     """
     if not previous or not offer.is_aggregator or len(dict(items.items)) < len(items.items):
         return [], items
@@ -277,7 +282,7 @@ def _split_unchanged(offer: Offer, items: Items, previous: dict[str, Route]) -> 
 
 
 class _Assessment(msgspec.Struct, frozen=True, kw_only=True):
-    """The properties of a tool as they hold here."""
+    """The properties of a tool that are in effect at this node."""
 
     read: Capability
     capability: Capability  # with what this hop adds
@@ -290,7 +295,7 @@ class _Assessment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _LinkItemsBuilder:
-    """Builder of the items of one link from its listing."""
+    """A builder that makes the items of one link from its lists."""
 
     def __init__(
         self,
@@ -303,9 +308,7 @@ class _LinkItemsBuilder:
         checks_for: ChecksFor,
         surfaces: Surfaces,
     ) -> None:
-        """Create a builder. `previous`: tools by their original names, as they were built last time by the same
-        rules.
-        """
+        """Create a builder. `previous` are the routes from the last build under the same rules, by original names."""
         self._known = previous
         self._checks_for = checks_for
         self._surfaces, self._effort = surfaces, Effort(LIST_STEPS_MAX)
@@ -346,7 +349,7 @@ class _LinkItemsBuilder:
                 self.tools.append(route)
 
     def refuse(self, refused: Surface) -> tuple[Route, ...]:
-        """Refuse every tool, because one does not keep to the specification of its name (registry.enforce =
+        """Refuse all tools of a server, because one tool violates the specification of its name (registry.enforce =
         "session").
         """
         routes = []
@@ -495,13 +498,17 @@ class _LinkItemsBuilder:
         return route
 
     def _surface(self, qualified: str, original: str, local: str, item: Item, meta: dict[str, Raw]) -> Surface | None:
-        """Judge a tool by the name that its server gives it, and by the name it is listed under (REG-4.2-7)."""
+        """Judge a tool under its name at the server and under the name by which it is listed (REG-4.2-7). Return None
+        if there is no verdict.
+        """
         own = local if self._offer.is_aggregator else original
         names = (own,) if own == local else (own, local)
         return self._surfaces.judge(self._link.segment, qualified, names, item, meta, self._effort)
 
     def _is_open(self, original: str, stated: ItemMetadata, annotations: object, rule: ToolRule | None) -> bool:
-        """Return whether the effect of the tool is unknown. An aggregator states it for every tool it lists."""
+        """Return whether the effect of the tool is unknown. An aggregator states the effect of every tool that it
+        lists.
+        """
         if stated.flagged or not self._may_be_open(original, rule):
             return False
         return not says_its_effect(as_declared(stated.capability, {}), annotations)
@@ -516,9 +523,10 @@ class _LinkItemsBuilder:
         return look
 
     def _find_stricter_claims(self, look: DefinitionState, snapshot: DefinitionSnapshot) -> ToolClaims | None:
-        """Return the accepted claims if the changed definition claims less: a server must not lift its own gate.
+        """Return the accepted claims if the changed definition claims less. Return None otherwise.
 
-        A node that `defer` trusts is believed: a person decided there.
+        They then stay in effect, because a server must not lift its own gate. A node that `defer` trusts is believed,
+        because a person decided there.
         """
         is_left_to_it = self._plan.gate.mode == "defer" and self._offer.is_aggregator and self._offer.proved
         if look is not DefinitionState.CHANGED or is_left_to_it:
@@ -550,7 +558,7 @@ class _LinkItemsBuilder:
         ruling: ToolClass | None,
         accepted: ToolClaims | None,
     ) -> _Assessment | InvalidAnnotation:
-        """Return the assessment of a tool. Most tools of a server state the same, so that they share one."""
+        """Return the assessment of a tool. Tools with equal statements share one assessment."""
         if rule is not None or ruling is not None or accepted is not None or original in self._link.classes:
             return self._judge_one(original, stated, annotations, rule, ruling, accepted)
         key = (
@@ -608,8 +616,10 @@ class _LinkItemsBuilder:
         ruling: ToolClass | None,
         accepted: ToolClaims | None,
     ) -> Capability | InvalidAnnotation:
-        """Return the capability of a tool. An overlay is the operator's decision about a leaf; an aggregator's
-        passes unchanged (MCP-AX 11.3).
+        """Return the effective capability of a tool.
+
+        For a leaf, the operator may override it. The capability that an aggregator states passes unchanged (MCP-AX
+        11.3).
         """
         declared: object = msgspec.UNSET
         if stated.capability is not None:
@@ -692,7 +702,7 @@ def _meta(item: Item) -> dict[str, Raw]:
 
 
 def _without_ax_keys(item: Item, meta: dict[str, Raw], stated: ItemMetadata) -> Item:
-    """Return the item without the MCP-AX keys that its server wrote; this node writes those that hold."""
+    """Return the item without the MCP-AX keys from its server. This node adds the values that are in effect."""
     return item if len(stated.rest) == len(meta) else {**item, "_meta": Raw(encode_value(stated.rest))}
 
 

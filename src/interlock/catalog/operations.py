@@ -1,4 +1,6 @@
-"""Operations on tools: list them, show what a call would meet, call them, and ask what a tool does."""
+"""Operations on tools: list tools, explain what a call would meet, call a tool, and ask an operator what a
+tool does.
+"""
 
 import asyncio
 import itertools
@@ -81,7 +83,7 @@ class ToolOperations:
 
     @handles(LIST_TOOLS)
     def list_all(self, search: str | None = None) -> Tools:
-        """Return all tools, or those that match the words of `search` best, best first."""
+        """Return all tools. With `search`, return only the tools that match its words, best match first."""
         listed: list[Tool] = []
         for items in self.catalog.namespace.link_items:
             advice = self._sibling_advice(items)
@@ -115,7 +117,7 @@ class ToolOperations:
 
     @handles(GET_TOOL)
     def get(self, name: str, caller: str = "local") -> ToolDetail:
-        """Return a tool, with what the checks say about a call by `caller`. Raises NotFound, Refused."""
+        """Return a tool with the verdicts of the checks on a call by `caller`. Raise NotFound or Refused."""
         namespace = self.catalog.namespace
         view = namespace.view(EVERYTHING)
         route = view.find_tool(name) or self._find_by_original(name)
@@ -138,7 +140,7 @@ class ToolOperations:
 
     @handles(CLASSIFY_TOOL)
     async def classify(self, name: str) -> Approval:
-        """Ask what a tool does before somebody calls it, and return the approval that now waits."""
+        """Ask operators what a tool does, before anybody calls it. Return the approval that is now pending."""
         route = self.catalog.namespace.view(EVERYTHING).find_tool(name) or self._find_by_original(name)
         if route is not None and not route.is_open:
             message = f"it is known what {name} does; [[tool]] says otherwise"
@@ -152,7 +154,7 @@ class ToolOperations:
         return self.approvals.get(raised.id)
 
     def _find_by_original(self, name: str) -> Route | None:
-        """Return the tool that has this name at its server, behind the segment, or None."""
+        """Return the tool whose name is a segment and the tool's name at its server, or None."""
         namespace = self.catalog.namespace
         for items in namespace.link_items:
             prefix = namespace.prefix(items.link.segment)
@@ -170,7 +172,10 @@ class ToolOperations:
         return None
 
     def _segment_of_withheld(self, name: str) -> str:
-        """Return the segment of a tool that is withheld because of its definition. `name`: as it would be listed."""
+        """Return the segment of a tool that is withheld because of its definition.
+
+        `name` is the name under which the tool would be listed.
+        """
         for items in self.catalog.namespace.link_items:
             names = {entry.name for entry in items.withheld if entry.code == CHANGED}
             if any(name.endswith(f".{entry}") for entry in names) and f".{items.link.segment}." in f".{name}":
@@ -186,7 +191,7 @@ class ToolOperations:
 
     @handles(LIST_ROUTES)
     def routes(self) -> ToolRoutes:
-        """Return where every qualified name leads (MCP-AX 7.1)."""
+        """Return the route of every qualified name (MCP-AX 7.1)."""
         return {
             route.qualified: ToolRoute(
                 downstream_session=_session_of(route.link),
@@ -220,7 +225,9 @@ class ToolOperations:
         return {} if items is None else sibling_advice([route.original for route in items.tools], self.lookup)
 
     def _owner(self, link: Link) -> Owner:
-        """Return who is responsible for a tool: the operator for configured servers, otherwise the registrant."""
+        """Return the party that is responsible for a tool: the operator for a configured server, otherwise the
+        registrant.
+        """
         if not isinstance(link, RegisteredLink):
             return Owner(kind="configuration", verified=True)
         session = link.registration
@@ -247,7 +254,10 @@ class CallOperations:
 
     @handles(CALL_TOOL)
     def call(self, name: str, body: CallTool, by: str) -> AsyncGenerator[CallEvent, None]:
-        """Call a tool and return its progress and result. Closing the generator cancels the call. Raises Refused."""
+        """Call a tool, and yield its progress and then its result. Closing the generator cancels the call.
+
+        Raise Refused if the request is invalid.
+        """
         arguments = body.arguments or Raw(b"{}")
         if not bytes(arguments).startswith(b"{"):
             raise refused_as(INVALID_BODY, "arguments must be an object")
@@ -275,7 +285,7 @@ class CallOperations:
 
 
 class _ProgressSink:
-    """A sink that keeps only the newest progress and the answer, however much a server sends."""
+    """A sink that keeps only the newest progress and the answer, regardless of how much a server sends."""
 
     def __init__(self) -> None:
         self.changed = asyncio.Event()
@@ -356,7 +366,10 @@ def _surface(route: Route, advice: SiblingAdvice | None) -> ToolSurface | UnsetT
 
 
 def _fitting(search: str, tools: list[Tool]) -> list[Tool]:
-    """Return the tools that fit the words: names that contain them first, then the ranking of `introspect`."""
+    """Return the tools that match the words.
+
+    Names that contain the words come first, then the ranking of `introspect`.
+    """
     written = search.strip().lower()
     named = [tool for tool in tools if written in tool.name.lower() or written in tool.original.lower()]
     index = SearchIndex([term_weights(tool.name, tool.description or "") for tool in tools])

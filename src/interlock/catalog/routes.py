@@ -5,11 +5,11 @@ contains what is known by then: names, the effective capability, price, scope, g
 checks of a call only read it. `Place` is the same for resources and templates. The routes and places of one server are
 its `LinkItems`; `local_items` builds those of the node's own tools.
 
-A route refers to two judgements that others make and that can change while a server lists the same tools:
+A route refers to two judgements, which are made elsewhere and can change while a server lists the same tools:
 
 - `DefinitionSnapshot` is the definition as it was listed. Operators accept definitions (`Rulings`), so that a tool that
-  changed its meaning can be withheld until a person has looked at it.
-- `Surface` is the verdict of the registry of names about the tool.
+changed its meaning can be withheld until a person has looked at it. - `Surface` is the verdict of the registry of names
+about the tool.
 """
 
 import enum
@@ -63,7 +63,7 @@ CHANGED: Final = "definition_changed"
 
 
 class DefinitionState(enum.Enum):
-    """The state of a definition, compared with the one that was accepted before."""
+    """The state of a tool definition, compared with the definition that was accepted before."""
 
     SAME = "same"
     NEW = "new"
@@ -76,9 +76,10 @@ class DefinitionState(enum.Enum):
 
 
 class DefinitionSnapshot:
-    """A definition as it was listed.
+    """A tool definition at the time at which it was listed.
 
-    The digest takes canonical JSON; the fingerprint is cheap, and enough to see that nothing changed.
+    Its digest is computed from canonical JSON. Its fingerprint is cheaper to compute, and sufficient to detect that
+    nothing changed.
     """
 
     __slots__ = ("__dict__", "_declared", "_item", "_said", "is_flagged", "is_open", "original", "tool")
@@ -116,7 +117,7 @@ class DefinitionSnapshot:
         return tool_digest(self._item, downstream_name=self.original, declared=declared)
 
     def keep_flag(self) -> None:
-        """Set the safety flag, because the accepted definition had it."""
+        """Set the safety flag, because the accepted definition had this flag."""
         self.is_flagged = True
 
     @cached_property
@@ -125,10 +126,12 @@ class DefinitionSnapshot:
         return read_claims(declared, find_value(self._item, "annotations"), is_flagged=self.is_flagged)
 
     def definition(self) -> bytes:
-        """Return the definition that a person is shown, as JSON: everything the digest covers (`digests.shown_digest`).
+        """Return the definition that a person is shown, as JSON: everything that the digest covers
+        (`digests.shown_digest`).
 
-        It is null if it is too long to be read: a person does not sign what they cannot have read, and [[tool]] can
-        still decide. A member that not every reader can decode is shown as its hash, as in the digest.
+        The result is null if the definition is too long to read, because a person must not sign what they cannot have
+        read; [[tool]] can still decide about it. A member that not every reader can decode is shown as its hash, as in
+        the digest.
         """
         shown: dict[str, Any] = {"name": self.original}
         for member in _MEMBERS:
@@ -152,7 +155,7 @@ def _is_readable(raw: Raw | bytes) -> bool:
 
 
 class Surface(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """The verdict of the registry of names about a tool. Texts are built when they are needed."""
+    """The verdict of the names registry on a tool. Its texts are built only when they are needed."""
 
     judgement: Judgement
     # The refusal of every call, if the registry forbids the tool.
@@ -171,12 +174,14 @@ class Surface(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def warning(self) -> str:
-        """Return the warning for operators, or ""."""
+        """Return the warning for operators, or "" if there is none."""
         return "" if self.warn is None else self.warn()
 
     @property
     def meta(self) -> dict[str, Any] | None:
-        """Return what clients get under `dev.interlock/surface` for a registered name, or None (REG-2-1)."""
+        """Return the value of `dev.interlock/surface` for clients, or None if the tool's name is not registered
+        (REG-2-1).
+        """
         judged = self.judgement
         if judged.status is None:
             return None
@@ -189,14 +194,15 @@ class Surface(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Surfaces(Protocol):
-    """The registry of names, as far as the catalog uses it."""
+    """The names registry, as the catalog uses it."""
 
     def judge(
         self, segment: str, tool: str, names: tuple[str, ...], item: Item, meta: Item, effort: Effort
     ) -> Surface | None:
-        """Judge a tool, or return None if there is nothing to say about it.
+        """Judge a tool. Return None if the registry has no verdict on it.
 
-        `tool`: its qualified name. `names`: at its server and here, without any prefix. `meta`: as its server wrote it.
+        `tool` is its qualified name. `names` are its names at the server and at this node, without prefixes. `meta` is
+        its `_meta` as the server wrote it.
         """
 
 
@@ -211,36 +217,39 @@ NO_SURFACES: Final[Surfaces] = _NoSurfaces()
 
 
 def is_provided(surface: Surface | None, name: str) -> bool:
-    """Return whether a tool keeps to the specification of the name, so that it can replace others that do."""
+    """Return whether a tool follows the specification of the name, so that it can replace other tools of this name."""
     if surface is None or surface.judgement.name != name:
         return False
     return surface.judgement.verdict in (SurfaceVerdict.IDENTICAL, SurfaceVerdict.COMPATIBLE)
 
 
 class Rulings(Protocol):
-    """The rulings of operators on tools that do not say it themselves."""
+    """The decisions of operators about the classes and definitions of tools."""
 
     def get(self, tool: str, digest: str) -> ToolClass | None:
-        """Return the class that operators decided for a definition, or None. `digest`: of the definition they were
-        shown.
+        """Return the class that operators decided for a definition, or None.
+
+        `digest` identifies the definition that they were shown.
         """
 
     def knows(self, tool: str) -> bool:
-        """Return whether operators decided anything about a tool of this name."""
+        """Return whether operators made any decision about a tool with this name."""
 
     def look(self, segment: str, snapshot: DefinitionSnapshot) -> DefinitionState:
-        """Compare a definition with the one that was accepted before. A flag that it had then is set again."""
+        """Compare a definition with the accepted one. If the accepted definition had the safety flag, the flag is set
+        again.
+        """
 
     def find_accepted(self, segment: str, tool: str) -> ToolClaims | None:
-        """Return the claims of the definition that was last accepted, or None."""
+        """Return the claims of the most recently accepted definition, or None if none was accepted."""
 
     def waits(self, segment: str) -> frozenset[str]:
-        """Return the tools that wait for an operator's decision."""
+        """Return the tools of a segment that wait for an operator's decision."""
 
     def process_seen(
         self, segment: str, seen: Iterable[tuple[DefinitionSnapshot, DefinitionState]], listed: Mapping[str, object]
     ) -> None:
-        """Remember the definitions in `seen`, or ask about them, after a list was taken over."""
+        """Record the definitions in `seen`, or ask operators about them, after a list was applied."""
 
 
 class _NoRulings:
@@ -269,7 +278,9 @@ NO_RULINGS: Final = _NoRulings()
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """The way from a name to its server, and all a call needs to take it without looking anything up again."""
+    """The path from a tool's or prompt's name to its server, with everything that a call needs, so that nothing is
+    looked up again.
+    """
 
     link: Link
     qualified: str  # segments and local name, joined by dots
@@ -308,17 +319,17 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def refusal(self) -> Refusal | None:
-        """Return the refusal of every call, if the registry of names refuses the tool."""
+        """Return the refusal of every call, if the names registry refuses the tool, or None."""
         return self.surface.refusal if self.surface is not None else None
 
     @property
     def is_held(self) -> bool:
-        """Return whether a call waits for a person here."""
+        """Return whether a call of the tool waits for a person at this node."""
         return self.gate is not None and self.gate.hold is not None
 
     @property
     def digest(self) -> str:
-        """Return the digest of the definition as declared (MCP-AX 11.3)."""
+        """Return the digest of the definition, as declared (MCP-AX 11.3)."""
         declared = as_declared(self.stated, self.meta.get(DECLARED, {}))
         return tool_digest(self.item, downstream_name=self.original, declared=declared)
 
@@ -328,7 +339,7 @@ ChecksFor = Callable[[Route], Checks]  # what the guard says of a route that is 
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """A resource or a template and the server that has it."""
+    """A resource or a resource template, with the server that provides it."""
 
     link: Link
     uri: str  # as the server says it; a template for templates
@@ -338,6 +349,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class LinkItems(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """The routes and places of one server, and the names that are withheld."""
+
     link: Link
     offer: Offer = ADOPTED
     least_latency: LatencyClass = LatencyClass.REALTIME  # no tool behind this link is faster (MCP-AX 9.2)
@@ -358,7 +371,7 @@ class LinkItems(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class ChangedDefinition(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """A tool whose definition is not what it was when the server last listed it."""
+    """A tool whose definition differs from the previous list of its server."""
 
     name: str
     before: Route
@@ -369,7 +382,7 @@ RESOURCE_SCHEME: Final = SCHEME
 
 
 def changes(old: LinkItems | None, new: LinkItems) -> tuple[ChangedDefinition, ...]:
-    """Return the tools whose definition changed. A digest is only computed if the bytes differ."""
+    """Return the tools whose definition changed. Digests are computed only if the bytes differ."""
     if old is None or old is new or old.tools is new.tools:
         return ()
     same = set(old.tools).intersection(new.tools)
@@ -389,7 +402,9 @@ def era_of(link: Link) -> Era:
 
 
 def below(routes: Iterable[Route]) -> tuple[Below, ...]:
-    """Return the segments below an aggregator, by path. A segment counts the tools of all segments below it."""
+    """Return the segments below an aggregator, sorted by path. The count of a segment includes the tools of all
+    segments below it.
+    """
     routes_by_path: dict[tuple[str, ...], list[Route]] = {}
     for route in routes:
         inner = route.below[1:]  # without the link's own segment
@@ -413,7 +428,7 @@ def _segment(path: tuple[str, ...], routes: list[Route]) -> Below:
 
 
 def local_items(link: LocalLink, root_segment: str | None) -> LinkItems:
-    """Return what a local link adds to the namespace under `root_segment`."""
+    """Return the items that a link to the node's own tools adds to the namespace, under `root_segment`."""
     root = () if root_segment is None else (root_segment,)
     routes = (_tool_route(link, root, tool) for tool in link.tools.values())
     return LinkItems(

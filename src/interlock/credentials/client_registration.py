@@ -154,7 +154,7 @@ class ClientIdentity:
 
 @dataclass(eq=False)
 class Clients:
-    """Chooses the client identity that the node uses at an authorization server."""
+    """A chooser of the client identity that the node uses at an authorization server."""
 
     records: TokenStore
     identity: ClientIdentity

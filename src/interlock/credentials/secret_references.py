@@ -55,7 +55,7 @@ def secret_line(event: Literal["set", "remove"], kind: Kind, name: str, by: str,
 
 
 class SecretResolver:
-    """Replaces references to secrets by the values that operators stored."""
+    """A resolver that replaces references to secrets by the values that operators stored."""
 
     def __init__(self, secrets: SealedSecrets, clock: Clock) -> None:
         self._secrets = secrets

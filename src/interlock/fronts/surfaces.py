@@ -39,7 +39,7 @@ class ChosenSurface(msgspec.Struct, frozen=True):
 
 
 class SurfaceChooser:
-    """Chooses the surface of each client."""
+    """A chooser of the surface of each client."""
 
     def __init__(
         self,

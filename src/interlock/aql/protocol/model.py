@@ -1,10 +1,10 @@
-"""The declaration of an operation: the one source of its routing, validation, introspection and description.
+"""The declaration of an operation, from which its routing, validation, introspection and description are derived.
 
 A native operation declares itself; the declaration of a tool is computed from the tool's definition
 (`tool_operations`). Both are the same value, so that one router, one validator and one introspection serve both.
 `check_operation` returns what is wrong with a declaration, in a sentence that names the operation and the fault. Below
-are the names of operations and parameters that are made from those of tools (C.map-1, -2, -4), and the life cycle of
-an execution (8.4).
+are the names of operations and parameters that are made from those of tools (C.map-1, -2, -4), and the life cycle of an
+execution (8.4).
 """
 
 import hashlib
@@ -37,12 +37,12 @@ LITERAL_NAMES: Final = frozenset({"stepDescription", "nextActionHint"})  # AQL-4
 
 
 def reserved_names() -> frozenset[str]:
-    """Return the reserved names of the version that is spoken here."""
+    """Return the operation names that the supported version of MCP-AQL reserves."""
     return frozenset(RESERVED_BY_VERSION[SPEC_VERSION])
 
 
 class Category(Enum):
-    """The semantic category of an operation: what it does to the resources of its server (2.1)."""
+    """The semantic category of an operation, which says what it does to the resources of its server (2.1)."""
 
     CREATE = "CREATE"
     READ = "READ"
@@ -52,7 +52,7 @@ class Category(Enum):
 
 
 class Danger(IntEnum):
-    """The danger of an operation, in the order in which it grows."""
+    """The danger level of an operation, in ascending order."""
 
     SAFE = 0
     REVERSIBLE = 1
@@ -130,7 +130,7 @@ class AqlParameter(msgspec.Struct, frozen=True, kw_only=True):
         return {key: value for key, value in bounds.items() if value is not None}
 
     def info(self) -> dict[str, Any]:
-        """Return what introspection shows. The specification allows no other members (C.intro-4)."""
+        """Return the members that introspection shows. The specification allows no other members (C.intro-4)."""
         shown: dict[str, Any] = {"name": self.name, "type": self.type, "required": self.required}
         description = f"{self.description} (U+0000 is allowed)".lstrip() if self.allow_nul else self.description
         if description:
@@ -147,7 +147,7 @@ class AqlParameter(msgspec.Struct, frozen=True, kw_only=True):
         return shown
 
     def value_schema(self) -> dict[str, Any]:
-        """Return the JSON Schema by which the value is validated."""
+        """Return the JSON Schema against which values of the parameter are validated."""
         if self.schema is not None:
             return dict(self.schema)
         words = [word.strip() for word in self.type.split("|")]
@@ -161,7 +161,7 @@ class AqlParameter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TypeDeclaration(msgspec.Struct, frozen=True, kw_only=True):
-    """A named type, as introspection lists it (`info`) and shows it (`details`; no other members: C.intro-5)."""
+    """A named type. Introspection lists it as `info` and shows it as `details` (no other members: C.intro-5)."""
 
     name: str
     kind: TypeKind
@@ -188,7 +188,10 @@ class TypeDeclaration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Returns(msgspec.Struct, frozen=True):
-    """The type of an answer. An array is {name: "array", kind: "scalar"}, with its items in the description."""
+    """The type of an operation's answer.
+
+    An array is {name: "array", kind: "scalar"}, with its items in the description.
+    """
 
     name: str = "object"
     kind: TypeKind = "object"
@@ -202,7 +205,7 @@ class Returns(msgspec.Struct, frozen=True):
 
 
 class Lifecycle(msgspec.Struct, frozen=True):
-    """Life cycle of a long-running EXECUTE operation (8.4.5), as introspection shows it."""
+    """The life cycle of a long-running EXECUTE operation (8.4.5), as introspection shows it."""
 
     states: tuple[str, ...]
     supports_cancel: bool = False
@@ -211,17 +214,17 @@ class Lifecycle(msgspec.Struct, frozen=True):
 
 
 class Example(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A request that a client may copy."""
+    """An example request that a client may copy."""
 
     request: dict[str, Any]  # {"operation": ..., "params": {...}}
     description: str = ""
 
 
 class AqlOperation(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
-    """The declaration of one operation, native or of a tool.
+    """The declaration of one operation, which is native or belongs to a tool.
 
-    Without `danger` its category decides, without `family` the profile. Without `examples` introspection makes one.
-    `upsert` marks a CREATE that may find that the resource exists already (8.3).
+    Without `danger`, the category determines the danger; without `family`, the profile determines the family. Without
+    `examples`, introspection generates one. `upsert` marks a CREATE for a resource that may exist already (8.3).
     """
 
     name: str
@@ -258,7 +261,7 @@ class AqlOperation(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=Tru
 
     @cached_property
     def passes_unchanged(self) -> frozenset[str]:
-        """The parameters that reach the handler or the tool under the name that they have here."""
+        """The parameters that have the same name at the handler or the tool as in the operation."""
         return frozenset(
             parameter.name
             for parameter in self.parameters
@@ -275,7 +278,7 @@ class AqlOperation(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=Tru
 
     @cached_property
     def summary(self) -> str:
-        """The description as one line of a list."""
+        """The description, shortened to one line for a list."""
         line = " ".join(self.description.split("\n", 1)[0].split())
         return line if len(line) <= SUMMARY_CHARS_MAX else line[: SUMMARY_CHARS_MAX - 3].rstrip() + "..."
 
@@ -288,7 +291,10 @@ def is_name(text: object) -> bool:
 
 
 def check_operation(operation: AqlOperation, *, may_be_reserved: bool = False) -> str | None:
-    """Return why a declaration cannot be registered, or None. `may_be_reserved` is true for the node's own."""
+    """Return why a declaration cannot be registered, or None if it can.
+
+    `may_be_reserved` is true for operations of the node itself, which may have reserved names.
+    """
     name = operation.name
     if not is_name(name):  # AQL-8.5.2-1
         return f"operation {name!r}: the name must match ^[a-z][a-z0-9_]*$ (8.5.2)"
@@ -316,23 +322,27 @@ _PARAMETER_DIGITS: Final = 4
 
 
 def snake(segment: str) -> str:
-    """Return a segment in snake case: word borders and other characters become `_`, letters become lower case."""
+    """Return a segment in snake case: word boundaries and special characters become `_`, and letters become
+    lower case.
+    """
     return _OUTSIDE.sub("_", _BORDER.sub("_", segment).lower())
 
 
 def operation_name(qualified: str) -> str:
-    """Return the name of a tool as an operation: fs.readFile becomes fs__read_file."""
+    """Return the operation name of a tool: fs.readFile becomes fs__read_file."""
     name = "__".join(snake(segment) for segment in qualified.split("."))
     return name if "a" <= name[:1] <= "z" else f"op_{name}"
 
 
 def suffixed(name: str, qualified: str, digits: int = _OPERATION_DIGITS) -> str:
-    """Return a name with a suffix that tells it from others. It depends only on the tool, so that it stays the same."""
+    """Return the name with a suffix that makes it unique. The suffix depends only on the tool, so that it never
+    changes.
+    """
     return f"{name}_x{hashlib.sha256(qualified.encode()).hexdigest()[:digits]}"
 
 
 def parameter_name(original: str) -> str:
-    """Return the name of a tool's property as a parameter.
+    """Return the parameter name for a tool's property.
 
     Leading underscores are dropped: underscore names belong to the protocol and are not checked (4.6.1).
     """
@@ -341,7 +351,7 @@ def parameter_name(original: str) -> str:
 
 
 def parameter_names(originals: Sequence[str]) -> list[str]:
-    """Return parameter names in the order of the originals. If two would be equal, both get a suffix."""
+    """Return parameter names in the order of the originals. Names that would be equal each get a suffix."""
     plain = [parameter_name(original) for original in originals]
     doubled = {name for name, count in Counter(plain).items() if count > 1}
     return [
@@ -351,12 +361,12 @@ def parameter_names(originals: Sequence[str]) -> list[str]:
 
 
 def type_name(*parts: str) -> str:
-    """Return a type name for an operation and its parameters: fs__read_file, options -> FsReadFileOptions."""
+    """Return a type name built from an operation and its parameters: fs__read_file, options -> FsReadFileOptions."""
     return "".join(word[:1].upper() + word[1:] for part in parts for word in snake(part).split("_") if word) or "Type"
 
 
 class ExecutionStatus(Enum):
-    """The states of an execution (8.4.2). `MOVES` says which may follow which."""
+    """The states of an execution (8.4.2). `MOVES` lists the allowed transitions."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -377,7 +387,9 @@ TERMINAL: Final = frozenset({_S.COMPLETED, _S.FAILED, _S.CANCELLED})
 
 
 def may_move(status: ExecutionStatus, to: ExecutionStatus, *, supports_retry: bool = False) -> bool:
-    """Return whether a state may follow another (8.4.2). Only a retry leaves `failed`, if it is supported."""
+    """Return whether the transition between two states is allowed (8.4.2). `failed` can be left only by a retry, if
+    retries are supported.
+    """
     return to in MOVES[status] or (supports_retry and status is _S.FAILED and to is _S.RUNNING)  # AQL-8.4.2-1
 
 
@@ -389,8 +401,9 @@ def state_answer(
     finished_at: str | None = None,
     error: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the state of an execution (8.4.3): `started_at` from running on, `finished_at` in terminal states,
-    `error` in failed.
+    """Return the state of an execution (8.4.3).
+
+    `started_at` is present from running on, `finished_at` in terminal states, and `error` in failed.
     """
     state: dict[str, Any] = {"execution_id": execution_id, "status": status.value}
     if started_at is not None:

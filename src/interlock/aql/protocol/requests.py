@@ -52,7 +52,7 @@ _SUSPECT: Final = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])")
 
 
 class PayloadLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of requests and answers (4.7.5). `RANGES` has the values that may be configured."""
+    """The limits on requests and answers (4.7.5). `RANGES` contains the values that may be configured."""
 
     request_bytes: int = KI * KI
     response_bytes: int = 10 * KI * KI
@@ -62,12 +62,12 @@ class PayloadLimits(msgspec.Struct, frozen=True, kw_only=True):
     batch_operations: int = 50
 
     def shown(self) -> dict[str, int]:
-        """Return `_protocol.limits`."""
+        """Return the limits as clients see them in `_protocol.limits`."""
         return {name: getattr(self, key) for key, name in KEYS.items()}
 
 
 def check_request(text: bytes, limits: PayloadLimits, *, nul_allowed: bool = False) -> AqlFailure | None:
-    """Return what is wrong with the text of a request, whatever it asks for, or None."""
+    """Check the size and the text of a request, independent of its operation. Return the failure, or None."""
     size = len(text)
     if size > limits.request_bytes:  # AQL-4.7.5-1
         return too_large("request_size", limits.request_bytes, size)
@@ -100,8 +100,10 @@ def check_request(text: bytes, limits: PayloadLimits, *, nul_allowed: bool = Fal
 
 
 def _measure(text: bytes, limits: PayloadLimits) -> AqlFailure | None:
-    """Measure a text in one pass. The worst of each kind counts, so that the order of the limits does not depend on
-    the text.
+    """Measure a text in one pass. Return the failure, or None.
+
+    The largest value of each kind is compared, so that the order in which limits are checked does not depend on the
+    text.
     """
     level = deepest = longest = widest = 0
     counts: list[int] = []  # of the commas in each open array; -1: an object
@@ -139,7 +141,7 @@ def _measure(text: bytes, limits: PayloadLimits) -> AqlFailure | None:
 
 
 def _string_bytes(inner: bytes) -> int:
-    """Return the size in UTF-8 of a string, from its JSON text without the quotes."""
+    """Return the UTF-8 size of a string. `inner` is its JSON text without the quotes."""
     if b"\\" not in inner:
         return len(inner)
     size = len(inner)
@@ -167,8 +169,10 @@ _TYPES: Final = {ord("{"): "object", ord("["): "array", ord('"'): "string", ord(
 
 
 class OperationRequest(msgspec.Struct, kw_only=True):
-    """A request for one operation. `members` are the parameters by name, without underscore names. `text` is the text
-    of `params`, if it contains all the parameters and nothing else.
+    """A request for one operation.
+
+    `members` are the parameters by name, without underscore names. `text` is the text of `params`, if it contains all
+    the parameters and nothing else.
     """
 
     operation: str
@@ -180,13 +184,13 @@ class OperationRequest(msgspec.Struct, kw_only=True):
 
 
 class BatchRequest(msgspec.Struct, frozen=True):
-    """A request for several operations, each still the text in which it arrived."""
+    """A request for several operations. Each operation is still unparsed text."""
 
     items: tuple[Raw, ...]
 
 
 def raw_type(raw: Raw | bytes) -> str:
-    """Return the JSON type of a text."""
+    """Return the JSON type of a JSON text."""
     first = bytes(raw).lstrip()[:1]
     if first == b"n":
         return "null"
@@ -196,7 +200,7 @@ def raw_type(raw: Raw | bytes) -> str:
 def read_request(
     arguments: Raw | bytes | None, limits: PayloadLimits, *, has_batch: bool = True
 ) -> OperationRequest | BatchRequest | AqlFailure:
-    """Read what a tools/call asks for. `arguments` are raw; None means there were none."""
+    """Read the request in a tools/call. `arguments` are the raw arguments, or None if there were none."""
     text = b"{}" if arguments is None else bytes(arguments)
     wrong = check_request(text, limits, nul_allowed=True)
     if wrong is not None:  # AQL-4.7.5-1
@@ -236,7 +240,7 @@ def read_request(
 
 
 def read_item(raw: Raw) -> OperationRequest | AqlFailure:
-    """Read one item of a batch, whose text was measured with the whole."""
+    """Read one item of a batch. Its text was already measured as a part of the batch."""
     text = bytes(raw)
     members = decode_object(text) if text[:1] == b"{" else None
     if members is None:
@@ -296,7 +300,7 @@ def _is_own(key: str) -> bool:
 
 
 def _take_underscored(request: OperationRequest, members: dict[str, Raw]) -> None:
-    """Move the underscore names out of the members, and keep those that the protocol knows."""
+    """Remove underscore names from the members, and store those that the protocol defines in the request."""
     names = [key for key in members if _is_own(key)]
     if not names:
         return
@@ -313,10 +317,10 @@ def _take_underscored(request: OperationRequest, members: dict[str, Raw]) -> Non
 
 
 def find_duplicate(members: dict[str, Raw], text: bytes, where: str = "arguments") -> AqlFailure | None:
-    """Return a failure for a key that occurs twice, because readers differ in which one they use, or None.
+    """Return a failure if a key occurs twice, or None. Readers differ in which of the two values they use.
 
-    Nearly all texts pass by their length: the members, their quotes, colons, commas and braces are all there is apart
-    from blanks.
+    Most texts pass by a comparison of lengths: their size equals that of their members, quotes, colons, commas and
+    braces, apart from blanks.
     """
     if not members:
         return None
@@ -329,8 +333,8 @@ def find_duplicate(members: dict[str, Raw], text: bytes, where: str = "arguments
     doubled: list[str] = []
 
     def look(pairs: list[tuple[str, Any]]) -> None:
-        """Record the duplicate keys of an object. The decoder calls this for inner objects first, and for `text`
-        last.
+        """Record the duplicate keys of an object. The decoder calls this for inner objects first, and for the complete
+        text last.
         """
         seen: set[str] = set()
         doubled[:] = [key for key, _ in pairs if key in seen or seen.add(key)]  # type: ignore[func-returns-value]

@@ -1,4 +1,4 @@
-"""The answer of a tool below, as data or a failure of MCP-AQL (C.map-11 to -13).
+"""Conversion of the answer of a tool to data or a failure of MCP-AQL (C.map-11 to -13).
 
 `read_result` takes a CallToolResult, `read_error` a JSON-RPC error. The words of a server are passed on. Nothing is
 guessed from prose, and nothing about the node itself (paths, classes, traces) is revealed.
@@ -56,7 +56,7 @@ _OS_CODES: Final[Mapping[str, Code]] = {
 
 
 class _Result(msgspec.Struct):
-    """The members of a CallToolResult that are read. What is absent stays UNSET."""
+    """The members of a CallToolResult that this module uses. Absent members are UNSET."""
 
     content: Raw = Raw(b"[]")
     structured: Raw | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="structuredContent")
@@ -72,8 +72,8 @@ class _Result(msgspec.Struct):
 class Read(msgspec.Struct, frozen=True, kw_only=True):
     """The meaning of a tool's result: data, a failure, or neither.
 
-    With `passes` the result does not end the call (the tool asks for input, or started a task) and goes to the client
-    unchanged.
+    `passes` is true if the result does not end the call, because the tool asks for input or started a task. Such a
+    result is passed to the client unchanged.
     """
 
     data: Raw | str | dict[str, Any] | None = None
@@ -88,7 +88,9 @@ _decode_result: Final = msgspec.json.Decoder(_Result).decode
 
 
 def read_result(result: Raw | bytes, *, tool: str, operation: str, danger: str = "") -> Read:
-    """Read a CallToolResult. `danger` is the danger level of the operation, for a call that waits for approval."""
+    """Read a CallToolResult. `danger` is the danger level of the operation, which is shown if the call waits for
+    approval.
+    """
     try:
         decoded = _decode_result(result)
     except (msgspec.DecodeError, msgspec.ValidationError):
@@ -107,7 +109,7 @@ def read_result(result: Raw | bytes, *, tool: str, operation: str, danger: str =
 
 
 def _first_annotations(content: Raw) -> Raw | None:
-    """Return the annotations of the first block if it is text, or None."""
+    """Return the annotations of the first content block if this block is text, or None."""
     for raw in decode_array(content) or ():
         block = decode_object(raw) or {}
         return block.get("annotations") if find_string(block.get("type")) == "text" else None
@@ -115,7 +117,7 @@ def _first_annotations(content: Raw) -> Raw | None:
 
 
 def _content(result: _Result, meta: Raw | None) -> Read:
-    """Read content blocks as data: one text as itself, several blocks as a list that refers to the blocks."""
+    """Return the data in content blocks: the text of a single block, or a list that refers to several blocks."""
     blocks = decode_array(result.content)
     if blocks is None:
         return Read(failure=internal_error("the server's result cannot be read"), meta=meta)
@@ -147,7 +149,10 @@ def _content(result: _Result, meta: Raw | None) -> Read:
 
 
 def _others(content: Raw) -> tuple[Raw, ...]:
-    """Return the content blocks that are not text; a structured result may also carry images."""
+    """Return the content blocks that are not text.
+
+    A structured result may also have such blocks, for example images.
+    """
     if b'"type":"text"' in bytes(content) and bytes(content).count(b'"type"') == 1:
         return ()
     typed = [(raw, find_string((decode_object(raw) or {}).get("type"))) for raw in decode_array(content) or ()]
@@ -155,7 +160,7 @@ def _others(content: Raw) -> tuple[Raw, ...]:
 
 
 def _text_data(text: str) -> Raw | str:
-    """Return the JSON value of a text that is an object or array, unchanged, or else the text itself."""
+    """Return the text as unchanged JSON if it is an object or array, otherwise the text itself."""
     stripped = text.strip()
     if stripped[:1] in ("{", "["):
         try:
@@ -166,10 +171,10 @@ def _text_data(text: str) -> Raw | str:
 
 
 def _tool_failure(result: _Result, tool: str, operation: str, danger: str) -> AqlFailure:
-    """Return the failure of a result that is an error.
+    """Return the failure for a result that is an error.
 
-    The most reliable source decides its code: a held call, a failure of MCP-AQL, an HTTP status, an error code of a
-    node below, or the name of an operating system error. Everything else is INTERNAL_ERROR.
+    The most reliable source determines its code: a held call, a failure of MCP-AQL, an HTTP status, an error code of a
+    node below, or the name of an operating system error. In all other cases the code is INTERNAL_ERROR.
     """
     held = _confirmation(result.meta, operation, danger)
     if held is not None:
@@ -214,7 +219,7 @@ def _decode_if_valid(raw: Raw | None) -> Any:
 
 
 def _envelope_failure(value: Mapping[str, Any]) -> AqlFailure | None:
-    """Return the failure that a failure envelope of MCP-AQL contains, or None if the value is not one."""
+    """Return the failure in a failure envelope of MCP-AQL, or None if the value is not such an envelope."""
     error = value.get("error")
     if value.get("success") is not False or not isinstance(error, Mapping):
         return None
@@ -227,7 +232,7 @@ def _envelope_failure(value: Mapping[str, Any]) -> AqlFailure | None:
 
 
 def find_envelope_data(data: Any) -> Read | None:
-    """Return the data or failure in the answer of a tool that itself speaks MCP-AQL, or None for other answers."""
+    """Return the data or failure in the answer of a tool that itself supports MCP-AQL, or None for other answers."""
     value = _decode_if_valid(data) if isinstance(data, Raw) else data
     if not isinstance(value, Mapping) or not isinstance(value.get("success"), bool):
         return None
@@ -239,7 +244,7 @@ def find_envelope_data(data: Any) -> Read | None:
 
 
 def _status(value: Any) -> int | None:
-    """Return the HTTP error status in an object or in its `error`, or None."""
+    """Return the HTTP error status in an object or in its `error` member, or None."""
     for place in (value, value.get("error") if isinstance(value, Mapping) else None):
         if not isinstance(place, Mapping):
             continue
@@ -258,7 +263,10 @@ def _interlock_error(meta: Raw | None) -> str | None:
 
 
 def _confirmation(meta: Raw | None, operation: str, danger: str) -> AqlFailure | None:
-    """Return the failure for a call that a person must confirm, or None. No AQL token replaces this (MCP-AX 11.3)."""
+    """Return the failure for a call that a person must confirm, or None for other calls.
+
+    An AQL token cannot replace this confirmation (MCP-AX 11.3).
+    """
     if meta is None or CONFIRMATION.encode() not in bytes(meta):
         return None
     held = decode_object((decode_object(meta) or {}).get(CONFIRMATION, Raw(b"null"))) or {}
@@ -281,7 +289,7 @@ def _confirmation(meta: Raw | None, operation: str, danger: str) -> AqlFailure |
 
 
 def read_error(error: Raw | bytes, *, tool: str, operation: str) -> AqlFailure:
-    """Return the failure for the JSON-RPC error that a call was answered with."""
+    """Return the failure for a JSON-RPC error that a call was answered with."""
     members = decode_object(error) or {}
     code = _decode_if_valid(members.get("code"))
     message = (find_string(members.get("message")) or "the call failed")[:MESSAGE_CHARS_MAX]
@@ -315,7 +323,7 @@ def read_error(error: Raw | bytes, *, tool: str, operation: str) -> AqlFailure:
 
 
 def _over_budget(data: Mapping[str, Any]) -> AqlFailure:
-    """Return the failure of a used up budget: a rate limit if it opens again by itself, or else a quota."""
+    """Return the failure for an exhausted budget: a rate limit if the budget recovers by itself, otherwise a quota."""
     limit, used, wait = data.get("limit"), data.get("used"), data.get("retry_after_ms")
     if isinstance(wait, int):
         seconds = -(-wait // 1000)

@@ -34,13 +34,15 @@ _LOOK_ALIKE: Final = str.maketrans(
 
 
 def folded(name: str) -> str:
-    """Return a name without case, separators and look-alike letters, so that its spellings are equal."""
+    """Return a name without case, separators and look-alike letters, so that different spellings become equal."""
     plain = unicodedata.normalize("NFKD", name[:NAME_CHARS_MAX]).casefold().translate(_LOOK_ALIKE)
     return "".join(sign for sign in plain if sign.isascii() and sign.isalnum())
 
 
 def nearest(name: str, candidates: Sequence[str], most: int = 3) -> list[str]:
-    """Return the nearest names, best first. Only the first KNOWN_MAX candidates are compared."""
+    """Return the candidates that are most similar to a name, best first. Only the first KNOWN_MAX candidates are
+    compared.
+    """
     form = folded(name)
     same = [each for each in candidates if folded(each) == form] if len(candidates) <= KNOWN_MAX else []
     written = snake(name[:NAME_CHARS_MAX])
@@ -67,7 +69,7 @@ def ranked(name: str, candidates: Iterable[str], most: int) -> list[str]:
 
 
 def did_you_mean(unknown: Iterable[str], candidates: Sequence[str]) -> Mapping[str, str]:
-    """Return the nearest candidate for each unknown name that has one."""
+    """Return the most similar candidate for each unknown name. Names without a similar candidate are left out."""
     nearest_names = {name: nearest(name, candidates, 1) for name in list(unknown)[:20]}
     return {name: near[0] for name, near in nearest_names.items() if near}
 
@@ -96,7 +98,7 @@ _SYNONYMS: Final[Mapping[str, str]] = {"remove": "delete", "erase": "delete", "f
 
 
 def words(text: str) -> list[str]:
-    """Return the words of a text in lower case, without plural endings and without the most common words."""
+    """Return the words of a text in lower case, without plural endings. The most common words are left out."""
     result = []
     for word in _WORD.findall(_BORDER.sub(" ", text).lower()):
         if word in _STOP:
@@ -108,7 +110,7 @@ def words(text: str) -> list[str]:
 
 
 def term_weights(name: str, text: str, parameters: Iterable[str] = ()) -> dict[str, float]:
-    """Return the weight of each word of a document, before normalizing by its length."""
+    """Return the weight of each word of a document, not yet normalized by the document's length."""
     weights: dict[str, float] = {}
     for field, weight in (
         (name, NAME_WEIGHT),
@@ -121,7 +123,10 @@ def term_weights(name: str, text: str, parameters: Iterable[str] = ()) -> dict[s
 
 
 class SearchIndex:
-    """An immutable search index. It refers to documents by their place in the sequence that it was built from."""
+    """An immutable search index.
+
+    It identifies documents by their position in the sequence passed to the constructor.
+    """
 
     def __init__(self, documents: Sequence[Mapping[str, float]]) -> None:
         total = sum(sum(document.values()) for document in documents)
@@ -145,7 +150,7 @@ class SearchIndex:
         self._best = {word: self._champions(word) for word, positions in places.items() if len(positions) > COMMON_MIN}
 
     def _champions(self, word: str) -> dict[int, float]:
-        """Return the documents in which a very common word has the most weight."""
+        """Return the documents in which a very common word has the highest weight, with these weights."""
         pairs = zip(self._places[word], self._shares[word], strict=True)
         return dict(nsmallest(CANDIDATES_MAX, pairs, key=lambda pair: (-pair[1], pair[0])))
 
@@ -167,7 +172,9 @@ class SearchIndex:
         return nsmallest(most, scores, key=lambda place: (-scores[place], place))
 
     def _order(self, scores: dict[int, float], word: str, best: dict[int, float], rarity: float) -> dict[int, float]:
-        """Add the weight of a common word to the scores. It adds candidates only if no other word had any."""
+        """Add the weight of a common word to the scores. New candidates are added only if no other word matched any
+        document.
+        """
         if not scores:
             return {place: share * rarity for place, share in best.items()}
         if len(scores) > CANDIDATES_MAX:
@@ -181,7 +188,7 @@ class SearchIndex:
         return scores
 
     def _terms(self, word: str) -> list[str]:
-        """Return the word itself or, if no document contains it, a few words that begin with it."""
+        """Return the word itself or, if no document contains it, a few indexed words that begin with it."""
         if word in self._places:
             return [word]
         if len(word) <= 2:

@@ -1,4 +1,4 @@
-"""Confirmation tokens (C.token-*): issued for one call, good once, within the session that got them.
+"""Confirmation tokens (C.token-*): issued for one call, valid once, and only in the session that got them.
 
 A token is only a key: what it permits is kept here, in memory. It is bound to the caller, the operation, and the
 SHA-256 of the canonical parameters. Used tokens are remembered for a while, so that a second use can be told from an
@@ -24,7 +24,7 @@ TOKEN_CHARS_MAX: Final = 80
 
 
 class TokenLives(msgspec.Struct, frozen=True, kw_only=True):
-    """Lifetimes of tokens in seconds, by the danger of the operation. `skew_s` is the tolerated clock error."""
+    """The lifetimes of tokens in seconds, by the danger of the operation. `skew_s` is the tolerated clock error."""
 
     destructive: float = 300
     dangerous: float = 300
@@ -33,7 +33,7 @@ class TokenLives(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenNote(msgspec.Struct, frozen=True):
-    """Event of a token, for a record that must not contain the token. `token` is the beginning of its hash."""
+    """An event of a token for the audit log, which must not contain the token. `token` is the beginning of its hash."""
 
     event: str  # TOKEN_ISSUED, TOKEN_VALIDATED, TOKEN_REJECTED or TOKEN_REVOKED
     owner: str  # the session, or the principal where there is none
@@ -64,8 +64,10 @@ class ConfirmationTokens:
         lives: TokenLives,
         note: Callable[[TokenNote], None],
     ) -> None:
-        """Create the tokens. `now` is the wall clock, `secret` returns 43 random characters, and `note` receives
-        every event of a token.
+        """Create an empty set of tokens.
+
+        `now` is the wall clock, `secret` returns 43 random characters, and `note` is called with every event of a
+        token.
         """
         self._lives = lives
         self._secret = secret
@@ -77,7 +79,7 @@ class ConfirmationTokens:
         self._lives = lives
 
     def issue(self, owner: str, principal: str, operation: str, digest: str, danger: Danger) -> tuple[str, str]:
-        """Issue a token. Return it and its expiry time."""
+        """Issue a token. Return the token and its expiry time."""
         now = self._now()
         self._purge(now)
         lives = self._lives
@@ -92,7 +94,7 @@ class ConfirmationTokens:
         return token, rfc3339(now + life)
 
     def redeem(self, token: str, owner: str, principal: str, operation: str, digest: str) -> AqlFailure | None:
-        """Use up a token. Return why it is not valid for this operation, or None if it is."""
+        """Use up a token. Return None if it is valid for this operation, otherwise the failure."""
         now = self._now()
         self._purge(now)
         record = self._tokens.get(token) if len(token) <= TOKEN_CHARS_MAX else None
@@ -144,7 +146,7 @@ def rfc3339(wall: float) -> str:
 
 
 def digest_of(arguments: bytes) -> str:
-    """Return the SHA-256 of the canonical form of arguments, or of their text if they have no canonical form."""
+    """Return the SHA-256 of the canonical form of arguments. If they have no canonical form, hash their text."""
     try:
         return hashlib.sha256(canonical(read_untrusted(arguments))).hexdigest()
     except (AmbiguousJson, NotCanonical):

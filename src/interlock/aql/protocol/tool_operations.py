@@ -1,4 +1,4 @@
-"""The operation that stands for a tool, computed from the tool's definition (C.map-3 to -10, -15 to -17).
+"""The operation that represents a tool, computed from the tool's definition (C.map-3 to -10, -15 to -17).
 
 `ToolFacts` is what is known about a tool; `declare_tool` returns an `AqlOperation` whose parameters remember the
 spelling of the tool. Properties become parameters, nested objects and alternatives become named types, and what
@@ -57,7 +57,7 @@ CONFIRMATION_PARAMETER: Final = AqlParameter(
 
 
 class OperationRule(msgspec.Struct, frozen=True, kw_only=True):
-    """The operator's settings for the operation of a tool (`[[tool]] aql = {...}`). They override all inference."""
+    """The operator's settings for the operation of a tool (`[[tool]] aql = {...}`). They override what is inferred."""
 
     name: str | None = None
     category: Literal["CREATE", "READ", "UPDATE", "DELETE", "EXECUTE"] | None = None
@@ -72,7 +72,7 @@ NO_RULE: Final = OperationRule()
 
 
 class ToolFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts about a tool that its operation is computed from."""
+    """The facts about a tool from which its operation is computed."""
 
     name: str  # of the operation
     local: str  # of the tool
@@ -88,14 +88,16 @@ class ToolFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Classification(msgspec.Struct, frozen=True):
-    """Category and danger of an operation, as needed for a list. Computing it rarely reads the whole schema."""
+    """The category and the danger of an operation, which lists need. Computing them rarely requires the complete
+    schema.
+    """
 
     classified: CategoryVerdict
     danger: DangerVerdict
 
 
 def classify_tool(facts: ToolFacts) -> Classification:
-    """Classify a tool. An UPDATE whose schema does not have the shape of an update is EXECUTE instead (C.map-8)."""
+    """Return category and danger of a tool. An UPDATE whose schema does not fit an update becomes EXECUTE (C.map-8)."""
     rule = facts.rule
     classified = classify(facts.local, is_read_only=facts.is_read_only, is_destructive=facts.is_destructive)
     if rule.category is not None:
@@ -108,9 +110,10 @@ def classify_tool(facts: ToolFacts) -> Classification:
 
 
 def danger_of(name: str, category: Category, facts: ToolFacts) -> DangerVerdict:
-    """Return the danger of an operation, from its name, its category and the facts of its tool.
+    """Return the danger of an operation, from its name, its category and the facts about its tool.
 
-    The operation of an AQL server has another name than the tool through which it is called.
+    `name` is a parameter, because an operation of an AQL server and the endpoint tool that it is called through have
+    different names.
     """
     declared = _LEVEL_WORDS[facts.rule.danger] if facts.rule.danger is not None else None
     return judge_danger(
@@ -123,7 +126,7 @@ def danger_of(name: str, category: Category, facts: ToolFacts) -> DangerVerdict:
 
 
 def declare_tool(facts: ToolFacts, classification: Classification | None = None) -> AqlOperation:
-    """Return the operation that stands for a tool."""
+    """Return the operation that represents a tool."""
     classes = classification or classify_tool(facts)
     category = classes.classified.category
     builder = _TypeNames(facts.name, facts.schema)
@@ -167,7 +170,7 @@ def declare_tool(facts: ToolFacts, classification: Classification | None = None)
 
 
 def _description(facts: ToolFacts, classes: Classification, *, may_confirm: bool) -> str:
-    """Return the tool's description, with what a client should know about category and danger."""
+    """Return the tool's description, with notes for clients about its category and danger."""
     text = facts.description.strip()[:DESCRIPTION_CHARS_MAX] or f"Calls {facts.local}."
     sentences = []
     verb = snake(facts.local).strip("_").split("_")[0]
@@ -208,8 +211,9 @@ def _required(schema: Mapping[str, Any]) -> frozenset[str]:
 
 
 def is_open(schema: Mapping[str, Any]) -> bool:
-    """Return whether a schema allows undeclared members. A schema that declares properties and says no more does
-    not.
+    """Return whether a schema allows undeclared members.
+
+    A schema that declares properties and does not mention additional members does not allow them.
     """
     more = schema.get("additionalProperties")
     if more is True or isinstance(more, Mapping) or schema.get("patternProperties"):
@@ -225,13 +229,13 @@ def is_identifier(name: str) -> bool:
 
 
 def _own_input(facts: ToolFacts) -> bool:
-    """Return whether the tool itself has a parameter `input` that is an object."""
+    """Return whether the tool itself declares a parameter `input` that is an object."""
     own = _properties(facts.schema).get("input")
     return isinstance(own, Mapping) and own.get("type") == "object"
 
 
 def _identifiers(facts: ToolFacts) -> list[str]:
-    """Return the original spellings of the parameters that identify what an update changes."""
+    """Return the original names of the parameters that identify the resource to update."""
     properties, required = _properties(facts.schema), _required(facts.schema)
     names = dict(zip(parameter_names(list(properties)), properties, strict=True))
     if facts.rule.identifiers is not None:
@@ -246,7 +250,7 @@ def _identifiers(facts: ToolFacts) -> list[str]:
 
 
 def _unlike_an_update(facts: ToolFacts) -> str | None:
-    """Return why a tool cannot be an UPDATE, as the end of a sentence, or None if it can be (C.map-8)."""
+    """Return why a tool cannot be an UPDATE, as the end of a sentence, or None if it can (C.map-8)."""
     properties = _properties(facts.schema)
     identifiers = _identifiers(facts)
     fields = [name for name in properties if name not in identifiers]
@@ -267,13 +271,15 @@ def _unlike_an_update(facts: ToolFacts) -> str | None:
 
 
 def _is_nested(schema: Any) -> bool:
-    """Return whether a schema allows objects. To pass on a part of an object would not be the deep merge of 4.5.1."""
+    """Return whether a schema allows objects. A partial object cannot be passed on as the deep merge of 4.5.1."""
     words = _type_words(schema)
     return not words or "object" in words
 
 
 def _type_words(schema: Any) -> set[str]:
-    """Return the JSON types that a schema allows, without null. An empty set means that it does not say."""
+    """Return the JSON types that a schema allows, except null. The set is empty if the schema does not restrict the
+    type.
+    """
     if not isinstance(schema, Mapping):
         return set()
     kind = schema.get("type")
@@ -291,7 +297,7 @@ def _type_words(schema: Any) -> set[str]:
 
 
 def _with_input(facts: ToolFacts, parameters: Sequence[AqlParameter], builder: "_TypeNames") -> list[AqlParameter]:
-    """Return the parameters of an UPDATE: the identifiers, and all other fields as members of `input` (C.map-9)."""
+    """Return the parameters of an UPDATE: the identifiers, and `input` with all other fields as members (C.map-9)."""
     if _own_input(facts):
         return list(parameters)
     identifiers = frozenset(_identifiers(facts))
@@ -328,7 +334,7 @@ def json_type(value: Any) -> str:
 
 
 class _TypeNames:
-    """The named types that the parameters of one operation need, collected while the parameters are read."""
+    """The named types for the parameters of one operation. Types are added while the parameters are read."""
 
     def __init__(self, operation: str, schema: Mapping[str, Any]) -> None:
         self._operation = operation
@@ -345,7 +351,10 @@ class _TypeNames:
         rule: OperationRule,
         path: tuple[str, ...] = (),
     ) -> AqlParameter:
-        """Return a parameter for a property. What introspection has no member for goes into the description."""
+        """Return the parameter for a property.
+
+        Properties of its schema that introspection cannot express are described in the description.
+        """
         plain = self._resolve(schema)
         notes = [f"{key}: {plain[key]}" for key in _UNSAID if key in plain and not isinstance(plain[key], Mapping)]
         kind = self._type(plain, (*path, name), notes)
@@ -383,7 +392,9 @@ class _TypeNames:
         )
 
     def _resolve(self, schema: Any) -> Mapping[str, Any]:
-        """Return the schema with its local $ref resolved. Members beside the $ref take precedence."""
+        """Return the schema with its local $ref resolved. Members beside the $ref override the members that it refers
+        to.
+        """
         beside: dict[str, Any] = {}
         for _ in range(REFERENCES_MAX):
             if not isinstance(schema, Mapping):
@@ -396,7 +407,7 @@ class _TypeNames:
         return beside
 
     def _type(self, schema: Mapping[str, Any], path: tuple[str, ...], notes: list[str]) -> str:
-        """Return the type of a schema as introspection writes it, and declare the named types that it needs."""
+        """Return the type of a schema in the notation of introspection, and declare the named types that it needs."""
         for key in ("anyOf", "oneOf"):
             options = schema.get(key)
             if isinstance(options, list) and "type" not in schema:
@@ -431,7 +442,9 @@ class _TypeNames:
         return " | ".join(words) or "any"
 
     def _object(self, schema: Mapping[str, Any], path: tuple[str, ...]) -> str:
-        """Declare the named type of an object, and return its name. Objects that are nested too deeply have none."""
+        """Declare a named type for an object, and return its name. Objects that are nested too deeply get no named
+        type.
+        """
         name = type_name(self._operation, *path)
         if len(path) > TYPE_DEPTH_MAX:
             return "object"
@@ -454,7 +467,7 @@ class _TypeNames:
 
 
 def _pointed(root: Mapping[str, Any], reference: str) -> Any:
-    """Return what a local `$ref` points to (a JSON Pointer, RFC 6901)."""
+    """Return the value that a local `$ref` refers to (a JSON Pointer, RFC 6901)."""
     if not reference.startswith("#/"):
         return {}
     target: Any = root

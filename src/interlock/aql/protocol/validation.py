@@ -38,8 +38,10 @@ _search_nul = re.compile(rb"(?<!\\)(?:\\\\)*(\\u0000)").search  # and not the te
 
 
 class Arguments(msgspec.Struct, frozen=True):
-    """Validated arguments. `text` is what is sent; `own` are parameters for the node itself (`fields`,
-    `confirmation_token`), decoded.
+    """Validated arguments.
+
+    `text` is the JSON text to send. `own` contains the decoded parameters for the node itself (`fields`,
+    `confirmation_token`).
     """
 
     text: Raw
@@ -48,7 +50,7 @@ class Arguments(msgspec.Struct, frozen=True):
 
 
 class Validator:
-    """Validator of an operation's parameters. Its schema is compiled on the first call."""
+    """A validator of an operation's parameters. It compiles the schema on the first call."""
 
     __slots__ = ("_compiled", "_operation")
 
@@ -88,7 +90,7 @@ class Validator:
         return wrong if wrong is not None else Arguments(text, own, ignored)
 
     def _find_nul(self, members: Mapping[str, Raw]) -> AqlFailure | None:
-        """Return a failure for U+0000 in a parameter that does not allow it (AQL 4.7.1), or None."""
+        """Return a failure if a parameter contains U+0000 and does not allow it (AQL 4.7.1), or None."""
         for name, raw in members.items():
             parameter = self._operation.by_name.get(name)
             match = _search_nul(bytes(raw)) if parameter is not None and not parameter.allow_nul else None
@@ -97,10 +99,10 @@ class Validator:
         return None
 
     def _assemble(self, members: Mapping[str, Raw], own: dict[str, Any]) -> dict[str, Raw] | AqlFailure:
-        """Return the members under the names of the tool below.
+        """Return the members under the names that the tool uses, or a failure.
 
-        The objects `input` and `arguments`, if the gateway added them, are replaced by their members. Parameters for
-        the node itself go into `own`.
+        If the gateway added the objects `input` and `arguments`, they are replaced by their members. Parameters for the
+        node itself are stored in `own`.
         """
         operation = self._operation
         sent: dict[str, Raw] = {}
@@ -131,7 +133,7 @@ class Validator:
         return sent
 
     def _spread_input(self, raw: Raw, declared: TypeDeclaration) -> dict[str, Raw] | AqlFailure:
-        """Return the members of `input` under the names of the tool below, or the failure (4.5.3)."""
+        """Return the members of `input` under the names that the tool uses, or the failure (4.5.3)."""
         operation = self._operation
         members = decode_object(raw) if raw_type(raw) == "object" else None
         if members is None:
@@ -149,7 +151,7 @@ class Validator:
         return {fields[name].sent_as if name in fields else name: value for name, value in members.items()}
 
     def _check(self, text: Raw, unknown: list[str]) -> AqlFailure | None:
-        """Return the first fault in the order of C.err-4: types, unknown names, constraints."""
+        """Return the first failure in the order of C.err-4 (types, unknown names, constraints), or None."""
         operation = self._operation
         compiled = self._compiled
         if compiled is None:
@@ -172,7 +174,9 @@ class Validator:
 
 @cache
 def _anything() -> Compiled:
-    """Return a schema that accepts everything, for a tool whose own schema cannot be compiled: the tool decides."""
+    """Return a schema that accepts everything. It is used if a tool's schema cannot be compiled; the tool then
+    validates.
+    """
     compiled = compile_schema(True)
     if compiled is None:
         raise TypeError("true is a schema")
@@ -180,7 +184,9 @@ def _anything() -> Compiled:
 
 
 def _is_ours(operation: AqlOperation, name: str) -> bool:
-    """Return whether the gateway added this object, so that the tool receives its members (C.map-6, C.map-10)."""
+    """Return whether the gateway added this object parameter, whose members the tool then receives (C.map-6,
+    C.map-10).
+    """
     schema = operation.arguments_schema
     return schema is not None and name not in (schema.get("properties") or {})
 
@@ -194,7 +200,7 @@ def _errors(compiled: Compiled, value: Any) -> list[Any]:
 
 
 def _failure(error: Any, operation: AqlOperation) -> tuple[bool, AqlFailure]:
-    """Return whether an error is about a type, and its failure. Values of sensitive parameters are not repeated."""
+    """Return whether an error is a type error, and its failure. Values of sensitive parameters are not repeated."""
     path = [str(step) for step in error.instance_path]
     name, parameter = _shown_path(path, operation)
     kind = error.kind
@@ -229,7 +235,7 @@ def _failure(error: Any, operation: AqlOperation) -> tuple[bool, AqlFailure]:
 
 
 def _shown_path(path: list[str], operation: AqlOperation) -> tuple[str, AqlParameter | None]:
-    """Return a path as the caller spells it, and the parameter or field of `input` that it belongs to."""
+    """Return a path in the caller's spelling, and the parameter or the field of `input` to which it belongs."""
     if not path:
         return "params", None
     for parameter in operation.parameters:
@@ -266,7 +272,7 @@ def _type_names(field: AqlParameter) -> list[str]:
 
 
 def _unsafe_integer(value: Any, operation: AqlOperation) -> AqlFailure | None:
-    """Return a failure for an integer of a native operation that some JSON readers round (AQL 4.7.3), or None."""
+    """Return a failure if an integer of a native operation is one that some JSON readers round (AQL 4.7.3), or None."""
     for name, member in value.items():
         if isinstance(member, int) and not isinstance(member, bool) and abs(member) > SAFE_INTEGER:
             return invalid_type(name, "string", "integer", hint="Beyond 9007199254740991 a number is sent as a string")
@@ -277,7 +283,7 @@ def _unsafe_integer(value: Any, operation: AqlOperation) -> AqlFailure | None:
 
 
 def _schema_of(operation: AqlOperation) -> Any:
-    """Return the schema of all arguments: that of the tool below, or one built from the declared parameters."""
+    """Return the schema of all arguments: the tool's own schema, or a schema built from the declared parameters."""
     if operation.arguments_schema is not None:
         return rewritten(operation.arguments_schema, without_format)  # X-14
     types = {declared.name: declared for declared in operation.types}
@@ -312,7 +318,7 @@ def _value_schema(field: AqlParameter, types: Mapping[str, TypeDeclaration], dep
 
 
 def merged(stored: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a stored object with changes merged into it."""
+    """Return a copy of a stored object with changes merged into it."""
     result = dict(stored)
     for key, change in changes.items():
         if change is None:  # AQL-4.5.1-4, AQL-4.5.2-1
@@ -326,7 +332,7 @@ def merged(stored: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
 
 
 def merged_text(stored: bytes, changes: bytes) -> bytes:
-    """Merge two texts of JSON objects. Raise ValueError if one is not an object."""
+    """Return the merge of two JSON objects as text. Raise ValueError if one of them is not an object."""
     result, members = decode_object(stored), decode_object(changes)
     if result is None or members is None:
         raise ValueError("only objects can be merged")

@@ -110,15 +110,19 @@ def _whole(args_json: str | None) -> dict[str, Any]:
 
 
 def _client_token(token: str | None) -> str | None:
-    """Return a client's token. An operator's token is for the operator endpoint and is not sent to the public one."""
+    """Return the client token to use, or None.
+
+    A token of an operator is only for the operator endpoint and is never sent to the public endpoint.
+    """
     return None if token is None or token.startswith("ilo_") else token
 
 
 def _find(client: "McpClient", name: str) -> "tuple[McpClient, ListedTool, list[str]]":
-    """Return the listed tool and where it is listed, or the bare name with the names that resemble it.
+    """Return the client with which to call a tool, and the tool. If it is not listed, also return names that resemble
+    it.
 
-    Behind a segment the tool may have the name that its server gave it, which need not be one that can be listed. A
-    name that is not listed is called all the same: the node decides whether it exists, and records it.
+    Behind a segment, the tool may have its server's original name, which may not be a valid name in a list. A name that
+    is not listed is called anyway, because the node decides whether it exists, and records the call.
     """
     import contextlib
     from difflib import get_close_matches
@@ -143,7 +147,7 @@ def _find(client: "McpClient", name: str) -> "tuple[McpClient, ListedTool, list[
 
 
 def _has_tool(invocation: Invocation, name: str) -> bool:
-    """Return whether the operator sees the tool. A remote node is not asked."""
+    """Return whether the operator can see the tool. A remote node is not asked."""
     from interlock.catalog.api import LIST_TOOLS
 
     if invocation.remote_url is not None:
@@ -153,7 +157,9 @@ def _has_tool(invocation: Invocation, name: str) -> bool:
 
 
 class _Progress:
-    """Progress of a call on stderr: one line that is redrawn on a terminal, else a line for each report."""
+    """The progress display of a call on stderr: one line that is redrawn on a terminal, otherwise a line for each
+    report.
+    """
 
     def __init__(self, invocation: Invocation) -> None:
         import sys
@@ -190,7 +196,7 @@ class _Progress:
 
 
 def _show(invocation: Invocation, raw: bytes) -> int:
-    """Print a result and return its exit code."""
+    """Print a result and return the exit code of the command."""
     import msgspec
 
     from interlock.cli.terminal.text import one_line
@@ -241,14 +247,14 @@ class ShownResult(
 
     @property
     def is_gated(self) -> bool:
-        """Return whether the gate answered instead of the tool: the call waits, or a person said no."""
+        """Return whether the result comes from the gate instead of the tool: the call waits, or a person denied it."""
         from interlock.gate.protocol.held_call import CONFIRMATION
 
         return isinstance(self.meta.get(CONFIRMATION), dict)
 
     @property
     def held_id(self) -> str | None:
-        """Return the id of the approval that a held call waits for."""
+        """Return the id of the approval for which a held call waits, or None."""
         from interlock.gate.protocol.held_call import CONFIRMATION
 
         id = self.meta[CONFIRMATION].get("confirmation_id") if self.waits else None
@@ -256,7 +262,10 @@ class ShownResult(
 
 
 def result_blocks(result: ShownResult) -> list[str]:
-    """Return the blocks of a result. For an answer of the gate the text alone: its structured content repeats it."""
+    """Return the printable blocks of a result.
+
+    For a result of the gate, only the text is returned, because the structured content repeats it.
+    """
     blocks = [_block(block) for block in result.content]
     if bytes(result.structured) and not result.is_gated and not _repeats(result.content, result.structured):
         blocks.append(printable(msgspec.json.format(bytes(result.structured), indent=2).decode()))
@@ -281,7 +290,7 @@ def _block(block: Any) -> str:
 
 
 def _as_json(text: str) -> str | None:
-    """Return a text that is one JSON object or list with indentation, or None for any other text."""
+    """Return the text with indentation if it is one JSON object or list, or None for any other text."""
     if not text.lstrip().startswith(("{", "[")):
         return None
     try:
@@ -291,7 +300,7 @@ def _as_json(text: str) -> str | None:
 
 
 def _repeats(content: tuple[Any, ...], structured: Raw) -> bool:
-    """Return whether the text repeats the structured content, as servers do for older clients."""
+    """Return whether the text content repeats the structured content. Servers repeat it for older clients."""
     match content:
         case ({"type": "text", "text": str(text)},):
             try:
@@ -328,8 +337,9 @@ def arguments_of(schema: Any) -> list[Argument]:
 
 
 def argument_value(schema: Any, name: str, text: str) -> Any:
-    """Return the value of `--arg name=text`: text if the schema only allows text, else JSON if it is JSON, else
-    text.
+    """Return the value of `--arg name=text`.
+
+    It is text if the schema allows only text. Otherwise it is decoded as JSON, or is text if it is not valid JSON.
     """
     properties = schema.get("properties") if isinstance(schema, dict) else None
     inner = properties.get(name) if isinstance(properties, dict) else None

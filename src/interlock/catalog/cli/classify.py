@@ -19,7 +19,7 @@ CLASSES: "tuple[ToolClass, ...]" = ("read_only", "reversible", "irreversible")
 
 
 def classes_of(texts: Sequence[str]) -> "dict[str, ToolClass]":
-    """Parse arguments of the form TOOL=CLASS."""
+    """Parse arguments of the form TOOL=CLASS into a map from tools to classes."""
     classes: dict[str, ToolClass] = {}
     for text in texts:
         tool, _, word = text.rpartition("=")
@@ -38,10 +38,11 @@ def ask_classes(
     *,
     nothing_done: str,
 ) -> "dict[str, ToolClass]":
-    """Return the classes that the person changed, once they agree.
+    """Ask a person about the classes of tools, and return the classes that the person changed.
 
-    `tools`: those that may be changed, each with its name at its server, which is enough if it is unique. `show` draws
-    the table as it then is. A read-only class that the name contradicts is asked about once more.
+    `tools` maps the tools that may be changed to their names at their servers; such a name can be used if it is unique.
+    `show` prints the table with the current classes. If the person chooses read-only and the tool's name contradicts
+    it, the choice must be confirmed.
     """
     answers: dict[str, ToolClass] = {}
     while True:
@@ -72,7 +73,7 @@ def find_tool_name(written: str, tools: Mapping[str, str]) -> str | None:
 
 
 def may_be(name: str, tool_class: "ToolClass") -> bool:
-    """Return whether the person insists on a class that the name of the tool contradicts."""
+    """Return whether the person confirms a class that the tool's name contradicts."""
     from interlock.drivers.protocol.binding.effects import find_contradiction
 
     doubt = find_contradiction(name, tool_class)
@@ -291,7 +292,7 @@ def _rules(tools: "Sequence[ClassProposal]") -> list[str]:
 
 
 def _ask(invocation: Invocation, name: str, key: str | None, passphrase_fd: int | None) -> None:
-    """Ask about one tool that is withheld or was denied, and show everything its server says about it."""
+    """Ask about one tool that is withheld or was denied, and show everything that its server declares about it."""
     from interlock.approvals.api import DECIDE_APPROVAL, GET_APPROVAL, Approval, DecideApproval
     from interlock.approvals.cli.inbox import CLASSES, draw_preview, is_folded
     from interlock.approvals.cli.signing import prove

@@ -87,7 +87,7 @@ def list_tools(
 
 
 def _fitting(search: str | None, tools: list[T], text: "Callable[[T], tuple[str, str | None]]") -> list[T]:
-    """Return the tools that fit the words, ranked as `introspect` does."""
+    """Return the tools that match the words, ranked as in `introspect`."""
     if search is None:
         return tools
     from interlock.aql.protocol.search import SearchIndex, term_weights
@@ -98,7 +98,7 @@ def _fitting(search: str | None, tools: list[T], text: "Callable[[T], tuple[str,
 
 
 def _searched_name(name: str, original: str) -> str:
-    """Return the name to search, with the name at its server if that is not ASCII."""
+    """Return the text in which a tool's name is searched. It includes the original name if that is not ASCII."""
     return name if original.isascii() else f"{name} {original}"
 
 
@@ -257,7 +257,7 @@ def _detail(tool: "ToolDetail", width: int, ascii_only: bool) -> "list[Text]":
 
 
 def _surface_lines(surface: "ToolSurface", width: int) -> "list[Text]":
-    """Return the verdict of the registry, and each difference on a separate line."""
+    """Return lines with the verdict of the names registry. Each difference is on a separate line."""
     from interlock.cli.terminal.drawing import labelled_lines
     from interlock.cli.terminal.text import one_line
 
