@@ -1,1 +1,3 @@
-"""Import from and export to other clients: finding files, trying drafts, writing folders, pointing clients here."""
+"""Import from and export to other MCP clients: find their files, draft drivers, write them, and add this node to
+clients.
+"""

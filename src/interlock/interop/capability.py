@@ -1,4 +1,4 @@
-"""Import from and export to other MCP clients."""
+"""Import and export as a capability of the node: exchange of MCP servers with other clients."""
 
 from interlock.core.capability import Capability, Command
 

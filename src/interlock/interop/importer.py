@@ -1,13 +1,13 @@
-"""The importer: entries of other clients' files become driver folders of the workspace, their secrets go to the store.
+"""The importer: turns entries in other clients' files into driver folders of the workspace, and stores their secrets.
 
 Theory of operation. `collect_sources` and `plan` read the sources and the workspace and return a plan (`ImportBatch`).
-`carry_out` stores the secrets and writes the folders, or only reports what it would do. Up to here nothing is started
-or dialled, and the source files are only read. A new driver is written as a draft, because which tools it has only its
-server can tell. A driver that was imported before is merged with the changes of its source (AIP-import-13).
+`carry_out` stores the secrets and writes the folders, or only reports what it would do. Until then no server is started
+or dialled, and the source files are only read. A new driver is written as a draft, because its tools are known only
+after its server was asked. A driver that was imported before is merged with the changes in its source (AIP-import-13).
 
-`connect` makes drivers of drafts (AIP-import-8, -9). It starts each server once, one after the other, in its sandbox,
-to list its tools. Every start is announced first, with what would be run or dialled, and may be declined. A person is
-asked once about the tools of all servers that came up. A server that cannot be reached stays a draft.
+`connect` turns drafts into drivers (AIP-import-8, -9). It starts the servers one after the other, each once and in its
+sandbox, to list their tools. Before each start, it reports what would be run or dialled, and the user may decline. The
+user is then asked once about the tools of all servers that started. A server that cannot be reached stays a draft.
 """
 
 import hashlib
@@ -53,7 +53,7 @@ SecretState = Literal["kept", "same", "differs", "environment", "unset"]
 
 
 class SecretReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A secret of an imported driver, without its value."""
+    """A secret of an imported driver, described without its value."""
 
     place: str
     slug: str
@@ -61,7 +61,7 @@ class SecretReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DriverReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A driver that was imported, updated or found unchanged."""
+    """Result of importing one driver, which was new, updated or unchanged."""
 
     id: str
     name: str
@@ -85,7 +85,7 @@ class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImportRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Request to import servers into a workspace."""
+    """Settings of an import: the workspace and the choices of the user."""
 
     machine: ClientMachine
     workspace: Path
@@ -96,7 +96,7 @@ class ImportRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def collect_sources(files: Sequence[SourceFile], machine: ClientMachine) -> list[Sourced]:
-    """Return the entries of all files, with absolute paths in their commands."""
+    """Return the entries of all files. Relative paths in their commands are made absolute."""
     project = machine.project
     sources = []
     for file in files:
@@ -119,7 +119,9 @@ def collect_sources(files: Sequence[SourceFile], machine: ClientMachine) -> list
 
 
 def _with_paths(entry: ServerEntry, base: Path) -> ServerEntry:
-    """Return the entry with absolute paths for files in the client's folder, because a driver starts elsewhere."""
+    """Return the entry with absolute paths for files in the client's folder, because a driver is started in another
+    folder.
+    """
 
     def absolute(word: str) -> str:
         looks = not word.startswith(("-", "/", "~", "@", "$")) and ("/" in word or "." in word) and "://" not in word
@@ -132,7 +134,7 @@ def _with_paths(entry: ServerEntry, base: Path) -> ServerEntry:
 
 
 def plan(entries: Sequence[Sourced], files: Sequence[SourceFile], request: ImportRequest) -> ImportBatch:
-    """Return what an import of these entries would do. Reads the workspace."""
+    """Return what an import of these entries would do. This reads the workspace and changes nothing."""
     around = Surroundings(
         home=str(request.machine.home),
         workspace=str(request.machine.project),
@@ -153,10 +155,10 @@ def plan(entries: Sequence[Sourced], files: Sequence[SourceFile], request: Impor
 
 
 def carry_out(planned_batch: ImportBatch, request: ImportRequest, keep: Keep | None) -> ImportReport:
-    """Carry out an import.
+    """Store the secrets and write the driver folders of a planned import.
 
-    `keep` stores a secret unless another value is stored already. If it is None, nothing is stored or written, and the
-    report says what would be.
+    `keep` stores a secret unless a different value is stored already. If `keep` is None, nothing is stored or written,
+    and the report describes what an import would do.
     """
     folders = read_imported_folders(request.workspace)
     drivers = []
@@ -179,7 +181,7 @@ def carry_out(planned_batch: ImportBatch, request: ImportRequest, keep: Keep | N
 
 
 class _DriverImport:
-    """Files that the import of a driver writes."""
+    """Import of one driver: the files to write and what to report about it."""
 
     def __init__(self, planned: Planned, folder: ImportedFolder | None, path: Path) -> None:
         self._planned = planned
@@ -250,7 +252,7 @@ class _DriverImport:
 
 
 def start_command(server: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the command that a start would run, or the address it would dial, with placeholders for secrets."""
+    """Return the command that would be run, or the address that would be dialled. Secrets are shown as placeholders."""
     kind = SERVERS[server["kind"]]
     return (*kind.launcher, server[kind.keys[0]], *server.get("args", ()))
 
@@ -273,10 +275,10 @@ class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
 async def connect(
     drafts: Sequence[DriverReport], adder: ServerAdder, agreed: Agreed, decide: Decide
 ) -> list[ProbeResult]:
-    """Start the server of each draft that `agreed` allows, and write the drivers of those that came up.
+    """Start the server of each draft that `agreed` allows, and write drivers for those that started.
 
-    `decide` is asked once about the tools of all drivers; an error that it raises ends the import, and nothing is
-    written.
+    `decide` is called once with the proposed classes of all tools. If it raises an error, the import ends and nothing
+    is written.
     """
     results: dict[str, ProbeResult] = {}
     tried: dict[str, TriedServer] = {}

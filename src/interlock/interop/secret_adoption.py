@@ -1,8 +1,9 @@
-"""`interlock secrets adopt`: the credentials of a driver folder go to the store, its files get placeholders. Blocking.
+"""Implementation of `interlock secrets adopt`: moves the credentials of a driver folder to the store. Blocks on file
+access.
 
-The store is written first, then the inventory, then the driver. So an adoption that is interrupted can be repeated, and
-no secret is lost. A value that the store has under the same name with another content ends the adoption before any file
-is changed.
+Placeholders replace the credentials in the files. The store is written first, then the inventory, then the driver file.
+So an interrupted adoption can be repeated, and no secret is lost. If the store has a different value under the same
+name, the adoption ends before any file is changed.
 """
 
 import os
@@ -35,14 +36,14 @@ class NotAdopted(Exception):
 
 
 class AdoptedSecret(msgspec.Struct, frozen=True, kw_only=True):
-    """A secret that was moved to the store, without its value."""
+    """A secret that was moved to the store, described without its value."""
 
     place: str
     slug: str
 
 
 class Adoption(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of an adoption. `left` are the places of secrets that a person has to move."""
+    """Result of an adoption. `left` lists the places of secrets that the user has to move by hand."""
 
     driver: str
     folder: str
@@ -51,7 +52,10 @@ class Adoption(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def adopt(plan: Plan, wanted: str, keep: Keep) -> Adoption:
-    """Move the plaintext secrets of a driver's file to the store. Raise NotAdopted or OSError."""
+    """Move the plaintext secrets in a driver's files to the store.
+
+    Raise NotAdopted if this is impossible, or OSError if a file cannot be written.
+    """
     folder = _folder(plan, wanted)
     text = _read(folder / DRIVER_FILE)
     front = read_frontmatter(text.encode(), DRIVER_FILE).value
@@ -94,7 +98,7 @@ def _folder(plan: Plan, wanted: str) -> Path:
 
 
 def _taken_names(inventory: str) -> list[str]:
-    """Return the names that already mean a secret of the inventory."""
+    """Return the names that already identify a secret in the inventory."""
     front = read_frontmatter(inventory.encode(), "").value if inventory else None
     entries = front.data.get("secrets") if front is not None else None
     slugs = [each.get("slug") for each in entries if isinstance(each, dict)] if isinstance(entries, list) else []
@@ -110,7 +114,7 @@ def _read(path: Path) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write the file whole or not at all, with its permissions kept."""
+    """Replace the file atomically and keep its permissions."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     fresh = Path(name)
     try:

@@ -1,12 +1,12 @@
-"""Files of other MCP clients on this machine: where they are, what they say, and one entry written to one of them.
+"""Files of other MCP clients on this machine: finds and reads them, and writes one entry to one of them.
 
-Import only reads them. `put_entry`, for export, changes one entry and keeps a backup that only its owner may read. The
-system, the home folder and the environment are arguments, so that the home of another machine can be read too. A file
-that is absent, too large or unreadable is reported and skipped. A file that a person names is recognised by its form.
+An import only reads the files. `put_entry`, for an export, changes one entry and keeps a backup that only the owner may
+read. The system, the home folder and the environment are arguments, so files of another machine can be read too. A file
+that is absent, too large or unreadable is reported and skipped. The format of a file that the user names is detected.
 
-Bundles (MCPB, DXT) are zip files with a manifest, read without unpacking and unpacked into a folder of their own. A
-bundle is a file from outside: names that leave the folder, links, encrypted parts and more than it may hold are refused
-before the first byte is written. The folder is named after the bundle's digest and does not change.
+Bundles (MCPB, DXT) are zip files with a manifest. They are read without unpacking, and unpacked into a separate folder.
+Because bundles are untrusted, a bundle is refused before anything is written if it has names outside of its folder,
+links, encrypted parts or too much data. The folder is named after the bundle's digest and does not change.
 """
 
 import hashlib
@@ -48,11 +48,11 @@ _CHUNK: Final = 1024 * 1024
 
 
 class BadBundle(Exception):
-    """Error for a bundle that cannot be used. Its text says why."""
+    """Error for a bundle that cannot be used. Its message explains why."""
 
 
 class Bundle(msgspec.Struct, frozen=True, kw_only=True):
-    """A bundle whose entries were checked."""
+    """A bundle whose entries have passed all checks."""
 
     path: Path
     target: Path  # where it is, or will be, unpacked
@@ -60,7 +60,7 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def look_into(path: Path, packages: Path) -> Bundle:
-    """Check a bundle and read its manifest, without unpacking it. Raises BadBundle."""
+    """Check a bundle and read its manifest without unpacking it. Raise BadBundle if the bundle is refused."""
     try:
         with path.open("rb") as file:
             if not stat.S_ISREG(path.stat().st_mode) or path.stat().st_size > FILE_BYTES_MAX:
@@ -82,7 +82,9 @@ def look_into(path: Path, packages: Path) -> Bundle:
 
 
 def unpack(bundle: Bundle) -> None:
-    """Unpack the whole bundle or nothing. Do nothing if it is unpacked already. Raises BadBundle."""
+    """Unpack the bundle completely or not at all. Do nothing if it was unpacked before. Raise BadBundle if it is
+    refused.
+    """
     if bundle.target.is_dir():
         return
     try:
@@ -105,7 +107,7 @@ def unpack(bundle: Bundle) -> None:
 
 
 def _check(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
-    """Return the file entries of an archive. Raise BadBundle for the whole archive if any entry is refused."""
+    """Return the file entries of an archive. Raise BadBundle if any entry is refused."""
     entries = archive.infolist()
     if len(entries) > ENTRIES_MAX:
         raise BadBundle(f"it holds more than {ENTRIES_MAX} files")
@@ -127,7 +129,9 @@ def _check(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
 
 
 def _write_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, folder: Path, left: int) -> int:
-    """Write one entry; returns its bytes. The sizes that the archive states are not trusted."""
+    """Write one entry and return the number of bytes written, at most `left`. The sizes in the archive
+    are not trusted.
+    """
     path = folder / entry.filename
     if not path.resolve().is_relative_to(folder.resolve()):
         raise BadBundle("a file in it would be written outside of its folder")
@@ -148,7 +152,7 @@ ENV_FILE_BYTES_MAX: Final = 256 * 1024
 
 
 class ClientMachine(msgspec.Struct, frozen=True, kw_only=True):
-    """The machine whose files are read."""
+    """The machine whose client files are read: its system, home folder and environment."""
 
     system: System
     home: Path
@@ -162,7 +166,7 @@ class ClientMachine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SourceFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file of a client, or one that a person named, with its entries if it could be read."""
+    """A file of a client, or a file that the user named, with its entries if it could be read."""
 
     client: str
     title: str
@@ -177,7 +181,7 @@ class SourceFile(msgspec.Struct, frozen=True, kw_only=True):
 def places(
     machine: ClientMachine, clients: Sequence[ClientProgram] = CLIENTS
 ) -> Iterator[tuple[ClientProgram, ConfigPlace, Path]]:
-    """Yield every file in which these clients may keep servers on this machine."""
+    """Yield each file in which these clients may store servers on this machine."""
     for client in clients:
         for place in client.places:
             if machine.system in place.systems and (base := _base(machine, place.base)) is not None:
@@ -185,7 +189,7 @@ def places(
 
 
 def look(machine: ClientMachine, clients: Sequence[ClientProgram] = CLIENTS) -> list[SourceFile]:
-    """Read every file in which these clients may keep servers."""
+    """Read all files in which these clients may store servers."""
     sources = []
     seen: set[tuple[str, Path]] = set()
     for client, place, path in places(machine, clients):
@@ -196,6 +200,7 @@ def look(machine: ClientMachine, clients: Sequence[ClientProgram] = CLIENTS) -> 
 
 
 def read_source(client: ClientProgram, path: Path, scope: Literal["global", "project", "file"] = "file") -> SourceFile:
+    """Read a client's file and return its entries, or a problem if it cannot be read."""
     source = SourceFile(client=client.name, title=client.title, scope=scope, path=path, state="absent")
     data = read_bounded(path, BYTES_MAX)
     if not isinstance(data, bytes):
@@ -204,7 +209,7 @@ def read_source(client: ClientProgram, path: Path, scope: Literal["global", "pro
 
 
 def env_files(sources: Sequence[SourceFile], machine: ClientMachine) -> dict[str, str]:
-    """Return the texts of all files that entries name as envFile, by the path as written."""
+    """Return the texts of all files that entries name as envFile. Keys are the paths as the entries write them."""
     contents: dict[str, str] = {}
     for source in sources:
         for entry in source.reading.entries:
@@ -224,13 +229,13 @@ def env_file_path(named: str, entry: ServerEntry, source: SourceFile, machine: C
 
 
 def without_own(source: SourceFile, addresses: Collection[str]) -> SourceFile:
-    """Return the source without the entries that are Interlock itself."""
+    """Return the source without entries that point to Interlock itself."""
     entries = tuple(each for each in source.reading.entries if not is_own(each, addresses))
     return msgspec.structs.replace(source, reading=msgspec.structs.replace(source.reading, entries=entries))
 
 
 def _base(machine: ClientMachine, base: Base) -> Path | None:
-    """Return the folder that `base` means on this machine. A variable that holds no absolute path is ignored."""
+    """Return the folder that `base` means on this machine. Variables that do not hold an absolute path are ignored."""
     home = machine.home
 
     def chosen(variable: str, usual: Path) -> Path:
@@ -271,13 +276,16 @@ class WriteResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def client_file(client: ClientProgram, machine: ClientMachine) -> Path:
-    """Return the client's file of this user, preferring a file that exists."""
+    """Return the file of this user in which the client stores servers. A file that exists is preferred."""
     own = [path for _, place, path in places(machine, [client]) if place.scope == "global"]
     return next((path for path in own if path.exists()), own[0])
 
 
 def put_entry(path: Path, client: ClientProgram, name: str, entry: dict[str, object]) -> WriteResult:
-    """Write an entry to a client's file. If the file is a link, its target is written. Raises CannotEdit."""
+    """Write an entry to a client's file. If the file is a symbolic link, write to its target.
+
+    Raise CannotEdit if the file's format is not understood.
+    """
     data = read_bounded(path, BYTES_MAX)
     if isinstance(data, str):
         raise CannotEdit(data)
@@ -315,7 +323,7 @@ class UnknownFormat(Exception):
 
 
 def read_file(path: Path, client: ClientProgram | None, *, system: System, packages: Path) -> SourceFile:
-    """Read a file that a person named. `packages`: the folder for unpacked bundles; nothing is unpacked here."""
+    """Read a file that the user named. `packages` is the folder for unpacked bundles, but nothing is unpacked here."""
     source = SourceFile(client="file", title=path.name, scope="file", path=path, state="absent")
     if path.suffix.lower() in BUNDLES:
         if not path.exists():
@@ -344,7 +352,10 @@ def _without_data(source: SourceFile, reason: str | None) -> SourceFile:
 
 
 def _describe(source: SourceFile, data: bytes) -> SourceFile | ClientProgram:
-    """Return the entries of a package description, or the client whose file this is. Raises UnknownFormat."""
+    """Return the entries of a package description, or the client to which the file belongs.
+
+    Raise UnknownFormat if neither can be determined.
+    """
     form = _FORMS.get(source.path.suffix.lower(), "json")
     try:
         content = read_data(data, form)

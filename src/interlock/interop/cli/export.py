@@ -27,7 +27,9 @@ INSPECTOR_2: Final = "npx -y -p node@22 -p @modelcontextprotocol/inspector@2 mcp
 def ways_to_connect(
     url: str, *, config: str | None, data: str | None, token_command: str | None
 ) -> list[tuple[str, str]]:
-    """Return a title and a text to copy for each client. `token_command` creates the token, if one is needed."""
+    """Return a title and a text to copy for each client. `token_command` is the command that creates a token, or None
+    if no token is needed.
+    """
     needs_token = token_command is not None
     ways = []
     header, inspector = "", INSPECTOR
@@ -51,9 +53,10 @@ def ways_to_connect(
 
 
 def stdio_command(config: str | None, data: str | None, *, only: str | None = None) -> list[str]:
-    """Return the command that a client starts, with absolute paths.
+    """Return the command with which a client starts this node, with absolute paths.
 
-    A client starts it in another folder, with a short PATH and without this environment.
+    Absolute paths are needed because a client starts the command in another folder, with a short PATH and without this
+    environment.
     """
     started = Path(sys.argv[0])
     path = shutil.which(str(started))
@@ -220,7 +223,10 @@ def _client(name: str | None) -> "ClientProgram":
 
 
 def _config(invocation: Invocation) -> str | None:
-    """Return the configuration file that the entry must name because a client starts programs elsewhere, or None."""
+    """Return the configuration file that the client's entry must name, or None if there is no such file.
+
+    An entry must name the file because a client starts programs in another folder.
+    """
     named = invocation.config or os.environ.get("INTERLOCK_CONFIG")
     if named:
         return named

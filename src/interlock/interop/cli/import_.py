@@ -37,6 +37,7 @@ SECRETS = {
 
 
 def show_files(out: Output, files: Sequence[SourceFile]) -> None:
+    """Print the client files that were found."""
     if out.as_json:
         out.json({"files": [_file_value(each) for each in files]})
         return
@@ -65,7 +66,7 @@ def show_report(
     asks_now: bool = False,
     connected: Sequence[ProbeResult] = (),
 ) -> None:
-    """Print the report of an import. `asks_now` means that the servers are asked for their tools afterwards."""
+    """Print the report of an import. `asks_now` means that the servers will be asked for their tools afterwards."""
     if out.as_json:
         out.json(_report_value(files, report, connected, dry_run=dry_run))
         return
@@ -239,7 +240,9 @@ def import_(
 
 
 def _connect(invocation: Invocation, drafts: "list[DriverReport]", *, yes: bool) -> "list[ProbeResult]":
-    """Ask the servers of drafts for their tools. Each start is announced with its command (AIP-import-8)."""
+    """Start the servers of drafts and ask each for its tools. Before each start, its command is shown
+    (AIP-import-8).
+    """
     from shlex import join
 
     from interlock.cli.client.offline import run_stored
@@ -272,7 +275,7 @@ def _connect(invocation: Invocation, drafts: "list[DriverReport]", *, yes: bool)
 
 
 def _ask_about_tools(invocation: Invocation, proposed: "Mapping[str, Proposals]") -> "Mapping[str, Proposals]":
-    """Ask about the tools of all servers in one table, by SERVER.TOOL."""
+    """Ask the user about the tools of all servers in one table, in which tools are named SERVER.TOOL."""
     from msgspec.structs import replace
 
     from interlock.drivers.add import decide_classes
@@ -309,6 +312,7 @@ def _ask_about_tools(invocation: Invocation, proposed: "Mapping[str, Proposals]"
 
 
 def own_addresses(invocation: Invocation) -> list[str]:
+    """Return the addresses of this node, so that its own entries in client files are not imported."""
     node = invocation.loaded.plan.node
     scheme = "https" if node.tls_cert is not None else "http"
     addresses = [f"{scheme}://{node.listen.host}:{node.listen.port}"]
@@ -369,7 +373,7 @@ def is_dialogue(invocation: Invocation) -> bool:
 
 
 def _ask_about_hosts(invocation: Invocation, batch: "ImportBatch") -> "ImportBatch":
-    """Ask which hosts each server may reach, because a client's file does not say (AIP-import-11)."""
+    """Ask the user which hosts each server may reach, because the files of clients do not say (AIP-import-11)."""
     from interlock.drivers.add import known_hosts
     from interlock.interop.protocol.drafts import ImportBatch, Planned, asks_for_hosts, with_hosts
 
@@ -398,7 +402,7 @@ def _ask_about_hosts(invocation: Invocation, batch: "ImportBatch") -> "ImportBat
 
 
 def _suggest_hosts(invocation: Invocation, batch: "ImportBatch") -> None:
-    """Print the hosts that servers are known to need, if there is no person to ask."""
+    """Print the hosts that servers are known to need. This is used when no user can be asked."""
     from interlock.drivers.add import known_hosts
     from interlock.interop.protocol.drafts import asks_for_hosts
 
@@ -410,7 +414,9 @@ def _suggest_hosts(invocation: Invocation, batch: "ImportBatch") -> None:
 
 
 def keeper(invocation: Invocation) -> "Keep":
-    """Return a function that stores a secret through the running node, or in its store if none is running."""
+    """Return a function that stores a secret through the running node, or directly in the store if no
+    node is running.
+    """
     from msgspec import UNSET
 
     from interlock.credentials.api import SET_SECRET, SetSecret, StoredSecret

@@ -1,5 +1,7 @@
-"""Other programs' files about MCP servers: clients' configurations, registries, containers, bundles.
+"""Other programs' files about MCP servers: configurations of clients, descriptions from registries, containers,
+bundles.
 
-Bytes in, values out. Nothing here opens a file, starts a program or looks at the environment; what a file's text says
-to run is never run. A value that may be a secret leaves this package only in `Finding.value`, for the encrypted store.
+The modules turn bytes into values. They open no files, start no programs, do not read the environment, and never run
+what a file tells them to run. A value that may be a secret leaves this package only in `SecretFinding.value`, which is
+meant for the encrypted store.
 """

@@ -1,11 +1,13 @@
-"""What an export writes: entries for clients, entries of single drivers, and server.json for a registry.
+"""Output of an export: entries for clients, entries of single drivers, and server.json for a registry.
 
-- `stdio_entry`, `http_entry` and `with_token` spell an entry as a client of `clients` reads it (AIP-export-1).
-- `driver_entry` lets a client start or dial a driver by itself, without Interlock in between (AIP-export-2). Secrets
-  are variables of the client's environment, in the client's own spelling. A client that expands no variables gets no
-  such entry, and runs the driver through Interlock instead.
-- `registry_description` is a driver as an MCP registry describes servers, server.json of 2025-12-11 (AIP-export-3). A
-  secret is an input of the person who installs it. Every setting that the format has no word for is reported.
+- `stdio_entry`, `http_entry` and `with_token` write an entry in the format of a client in `clients` (AIP-export-1).
+
+- `driver_entry` lets a client start or dial the server of a driver directly, without Interlock (AIP-export-2). Secrets
+  become variables of the client's environment, in the client's notation. A client that does not expand variables gets
+  no such entry, and runs the driver through Interlock instead.
+
+- `registry_description` describes a driver as an MCP registry does, in server.json of 2025-12-11 (AIP-export-3). A
+  secret becomes an input that the installing user enters. Settings that the format cannot express are reported.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,16 +31,16 @@ _KEPT: Final = ("name", "id", "description", "version", "server", "transport", "
 
 
 class Described(msgspec.Struct, frozen=True, kw_only=True):
-    """A server.json, and what of the driver is not in it."""
+    """A server.json, and a list of the driver's settings that it cannot express."""
 
     data: Mapping[str, Any]
     lost: tuple[str, ...]  # dotted keys with no place in the format
 
 
 def registry_description(driver: Driver, written: Mapping[str, Any], name: str | None = None) -> Described | None:
-    """Return the server.json of a driver, or None for a program of this machine, which no registry has.
+    """Return the server.json of a driver. Return None for a program on this machine, which a registry cannot describe.
 
-    `written` is the frontmatter, to determine what is lost.
+    `written` is the frontmatter of the driver. It is used to determine which settings are lost.
     """
     server = driver.server
     package = server.registry_package() if isinstance(server, LocalServer) else None
@@ -90,7 +92,7 @@ def _setting(name: str, text: str) -> dict[str, Any]:
 
 
 def _template(text: str) -> tuple[str, dict[str, Any]]:
-    """Replace ${secrets.NAME} by {NAME}. Return the text and the inputs to ask for."""
+    """Replace ${secrets.NAME} by {NAME}. Return the text, and the inputs that the installing user is asked for."""
     inputs = {name: {"isRequired": True, "isSecret": True} for name in SECRET.findall(text)}
     return SECRET.sub(lambda match: f"{{{match[1]}}}", text), inputs
 
@@ -99,7 +101,7 @@ GOOSE_TIMEOUT_S = 300  # the default of Goose, which Goose writes to its files
 
 
 def stdio_entry(client: ClientProgram, name: str, command: Sequence[str], env: Mapping[str, str]) -> dict[str, Any]:
-    """Return an entry for a client that starts the server."""
+    """Return an entry with which a client starts the server as a program."""
     program, *args = command
     kind = {"type": client.stdio_type} if client.stdio_type is not None else {}
     match client.shape:
@@ -115,9 +117,9 @@ def stdio_entry(client: ClientProgram, name: str, command: Sequence[str], env: M
 
 
 def with_token(client: ClientProgram, name: str, url: str, variable: str) -> dict[str, Any] | None:
-    """Return an entry that sends a bearer token from the client's environment.
+    """Return an entry that sends a bearer token, which the client reads from a variable of its environment.
 
-    Return None if the token itself would have to be in the file.
+    Return None if the client does not expand variables, because the token itself would have to be in the file.
     """
     if client.shape == "codex":
         return {"url": url, "bearer_token_env_var": variable}
@@ -129,7 +131,7 @@ def with_token(client: ClientProgram, name: str, url: str, variable: str) -> dic
 def http_entry(
     client: ClientProgram, name: str, url: str, headers: Mapping[str, str], *, sse: bool = False
 ) -> dict[str, Any]:
-    """Return an entry for a client that dials, which is any that is not `stdio_only`."""
+    """Return an entry with which a client connects to a URL. The client must not be `stdio_only`."""
     http_type = "sse" if sse and client.http_type is not None and client.shape != "opencode" else client.http_type
     kind = {"type": http_type} if http_type is not None else {}
     match client.shape:
@@ -160,16 +162,16 @@ _ENVIRONMENT = "env://"
 
 
 class Exported(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry of a driver, and the variables that it needs."""
+    """An entry for a driver, and the environment variables that the entry needs."""
 
     entry: Mapping[str, Any]
     variables: tuple[str, ...] = ()  # of the client's environment
 
 
 def driver_entry(driver: Driver, secrets: SecretInventory | None, client: ClientProgram, name: str) -> Exported | None:
-    """Return the entry of a driver for a client.
+    """Return the entry with which a client runs a driver.
 
-    Return None if the file would contain a secret or the client cannot dial.
+    Return None if the file would contain a secret or the client cannot connect to a URL.
     """
     if driver.secret_names and client.expands is None:  # AIP-export-2
         return None

@@ -1,9 +1,9 @@
-"""A client's configuration file as entries (AIP-import-2, -3, -10). Bytes in, `FileReading` out, for any bytes.
+"""Reader of clients' configuration files (AIP-import-2, -3, -10). It returns a `FileReading` for any input bytes.
 
-Clients spell the same settings in many ways. Each entry is read in three steps, whichever client wrote it: how the
-server is started or reached (`_read_reach`), then its limits and approvals (`_take_limits`), then notes about
-everything that is not carried over. A field is taken from `Fields` when it is read, so that the rest can be reported.
-An entry that contradicts itself is refused; a setting that would relax an approval is ignored, with a note.
+Clients write the same settings in many ways. Each entry is read in three steps, whichever client wrote it: how the
+server is started or reached (`_read_reach`), then its limits and approvals (`_take_limits`), then notes about settings
+that are not imported. Reading a field removes it from `Fields`, so that the remaining fields can be reported. An entry
+that contradicts itself is refused. A setting that would relax an approval is ignored, with a note.
 """
 
 import math
@@ -33,35 +33,37 @@ TIMEOUT_MS_MAX: Final = 24 * 3600 * 1000
 
 
 class Fields:
-    """The fields of a foreign entry. Those that were not taken are reported in the end."""
+    """The fields of an entry in a client's file. It records which fields were read, so that the others
+    can be reported.
+    """
 
     def __init__(self, raw: Mapping[str, Any]) -> None:
         self.raw = raw
         self._left = {str(key): value for key, value in raw.items()}
 
     def take(self, *keys: str) -> Any:
-        """Return the first of these fields that is present, or None. All of them count as read."""
+        """Return the first of these fields that is present, or None. All of them are marked as read."""
         values = [self._left.pop(key) for key in keys if key in self._left]
         return values[0] if values else None
 
     def put(self, key: str, value: Any) -> None:
-        """Add a field that the source writes inside another one."""
+        """Add a field that the source has inside another field."""
         if value is not None:
             self._left.setdefault(key, value)
 
     def rest(self) -> tuple[str, ...]:
-        """Return the first fields that were not taken and have a value, quoted."""
+        """Return the names of the first unread fields that have a value, in quotes."""
         unused = [key for key, value in self._left.items() if value not in (None, "", [], {})]
         return tuple(quoted(key) for key in sorted(unused)[:KEYS_TOLD_MAX])
 
 
 def text(value: Any) -> str | None:
-    """Return a text without control characters, or None for any other value."""
+    """Return the value if it is a text without control characters, otherwise None."""
     return value if isinstance(value, str) and not _CONTROL.search(value) else None
 
 
 def texts(value: Any) -> dict[str, str]:
-    """Return a mapping of names to texts, with numbers and booleans as a shell writes them and without nulls."""
+    """Return a mapping of names to texts. Numbers and booleans are written as in a shell, and nulls are left out."""
     result = {}
     for name, each in value.items() if isinstance(value, Mapping) else ():
         if isinstance(each, bool):
@@ -74,7 +76,7 @@ def texts(value: Any) -> dict[str, str]:
 
 
 def names(value: Any) -> tuple[str, ...]:
-    """Return a list of texts, with numbers converted to text."""
+    """Return a list of texts. Numbers are converted to text."""
     if not isinstance(value, list | tuple):
         return ()
     items = [
@@ -84,7 +86,7 @@ def names(value: Any) -> tuple[str, ...]:
 
 
 def milliseconds(value: Any, unit_ms: int) -> int | None:
-    """Return a timeout within sensible limits, or None for anything but a positive number."""
+    """Return a timeout in milliseconds within sensible limits, or None if the value is not a positive number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
         return None
     return int(min(max(value * unit_ms, TIMEOUT_MS_MIN), TIMEOUT_MS_MAX))
@@ -115,6 +117,7 @@ _STYLES: Final[dict[str, Style]] = {"gemini": "gemini", "opencode": "opencode", 
 
 
 def read_client_file(data_untrusted: bytes, client: ClientProgram) -> FileReading:
+    """Read the configuration file of a client and return its entries, or the reason why it cannot be read."""
     try:
         data = read_data(data_untrusted, client.form)
     except UnreadableFile as error:
@@ -144,7 +147,7 @@ def read_client_file(data_untrusted: bytes, client: ClientProgram) -> FileReadin
 def _raw_entries(
     data: Mapping[str, Any], client: ClientProgram, notes: list[ImportNote]
 ) -> Iterator[tuple[str, Any, str | None]]:
-    """Yield the name of each entry, its value, and the project folder that it belongs to."""
+    """Yield each entry as its name, its value, and the project folder to which it belongs or None."""
     root = _at(data, client.root)
     if client.shape == "vscode" and root is None:
         root = _at(data, ("mcp", "servers"))
@@ -211,7 +214,9 @@ def _entry(
 
 
 def _read_reach(name: str, fields: Fields, client: ClientProgram) -> ServerEntry:
-    """Return the entry with its command or address. Fields that contradict each other refuse it."""
+    """Return the entry with its command or address. If these fields contradict each other, the entry is marked as
+    refused.
+    """
     kind = text(fields.take("type", "transport", "transportType"))
     program = _take_command(fields)
     addresses = [(key, address) for key in URL_KEYS if (address := text(fields.take(key))) is not None]
@@ -345,7 +350,7 @@ def _relaxed_note(entry: ServerEntry, key: str) -> ImportNote:
 
 
 def _take_timeouts(fields: Fields, client: ClientProgram) -> tuple[int | None, int | None]:
-    """Return the timeouts in milliseconds for connecting and for a call."""
+    """Return the timeouts for connecting and for a call, in milliseconds. Each is None if it is not set."""
     startup = milliseconds(fields.take("startup_timeout_sec"), 1000) or milliseconds(
         fields.take("startup_timeout_ms"), 1
     )
@@ -360,7 +365,9 @@ def _take_timeouts(fields: Fields, client: ClientProgram) -> tuple[int | None, i
 
 
 def _take_egress(fields: Fields) -> tuple[str, ...] | None:
-    """Return the hosts that the source allows, as VS Code's sandbox or Docker writes them, or None."""
+    """Return the hosts that the source allows, in the format of VS Code's sandbox or Docker, or None if it does not
+    say.
+    """
     fields.take("sandboxEnabled")
     sandbox = fields.take("sandbox")
     network = sandbox.get("network") if isinstance(sandbox, Mapping) else None
@@ -373,5 +380,5 @@ def _take_egress(fields: Fields) -> tuple[str, ...] | None:
 
 
 def host_names(hosts: tuple[str, ...]) -> tuple[str, ...]:
-    """Return hosts without their ports, because an allow list contains only hosts."""
+    """Return the hosts without their ports, because an allow list contains only hosts."""
     return tuple(dict.fromkeys(host.rpartition(":")[0] or host for host in hosts))

@@ -1,7 +1,8 @@
-"""The one table of MCP clients: where each keeps its servers, under which key, and how it spells an entry.
+"""The table of MCP clients: in which files each stores its servers, under which key, and in which format
+(AIP-import-1).
 
-AIP-import-1. A place is a base and a path below it; which folder a base is depends on the system and the environment.
-`shape` names the reader of an entry where it differs from the common one.
+A place is a base folder and a path below it. Which folder a base is depends on the system and the environment. `shape`
+names the reader of an entry if its format differs from the common one.
 """
 
 from typing import Final, Literal
@@ -26,7 +27,7 @@ EVERYWHERE: Final[tuple[System, ...]] = ("linux", "darwin", "win32")
 
 
 class ConfigPlace(msgspec.Struct, frozen=True):
-    """A file in which a client keeps servers, on these systems."""
+    """A file in which a client stores servers, and the operating systems on which it does so."""
 
     base: Base
     path: str
@@ -34,11 +35,12 @@ class ConfigPlace(msgspec.Struct, frozen=True):
 
     @property
     def scope(self) -> Literal["global", "project"]:
+        """Return whether the file applies to all of the user's projects or to one."""
         return "project" if self.base == "project" else "global"
 
 
 class ClientProgram(msgspec.Struct, frozen=True, kw_only=True):
-    """An MCP client."""
+    """An MCP client: where it stores its servers, and in which format."""
 
     name: str  # as --for and --as take it
     title: str
@@ -62,7 +64,7 @@ def _windows(path: str) -> ConfigPlace:
 
 
 def _application(folder: str, file: str) -> tuple[ConfigPlace, ...]:
-    """Return the places of a file in the settings folder of a desktop application."""
+    """Return the places of a file in the settings folder of a desktop application, one for each system."""
     path = f"{folder}/{file}"
     return _linux("xdg", path), ConfigPlace("support", path, ("darwin",)), _windows(path)
 
@@ -72,7 +74,7 @@ def _home_and_project(path: str, project: str | None = None) -> tuple[ConfigPlac
 
 
 def _extension(path: str) -> tuple[ConfigPlace, ...]:
-    """Return the places of the configuration of a VS Code or Cursor extension."""
+    """Return the places of a configuration file of a VS Code or Cursor extension."""
     return tuple(place for editor in ("Code", "Cursor") for place in _application(f"{editor}/User/globalStorage", path))
 
 
@@ -257,6 +259,6 @@ OTHER_NAMES: Final = {
 
 
 def find_client(name: str) -> ClientProgram | None:
-    """Return the client with this name, in any usual spelling, or None."""
+    """Return the client with this name, in any common spelling, or None if no client has it."""
     key = name.strip().lower().replace("_", "-").replace(" ", "-")
     return BY_NAME.get(OTHER_NAMES.get(key, key))

@@ -1,8 +1,9 @@
-"""Drivers drafted from foreign entries (AIP-import-4 to -11), and the plan of an import of many entries (-9, -13).
+"""Drafts of drivers from other programs' entries (AIP-import-4 to -11), and the plan of an import (-9, -13).
 
-`draft_entry` turns one entry into a `DriverDraft`, or into the note that says why it cannot become a driver. What it
-has to know of the machine is in `Surroundings`. Nothing is relaxed: no approval, host or folder is opened that the
-source does not name. `batch` finds the entries that are the same server, gives each a folder, and says what is skipped.
+`draft_entry` turns one entry into a `DriverDraft`, or into a note that explains why it cannot become a driver.
+`Surroundings` has the facts about the machine that it needs. An import never relaxes a setting: it allows no host,
+folder or unapproved call that the source does not name. `batch` finds entries for the same server, assigns each server
+a folder, and reports which entries are skipped.
 """
 
 import re
@@ -33,7 +34,7 @@ _NEVER: Final = frozenset(f"/{each}" for each in _SYSTEM)  # AIP-security-5, and
 
 
 class Sandboxing:
-    """The folders that a driver may use: the absolute paths that its source names, nothing wider (AIP-import-11)."""
+    """The folders that a driver may use: only the absolute paths that its source names (AIP-import-11)."""
 
     def __init__(self, home: str, folder: str | None = None, fresh: Mapping[str, str] | None = None) -> None:
         self._home = home.rstrip("/\\")
@@ -44,10 +45,10 @@ class Sandboxing:
         self.withheld: list[str] = []
 
     def look_at(self, args: Sequence[str], env: Mapping[str, str], *, script: bool = False) -> None:
-        """Open the paths in arguments and variables.
+        """Allow the paths in arguments and variables.
 
-        The server works on a path that is an argument by itself; other paths are only read. `script` means that the
-        first such path is the program.
+        A path that is a complete argument may be written, because the server works on it; other paths may only be read.
+        With `script`, the first such argument is the program and is not opened for writing.
         """
         for each in args:
             if _ABSOLUTE.fullmatch(each):
@@ -63,6 +64,7 @@ class Sandboxing:
                 self._work_on(value, self._read)
 
     def write(self, path: str) -> None:
+        """Allow the server to write to this path."""
         self._open(path, self._write)
 
     def _work_on(self, path: str, where: dict[str, None]) -> None:
@@ -87,7 +89,7 @@ class Sandboxing:
             self.withheld.append(plain)
 
     def block(self, passed: Sequence[str], defaults: Mapping[str, str]) -> dict[str, Any]:
-        """Return the sandbox block of AIP-29. It is empty if no setting is needed."""
+        """Return the sandbox block of AIP-29. The block is empty if no setting is needed."""
         files = {"read": [each for each in self._read if each not in self._write], "write": list(self._write)}
         files = {key: paths for key, paths in files.items() if paths}
         env: dict[str, Any] = {"pass": list(passed)} if passed else {}
@@ -104,7 +106,7 @@ PENDING: Final[Mapping[str, Any]] = {
 
 
 def secrets_text(secrets: Sequence[SecretFinding]) -> str:
-    """Return the text of a SECRETS.md: slugs, what they are for and where they come from, never a value."""
+    """Return the text of a SECRETS.md with the slug, purpose and source of each secret, but no values."""
     return frontmatter_text({"secrets": secret_entries(secrets)})
 
 
@@ -121,14 +123,14 @@ _NOT_ID: Final = re.compile(r"[^a-z0-9]+")
 
 
 class ImportChoices(msgspec.Struct, frozen=True, kw_only=True):
-    """Choices of the user for an import."""
+    """The user's choices for an import."""
 
     not_secret: frozenset[str] = frozenset()
     trust_network: bool = False
 
 
 def driver_id(name: str) -> str:
-    """Return the id for a server's name: my-files-mcp for "My Files" (AIP-import-9)."""
+    """Return the driver id for a server's name, for example my-files-mcp for "My Files" (AIP-import-9)."""
     slug = _NOT_ID.sub("-", name.lower()).strip("-")[:ID_CHARS_MAX].strip("-")
     slug = slug.removesuffix("-mcp") if slug != "mcp" else ""
     slug = slug or "server"
@@ -138,7 +140,7 @@ def driver_id(name: str) -> str:
 def draft_entry(
     entry: ServerEntry, around: Surroundings, wishes: ImportChoices, *, identifier: str | None = None
 ) -> DriverDraft | ImportNote:
-    """Return the driver that an entry becomes, or the note that says why it cannot become one."""
+    """Return a draft of the driver for an entry, or a note that explains why the entry cannot become a driver."""
     if entry.refused is not None:
         return msgspec.structs.replace(entry.refused, server=entry.name)
     identifier = identifier or driver_id(entry.name)
@@ -177,7 +179,7 @@ def draft_entry(
 
 
 def _build_server(entry: ServerEntry, work: Translator, sandboxing: Sandboxing) -> tuple[dict[str, Any], str]:
-    """Return the server block and the transport. Raises NotTranslatable."""
+    """Return the server block and the transport. Raise NotTranslatable if the entry has no valid form as a driver."""
     if entry.url is not None:
         return _remote(entry.url, entry.headers, work), entry.transport
     classified = classify_command(entry.command) if entry.server is None else ClassifiedCommand(server=entry.server)
@@ -212,7 +214,9 @@ def _spawn_block(
     work: Translator,
     sandboxing: Sandboxing,
 ) -> dict[str, Any]:
-    """Return the server block of a program, package or image. `env` are variables, `passed` names of variables."""
+    """Return the server block of a program, package or image. `env` holds variables with values; `passed` are the names
+    of variables that are passed on.
+    """
     for key in ("path", "package", "image"):
         if key in block:
             block[key] = work.fixed(block[key], key)
@@ -282,9 +286,9 @@ def _frontmatter(
 
 
 def find_refusal(data: Mapping[str, Any]) -> ImportNote | None:
-    """Return the first error that reading the driver gives, or None.
+    """Return the first error that a reader of the drafted driver would report, or None if there is none.
 
-    A placeholder takes the place of the bindings that are added later.
+    A placeholder is used for the bindings, which are added later.
     """
     reading = read_driver(frontmatter_text({**data, "implements": [PENDING]}).encode(), "DRIVER.md")
     if not reading.errors:
@@ -297,7 +301,7 @@ _SUFFIX = "-mcp"
 
 
 class Sourced(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry and its source. `key` is the same for the same entry at each import."""
+    """An entry with its source. `key` identifies the entry and is the same in each import."""
 
     key: str
     title: str  # of the source in the report, such as "Cursor"
@@ -306,7 +310,7 @@ class Sourced(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExistingDriver(msgspec.Struct, frozen=True, kw_only=True):
-    """A driver folder that exists."""
+    """A driver folder that exists in the workspace."""
 
     id: str
     sources: tuple[str, ...] = ()  # keys of the entries that it came from; none: a person wrote it
@@ -314,7 +318,7 @@ class ExistingDriver(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Planned(msgspec.Struct, frozen=True, kw_only=True):
-    """A driver that the import writes or updates, with all its sources."""
+    """A driver that an import will write or update, with all entries from which it comes."""
 
     draft: DriverDraft
     sources: tuple[str, ...]
@@ -325,7 +329,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Skipped(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry that is not imported, and why."""
+    """An entry that is not imported, with the reason."""
 
     name: str
     title: str
@@ -333,7 +337,7 @@ class Skipped(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImportBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """The plan of an import."""
+    """The plan of an import: what will be written and what will be skipped."""
 
     planned: tuple[Planned, ...] = ()
     skipped: tuple[Skipped, ...] = ()
@@ -349,10 +353,10 @@ def batch(
     only: Collection[str] = (),
     own_addresses: Collection[str] = (),
 ) -> ImportBatch:
-    """Return the plan of an import: one driver for each server, however many entries describe it.
+    """Return the plan of an import, which has one driver per server even if several entries describe the server.
 
-    `standing` are the driver folders that exist. `everything` includes disabled entries. `only` are names of entries;
-    empty means all. `own_addresses` are URLs of this node.
+    `standing` are the existing driver folders. `everything` includes disabled entries. `only` limits the import to
+    entries with these names; empty means all. `own_addresses` are URLs of this node, whose entries are skipped.
     """
 
     def is_same_server(folder: ExistingDriver, draft: DriverDraft) -> bool:
@@ -414,7 +418,9 @@ def batch(
 
 
 def asks_for_hosts(planned: Planned) -> bool:
-    """Return whether this is a new program without a setting for the hosts that it may reach."""
+    """Return whether the user must be asked for allowed hosts: the driver is a new program without a
+    setting for hosts.
+    """
     data = planned.draft.data
     return (
         planned.standing is None
@@ -424,13 +430,15 @@ def asks_for_hosts(planned: Planned) -> bool:
 
 
 def with_hosts(planned: Planned, hosts: Sequence[str]) -> Planned | ImportNote:
-    """Return the plan with these allowed hosts, or a note that says why they are invalid."""
+    """Return the plan with these allowed hosts, or a note that explains why they are invalid."""
     draft = msgspec.structs.replace(planned.draft, opened=tuple(hosts))
     problem = find_refusal(draft.written)
     return msgspec.structs.replace(planned, draft=draft) if problem is None else problem
 
 
 def _shape(draft: DriverDraft) -> object:
-    """Return a value that is equal for entries of the same server: what is started or dialled, and its secrets."""
+    """Return a value that is equal for entries of the same server. It includes what is started or dialled, and the
+    secrets.
+    """
     secrets = sorted((each.name, each.value or "", each.backend or "") for each in draft.secrets)
     return draft.data["server"], draft.data["transport"], secrets

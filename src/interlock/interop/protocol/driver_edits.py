@@ -1,11 +1,11 @@
-"""Changes to a driver file that was imported before: a three-way merge, and an edit that keeps the person's writing.
+"""Changes to an imported driver file: a three-way merge, and an edit that keeps the rest of the user's text.
 
-`merge` compares what the last import wrote, what the person changed, and what the source says now (AIP-import-13). A
-field that the source did not change keeps the person's value, and a field that the person did not change takes the
-source's. If both changed a field, the person's value stays and the field is reported. A list is one value. Of the last
-import only digests are stored, because a value that was not recognised as a secret may still be one.
+`merge` compares what the last import wrote, what the file contains now, and what the source says now (AIP-import-13). A
+field that only one side changed takes that side's value. If both the user and the source changed a field, the user's
+value stays and the field is reported. A list is treated as one value. Only digests of the last import are stored,
+because a value that was not recognised as a secret may still be one.
 
-`with_fields` writes the result into the file and leaves its comments, order and body as they are.
+`with_fields` writes the result into the file and keeps its comments, order and body.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 def fingerprint_values(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `data` with a digest in place of each value. Values that are digests already stay unchanged."""
+    """Return `data` with each value replaced by a digest. Values that are already digests stay unchanged."""
     result: dict[str, Any] = {}
     for key, value in data.items():
         if isinstance(value, Mapping):
@@ -38,9 +38,9 @@ def fingerprint_values(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def recall_values(base: Mapping[str, Any], *candidates: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `base` with each digest replaced by the matching value at the same place in `candidates`.
+    """Return `base` with each digest replaced by the matching value at the same place in one of `candidates`.
 
-    Digests without a matching value stay, and equal no value.
+    A digest without a matching value stays, and is not equal to any value.
     """
     result: dict[str, Any] = {}
     for key, digest in base.items():
@@ -63,7 +63,7 @@ _ABSENT: Final = object()
 
 
 class Merged(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of a merge."""
+    """Result of a three-way merge."""
 
     data: Mapping[str, Any]
     changed: tuple[str, ...] = ()  # pointers that took the source's value
@@ -71,7 +71,9 @@ class Merged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def merge(base: Mapping[str, Any], mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> Merged:
-    """Merge three states: what the last import wrote, what the file holds now, and what the source says now."""
+    """Merge what the last import wrote (`base`), what the file contains now (`mine`) and what the source says now
+    (`theirs`).
+    """
     changed: list[str] = []
     conflicts: list[str] = []
 
@@ -103,7 +105,7 @@ def merge(base: Mapping[str, Any], mine: Mapping[str, Any], theirs: Mapping[str,
 
 
 def with_old(theirs: Mapping[str, Any], base: Mapping[str, Any], pointers: Sequence[str]) -> dict[str, Any]:
-    """Return `theirs` with the values of `base` at these pointers."""
+    """Return `theirs` with the values at these JSON pointers taken from `base`."""
     result = dict(theirs)
     for pointer in pointers:
         *steps, last = [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:]]
@@ -121,7 +123,9 @@ def with_old(theirs: Mapping[str, Any], base: Mapping[str, Any], pointers: Seque
 
 
 def next_version(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    """Return the next version: a new major if the identity of the driver changed (AIP-identity), else a new patch."""
+    """Return the next version: a new major version if the identity of the driver changed (AIP-identity), else a new
+    patch.
+    """
     written = str(before.get("version", ""))
     match = re.match(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})", written)
     if match is None:
@@ -134,10 +138,10 @@ def next_version(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
 
 
 def with_fields(text: str, data: Mapping[str, Any], changed: Sequence[str]) -> str:
-    """Return a text with changed frontmatter.
+    """Return the text of a driver file with changed frontmatter.
 
-    `data` is the new content and `changed` are pointers to what differs. If the editor cannot produce exactly `data`,
-    the frontmatter is rewritten: its comments are lost, its meaning is not.
+    `data` is the new frontmatter, and `changed` holds the JSON pointers of the values that differ. If the YAML editor
+    cannot produce exactly `data`, the frontmatter is written again without its comments.
     """
     lines = text.removeprefix("\ufeff").splitlines(keepends=True)
     end = next((index for index, line in enumerate(lines) if index and line.rstrip() == FENCE), len(lines))
@@ -152,7 +156,7 @@ def with_fields(text: str, data: Mapping[str, Any], changed: Sequence[str]) -> s
 
 
 def with_secrets(text: str, added: Sequence[SecretFinding]) -> str:
-    """Add entries to the text of an inventory and leave the existing entries unchanged."""
+    """Add entries to the text of a secret inventory. Existing entries stay unchanged."""
     front = read_frontmatter(text.encode(), "").value
     entries = front.data.get("secrets") if front is not None else None
     if front is None or not isinstance(entries, list):
@@ -162,7 +166,7 @@ def with_secrets(text: str, added: Sequence[SecretFinding]) -> str:
 
 
 def _find_edited(head: str, data: Mapping[str, Any], changed: Sequence[str]) -> str | None:
-    """Return the frontmatter with the values at these pointers, or None if the YAML editor fails."""
+    """Return the frontmatter with the values at these JSON pointers replaced, or None if the YAML editor fails."""
     from ruamel.yaml import YAML
 
     yaml = YAML(typ="rt", pure=True)

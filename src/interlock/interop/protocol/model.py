@@ -1,6 +1,6 @@
-"""One server as a foreign file describes it (`Entry`), and the driver it becomes (`DriverDraft`).
+"""Models of a server in another program's file (`ServerEntry`) and of the driver made from it (`DriverDraft`).
 
-Places and notes name keys, never values: any value of such a file may be a secret.
+Names of places and notes contain keys but never values, because any value in such a file may be a secret.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ ENTRIES_MAX: Final = 1000  # servers of one file
 
 
 class ImportNote(msgspec.Struct, frozen=True, kw_only=True):
-    """A note for a person about one server: what was left out, and why."""
+    """A note for the user about one server: what was left out, and why."""
 
     code: str
     text: str
@@ -25,7 +25,7 @@ class ImportNote(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PersonInput(msgspec.Struct, frozen=True, kw_only=True):
-    """Input that the user is asked for: VS Code's inputs, a registry's variables, an MCPB's user_config."""
+    """A value that the user must enter, such as VS Code's inputs, a registry's variables or an MCPB's user_config."""
 
     description: str = ""
     secret: bool = True
@@ -33,7 +33,7 @@ class PersonInput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A server in the words of its source: placeholders stand as they are written there."""
+    """A server as its source describes it. Placeholders are kept as they are written in the source."""
 
     name: str
     style: Style = "common"
@@ -69,7 +69,7 @@ class ServerEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FileReading(msgspec.Struct, frozen=True, kw_only=True):
-    """Content of a file. `problem` says why it cannot be read at all, or is None."""
+    """Result of reading a file. `problem` explains why the file cannot be read, or is None."""
 
     entries: tuple[ServerEntry, ...] = ()
     notes: tuple[ImportNote, ...] = ()
@@ -77,7 +77,7 @@ class FileReading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SecretFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """A secret of one driver: where it stood, what it is called now, and its value if the source has it."""
+    """A secret of a driver: where it was found, its new name, and its value if the source contains it."""
 
     place: str  # env.GITHUB_TOKEN, headers.Authorization, args --api-key, url ?key
     name: str  # as ${secrets.NAME}
@@ -91,7 +91,7 @@ class SecretFinding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DriverDraft(msgspec.Struct, frozen=True, kw_only=True):
-    """A driver to be written. `data` is its frontmatter without contracts, as the source has it; it holds no secret."""
+    """A driver to be written. `data` is its frontmatter without contracts; it contains no secrets."""
 
     id: str
     source: str  # the name the server has in its file
@@ -104,5 +104,5 @@ class DriverDraft(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def written(self) -> Mapping[str, Any]:
-        """Return the frontmatter as it is written to the file."""
+        """Return the frontmatter in the form in which it is written to the file."""
         return self.data if self.opened is None else {**self.data, "network": {"egress": list(self.opened)}}
