@@ -1,1 +1,1 @@
-"""Drivers (AIP-32): servers declared as files, installed, sandboxed, checked against contracts, called through them."""
+"""Drivers (AIP-32): MCP servers that are declared in files, run in a sandbox and called through checked contracts."""

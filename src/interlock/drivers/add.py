@@ -1,15 +1,17 @@
-"""Adding a server: from what a person names to a driver folder in the workspace.
+"""Adding a server: from a user's reference, such as npm:PACKAGE, to a driver folder in the workspace.
 
 `interlock add`, `interlock import` and the operation `add_driver` all use `ServerAdder`. It works in three steps, and
-the caller decides what happens between them:
+its caller decides what happens between them:
 
 1. `read` turns a request (npm:PACKAGE, an address, a command, the name of a draft) into the frontmatter of a driver.
    The caller then stores the secrets that the request contains.
+
 2. `try_out` starts the server once inside its sandbox, asks for its tools, and proposes a contract and a class for
-   each. No tool is called. The caller may then ask a person about the classes.
+   each. No tool is called. The caller may then ask the user about the classes.
+
 3. `write` composes the files, checks that a node would register them, and moves the folder into place in one step.
 
-A step that fails leaves the workspace as it was (AIP-author-6).
+A step that fails leaves the workspace unchanged (AIP-author-6).
 """
 
 import asyncio
@@ -80,7 +82,9 @@ _PENDING_CONTRACT: Final = frontmatter_text(
 
 
 class NotAdded(Exception):
-    """A server that was not added. Nothing was written; `code` is for programs, the message and the hint for people."""
+    """Error for a server that was not added; nothing was written. `code` is for programs, the message and the hint for
+    people.
+    """
 
     def __init__(self, code: str, message: str, hint: str | None = None, problems: Sequence[FileProblem] = ()) -> None:
         super().__init__(message)
@@ -91,7 +95,7 @@ class NotAdded(Exception):
 
 
 class AddRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A server that a person wants to add, in their words. Paths are absolute."""
+    """A server to add, in the form in which the user named it. Paths are absolute."""
 
     reference: str | None  # npm:PACKAGE, https://..., the name of a draft; None: `args` are a command
     args: tuple[str, ...] = ()
@@ -109,7 +113,9 @@ class AddRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DriverRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A driver to be written. `data` is its frontmatter without implements, `files` are other files of its folder."""
+    """A driver to be written. `data` is its frontmatter without `implements`; `files` are the other files of its
+    folder.
+    """
 
     data: Mapping[str, Any]
     files: Mapping[str, str] = {}
@@ -130,7 +136,7 @@ class DriverRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TriedServer(msgspec.Struct, frozen=True, kw_only=True):
-    """A server that came up once, with the contracts and classes that are proposed for its tools."""
+    """A server that started successfully in a trial, with the contracts and classes that are proposed for its tools."""
 
     request: DriverRequest
     trial: TrialResult
@@ -139,7 +145,7 @@ class TriedServer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AddedServer(msgspec.Struct, frozen=True, kw_only=True):
-    """A server whose driver is in the workspace."""
+    """Result of adding a server, whose driver is now in the workspace."""
 
     folder: Path
     key: str
@@ -151,7 +157,9 @@ class AddedServer(msgspec.Struct, frozen=True, kw_only=True):
     proposals: tuple[ToolProposal, ...]
 
     def describe(self, summary: DriverSummary | None) -> AddedDriver:
-        """Return the result for the operator API. `summary` is the driver as the node lists it."""
+        """Return the result for the operator API. `summary` is the driver as the node lists it, or None if it is not
+        listed yet.
+        """
         installed, facts = self.trial.installed, self.trial.facts
         return AddedDriver(
             id=self.composed.driver.driver.id,
@@ -180,13 +188,13 @@ class AddedServer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerAdder:
-    """An adder of servers to the workspace of a plan. Trials run only inside `async with`."""
+    """An adder of servers to the workspace of a plan. Trials are possible only inside `async with`."""
 
     def __init__(self, plan: Plan, say: Say, *, environment: Mapping[str, str], allows_commands: bool = True) -> None:
         """Prepare to add servers to the workspace of `plan`.
 
-        `say` gets every step and every note. `environment` holds the variables that a request may refer to.
-        `allows_commands` is False for callers that are not on this machine: they name packages and addresses only.
+        `say` is called with each step and note. `environment` holds the variables that a request may refer to. Set
+        `allows_commands` to False for callers that are not on this machine, which may name only packages and addresses.
         """
         self.plan = plan
         self._say = say
@@ -195,7 +203,7 @@ class ServerAdder:
         self._runner = TrialRunner(plan)
 
     async def __aenter__(self) -> Self:
-        """Open the store and what a trial needs. Raises StoreError."""
+        """Open the store and what a trial needs. Raise StoreError if the store cannot be opened."""
         await self._runner.__aenter__()
         return self
 
@@ -205,16 +213,17 @@ class ServerAdder:
     # Read
 
     def read(self, request: AddRequest) -> DriverRequest:
-        """Return the driver that a request describes, completed from a shipped driver if there is one.
+        """Return the driver for a request, with missing settings taken from a shipped driver of the same package, if
+        any.
 
-        Raises NotAdded.
+        Raise NotAdded if the request is invalid.
         """
         folder = find_driver_folder(self.plan.workspace, request.reference, DRAFT_FILE)
         wanted = self.read_draft(folder) if folder is not None else self._read_reference(request)
         return msgspec.structs.replace(wanted, tools=request.tools, classes=request.classes, replaces=request.replaces)
 
     def read_draft(self, path: Path) -> DriverRequest:
-        """Return the driver that a draft of the workspace describes. Raises NotAdded."""
+        """Return the driver for a draft in the workspace. Raise NotAdded if the draft cannot be used."""
         folder = read_imported_folder(path)
         if not folder.data:
             raise NotAdded("bad_draft", f"{path} cannot be read", "interlock import writes it again")
@@ -282,9 +291,10 @@ class ServerAdder:
     # Try out
 
     async def try_out(self, request: DriverRequest) -> TriedServer:
-        """Start the server once, ask for its tools and propose contracts and classes for them.
+        """Start the server once, ask for its tools and propose a contract and a class for each.
 
-        Raises NotAdded, StoreError, OSError.
+        Raise NotAdded if the server does not start, and StoreError or OSError if its files or records cannot be
+        written.
         """
         files = {
             **request.files,
@@ -323,9 +333,9 @@ class ServerAdder:
     # Write
 
     async def write(self, tried: TriedServer, proposals: tuple[ToolProposal, ...]) -> AddedServer:
-        """Write the driver with these contracts and classes, once it is sure that a node registers it.
+        """Write the driver with these contracts and classes, after checking that a node would register it.
 
-        Raises NotAdded, StoreError, OSError.
+        Raise NotAdded if a node would not, and StoreError or OSError if the files cannot be written.
         """
         if not proposals:
             raise NotAdded("no_tools", "none of the server's tools is wanted", "there is nothing to make contracts of")
@@ -386,7 +396,7 @@ class ServerAdder:
         )
 
     async def _read_declaration(self, folder: Path) -> Declared:
-        """Read a staged folder as if it were in the workspace."""
+        """Read a staged folder in the same way as a folder in the workspace."""
         memory = Memory(self._runner.store.kv, self._runner.clock)
         await memory.open()
         plan = self.plan
@@ -403,9 +413,10 @@ class ServerAdder:
 def decide_classes(
     proposals: Sequence[ToolProposal], classes: Mapping[str, ToolClass], *, accept: bool
 ) -> tuple[ToolProposal, ...]:
-    """Return the proposals with the classes that a person chose.
+    """Return the proposals with the classes that the user chose.
 
-    `accept`: a class that only a name or a schema suggests counts as chosen by the person too. Otherwise it stays open.
+    With `accept`, a class that only a name or a schema suggests counts as chosen too. Otherwise its tool stays
+    undecided.
     """
     decided = []
     for proposal in proposals:
@@ -419,7 +430,9 @@ def decide_classes(
 
 
 def _find_new_paths(texts: Sequence[str]) -> dict[str, str]:
-    """Return the paths of files that do not exist yet, each with the existing folder that the file would be in."""
+    """Return the paths in `texts` that do not exist yet, each mapped to the existing folder in which it would be
+    created.
+    """
     paths = {}
     for text in (each.partition("=")[2] if each.startswith("-") else each for each in texts):
         if not text.startswith("/") or len(text) >= PATH_CHARS_MAX or "\0" in text:
@@ -431,7 +444,9 @@ def _find_new_paths(texts: Sequence[str]) -> dict[str, str]:
 
 
 def known_contracts(plan: Plan, identifier: str) -> dict[str, ExistingContract]:
-    """Return the contracts of the workspace by id: the driver's own, then those in .tools, then other drivers'."""
+    """Return the contracts of the workspace by id. The driver's contracts have priority, then those in .tools, then
+    those of other drivers.
+    """
     own = plan.workspace / DRIVERS / identifier
     seen = scan_workspace(plan)
     contracts: dict[str, ExistingContract] = {}
@@ -459,7 +474,7 @@ def known_contracts(plan: Plan, identifier: str) -> dict[str, ExistingContract]:
 
 
 def describe_sandbox(plan: Plan, declared: Declared, trial: TrialResult) -> dict[str, Any]:
-    """Return what the server will be able to read, write, reach and start."""
+    """Return which files, hosts and programs the server will be able to access."""
     driver, installed = declared.driver, trial.installed
     if driver is None or installed is None:
         return {}
@@ -489,9 +504,10 @@ def describe_sandbox(plan: Plan, declared: Declared, trial: TrialResult) -> dict
 
 @contextmanager
 def _staging_folder(plan: Plan, identifier: str, files: Mapping[str, str], over: Path | None = None) -> Iterator[Path]:
-    """Write the files of a driver to a folder beside .drivers, and remove that folder in the end. Raises NotAdded.
+    """Write the files of a driver to a folder beside .drivers, and remove that folder when the context exits.
 
-    `over` is the folder that will be replaced: its other files are copied.
+    `over` is the folder that will be replaced; its other files are copied. Raise NotAdded if the files cannot be
+    written.
     """
     try:
         beside = Path(tempfile.mkdtemp(dir=plan.workspace, prefix=".adding-"))
@@ -514,7 +530,7 @@ def _staging_folder(plan: Plan, identifier: str, files: Mapping[str, str], over:
 
 
 def _differing_files(target: Path, files: Mapping[str, str]) -> list[str]:
-    """Return the names of the files that are missing in the folder or have other content there."""
+    """Return the names of files that are missing in the folder or have different content there."""
 
     def is_there(name: str) -> bool:
         try:
@@ -526,7 +542,7 @@ def _differing_files(target: Path, files: Mapping[str, str]) -> list[str]:
 
 
 def _move_into_place(folder: Path, target: Path) -> None:
-    """Move the staged folder into place. An old folder is put aside first, and comes back if the move fails."""
+    """Move the staged folder to `target`. An existing folder is set aside first and restored if the move fails."""
     target.parent.mkdir(exist_ok=True)
     if not target.parent.resolve().is_relative_to(target.parent.parent.resolve()):
         raise NotAdded("workspace_unusable", f"{target.parent} leads out of the workspace")
@@ -547,9 +563,9 @@ TEMPLATE_FOLDER: Final = "/workspace"
 
 
 class ShippedTemplate(msgspec.Struct, frozen=True, kw_only=True):
-    """A driver that was completed from a shipped driver.
+    """Result of completing a driver from a shipped driver.
 
-    `data`: the completed frontmatter. `what`: the added parts in words, empty if nothing was missing.
+    `data` is the completed frontmatter. `what` describes the added settings; it is empty if nothing was missing.
     """
 
     data: Mapping[str, Any]
@@ -558,11 +574,11 @@ class ShippedTemplate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def with_shipped(data: Mapping[str, Any], node_data: Path) -> ShippedTemplate | None:
-    """Complete `data` from the shipped driver of its package, or return None if there is none.
+    """Complete `data` from the shipped driver of the same package. Return None if no shipped driver exists for it.
 
-    A shipped driver is a template: `/workspace` in it stands for a folder of the person. A file of that folder becomes
-    one of the server's private home, which its sandbox may always write; the folder itself is never guessed. Values
-    that the person wrote (install, sandbox.exec, hosts in network.egress) stay as they are.
+    A shipped driver is a template in which `/workspace` means a folder of the user. A file in that folder is replaced
+    by one in the server's private home folder, to which its sandbox can always write. The user's folder is never
+    guessed. Values that the user wrote (install, sandbox.exec, hosts in network.egress) stay unchanged.
     """
     requested, shipped = _find_shipped(data)
     if requested is None or shipped is None:
@@ -601,13 +617,15 @@ def with_shipped(data: Mapping[str, Any], node_data: Path) -> ShippedTemplate | 
 
 
 def known_hosts(data: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the hosts that the shipped driver of this package needs; empty if there is no shipped driver."""
+    """Return the hosts that the shipped driver of this package needs, or an empty tuple if there is no such driver."""
     _, shipped = _find_shipped(data)
     return tuple(shipped.network.egress) if shipped is not None and shipped.network is not None else ()
 
 
 def _find_shipped(data: Mapping[str, Any]) -> tuple[Driver | None, Driver | None]:
-    """Return the driver that the frontmatter describes, and the shipped driver of the same package."""
+    """Return the driver that the frontmatter describes, and the shipped driver of the same package.
+    Either may be None.
+    """
 
     def package_of(driver: Driver) -> tuple[str, str] | None:
         name = kind_of(driver.server).package_name(driver.server)
@@ -632,7 +650,7 @@ def _move_to_home(home: Path, text: str) -> str:
 
 
 def _usable_driver(declared: Declared) -> Driver:
-    """Return the driver of a staged folder. Raises NotAdded if a node could not use it."""
+    """Return the driver of a staged folder. Raise NotAdded if a node could not use it."""
     if declared.driver is not None and declared.state is None:
         return declared.driver
     raise NotAdded(

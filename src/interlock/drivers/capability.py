@@ -1,4 +1,4 @@
-"""Servers that are declared as files (AIP-32)."""
+"""Drivers as a capability of the node: servers that are declared as files (AIP-32)."""
 
 from interlock.core.capability import Capability, Command
 

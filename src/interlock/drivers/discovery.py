@@ -1,8 +1,8 @@
-"""The servers that a domain names in DNS: found, judged, tried and not trusted (REG-7.1-4, REG-N-6).
+"""Discovery of MCP servers that a domain publishes in DNS. Finding a server does not trust it (REG-7.1-4, REG-N-6).
 
-`discover` reads the TXT records and gives each server a state. Records with a wrong signature are not used. A server at
-a private address is only tried if the caller allows that host. A try is one MCP request to the address, without
-credentials and without redirects. It calls no tool and keeps nothing.
+`discover` reads the TXT records and assigns each server a state. Records with an invalid signature are not used. A
+server at a private address is tried only if `private_hosts` allows its host. A try is one MCP request to the address,
+without credentials and redirects. It calls no tool and stores nothing.
 """
 
 from collections.abc import Collection, Sequence
@@ -37,7 +37,7 @@ SHOWN_CHARS_MAX: Final = 80
 
 
 class FoundServer(msgspec.Struct, frozen=True, kw_only=True):
-    """A server that a record names, and whether it can be used."""
+    """A server that a DNS record names, with a state that says whether it can be used."""
 
     dialect: str
     url: str | None
@@ -51,7 +51,7 @@ class FoundServer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Discovery(msgspec.Struct, frozen=True, kw_only=True):
-    """The servers that the records at a name announce."""
+    """Result of a discovery: the servers that the DNS records at a name list."""
 
     name: str
     dnssec: DnssecState
@@ -62,10 +62,10 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
 async def discover(
     name: str, resolvers: Sequence[str] = (), *, private_hosts: Collection[str] | None = (), tries: bool = True
 ) -> Discovery:
-    """Look up the servers that the DNS records at `name` announce, and judge each of them.
+    """Look up the servers that the DNS records at `name` list, and determine the state of each.
 
-    `private_hosts`: hosts that may have a private address; None allows all. `tries`: also connect to the servers.
-    Raises DnsFailed.
+    `private_hosts` are hosts that may have a private address; None allows all hosts. With `tries`, also connect to the
+    servers. Raise DnsFailed if the lookup fails.
     """
     answer = await look_up_txt(name, resolvers)
     servers: list[FoundServer] = []
@@ -90,7 +90,9 @@ async def discover(
 
 
 async def _judge(record: ServerRecord, fetcher: Fetcher, *, may_be_near: bool, tries: bool) -> tuple[State, str]:
-    """Return the state of a server and a detail for people. `tries`: also send it a request."""
+    """Return the state of a server and a readable detail. With `tries`, send the server a request to determine the
+    state.
+    """
     if record.problem or record.url is None:
         return "unusable", record.problem
     if not may_be_near and await is_near(record.url):

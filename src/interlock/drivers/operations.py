@@ -1,6 +1,6 @@
-"""Operations on drivers: list and show them, and decide about them.
+"""The operator API's operations on drivers: listing them, showing them, and decisions about them.
 
-The modules behind them are imported when the first operation is called: a node without drivers never needs them.
+The modules that carry out the operations are imported with the first call, so a node without drivers never loads them.
 """
 
 import asyncio
@@ -99,7 +99,10 @@ class DriverOperations:
 
     @handles(TRUST_DRIVER)
     async def trust(self, name: str, body: TrustDriver, by: str) -> DriverSummary:
-        """Accept a driver's files as they were shown, unless an approver could sign for them. Raises Refused."""
+        """Accept a driver's files as they were shown to the operator.
+
+        Raise Refused if the files have changed, or if an approver could sign the decision instead.
+        """
         service = await self._drivers.service()
         driver = await service.get(name)
         if not isinstance(driver, ServedContract) and self._anchors.approver_names(f"drivers.{driver.key}"):
@@ -108,7 +111,7 @@ class DriverOperations:
         return await service.trust(name, body.digest, by)
 
     def _find_question(self, tool: str) -> str | None:
-        """Return the id of the approval that waits for a signature, or None if nothing waits."""
+        """Return the id of the trust request that waits for a signature, or None if there is none."""
         waiting = self._approvals.list_all("definition", "pending").approvals
         return next((approval.id for approval in waiting if approval.tool == tool), None)
 

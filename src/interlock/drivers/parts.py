@@ -1,4 +1,6 @@
-"""The parts of drivers and their contracts, without the modules that read driver files: those take 20 MiB."""
+"""The node's parts for drivers and contracts. Modules that read driver files are imported later, as they
+take 20 MiB.
+"""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class DriverParts(CapabilityParts):
-    """The drivers of a node, and the contracts that they serve."""
+    """Parts of a node that run its drivers and offer the contracts that the drivers serve."""
 
     def __init__(self, node: NodeParts) -> None:
         self._node = node
@@ -39,7 +41,9 @@ class DriverParts(CapabilityParts):
         calls.dispatch.arrivals.expect(lambda: self.drivers.is_settled, self.drivers.settle_all)
 
     def _open_registry(self, plan: Plan) -> "tuple[Registry, DriverService]":
-        """Create the registry and its operations. Called when there is a driver, or an operator asks."""
+        """Create the registry and its operations. This is called when there is a driver or an operator calls an
+        operation.
+        """
         from interlock.drivers.install.installation import Locks
         from interlock.drivers.provider.factory import ProviderFactory
         from interlock.drivers.registry.contract_tests import ExampleRunner

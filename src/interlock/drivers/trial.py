@@ -1,11 +1,11 @@
-"""A trial of a driver outside any node: installed, started once in its sandbox, its tools listed and compared, stopped.
+"""A trial of a driver outside a node: install its server, start it once in its sandbox, check its tools, stop it.
 
-A trial runs the same provider that a node runs, so that it finds what a node will find. It calls no tool, opens no
-endpoint, and leaves nothing running. It uses the node's store, which takes several writers, so the node that later runs
-the driver finds the record of what was installed.
+A trial uses the same provider as a node, so it finds the same problems. It calls no tool, opens no endpoint, and leaves
+nothing running. It uses the node's store, which supports several writers, so a node that runs the driver later finds
+the record of what was installed.
 
-`advice` says what a person can do about a failed trial. Installers and servers say only in their own words why they
-failed, so it looks for known words. A failure that is not recognised gets the general advice, never that of another
+`advice` explains what the user can do about a failed trial. Installers and servers report failures only as free text,
+so `advice` searches for known words. A failure that is not recognised gets general advice, never the advice for another
 failure.
 """
 
@@ -49,7 +49,7 @@ Say = Callable[[str], None]
 
 
 class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a trial. `tools`: what its server listed, decoded; empty unless it came up."""
+    """Result of a trial. `tools` are the decoded tools that the server listed; empty unless the server started."""
 
     state: DriverState
     code: str | None
@@ -64,14 +64,15 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_up(self) -> bool:
+        """Return whether the server started and listed its tools."""
         return self.state in (DriverState.READY, DriverState.PARTIAL, DriverState.REJECTED) and self.facts is not None
 
 
 class TrialRunner:
-    """A runner of trials, used with `async with`. Messages of the servers go to no client."""
+    """A runner of trials inside `async with`. Messages from the servers are not forwarded to any client."""
 
     def __init__(self, plan: Plan, *, newest: bool = False) -> None:
-        """Prepare to try servers out. `newest`: ignore the record of the installed release, and record nothing."""
+        """Prepare to run trials. With `newest`, the record of the installed release is neither used nor changed."""
         self.plan = plan
         self._newest = newest
         self.clock = Clock()
@@ -86,7 +87,7 @@ class TrialRunner:
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        """Open the stores and start what a trial needs. Raises StoreError."""
+        """Open the stores and start what a trial needs. Raise StoreError if a store cannot be opened."""
         plan = self.plan
         await self.store.open()
         self._stack.push_async_callback(self.store.close)
@@ -135,7 +136,9 @@ class TrialRunner:
         await self._stack.aclose()
 
     async def run_once(self, declared: Declared, say: Say) -> TrialResult:
-        """Start the server of a driver once and return the result. `say` gets each step of installing and starting."""
+        """Start the server of a driver once and return the result. `say` is called with each step of installing and
+        starting.
+        """
         driver = declared.driver
         assert driver is not None  # noqa: S101  (only a driver that was read is tried)
         once = msgspec.structs.replace(driver, connection=msgspec.structs.replace(driver.connection, max_retries=0))
@@ -181,7 +184,7 @@ class TrialRunner:
 
 
 class _TrialEvents(LinkEvents):
-    """Link events of a trial, which has no client: no question is answered, and every message is dropped."""
+    """Link events of a trial. There is no client, so questions of the server are refused and messages are discarded."""
 
     def on_question(self, link: ConnectedLink, asking: QuestionOrigin) -> Refusal | None:
         return Refusal(METHOD_NOT_FOUND, "no client can be asked during a trial run")
@@ -214,9 +217,9 @@ _READ_ONLY: Final = re.compile(
 
 
 def advice(trial: TrialResult, server: Mapping[str, Any], beside: Sequence[str] = ()) -> str:
-    """Return what to do about a failed start.
+    """Return what the user can do about a failed start.
 
-    `server`: the server block of the driver. `beside`: packages that were installed with it.
+    `server` is the server block of the driver. `beside` lists packages that were installed with the server.
     """
     if trial.installed is None:
         return f"{_advise_on_install(trial.reason or '', str(server.get('kind')))}; {NOTHING}"

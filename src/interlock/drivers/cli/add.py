@@ -133,7 +133,9 @@ def add(
 
 
 def _find_by_dns(invocation: Invocation, domain: str, *, yes: bool) -> str:
-    """Return the address that a domain names, once a person agrees to connect to it (REG-7.1-4)."""
+    """Return the server address that the DNS records of a domain name, after the user agreed to connect to it
+    (REG-7.1-4).
+    """
     from interlock.drivers.cli.discover import chosen_server, find_servers
 
     discovery = find_servers(invocation, domain, tries=False)
@@ -180,6 +182,7 @@ def add_server(invocation: Invocation, request: "AddRequest", *, yes: bool = Fal
 
 
 def open_adder(invocation: Invocation) -> "ServerAdder":
+    """Return a ServerAdder for this workspace that prints its progress."""
     from interlock.drivers.add import ServerAdder
 
     return ServerAdder(invocation.loaded.plan, invocation.out.remark, environment=os.environ)
@@ -187,7 +190,7 @@ def open_adder(invocation: Invocation) -> "ServerAdder":
 
 @contextmanager
 def quiet_log(invocation: Invocation) -> Iterator[None]:
-    """Suspend the log during a trial: the command itself reports what matters."""
+    """Suspend the log while the context is active, because the command itself reports what matters."""
     log = logging.getLogger("interlock")
     level = log.level
     if not invocation.debug:
@@ -199,7 +202,9 @@ def quiet_log(invocation: Invocation) -> Iterator[None]:
 
 
 def _store_secrets(invocation: Invocation, secrets: "Sequence[SecretFinding]") -> None:
-    """Store the values of secrets: those of the request, of the environment, or those that the person types."""
+    """Store the value of each secret. A value comes from the request, from the environment, or from a prompt to the
+    user.
+    """
     if not secrets:
         return
     from interlock.interop.cli.import_ import keeper
@@ -220,7 +225,11 @@ def _store_secrets(invocation: Invocation, secrets: "Sequence[SecretFinding]") -
 def _ask_about_tools(
     invocation: Invocation, proposals: "tuple[ToolProposal, ...]", yes: bool, no_trust: bool
 ) -> "tuple[ToolProposal, ...]":
-    """Return the proposals as the person decides. Without a person, what only a name suggests stays open."""
+    """Ask the user about the classes of the proposed tools and return the proposals with the chosen classes.
+
+    If no person can be asked, a class that only the name of a tool suggests is not accepted, and the tool stays
+    undecided.
+    """
     from interlock.drivers.add import decide_classes
     from interlock.drivers.cli.driver_lines import proposal_lines, show_proposals
 
@@ -269,7 +278,10 @@ def _parse_assignments(texts: Sequence[str], option: str) -> dict[str, str | Non
 
 
 def trust_driver(invocation: Invocation, key: str) -> "DriverSummary":
-    """Trust the files that were just written. They stay untrusted if an approver has to sign and no node runs."""
+    """Trust the driver files that were just written, and return the driver.
+
+    The files stay untrusted if an approver has to sign and no node is running.
+    """
     from interlock.drivers.api import DriverDetail, DriverSummary
     from interlock.drivers.cli.drivers import accept_files, get_driver
 
@@ -288,7 +300,7 @@ def trust_driver(invocation: Invocation, key: str) -> "DriverSummary":
 
 
 def wait_until_started(invocation: Invocation, key: str, driver: "DriverSummary") -> "DriverSummary":
-    """Wait a short time until a running node has started the driver, and return its state then."""
+    """Wait a short time for a running node to start the driver. Return the driver with the state that it has then."""
     import time
 
     from interlock.drivers.api import DriverSummary
@@ -302,7 +314,10 @@ def wait_until_started(invocation: Invocation, key: str, driver: "DriverSummary"
 
 
 def as_command(reference: str, args: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
-    """Return the reference, or None if it is the first word of a command, and the arguments with absolute paths."""
+    """Return the reference and the arguments, with relative file arguments made absolute.
+
+    The reference is None if it was the first word of a command; the arguments then contain the complete command.
+    """
     from interlock.interop.protocol.launchers import PACKAGED
 
     here = tuple(absolute(each) for each in args)
@@ -317,7 +332,9 @@ def as_command(reference: str, args: tuple[str, ...]) -> tuple[str | None, tuple
 
 
 def absolute(text: str) -> str:
-    """Return an argument that names a file relative to this folder as an absolute path: the server starts elsewhere."""
+    """Make an argument that names a file in the current folder an absolute path, because the server starts in another
+    folder.
+    """
     if text in (".", "..") or text.startswith(("./", "../", "~/")):
         return str(Path(os.path.abspath(Path(text).expanduser())))  # noqa: PTH100  (without following links)
     looks = not text.startswith(("-", "/")) and ("/" in text or "." in text) and ":" not in text and "@" not in text

@@ -80,9 +80,9 @@ def discover(
 def find_servers(
     invocation: Invocation, domain: str, resolvers: tuple[str, ...] = (), *, allow_private: bool = False, tries: bool
 ) -> "Discovery":
-    """Look up the MCP servers that the DNS records of `domain` name.
+    """Look up the MCP servers that are listed in the DNS records of `domain`.
 
-    `tries`: also connect to each server. Raises Refused.
+    With `tries`, also connect to each server. Raise Refused if the lookup fails.
     """
     from interlock.drivers.discovery import discover as look
     from interlock.names.protocol.dns_discovery import record_name

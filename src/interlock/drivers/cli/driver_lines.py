@@ -1,4 +1,6 @@
-"""Drivers as people see them: a table of all, everything about one, and what `interlock add` proposes and did."""
+"""Output about drivers for the terminal: the table of all drivers, one driver in detail, and the steps of `interlock
+add`.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -43,6 +45,7 @@ _SEVERITY = {"error": "red", "warning": "yellow", "note": "dim"}
 
 
 def draw_update(out: "Output", newer: DriverUpdate) -> None:
+    """Print how the newest release of a driver's server differs from the release in use."""
     if newer.candidate is None:
         out.line(f"{one_line(server_name(newer.key))} is the newest: {one_line(newer.to or 'as installed')}")
         return
@@ -63,7 +66,7 @@ def draw_update(out: "Output", newer: DriverUpdate) -> None:
 
 
 def draw_contract(out: "Output", served: ServedContract) -> None:
-    """Print which driver serves a contract and why, and why the other drivers do not."""
+    """Print which driver serves a contract, why it was chosen, and why each other driver was not."""
     width = out.console.width
     head = Text.assemble(
         (one_line(served.name), "bold"), "  ", (f"{one_line(served.contract)}@{served.version}", "dim")
@@ -98,6 +101,7 @@ _OUTCOMES = {"passed": "green", "failed": "red", "held": "magenta", "skipped": "
 
 
 def draw_examples(out: "Output", run: DriverExamples) -> None:
+    """Print the outcome of each contract example that was run through a driver."""
     if not run.examples:
         out.remark(f"the contracts of {one_line(server_name(run.key))} have no examples")
         return
@@ -174,7 +178,7 @@ def draw(out: "Output", driver: DriverDetail) -> None:
 
 
 def _server_lines(driver: DriverDetail, width: int) -> list[Text]:
-    """Return the lines about the driver's server: how it is started, and what it may access."""
+    """Return the lines that describe how a driver's server is started and what it may access."""
     server = driver.server
     command = [str(server[key]) for key in ("path", "package", "image", "url") if key in server]
     if server.get("version"):
@@ -265,11 +269,12 @@ def show_proposals(out: "Output", proposals: "Sequence[ToolProposal]") -> None:
 
 
 def proposal_lines(proposals: "Sequence[ToolProposal]") -> list[str]:
-    """Return one line per proposal for stderr, to use when stdout is JSON."""
+    """Return one line per proposed tool, to print on stderr when stdout is JSON."""
     return [f"{one_line(each.tool_name)}: {each.tool_class}, {reason(each.by, each.question)}" for each in proposals]
 
 
 def show_added(out: "Output", added: "AddedServer", *, state: DriverSummary | None) -> None:
+    """Print the result of `interlock add`. `state` is the driver as a running node lists it, or None without a node."""
     composed, proposals = added.composed, added.proposals
     driver = composed.driver.driver
     if out.as_json:
@@ -307,7 +312,7 @@ def show_added(out: "Output", added: "AddedServer", *, state: DriverSummary | No
 
 
 def _sandbox_lines(sandbox: "Mapping[str, Any]") -> list[str]:
-    """Return the lines about what a server can access, from `describe_sandbox`."""
+    """Return the lines that describe what a server can access. `sandbox` is the result of `describe_sandbox`."""
     match sandbox.get("kind"):
         case None:
             return []

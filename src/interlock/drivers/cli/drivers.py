@@ -130,9 +130,9 @@ def trust(invocation: Invocation, name: Name, yes: Yes = False) -> None:
 
 
 def accept_files(invocation: Invocation, key: str, digest: str) -> "Answer":
-    """Accept a driver's files at the node, or in its data folder if no node is running.
+    """Accept a driver's files through the running node, or directly in its data folder if no node is running.
 
-    If approvers are configured, the acceptance is signed with the person's key.
+    If approvers are configured, sign the acceptance with the user's key.
     """
     from interlock.drivers.api import TRUST_DRIVER, TrustDriver
 
@@ -149,7 +149,7 @@ def accept_files(invocation: Invocation, key: str, digest: str) -> "Answer":
 
 
 def _sign(invocation: Invocation, name: str, approval: str) -> "Answer":
-    """Approve the driver in the inbox with the person's key."""
+    """Approve the driver's trust request in the inbox with the user's key."""
     from interlock.approvals.api import DECIDE_APPROVAL, GET_APPROVAL, DecideApproval
     from interlock.approvals.cli.signing import prove
     from interlock.approvals.protocol.digests import ACCEPT
@@ -310,6 +310,7 @@ def remove(
 
 
 def get_driver(invocation: Invocation, name: str) -> "Answer":
+    """Return a driver or contract from the running node, or from the files if no node is running."""
     from interlock.drivers.api import GET_DRIVER
 
     try:
@@ -327,9 +328,9 @@ def _ask(question: str, otherwise: str) -> None:
 
 
 def from_files(invocation: Invocation, away: Unreachable) -> "StoredDrivers":
-    """Return access to the files and the store if no node is running here.
+    """Return access to the driver files and the store, for use when no node is running on this machine.
 
-    Raises `away` again for a remote node, because its files are out of reach.
+    Raise `away` again if the node is remote, because its files cannot be reached from here.
     """
     if invocation.remote_url is not None or away.code != "not_running":
         raise away

@@ -1,7 +1,7 @@
-"""interlock check of driver files: every driver of the workspace, or one file or folder that is named.
+"""Check of driver files for `interlock check`: all drivers of the workspace, or one file or folder.
 
-Nothing is installed or started, and no network is used. Of the data folder only the registry of names is read. What was
-registered of a driver plays no part; only --against compares with an older version.
+The check installs and starts nothing and uses no network. From the data folder it reads only the registry of names. It
+ignores the registered versions of a driver; only --against compares with an older version.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -42,8 +42,8 @@ class CheckedFolders(msgspec.Struct, frozen=True, kw_only=True):
 def check_drivers(plan: Plan, named: str | None, *, against: str | None, upstream: bool) -> CheckedFolders:
     """Check the drivers of the workspace and return their problems.
 
-    `named`: check only this folder or file. `against`: an older version of the same driver to compare with. `upstream`:
-    also check as a host without our extensions would.
+    If `named` is set, check only this folder or file. `against` is an older version of the same driver to compare with.
+    With `upstream`, also warn about what a host without Interlock's extensions would refuse.
     """
     if named is not None and Path(named).name in (TOOL_FILE, SECRETS_FILE):
         return _report(0, _check_file(Path(named).absolute()))
@@ -87,7 +87,7 @@ def check_drivers(plan: Plan, named: str | None, *, against: str | None, upstrea
 
 
 def ungranted_problems(plan: Plan, slug: str) -> tuple[Problem, ...]:
-    """Return why drivers that name this secret would not get it although it is in the store."""
+    """Return one problem for each driver that names the stored secret `slug` but is not granted it."""
     declaration = Surveyor(plan, this_machine(plan.data)).survey(scan_workspace(plan), Remembered())
     problems = (
         each.problem
@@ -99,7 +99,7 @@ def ungranted_problems(plan: Plan, slug: str) -> tuple[Problem, ...]:
 
 
 def _deprecated_names(declared: Declared, entries: Mapping[str, RegistryEntry]) -> Iterator[Found]:
-    """Yield a warning for each deprecated name that a tool of the driver's server has or is listed under
+    """Yield a warning for each tool of a driver's server that has, or is listed under, a deprecated name
     (REG-7.3-2).
     """
     for binding in declared.driver.implements if declared.driver is not None else ():
@@ -115,9 +115,9 @@ def _deprecated_names(declared: Declared, entries: Mapping[str, RegistryEntry]) 
 
 
 def _refused_elsewhere(declared: Declared, problems: list[Found]) -> Iterator[Found]:
-    """Yield a warning for each extension in DRIVER.md that hosts with the published schemas refuse.
+    """Yield a warning for each extension in DRIVER.md that other hosts, which use the published schemas, refuse.
 
-    `problems`: those already reported, which stay errors.
+    `problems` were reported already and stay errors, so they are not repeated as warnings.
     """
     fields = {each.field for each in problems if each.file == str(declared.folder / DRIVER_FILE)}
     for each in check_published(_bytes(declared.folder / DRIVER_FILE), str(declared.folder / DRIVER_FILE)):
@@ -131,10 +131,10 @@ def _refused_elsewhere(declared: Declared, problems: list[Found]) -> Iterator[Fo
 
 
 def _find_ungranted(declared: Declared, declaration: Declaration) -> Iterator[UngrantedSecret]:
-    """Return the secrets of a driver that no inventory grants.
+    """Yield the secrets of a driver that no inventory grants.
 
-    Secrets that only another driver's inventory describes are left out. That inventory counts once the other driver is
-    trusted, which a check of files cannot determine.
+    A secret that is described only in another driver's inventory is skipped. That inventory takes effect when the other
+    driver is trusted, which cannot be determined from files.
     """
     own = {entry.slug for entry in declared.secrets.values()}
     others = {

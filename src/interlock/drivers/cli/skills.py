@@ -104,7 +104,7 @@ def show(
 
 
 def shipped_skills() -> dict[str, str]:
-    """Return the texts of the skills that come with Interlock, by name."""
+    """Return the SKILL.md texts of the skills that are shipped with Interlock, by name."""
     from importlib.resources import files
 
     folders = (files("interlock") / "shipped" / "skills").iterdir()

@@ -1,1 +1,3 @@
-"""Contracts as tools: calls mapped to a driver's server and back, with their audit rows."""
+"""Tools that clients see as contracts: calls are mapped to a driver's server, results are mapped back, both are
+audited.
+"""

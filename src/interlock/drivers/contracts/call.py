@@ -1,14 +1,15 @@
-"""A contract call: tries one driver after another until one answers, within the contract's time.
+"""A call of a contract: tries one driver after another until one answers, within the time that the contract allows.
 
-In: a call that the guard admitted, with input that satisfies the contract. Out: one result, which has the form that the
-contract says whichever server gave it, or one error.
+Input: a call that the guard admitted, whose arguments satisfy the contract. Output: one result in the form that the
+contract defines, whichever server produced it, or one error.
 
-Theory of operation. Before the call is admitted, the guard asks for `argument_refusal` and `availability_refusal`, so
-that no person approves a call that cannot be sent. `send_admitted` takes the ranked drivers from the resolver and tries
-the first one (`_try`): lease its link, map the arguments (with the hooks of its driver.py, if it has some), check their
-URIs, send. A result is mapped back to the contract. After a failure `_retry` decides whether to try the same driver
-again, as its retry rule says, or the next one. A call is sent a second time only if nothing can happen twice: it never
-left, or the contract is idempotent and the failure may pass (AIP-30.resolve-7, AIP-14.rules-2).
+Theory of operation. Before the guard admits the call, it asks for `argument_refusal` and `availability_refusal`, so
+that no person approves a call that cannot be sent. `send_admitted` gets the ranked drivers from the resolver and tries
+the first one (`_try`). A try leases the link of the driver, maps the arguments (with the hooks in its driver.py, if
+there are any), checks the URIs in them and sends the call. The result is mapped back to the contract. After a failure
+`_retry` decides whether to repeat the call with the same driver, as its retry rule allows, or with the next one. A call
+is sent a second time only if it cannot take effect twice: either it was never sent, or the contract is idempotent and
+the failure is temporary (AIP-30.resolve-7, AIP-14.rules-2).
 
 A call leaves one audit row when its driver is chosen, and one for each time that it was sent.
 """
@@ -83,7 +84,7 @@ _PASSING_CODES: Final = range(-32099, -32000 + 1)  # JSON-RPC's for the server's
 
 
 class ContractCall(LeasedCall, eq=False, kw_only=True):
-    """A call of a contract. It goes to the drivers in `choices`, one after the other, until one of them answers."""
+    """A call of a contract that tries the drivers in `choices` in order until one of them answers."""
 
     served: CompiledContract
     inputs: dict[str, Any] = msgspec.field(default_factory=dict)  # the arguments, decoded, as the contract has them
@@ -102,9 +103,9 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
     # Before it is admitted
 
     def argument_refusal(self) -> Refusal | None:
-        """Return why no driver can take the arguments, or None if they are valid.
+        """Return why no driver can accept the arguments, or None if they are valid.
 
-        This is checked first, so that a person never approves a call that cannot be sent.
+        The guard asks before it asks for approval, so that no person approves a call that cannot be sent.
         """
         params = self.params
         try:
@@ -119,6 +120,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         return self.served.find_refusal(self.inputs, self.caller)
 
     def availability_refusal(self) -> Refusal | None:
+        """Return why no driver can serve the call at present, or None if one can."""
         decision = self.served.decide(self.inputs, self.pinned, self.services.clock)
         if decision.resolution.error is None:
             return None
@@ -162,6 +164,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
 
     @property
     def provider(self) -> DriverProvider:
+        """Return the provider of the driver that is being tried."""
         return self.providers[self.at]
 
     def _try(self) -> None:
@@ -172,7 +175,9 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
             self.lease_link(self.provider)
 
     async def _lease_if_healthy(self, provider: DriverProvider) -> None:
-        """Repeat a failed health check that is too old to count before using the driver (AIP-30.resolve-2)."""
+        """Lease the driver's link. If its last health check failed but the result is outdated, check again first
+        (AIP-30.resolve-2).
+        """
         why = await provider.check_health()
         if self.done:
             return
@@ -260,7 +265,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
             self.fail(error)
 
     def _try_next_driver(self) -> bool:
-        """Try the next driver and return whether there is one."""
+        """Try the next driver. Return False if no driver is left."""
         if self.at + 1 >= len(self.choices):  # AIP-30.resolve-7
             return False
         self.at += 1
@@ -345,7 +350,9 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         )
 
     def _on_incomplete_result(self, kind: object, response: Response, era: Era) -> None:
-        """Handle a result that is not complete: ask the client for input, or fail for an unknown kind (AIP-proto-7)."""
+        """Handle a result that is not final: ask the client for the input that the server needs, or fail if the kind of
+        result is unknown (AIP-proto-7).
+        """
         if kind != "input_required":  # AIP-proto-7: an unknown one
             self.fail(DriverRefusal(code="upstream_error", message="the server's result is of a kind not known here"))
             return
@@ -400,9 +407,10 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
             self.fail(error)
 
     def _retry(self, *, sent: bool) -> bool:
-        """Try the same driver again as its retry rule allows, or the next driver, if nothing can happen twice.
+        """Repeat the call with the same driver, if its retry rule allows that, or with the next driver.
 
-        Return False if the call may not be tried again.
+        Return False if the call could take effect twice or no driver is left. `sent`: whether the server may have
+        received it.
         """
         if sent and not self.served.contract.idempotent:  # AIP-14.rules-2, AIP-30.resolve-7
             return False
@@ -431,10 +439,12 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         super().cancel(reason)  # AIP-30.errors-2
 
     def on_vendor_notification(self, notification: Notification, era: Era) -> None:
-        """Drop the notification, because the client knows the contract and not the server."""
+        """Drop a server's own notification, because the client knows only the contract and not the server."""
 
     def on_progress(self, params: dict[str, Raw]) -> None:
-        """Pass progress on without extending the time, which the contract limits as a whole (AIP-30.implements-5)."""
+        """Forward progress to the client without extending the deadline, which covers the entire call
+        (AIP-30.implements-5).
+        """
         before = self.progressed
         super().on_progress(params)
         self.progressed = before  # AIP-30.implements-5
@@ -455,7 +465,9 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         )
 
     def _record_invocation(self, code: str | None) -> None:
-        """Record one row for each time the call was sent to a server."""
+        """Write the audit row of one attempt that was sent to a server. `code` is its error code, or None if it
+        succeeded.
+        """
         if self.sent_at is None:
             return
         clock, caller = self.services.clock, self.caller

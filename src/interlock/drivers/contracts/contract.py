@@ -1,14 +1,14 @@
-"""A compiled contract: its schemas, its providers, and which of them serves a call.
+"""A compiled contract: its schemas, its providers, and the choice of the provider that serves a call.
 
-A contract is compiled once when the registry changes. Two kinds of work are cached, because a call must not repeat
-them. The decision of the resolver depends on the states of the providers and on which inputs of the call some driver
-lacks; while neither changes, the last decision is used again (`decide`). What every call of one binding needs is
-computed once (`PreparedBinding`).
+A contract is compiled once after each change of the registry. Two results are cached, so that a call does not compute
+them again. The first is the resolver's decision (`decide`). It depends on the states of the providers and on which
+inputs of the call a driver does not support, and is reused until one of these changes. The second is what all calls of
+one binding need (`PreparedBinding`).
 
-Each call leaves two kinds of rows in the audit log (AIP-30.audit-1), with names and counts but no values:
-`driver.resolved` says which drivers could have served the call and which was chosen, `driver.invoked` how it ended. A
-call that was sent to one driver and went on to another leaves a `driver.invoked` for each. docs/driver-calls.md lists
-the keys.
+Each call leaves two kinds of rows in the audit log (AIP-30.audit-1), with names and counts but no values.
+`driver.resolved` records which drivers could have served the call and which one was chosen; `driver.invoked` records
+how the call ended. A call that was sent to several drivers leaves one `driver.invoked` for each of them.
+docs/driver-calls.md lists the keys.
 """
 
 import functools
@@ -50,7 +50,7 @@ from interlock.wire.schemas.validators import Compiled, compile_schema
 
 
 class ContractTable(msgspec.Struct, frozen=True, kw_only=True):
-    """Every contract that the registry offers, and the drivers that serve it."""
+    """The contracts that the registry offers, with the drivers that serve each of them."""
 
     contracts: Mapping[str, Contract] = {}  # by id
     providers: Mapping[str, tuple[DriverProvider, ...]] = {}  # by the same id, in the order of the drivers' keys
@@ -82,18 +82,18 @@ def _encode_resolution_row(
 
 
 def resolution_row(at: float, who: str, via: str, tool: str, workspace: str, row: bytes, code: str | None) -> bytes:
-    """Encode the audit row of a resolution.
+    """Encode the audit row that records which driver was chosen.
 
-    `row` is an encoded `resolved_row` of the resolver. `code` says why no driver was chosen, or is None.
+    `row` is the encoded `resolved_row` of the resolver. `code` is the reason why no driver was chosen, or None.
     """
     return _encode_resolution_row(int(at), who, via, tool, workspace, row, code)
 
 
 def context_of(caller: Caller, workspace: str) -> Mapping[str, str]:
-    """Return the values for context_arguments and a contract's context_schema.
+    """Return the values for context_arguments and for a contract's context_schema.
 
-    They come from the caller's principal, never from anything that a client sends. Outside rooms every principal is a
-    tenant of its own.
+    They are taken from the caller's principal and never from data that a client sends. Outside rooms, each principal is
+    treated as a separate tenant.
     """
     name = caller.principal.name
     return {"tenant_id": name, "user_id": name, "workspace_id": workspace}
@@ -103,7 +103,7 @@ def context_of(caller: Caller, workspace: str) -> Mapping[str, str]:
 def _frame(
     at: int, who: str, via: str, tool: str, workspace: str, facts: bytes, input_keys: tuple[str, ...], code: str | None
 ) -> bytes:
-    """Encode an invocation row without its duration, which many calls within one second share."""
+    """Encode the part of an invocation row that calls within the same second share: all fields except the duration."""
     head = {
         "at": rfc3339(at),
         "who": who,
@@ -139,7 +139,7 @@ def invoked_row(
 
 
 def facts_of(contract: Contract, choice: SelectionChoice) -> bytes:
-    """Encode the facts that are the same for every call that this driver serves."""
+    """Encode the audit facts that are identical for every call of the contract that this driver serves."""
     candidate = choice.candidate
     driver = candidate.driver
     return _encode(
@@ -159,7 +159,9 @@ def facts_of(contract: Contract, choice: SelectionChoice) -> bytes:
 
 
 def auth_of(driver: Driver) -> str:
-    """Return the auth state of a driver that takes calls. A driver without its login or secret takes none."""
+    """Return the authentication state of a driver that accepts calls. A driver without its login or secret accepts
+    none.
+    """
     return "authed" if driver.secret_names or driver.auth is not None else "unknown"
 
 
@@ -172,7 +174,9 @@ _UNUSABLE: Final = frozenset(
 
 
 class ServingDecision(msgspec.Struct, frozen=True):
-    """The drivers that serve a call, best first, with what the audit log says of them."""
+    """Result of choosing drivers for a call: the drivers, best first, and the facts about the choice for
+    the audit log.
+    """
 
     resolution: DriverResolution
     providers: tuple[DriverProvider, ...]  # of the ranked drivers
@@ -181,7 +185,7 @@ class ServingDecision(msgspec.Struct, frozen=True):
 
 
 class PreparedBinding(msgspec.Struct, frozen=True, kw_only=True):
-    """Values that every call of one binding needs, computed once."""
+    """Values that all calls of one binding need, computed once."""
 
     bound: Bound
     wire_name: Raw
@@ -197,15 +201,16 @@ class PreparedBinding(msgspec.Struct, frozen=True, kw_only=True):
     uri_names: tuple[frozenset[str] | None, frozenset[str] | None]  # the members of each that may be a URI; None: any
 
     def is_plain(self, inputs: dict[str, Any]) -> bool:
-        """Return whether the server can receive the input unchanged."""
+        """Return whether the input can be sent to the server unchanged."""
         try:
             return self.plain is not None and self.plain.issuperset(inputs) and self.accepts(inputs)
         except ValueError:  # the validator cannot judge it, and the longer way reports why
             return False
 
     def uris(self, inputs: dict[str, Any], arguments: dict[str, Any]) -> list[str]:
-        """Return the URIs to check before the call is forwarded (AIP-security-6). Most calls hold no text that could
-        be a URI.
+        """Return the URIs that must be checked before the call is forwarded (AIP-security-6).
+
+        Most calls contain no text that could be a URI, so this is usually empty.
         """
         mine, other = self.uri_names
         if (
@@ -255,8 +260,9 @@ class CompiledContract:
     # Check 7 of the guard
 
     def find_refusal(self, inputs: Any, caller: Caller) -> DriverRefusal | None:
-        """Check input and context before a driver is chosen (AIP-14.rules-4). Return the refusal, or None if they
-        are valid.
+        """Check the input and the caller's context before a driver is chosen (AIP-14.rules-4).
+
+        Return the refusal, or None if both are valid.
         """
         if not self._inputs.accepts(inputs):  # AIP-tools-12, AIP-30.resolve-6
             refusal = self._inputs.find_fault(inputs)
@@ -270,7 +276,10 @@ class CompiledContract:
     # Check 8 of the guard
 
     def decide(self, inputs: Mapping[str, Any], pinned: str | None, clock: Clock) -> ServingDecision:
-        """Return which drivers serve a call with these inputs. `pinned`: the driver that the call must go to."""
+        """Return the drivers that can serve a call with these inputs, best first.
+
+        `pinned` names the only driver that may serve the call, or is None if any driver may.
+        """
         dropped = self._dropped.intersection(inputs) if self._dropped else _NO_INPUTS
         only, last, ident = self._only, self._last, self.contract.id
         if only is not None and last is not None and pinned is None and not dropped:
@@ -305,9 +314,9 @@ class CompiledContract:
         return decision
 
     def _make_decision(self, inputs: Mapping[str, Any], pinned: str | None, now: float) -> tuple[ServingDecision, bool]:
-        """Return a decision, and whether it is valid until a provider's state changes.
+        """Return a decision, and whether it stays valid until the state of a provider changes.
 
-        With a failed check it is not, because the check expires after some time.
+        A decision that used a failed health check does not stay valid, because the failure expires after some time.
         """
         possible = [self._candidate(provider) for provider in self._all]
         candidates = [each for each in possible if each is not None]
@@ -326,7 +335,9 @@ class CompiledContract:
         return decision, not any(each.failed_at is not None for each in candidates)
 
     def describe(self, name: str, clock: Clock) -> ServedContract:
-        """Return a view for people that shows which driver would serve a call without optional inputs, and why."""
+        """Return a description for the operator API: which driver would serve a call without optional
+        inputs, and why.
+        """
         resolution = self.decide({}, None, clock).resolution
         return ServedContract(
             contract=self.contract.id,
@@ -366,7 +377,7 @@ class CompiledContract:
         )
 
     def outlook(self, clock: Clock) -> Outlook:
-        """Return a view for an operator that shows which driver would serve a call without optional inputs, and why."""
+        """Return a short forecast for an operator: which driver would serve a call without optional inputs, and why."""
         resolution = self.decide({}, None, clock).resolution
         if resolution.chosen is None:
             why = [f"{server_name(each.driver)}: {each.reason}" for each in resolution.rejected]
@@ -379,7 +390,9 @@ class CompiledContract:
     # Sending
 
     def prepared(self, provider: DriverProvider) -> PreparedBinding | None:
-        """Return the prepared binding, or None if a check showed that the server does not serve this contract."""
+        """Return the prepared binding of a provider, or None if a check showed that its server does not satisfy the
+        contract.
+        """
         bound = provider.bound.get(self.contract.id)
         cached = self._prepared.get(id(provider))  # the id stays valid: this object holds the provider
         if cached is not None and cached.bound is bound:
@@ -414,7 +427,9 @@ class CompiledContract:
 
 
 def _find_unchanged_inputs(feeding: ArgumentRules) -> frozenset[str] | None:
-    """Return the inputs that are arguments under their own names, or None if the rules add other arguments."""
+    """Return the names of inputs that are passed as arguments of the same name. Return None if the rules add other
+    arguments.
+    """
     if feeding.defaults or feeding.context or feeding.dropped:
         return None
     fed = feeding.inputs.items()
@@ -424,7 +439,9 @@ def _find_unchanged_inputs(feeding: ArgumentRules) -> frozenset[str] | None:
 
 
 def _uri_names(schema: Any) -> frozenset[str] | None:
-    """Return the properties that may be URIs, or None if the schema describes them other than in a plain list."""
+    """Return the properties that may contain URIs. Return None if the schema is more than a plain list
+    of properties.
+    """
     if not isinstance(schema, Mapping):
         return frozenset()
     listed = schema.get("properties")
@@ -441,7 +458,10 @@ def _says_uri(schema: Any) -> bool:
 
 
 def may_hold_uri(value: dict[str, Any]) -> bool:
-    """Return whether any text in the value has a colon. This is fast for most calls, with a few texts and numbers."""
+    """Return whether any text in the value contains a colon.
+
+    This is a fast first test: most calls contain only a few texts and numbers.
+    """
     for member in value.values():
         kind = type(member)
         if kind is str:

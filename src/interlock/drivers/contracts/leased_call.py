@@ -1,11 +1,12 @@
 """Calls that lease the link of a driver's server when they are sent, and release it when they end.
 
-A leased call is a client's call like any other: its answer, its end, its cancellation and its questions come over the
+A leased call behaves like any other call of a client: its result, cancellation and questions from the server use the
 leased link. `ContractCall` (in `call`) chooses among drivers; `PassthroughCall` belongs to one driver.
 
-The life of a leased call: the guard admits it, `send_admitted` picks a provider, `lease_link` leases the provider's
-link (starting the server if it sleeps), `on_leased` prepares what the server is sent, and `send_over` sends it. The
-guard derives a permit for the leased link from the one that it gave. However the call ends, the lease is released.
+The life of a leased call: the guard admits it, `send_admitted` chooses a provider, `lease_link` leases the provider's
+link (and starts the server if it sleeps), `on_leased` prepares the request for the server, and `send_over` sends it.
+The guard derives the permit for the leased link from the permit of the original call. However the call ends, the lease
+is released.
 """
 
 import asyncio
@@ -60,7 +61,7 @@ INTERNAL: Final = DriverRefusal(code="internal", message="something failed insid
 
 @dataclass(frozen=True, slots=True)
 class CallServices:
-    """Parts of the node that leased calls use. `tasks` runs their slow steps."""
+    """Parts of the node that leased calls use. `tasks` runs steps that take time."""
 
     guard: Guard[Route]
     clock: Clock
@@ -72,9 +73,10 @@ ANYWHERE = ("/",)
 
 
 def find_denied_uri(uris: Iterable[str], plan: ServerPlan, driver: Driver) -> DriverRefusal | None:
-    """Return the refusal of the first URI that the sandbox of the server keeps it from, or None (AIP-security-6).
+    """Return the refusal for the first URI that the server's sandbox does not allow, or None if all are allowed
+    (AIP-security-6).
 
-    The sandbox is that of the plan with which the server runs. Blocks on the disk.
+    `plan` is the plan with which the server runs; its sandbox applies. Blocks while it reads the file system.
     """
     schemes = schemes_of(resource.uri_template for resource in driver.resources)
     declared = driver.network.egress if driver.network is not None else ()
@@ -98,10 +100,10 @@ def find_denied_uri(uris: Iterable[str], plan: ServerPlan, driver: Driver) -> Dr
 
 
 class LeasedCall(Call, eq=False, kw_only=True):
-    """A call of a client that leases the link of a server when it is sent.
+    """A client's call that leases the link of a server when it is sent.
 
-    `params` are what the server is sent while the call is with one. `client_params` are the params as the client wrote
-    them: a retry repeats them, and they are recorded.
+    `params` are the parameters for the current server. `client_params` are the parameters as the client sent them; they
+    are recorded, and each retry starts from them.
     """
 
     services: CallServices
@@ -116,11 +118,11 @@ class LeasedCall(Call, eq=False, kw_only=True):
         raise NotImplementedError
 
     def on_leased(self, provider: DriverProvider, link: ServerLink) -> None:
-        """Send the call over this link, which is leased until the call ends or releases it."""
+        """Send the call over `link`, which stays leased until the call ends or releases it."""
         raise NotImplementedError
 
     def on_lease_failed(self, provider: DriverProvider, error: DriverRefusal) -> None:
-        """End the call or try another provider: there is no link. Nothing was sent."""
+        """End the call, or try another provider, because no link could be leased. Nothing was sent to the server."""
         raise NotImplementedError
 
     def fail(self, error: DriverRefusal) -> None:
@@ -134,7 +136,7 @@ class LeasedCall(Call, eq=False, kw_only=True):
             super().refuse(refusal, status)
 
     def begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a slow part of the call in a task. An exception there ends the call, not only the task."""
+        """Run a slow step of the call in a task. An exception in the step ends the call, not only the task."""
 
         async def run_to_end() -> None:
             try:
@@ -147,14 +149,16 @@ class LeasedCall(Call, eq=False, kw_only=True):
         self.services.tasks.begin(run_to_end())
 
     async def check_uris(self, uris: Iterable[str], link: ServerLink, provider: DriverProvider) -> bool:
-        """Return whether the call may be sent with these URIs. If not, it has ended (AIP-security-6)."""
+        """Check the URIs against the server's sandbox (AIP-security-6). If one is denied, end the call and return
+        False.
+        """
         denied = await asyncio.to_thread(find_denied_uri, uris, link.plan, provider.driver)
         if denied is not None and not self.done:
             self.fail(denied)
         return not self.done
 
     def lease_link(self, provider: DriverProvider) -> None:
-        """Lease a link immediately if the provider is ready, else as soon as it is."""
+        """Lease the provider's link, immediately if the provider is ready and otherwise as soon as it becomes ready."""
         lease = provider.find_ready_lease(self.caller)
         if lease is not None:
             self.lease = lease
@@ -177,7 +181,9 @@ class LeasedCall(Call, eq=False, kw_only=True):
         self.begin(acquire_lease())
 
     def send_over(self, link: ServerLink, params: dict[str, Any], head: bytes) -> Refused | None:
-        """Send the request over the leased link. Return the refusal if that link is gone, else None."""
+        """Send the request over the leased link. Return a refusal if the link is closed, or None if the request was
+        sent.
+        """
         assert self.admitted is not None  # noqa: S101  (it departed, and has not ended)
         verdict = self.services.guard.derive(self.admitted, link)
         if isinstance(verdict, Refused):
@@ -225,7 +231,7 @@ class LeasedCall(Call, eq=False, kw_only=True):
                 self.ticket = None
 
     def log_failure(self, driver: str, error: DriverRefusal) -> str:
-        """Log the failure and return its ref, under which the log has more details than the client receives."""
+        """Log the failure and return a reference to it. The log entry has details that the client does not receive."""
         ref = secrets.token_hex(6)
         message = error.message[:MESSAGE_CHARS_MAX]
         level = logging.DEBUG if error.code == "input_invalid" else logging.WARNING  # which the caller can correct
@@ -233,7 +239,7 @@ class LeasedCall(Call, eq=False, kw_only=True):
         return ref
 
     def answer_result(self, result: bytes, outcome: Outcome) -> None:
-        """End the call with a tool result that the node made in the 2026-07-28 form, converted to the era of the
+        """End the call with a tool result in the form of MCP 2026-07-28, converted to the protocol version of the
         client.
         """
         if self.caller.era is not Era.MODERN:
@@ -264,7 +270,9 @@ class LeasedCall(Call, eq=False, kw_only=True):
 
 
 def unreachable(ref: str) -> Refusal:
-    """Return the refusal of a call whose server cannot be reached. `ref`: see `log_failure`."""
+    """Return the refusal for a call whose server cannot be reached. `ref` is the reference that
+    `log_failure` returned.
+    """
     data = {
         "reason": "subserver_unreachable",
         "outcome": "not_sent",
@@ -276,10 +284,11 @@ def unreachable(ref: str) -> Refusal:
 
 
 class PassthroughCall(LeasedCall, eq=False, kw_only=True):
-    """A request that goes to one driver's server as it is: of a tool without a contract, a prompt or a resource.
+    """A request that is forwarded unchanged to one driver's server: for a tool without a contract, a prompt or a
+    resource.
 
-    No driver is chosen, and the server's answer is the answer. The URI of a resource is compared with the server's
-    sandbox first (AIP-security-6), and its content afterwards with the digest that a reference carries.
+    No driver is chosen, and the server's response is returned unchanged. Before a resource is read, its URI is checked
+    against the server's sandbox (AIP-security-6). If a reference carries a digest, the content is compared with it.
     """
 
     provider: DriverProvider
@@ -318,7 +327,7 @@ class PassthroughCall(LeasedCall, eq=False, kw_only=True):
         super().on_response(response, era)
 
     def fail(self, error: DriverRefusal) -> None:
-        """End the call with the error, as the result of a tool or as a JSON-RPC error.
+        """End the call with the error: as a tool result for tools, otherwise as a JSON-RPC error.
 
         Results of prompts and resources cannot report an error.
         """
@@ -335,7 +344,7 @@ class PassthroughCall(LeasedCall, eq=False, kw_only=True):
 
 
 def _hashes_to(response: Response, digest: str) -> bool:
-    """Return whether a resources/read result has exactly one content with this SHA-256."""
+    """Return whether a resources/read result has exactly one content whose SHA-256 digest is `digest`."""
     try:
         (content,) = decode_value(response.result)["contents"]
         data = base64.b64decode(content["blob"], validate=True) if "blob" in content else content["text"].encode()

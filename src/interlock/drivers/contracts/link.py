@@ -1,12 +1,12 @@
-"""The contract link: offers the contracts of one segment as if one server had them all.
+"""The contract link: offers the contracts of one segment as if a single server had all of them.
 
-To the catalog, the guard and the clients it is a link that is always up. There is no server at its other end: a call
-that was admitted here chooses its driver and goes over a link that it leases. The guard checks the input before it asks
-the gate: the input depends on no driver, and no person should approve a call that cannot be sent.
+The catalog, the guard and the clients see a link that is always up. There is no server behind it: an admitted call
+chooses its driver and is sent over a link that it leases. The guard checks the input before it asks for approval. The
+check needs no driver, and no person should approve a call that cannot be sent.
 
-Besides contracts, a segment has what drivers offer without one (`expose`): tools that no contract binds, prompts and
-resources (AIP-tools-16, AIP-prompts, AIP-resources). Only what a driver declares is offered. What it declares and its
-server lacks is a warning; neither prompts nor resources ever make a driver unusable.
+A segment also lists items that drivers offer without a contract (`expose`): tools that no contract binds, prompts and
+resources (AIP-tools-16, AIP-prompts, AIP-resources). Only declared items are offered. An item that is declared but
+missing on the server causes a warning; missing prompts or resources never make a driver unusable.
 """
 
 import re
@@ -50,7 +50,9 @@ _EXPRESSION: Final = re.compile(r"\{[^{}]*\}")
 
 
 class ExposedItem(msgspec.Struct, frozen=True, kw_only=True):
-    """An item of a driver's server that no contract binds, listed as `name`. Its server calls it `server_name`."""
+    """An item of a driver's server that no contract binds. It is listed as `name`; its server calls it
+    `server_name`.
+    """
 
     provider: DriverProvider
     name: str
@@ -60,7 +62,9 @@ class ExposedItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExposedItems(msgspec.Struct, kw_only=True):
-    """Items of one segment that no contract binds, each kind by the listed name."""
+    """Items of one segment that no contract binds. Each mapping holds one kind of item, by the name under which it is
+    listed.
+    """
 
     tools: dict[str, ExposedItem] = {}
     prompts: dict[str, ExposedItem] = {}
@@ -69,7 +73,7 @@ class ExposedItems(msgspec.Struct, kw_only=True):
 
 
 class Exposure(msgspec.Struct, frozen=True, kw_only=True):
-    """The unbound items of all drivers by segment, and the kinds of resources that they declare."""
+    """Items of all drivers that no contract binds, by segment, and the kinds of resources that the drivers declare."""
 
     segments: Mapping[str, ExposedItems]
     kinds: Mapping[str, ResourceKind]
@@ -77,9 +81,9 @@ class Exposure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def expose(providers: Iterable[DriverProvider], contracts: Mapping[str, frozenset[str]]) -> Exposure:
-    """Collect the unbound items that drivers expose.
+    """Collect the items of drivers that no contract binds.
 
-    `contracts` maps a segment to the local names that its contracts have; no other item can use those names.
+    `contracts` maps each segment to the local names of its contracts, which no other item may use.
     """
     drivers = list(providers)
     registered = register_kinds(each.driver for each in drivers)
@@ -102,7 +106,9 @@ def expose(providers: Iterable[DriverProvider], contracts: Mapping[str, frozense
 
 
 class _ExposureBuilder:
-    """A builder of the items of one driver. Items that its server lacks become warnings, never errors."""
+    """Collector of one driver's items that no contract binds. A declared item that the server lacks causes a warning
+    only.
+    """
 
     def __init__(self, provider: DriverProvider, kinds: Mapping[str, ResourceKind], taken: frozenset[str]) -> None:
         self._provider = provider
@@ -183,7 +189,9 @@ class _ExposureBuilder:
 
 
 def _was_not_listed(items: Items) -> bool:
-    """Return whether the server lacks this kind of item. Such a list is never requested and has no digest."""
+    """Return whether the server does not support this kind of item. A list of that kind is never requested and has no
+    digest.
+    """
     return not items.digest
 
 
@@ -193,7 +201,7 @@ _PARAMS: Final = Call.__struct_fields__.index("params")
 
 
 class ContractLink(Link):
-    """The link of one segment, which has contracts and unbound items of drivers."""
+    """Link of one segment, which lists contracts and drivers' items that no contract binds."""
 
     checks_input = True
 
@@ -208,7 +216,7 @@ class ContractLink(Link):
         self.set_state(LinkState.READY, None)
 
     def offers(self, capability: str, has: bool) -> None:
-        """Add or remove a capability that clients see when they initialize."""
+        """Add or remove a capability that the node announces to clients when they initialize."""
         assert self.facts is not None  # noqa: S101  (greeted above)
         capabilities = {name: raw for name, raw in self.facts.capabilities.items() if name != capability}
         self.facts = msgspec.structs.replace(
@@ -222,6 +230,7 @@ class ContractLink(Link):
         call.send_admitted(admitted)
 
     def find_outlook(self, tool: str) -> Outlook | None:
+        """Return which driver would serve this tool, or None if the tool is not a contract of this segment."""
         served = self.contracts.get(tool)
         return None if served is None else served.outlook(self._services.clock)
 
@@ -230,7 +239,7 @@ class ContractLink(Link):
         return self._new_tool_call
 
     def _new_tool_call(self, *fields: Any) -> Call:
-        """Create the call of a tool. `fields` are those of a plain call; the last one is the route."""
+        """Create the call of a tool. `fields` are the positional arguments of `Call`; the last one is the route."""
         route: Route = fields[-1]
         params: dict[str, Any] = fields[_PARAMS]
         approved = route.is_held
@@ -255,7 +264,9 @@ class ContractLink(Link):
         )
 
     def new_request(self, what: str, *fields: Any) -> Call:
-        """Create the call of a request other than tools/call. `what`: a name of a prompt, or a URI."""
+        """Create the call of a request other than tools/call. `what` is the name of a prompt or the URI
+        of a resource.
+        """
         method = fields[_METHOD]
         if method == methods.RESOURCES_READ:
             return self._new_read_call(what, *fields)
@@ -273,7 +284,9 @@ class ContractLink(Link):
         return call
 
     def _new_read_call(self, uri: str, *fields: Any) -> Call:
-        """Create the call that reads a reference, a listed resource, or a resource that a listed template matches."""
+        """Create the call that reads `uri`: a reference, a listed resource, or a resource that matches a listed
+        template.
+        """
         sha256 = None
         if uri.startswith(REFERENCE_PREFIX):
             ref = parse_reference(uri, self.kinds)
@@ -307,7 +320,7 @@ class ContractLink(Link):
 
 
 class _WithdrawnToolCall(Call, eq=False):
-    """Call of a tool that was listed and is no longer offered."""
+    """Call of a tool that the client saw in a list but that is no longer offered."""
 
     def argument_refusal(self) -> Refusal:
         return RELISTED

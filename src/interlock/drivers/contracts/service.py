@@ -1,9 +1,8 @@
-"""The contract service: offers the registry's contracts as links in the namespace, one for each segment.
+"""The contract service: offers the contracts of the registry in the namespace, with one link for each segment.
 
-The registry calls `take` with its whole table after every change. What is offered as before is not touched: the same
-link, the same compiled contract, the same item. So a call under way keeps the providers that it began with, and the
-catalog sees only what changed. A segment that belongs to a configured or registered server is not offered; that is a
-problem which `problems` reports.
+After each change the registry passes its complete table to `take`. Unchanged links, compiled contracts and items are
+kept as the same objects. Therefore running calls keep their providers, and the catalog sees only actual changes. A
+segment that belongs to a configured or registered server is not offered; `problems` reports this.
 """
 
 import asyncio
@@ -28,7 +27,7 @@ from interlock.wire.jsonrpc.codec import decode_value, encode_value
 
 
 class Contracts:
-    """The contracts and unbound items of all drivers, as links by segment."""
+    """The contracts of all drivers, and their items that no contract binds, offered through one link per segment."""
 
     def __init__(self, parts: ContractParts) -> None:
         """Create the service without any links."""
@@ -45,7 +44,9 @@ class Contracts:
         self._taking = asyncio.Lock()
 
     def skills(self) -> dict[str, tuple[SkillBlock, ...]]:
-        """Return every skill that has blocks, with the listed prompt and the driver of each block."""
+        """Return the skills that drivers contribute to. Each block has the listed name of a prompt and the driver that
+        has it.
+        """
         skills: dict[str, list[SkillBlock]] = {}
         for segment, link in sorted(self.links.items()):
             for block in link.shown.prompts.values():
@@ -64,18 +65,18 @@ class Contracts:
         return {skill: tuple(blocks) for skill, blocks in sorted(skills.items())}
 
     async def take(self, table: ContractTable) -> None:
-        """Offer the contracts of this table instead of those of the last one."""
+        """Offer the contracts of `table` in place of those of the previous table."""
         async with self._taking:
             self._table = table
             await self._take(table)
 
     async def retake(self) -> None:
-        """Apply the table again, because servers took or released segments."""
+        """Apply the last table again, because other servers occupied or released segments."""
         async with self._taking:
             await self._take(self._table)
 
     def replan(self, plan: Plan) -> None:
-        """Use the settings of this plan from the next table on."""
+        """Use the settings of `plan` from the next table on."""
         self._plan = plan
 
     async def restock(self, segment: str) -> None:
@@ -91,8 +92,9 @@ class Contracts:
             await self._parts.catalog.stock_again(link, self._listings[segment])
 
     def find_contract(self, name: str) -> ServedContract | None:
-        """Return which driver serves a contract now, and why not the others, or None if no contract of that id or
-        name is offered.
+        """Return which driver serves a contract at present and why the others do not.
+
+        Return None if no contract with that id or name is offered.
         """
         for segment, link in self.links.items():
             for local, served in link.contracts.items():
@@ -146,7 +148,9 @@ class Contracts:
         exposure: Exposure,
         before: Mapping[tuple[bool, bytes], Item],
     ) -> None:
-        """Offer these contracts and unbound items in one segment. `before`: the items of the last table."""
+        """Offer these contracts and other items in one segment. `before` holds the items of the previous table, to be
+        reused.
+        """
         link = self.links.get(segment)
         if link is None:
             link = ContractLink(segment, self._parts.link_events, self._services)
@@ -171,7 +175,7 @@ class Contracts:
         link.contracts = served
 
     def _compiled_contract(self, offered: OfferedContract, table: ContractTable) -> CompiledContract:
-        """Return the compiled contract, the same object while its inputs are unchanged, because compiling schemas is
+        """Return the compiled contract. While its inputs are unchanged, return the same object, because compilation is
         slow.
         """
         drivers, contract = self._plan.drivers, offered.contract
@@ -187,9 +191,9 @@ class Contracts:
     def _build_items(
         self, things: list[tuple[str, dict[str, Any], bool]], before: Mapping[tuple[bool, bytes], Item]
     ) -> Items:
-        """Build the items of a listing from tuples of name, item, and whether a person confirms each call.
+        """Build the items of a list. Each tuple has a name, an item, and whether a person must confirm each call.
 
-        The confirmation is part of the digest, because a route depends on it as on its item.
+        The confirmation is part of the digest, because a route depends on it as well as on the item.
         """
         digest = hashlib.sha256()
         items = []

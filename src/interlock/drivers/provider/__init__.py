@@ -1,1 +1,1 @@
-"""A driver's running servers: instances, health, hooks, and the link that contracts call."""
+"""The running servers of a driver: their processes, health checks and hooks, and the link that contract calls use."""

@@ -1,11 +1,11 @@
-"""The contract check: compares a server's lists with the contracts its driver binds, and says which bindings hold.
+"""The contract check: compares the lists of a server with the contracts that its driver binds, and decides which hold.
 
-`check` is pure apart from the time it takes, which the schemas of the server decide; so the provider calls it in a
-thread. A server that lacks a bound tool, or whose tool does not fit, makes the driver rejected, or partial if the
-operator chose drivers.on_mismatch = "drop_binding".
+`check` has no side effects, but how long it takes depends on the server's schemas, so the provider runs it in a thread.
+If a server lacks a bound tool, or has one that does not fit, the driver becomes rejected. With the setting
+drivers.on_mismatch = "drop_binding" it becomes partial instead and keeps its other bindings.
 
-`Snapshots` store the inputs and the result of a driver's last check, so that a lazy start needs no process. They hold
-digests alone: no definition of a server is ever served from here (MCP-AX 13.1).
+`Snapshots` store the inputs and the result of a driver's last check, so that a lazy start needs no process. They
+contain only digests: a tool definition is never served from a snapshot (MCP-AX 13.1).
 """
 
 import logging
@@ -41,13 +41,13 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def about(folder: str, installed: Installed | None, contracts: Iterable[Contract]) -> str:
-    """Return a digest of the inputs of a check. `folder`: the digest of the driver's files."""
+    """Return a digest of the inputs of a check. `folder` is the digest of the driver's files."""
     package = "" if installed is None else f"{installed.version} {installed.lock.integrity}"
     return sha256(msgspec.json.encode([folder, package, list(contracts)])).hexdigest()
 
 
 class Snapshots:
-    """The snapshots of one driver."""
+    """Storage of the last check result of one driver."""
 
     def __init__(self, kv: KeyValue, clock: Clock, key: str) -> None:
         self._kv = kv
@@ -56,7 +56,9 @@ class Snapshots:
         self._last: Snapshot | None = None
 
     async def find(self, wanted: str) -> Snapshot | None:
-        """Return the last snapshot, or None if it was taken of other inputs than `wanted`. Raises StoreError."""
+        """Return the last snapshot, or None if its inputs differ from `wanted`. Raise StoreError if it
+        cannot be read.
+        """
         entry = await self._kv.get(BUCKET, self._key, self._clock.wall())
         try:
             snapshot = None if entry is None else msgspec.json.decode(entry.value, type=Snapshot)
@@ -82,7 +84,7 @@ OnMismatch = Literal["reject", "drop_binding"]
 
 
 class ContractVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of a check: the state that follows from it, the bindings that hold, and all problems, errors first."""
+    """Result of a check: the resulting state of the driver, the bindings that hold, and all problems, errors first."""
 
     state: DriverState
     bound: Mapping[str, Bound]  # by the contract's id
@@ -105,10 +107,11 @@ def check(
     earlier: Mapping[str, Bound],
     entry: HookEntry | None = None,
 ) -> ContractVerdict:
-    """Compare what a server lists with the contracts that its driver binds.
+    """Compare the lists of a server with the contracts that its driver binds.
 
-    `contracts`: by the index of the binding. `earlier`: what was bound before; a definition that changed since and
-    still fits is only noted (AIP-tools-10). `entry`: the driver's driver.py.
+    `contracts` maps the index of each binding to its contract. `earlier` holds the bindings of the previous check: if a
+    tool definition has changed since then but still fits, this is only reported as a note (AIP-tools-10). `entry`
+    describes the driver's driver.py, or is None if the driver has none.
     """
     raws = {name: raw for (name, _), raw in zip(listing.tools.items, listing.tools.raws, strict=True)}
     bound: dict[str, Bound] = {}
@@ -154,7 +157,9 @@ def check(
 
 
 def greeting_warnings(driver: Driver, facts: ServerFacts, transport: str) -> tuple[FileProblem, ...]:
-    """Return warnings about harmless differences between the server's greeting and the file."""
+    """Return warnings about harmless differences between what the server reports on connecting and what the file
+    declares.
+    """
     problems: list[FileProblem] = []
     target = driver.protocol_version
     if target is not None and facts.version < target:  # AIP-proto-3

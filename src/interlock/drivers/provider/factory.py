@@ -1,4 +1,4 @@
-"""The provider factory: makes the provider of each driver that may run, from the parts of the node."""
+"""The provider factory: creates the provider of each driver that may run."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -36,7 +36,7 @@ from interlock.store.ports import KeyValue
 
 
 class ProviderFactory:
-    """Factory of the providers of a registry, which share the limits on installing and starting."""
+    """Factory of driver providers. Its providers share the limits on installing and starting servers."""
 
     def __init__(
         self,
@@ -53,8 +53,8 @@ class ProviderFactory:
     ) -> None:
         """Prepare to create providers.
 
-        `plan` is read each time a provider is created. `newest`: ignore the record of what is installed, and record
-        nothing.
+        `plan` is called for the current plan each time a provider is created. With `newest`, the record of installed
+        releases is neither used nor changed.
         """
         self._plan = plan
         self._newest = newest
@@ -84,7 +84,7 @@ class ProviderFactory:
     def __call__(
         self, declared: Declared, on_changed: OnChanged | None = None, on_step: OnStep | None = None
     ) -> DriverProvider:
-        """Return the provider of a driver that was read; it is not started."""
+        """Return a provider, not started, for a driver whose files were read."""
         environment = msgspec.structs.replace(
             self._environment, plan=self._plan().drivers, install=partial(self._install, declared.real_paths)
         )
@@ -94,9 +94,10 @@ class ProviderFactory:
     async def _install(
         self, real_paths: Mapping[Path, Path], driver: Driver, folder: Path, say: Callable[[str], None]
     ) -> Installed | InstallFailed:
-        """Install the server of a driver as recorded, or the newest release if nothing is recorded.
+        """Install the recorded release of a driver's server, or the newest release if none is recorded.
 
-        Raises StoreError if the record cannot be read, because a newer release must not replace the recorded one.
+        Raise StoreError if the record cannot be read. The newest release is not installed then, because it must not
+        replace a recorded one.
         """
         plan, connector_parts = self._plan(), self._connector_parts
         is_sandboxed = plan.drivers.sandbox.get(driver.id) != "off"

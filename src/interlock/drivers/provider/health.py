@@ -1,12 +1,13 @@
-"""Health checks of one driver's server, and the refresh of its login, as its file says (AIP-30.health-1, auth-1).
+"""Health checks of a driver's server, and the refresh of its login, as the driver file configures them
+(AIP-30.health-1, auth-1).
 
 A check is a ping over the link, a command (`exec`) or an HTTP request (`http`). Its outcome is None if the server is
-healthy, else a reason for people. `HealthSchedule` repeats the check and remembers when it last passed and failed; the
-provider changes its state with each outcome, and the resolver judges how long an outcome counts. A server that sleeps
-is not woken for a check.
+healthy, otherwise a readable reason. `HealthSchedule` repeats the check and remembers when it last passed and failed.
+The provider updates its state after each outcome, and the resolver decides how long an outcome is valid. A sleeping
+server is not woken for a check.
 
-An http check goes only where the driver itself may go, and encrypted unless the host is this machine or one that the
-operator named.
+An http check may connect only to hosts that the driver is allowed to reach. It uses encryption unless the host is this
+machine or one that the operator listed.
 """
 
 import asyncio
@@ -45,7 +46,7 @@ _OK_MIN, _OK_MAX = 200, 299  # where expect_status is not written
 
 
 async def exec_health(driver: Driver, check: HealthCheck, installed: Installed, running: CommandRunner) -> str | None:
-    """Run the command of a check and return why the server is not healthy, or None."""
+    """Run the command of a health check. Return None if the server is healthy, otherwise the reason why it is not."""
     try:
         words = kind_of(driver.server).resolve_program(driver.server, words_of(check.cmd or ""), installed)
         ran = await run_command(words, check.timeout_ms, running)
@@ -59,9 +60,10 @@ async def exec_health(driver: Driver, check: HealthCheck, installed: Installed, 
 async def http_health(
     driver: Driver, check: HealthCheck, *, insecure_hosts: Collection[str] = (), ca_file: Path | None = None
 ) -> str | None:
-    """Send the request of a check and return why the server is not healthy, or None.
+    """Send the request of a health check. Return None if the server is healthy, otherwise the reason why it is not.
 
-    `insecure_hosts` may be asked without encryption. `ca_file` replaces the certificate authorities of the system.
+    Hosts in `insecure_hosts` may be reached without encryption. `ca_file` replaces the system's certificate
+    authorities.
     """
     probe = check.http
     if probe is None:
@@ -116,7 +118,7 @@ async def _probe(driver: Driver, probe: HttpProbe, insecure_hosts: Collection[st
 
 
 class _StatusSink:
-    """Receiver of a response (ResponseSink) that keeps only the status, or why there is none."""
+    """Receiver of an HTTP response (ResponseSink) that stores only the status code, or the reason why there is none."""
 
     def __init__(self) -> None:
         self.status: asyncio.Future[int | str] = asyncio.get_running_loop().create_future()
@@ -146,7 +148,7 @@ REFRESH_MS: Final = 30_000
 
 
 class HealthSchedule:
-    """Health checks of one driver: regular ones, and one at once when a call needs to know."""
+    """Health checks of one driver: periodic checks, and an immediate one when a call needs the outcome."""
 
     def __init__(
         self,
@@ -157,7 +159,9 @@ class HealthSchedule:
         *,
         on_outcome: Callable[[str | None], None],
     ) -> None:
-        """Prepare the checks. `on_outcome` gets why a check failed, or None."""
+        """Prepare the checks. After each check `on_outcome` is called with the reason for its failure, or None if it
+        passed.
+        """
         self.passed_at: float | None = None  # in the time of the clock
         self.failed_at: float | None = None
         self.driver = driver
@@ -179,7 +183,9 @@ class HealthSchedule:
             await asyncio.wait((self._task,))
 
     async def check(self) -> str | None:
-        """Check now and return why the server is not healthy, or None if it is, or there is nothing to ask."""
+        """Check the server now. Return the reason why it is not healthy, or None if it is healthy or has nothing to
+        check.
+        """
         check = self.driver.health_check
         probing = None if check is None else self.probe(check)
         if probing is None:
@@ -198,9 +204,9 @@ class HealthSchedule:
             await self.check()
 
     def probe(self, check: HealthCheck) -> Awaitable[str | None] | None:
-        """Start what `check` says and return its outcome to wait for, or None if there is nothing to ask.
+        """Start the given check and return an awaitable of its outcome.
 
-        A server that sleeps is not woken for a ping.
+        Return None if there is nothing to check, for example when a ping would wake a sleeping server.
         """
         environment = self._environment
         match check.method:
@@ -216,9 +222,9 @@ class HealthSchedule:
                 return None
 
     async def _ping(self, link: ServerLink, check: HealthCheck) -> str | None:
-        """Send a ping to the server and return why that failed, or None if it answered.
+        """Send a ping to the server. Return None if it answered, otherwise the reason for the failure.
 
-        MCP 2026-07-28 has no ping, so a modern server gets a discover request instead.
+        MCP 2026-07-28 has no ping, so a server of that version gets a discover request instead.
         """
         if link.modern:
             inquiry = link.ask(DISCOVER, {"_meta": MODERN_META}, modern_head(DISCOVER))
@@ -237,14 +243,15 @@ class HealthSchedule:
 
 
 class LoginRefresh:
-    """Refresh of a driver's login before a call, as auth.refresh says, once `every` has passed (AIP-30.auth-1).
+    """Refresher of a driver's login. A call waits for it when more time than `every` in auth.refresh has passed
+    (AIP-30.auth-1).
 
-    All calls that wait share one refresh. A failure is logged for the operator, and the call goes on: the login may
-    still be valid, and if it is not the server says so.
+    All waiting calls share one refresh. If it fails, the failure is logged for the operator and the calls continue,
+    because the login may still be valid. If it is not, the server's response shows that.
     """
 
     def __init__(self, health: HealthSchedule, refresh: Refresh, every_s: float) -> None:
-        """Prepare to refresh a login. Its command and its address are used like those of a health check."""
+        """Prepare to refresh a login. Its command or request is run in the same way as a health check."""
         self._health = health
         self._refresh = refresh
         self._every_s = every_s
@@ -253,6 +260,7 @@ class LoginRefresh:
 
     @property
     def is_due(self) -> bool:
+        """Return whether the configured time has passed since the last refresh."""
         return self._health.clock.now() - self._at >= self._every_s
 
     async def refresh(self) -> None:

@@ -1,13 +1,13 @@
-"""The hooks of a driver: the functions of its driver.py, called in a process of their own.
+"""Hooks of a driver: the functions in its driver.py, which run in a separate process.
 
 Theory of operation. The first call of a hook starts the process (`HookProcess`), which imports driver.py and reports
-what it declares. It sees the driver's folder and Python's own library, has no network and starts nothing
-(AIP-define-5). It answers one question at a time; a hook that takes longer than HOOK_S is ended with its process, and
-the next question starts another one. After IDLE_S without a question the process ends.
+what it declares. The process can read the driver's folder and Python's standard library. It has no network access and
+cannot start programs (AIP-define-5). It handles one call at a time. If a hook takes longer than HOOK_S, its process is
+ended, and the next call starts another process. The process also ends after IDLE_S without a call.
 
-`DriverHooks` calls the hooks and checks what they return. Whatever goes wrong in a hook is `internal` towards the
-caller, who can do nothing about it; the log and the audit record say which hook failed and why. After a refusal nothing
-is sent to the server.
+`DriverHooks` calls the hooks and checks their return values. The caller of a contract gets the error `internal` for any
+failure of a hook, because it cannot correct one; the log and the audit record name the hook and the reason. If a hook
+refuses a call, nothing is sent to the server.
 """
 
 import asyncio
@@ -51,7 +51,9 @@ _BOOT: Final = "import sys; path = sys.argv[1] + '/worker.py'; exec(compile(open
 
 
 class HookFailed(Exception):
-    """Failure of a hook; the message says why, for the operator. `code` is for a driver.py that cannot be loaded."""
+    """Error for a hook that failed. The message explains why, for the operator. `code` is set if driver.py cannot be
+    loaded.
+    """
 
     def __init__(self, message: str, code: str = "entry_invalid") -> None:
         super().__init__(message)
@@ -59,7 +61,7 @@ class HookFailed(Exception):
 
 
 class HookPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The folder and the limits of the process of one driver.py."""
+    """Settings for the process of one driver.py: its folder and its limits."""
 
     name: str  # the driver's, with its major version
     folder: Path
@@ -70,7 +72,7 @@ class HookPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HookProcess:
-    """The process that runs a driver.py. `load` and `ask` start it when none is running."""
+    """The process that runs a driver.py. `load` and `ask` start the process if it is not running."""
 
     def __init__(self, plan: HookPlan, connector_parts: ConnectorParts) -> None:
         self._plan = plan
@@ -85,18 +87,25 @@ class HookProcess:
 
     @property
     def pid(self) -> int | None:
-        """Return the process id, or None while no process runs."""
+        """Return the process id, or None if no process is running."""
         return None if self._run is None else self._run.child.pid
 
     async def load(self) -> HookEntry:
-        """Start the process and return what driver.py declares. Raises HookFailed, SandboxFailed, ChildStartFailed."""
+        """Start the process and return what driver.py declares.
+
+        Raise SandboxFailed or ChildStartFailed if the process cannot be started, and HookFailed if driver.py cannot be
+        loaded.
+        """
         async with self._turn:
             await self._ensure_running()
             self._rest_later()
             return self._entry
 
     async def ask(self, hook: str, **what: Any) -> Any:
-        """Call a hook and return its value. A caller that stops waiting disturbs no other. Raises HookFailed."""
+        """Call a hook with `what` as its arguments and return its value. Raise HookFailed if it fails.
+
+        A caller may be cancelled while it waits without affecting other callers.
+        """
         return await asyncio.shield(self._tasks.begin_awaited(self._exchange({"do": hook, **what})))
 
     async def stop(self) -> None:
@@ -127,7 +136,10 @@ class HookProcess:
                 self._rest_later()
 
     async def _ensure_running(self) -> "_HookRun":
-        """Return the run of the process, starting it if there is none. Raises HookFailed and what a start raises."""
+        """Return the current run of the process, and start one if there is none.
+
+        Raise HookFailed, SandboxFailed or ChildStartFailed if the start fails.
+        """
         if self._stopped:
             raise HookFailed("its driver was stopped")
         if self._run is not None and self._run.reason is None:
@@ -155,7 +167,9 @@ class HookProcess:
         return run
 
     async def _make_sandbox(self) -> tuple[Sandbox | None, tuple[str, ...], StderrRing]:
-        """Return the sandbox, or None if the driver may run without one, the command, and where stderr is kept."""
+        """Return the sandbox, the command, and the buffer for stderr. The sandbox is None if the driver may run without
+        one.
+        """
         plan, connector_parts = self._plan, self._connector_parts
         stderr = StderrRing(STDERR_LINES, now=connector_parts.clock.wall)
         python = os.path.realpath(sys.executable)  # without the environment around it, whose packages are not ours
@@ -190,7 +204,7 @@ class HookProcess:
 
 
 class _HookRun:
-    """A run of the process, which receives its lines."""
+    """A run of the hook process, from its start to its end. It receives the lines that the process writes."""
 
     def __init__(
         self, sandbox: Sandbox | None, argv: tuple[str, ...], stderr: StderrRing, connector_parts: ConnectorParts
@@ -273,7 +287,9 @@ def _read_value(message: dict[str, Any]) -> Any:
 
 
 def _changed_module(plan: HookPlan) -> str | None:
-    """Return the first module of the folder that differs from the accepted one, or None. Blocking."""
+    """Return the first Python module in the folder that differs from the accepted version, or None. Blocks on file
+    access.
+    """
     for name, digest in plan.digests.items():
         if name.endswith(".py"):
             try:
@@ -290,7 +306,7 @@ TRANSFORM: Final = "transform"
 
 
 class DriverHooks:
-    """The hooks of one driver, loaded and checked by `load_hooks`."""
+    """Hooks of one driver, which `load_hooks` has loaded and checked."""
 
     def __init__(
         self, driver: Driver, entry: HookEntry, process: HookProcess, problems: tuple[FileProblem, ...]
@@ -301,13 +317,13 @@ class DriverHooks:
         self._driver = driver
 
     def makes_arguments(self, bound: Bound) -> bool:
-        """Check whether a hook (build_arguments or a transform) contributes to the arguments of this binding."""
+        """Return whether a hook (build_arguments or a transform) produces arguments for calls of this binding."""
         return self.entry.builds or any(each.transform is not None for each in bound.feeding.inputs.values())
 
     async def arguments(
         self, bound: Bound, values: Mapping[str, Any], context: Mapping[str, Any]
     ) -> dict[str, Any] | DriverRefusal:
-        """Return the arguments for the server, which `bound.check_arguments` has accepted, or a refusal."""
+        """Return the arguments to send to the server, checked with `bound.check_arguments`, or a refusal."""
         try:
             transformed = await self._transform(bound, values)
             mapped = bound.feeding.arguments(values, context, transformed)
@@ -318,10 +334,11 @@ class DriverHooks:
         return mapped if isinstance(mapped, DriverRefusal) else bound.check_arguments(mapped)
 
     def reads_results(self, bound: Bound) -> bool:
+        """Return whether a hook converts the results of this binding."""
         return self.entry.parses
 
     async def value(self, bound: Bound, result: Mapping[str, Any]) -> Any:
-        """Return the contract's value, which `bound.satisfying` has accepted, or a DriverRefusal."""
+        """Return the value for the contract, checked with `bound.satisfying`, or a DriverRefusal."""
         args = {"result": result, "tool_id": bound.contract.id, "tool_name": bound.tool_name}  # AIP-define-3
         is_error = result.get("isError") is True
         try:
@@ -373,9 +390,10 @@ class DriverHooks:
 
 
 async def load_hooks(driver: Driver, contracts: Collection[str], folder: Path, process: HookProcess) -> DriverHooks:
-    """Load driver.py and check it against the driver's file.
+    """Load driver.py and check it against the driver file.
 
-    `contracts`: the ids of the contracts that the driver binds. Raises HookFailed, SandboxFailed, ChildStartFailed.
+    `contracts` are the ids of the contracts that the driver binds. Raise HookFailed if driver.py does not match the
+    file or cannot be loaded, and SandboxFailed or ChildStartFailed if its process cannot be started.
     """
     entry = await process.load()
     file = folder / DRIVER_FILE

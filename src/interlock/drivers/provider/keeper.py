@@ -1,12 +1,12 @@
-"""The keeper of one process or connection of a driver's server: counts attempts, checks lists, lets it sleep.
+"""The keeper of one process or connection of a driver's server: retries starts, reads the lists, and lets it sleep.
 
-It differs from the keeper of a configured server in what AIP-transport-12 demands. Attempts are made in series of
-1 + max_retries; after a series in vain the keeper waits a minute, unless a call needs the server sooner. A program that
-ends five times within a minute is left alone for a minute. A server whose tools cannot be listed counts as down,
-because nothing is known of its contracts.
+It differs from the keeper of a configured server as AIP-transport-12 requires. Starts are attempted in series of 1 +
+max_retries. After a failed series the keeper waits a minute, unless a call needs the server sooner. A program that ends
+five times within a minute is not restarted for a minute. A server whose tools cannot be listed counts as down, because
+its contracts cannot be checked.
 
-Every server has its link, which removes secrets from what the server says before any other part reads it. The keeper
-and the link report to the provider of the driver: `on_listing`, `on_up`, `on_fallen`, `on_restarted`, `on_expired`.
+Each server has a link that redacts secrets in the server's output before any other part reads it. The keeper and the
+link report events to the driver's provider: `on_listing`, `on_up`, `on_fallen`, `on_restarted`, `on_expired`.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ Installer = Callable[[Driver, Path, Callable[[str], None]], Awaitable[Installed 
 
 
 class DriverEnvironment(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of the node that every driver uses."""
+    """Parts of the node that all drivers use."""
 
     plan: DriversPlan
     data: Path
@@ -78,7 +78,9 @@ _EXCEPTION_NAMES = {
 
 
 class DriverLink(ServerLink):
-    """Link of a driver's server: redacts secrets, and notices an expired login as `expiry.detect` describes it."""
+    """Link of a driver's server. It redacts secrets, and detects an expired login as `expiry.detect` in the file
+    describes.
+    """
 
     def __init__(
         self,
@@ -144,7 +146,10 @@ _MAY_NOT_ASK: Final = Refusal(METHOD_NOT_FOUND, "the client offers no such thing
 
 
 class DriverKeeper(ServerKeeper):
-    """Keeper of one process or connection of a driver's server. `who`: the tenant or user that it is for, or None."""
+    """Keeper of one process or connection of a driver's server.
+
+    `who` is the tenant or user that the process serves, or None if it serves all callers.
+    """
 
     link: ServerLink
     is_offered = False
@@ -198,7 +203,7 @@ class DriverKeeper(ServerKeeper):
 
     @property
     def is_current(self) -> bool:
-        """Check whether the lists of the server were read and are still up to date (AIP-tools-10)."""
+        """Return whether the lists of the server were read and are still up to date (AIP-tools-10)."""
         reading = self._relists.get("tools")
         if self.listing is None or (reading is not None and not reading.done()):
             return False
@@ -206,7 +211,7 @@ class DriverKeeper(ServerKeeper):
         return ttl_s is None or self._connector_parts.clock.now() - self.listed_at["tools"] < max(LEAST_TTL_S, ttl_s)
 
     async def come_up(self) -> bool:
-        """Wait until the server can be used, or a series of attempts failed. Return whether it can be used."""
+        """Wait until the server can be used or a series of attempts has failed. Return whether it can be used."""
         if self.is_usable:
             return True
         if self._connector_parts.clock.now() < self._barred_until:
@@ -224,7 +229,7 @@ class DriverKeeper(ServerKeeper):
         return self.is_usable
 
     async def read_again(self) -> None:
-        """Wait until the list of tools has been read again, within the time of a list."""
+        """Wait until the list of tools was read again, at most for the time limit of one list."""
         await asyncio.wait((self.refreshed("tools"),), timeout=self._connector_parts.manner.within(LIST_S))
 
     async def stop(self) -> None:
@@ -252,7 +257,7 @@ class DriverKeeper(ServerKeeper):
             super().on_elicitation_complete(link, params)
 
     def on_vendor_notification(self, link: ConnectedLink, notification: Notification) -> None:
-        """Ignore the notification, because clients use contracts and do not see this server."""
+        """Ignore the notification, because clients see contracts and not this server."""
 
     def on_unauthorised(self, link: ConnectedLink, what: Undelivered) -> None:
         self.refused(what)
@@ -270,7 +275,9 @@ class DriverKeeper(ServerKeeper):
         self._provider.settled.set()
 
     async def _stock(self) -> None:
-        """Read the lists, unless the server goes first: a list that it was asked for would then never come."""
+        """Read the lists of the server, and stop waiting if the server disconnects, because the lists would never
+        arrive.
+        """
         reading, lost = asyncio.ensure_future(self._read_lists()), asyncio.ensure_future(self._loss.wait())
         try:
             await asyncio.wait((reading, lost), return_when=asyncio.FIRST_COMPLETED)
@@ -283,7 +290,7 @@ class DriverKeeper(ServerKeeper):
             await asyncio.gather(reading, lost, return_exceptions=True)
 
     async def _read_lists(self) -> None:
-        """Read one list after the other (AIP-proto-4). Raises ConnectFailed if one cannot be read."""
+        """Read the lists one after the other (AIP-proto-4). Raise ConnectFailed if a list cannot be read."""
         seal = self._provider.seal
         # AIP-security-13
         if seal is not None and self._sealed is not None and not await seal.is_same(self._sealed):

@@ -1,17 +1,19 @@
-"""The provider of one driver: installs its server, starts it, compares it with its contracts, leases its link.
+"""The provider of one driver: installs and starts its server, checks it against its contracts, and leases its link.
 
-In: a trusted driver with the contracts it binds, and what the node gives every driver (`DriverEnvironment`). Out: its
-state with the reason, and leases of its server's link. Which driver serves a call is decided in `drivers.contracts`.
+Input: a trusted driver with the contracts that it binds, and the parts of the node that all drivers use
+(`DriverEnvironment`). Output: the state of the driver with the reason for it, and leases of its server's link.
+`drivers.contracts` decides which driver serves a call.
 
-Theory of operation. `start` begins one task: it loads driver.py, installs the server (again and again, with a growing
-pause, until that works) and starts the process that all callers share. From then on events change the state. A listing
-of a process is checked against the contracts (`on_listing`), and the result is the state of the driver unless the
-process belongs to one tenant. Failed attempts, a failed health check and an expired login make the driver unavailable
-or unauthed. With `drivers.registration = "lazy"` the result of an earlier check is used as long as nothing that the
-check depends on has changed, and the process sleeps until the first call.
+Theory of operation. `start` begins one task. The task loads driver.py, installs the server (repeatedly, with growing
+pauses, until that succeeds) and starts the process that all callers share. After that, events change the state. A list
+of tools from a process is checked against the contracts (`on_listing`). The result becomes the state of the driver,
+unless the process belongs to one tenant. Failed attempts, a failed health check or an expired login make the driver
+unavailable or unauthed. With `drivers.registration = "lazy"`, the result of an earlier check is used while its inputs
+are unchanged, and the process sleeps until the first call.
 
-A call takes a lease (`find_ready_lease`, or `acquire`, which may start a process) and releases it in the end. A process
-that has to stop or restart waits until its leases are released, at most for the longest time of a contract.
+A call takes a lease (`find_ready_lease`, or `acquire`, which may start a process) and releases it when it ends. A
+process that must stop or restart first waits until its leases are released, at most for the longest time that a
+contract allows.
 """
 
 import asyncio
@@ -73,7 +75,9 @@ _SERVES: Final = frozenset((DriverState.READY, DriverState.PARTIAL))
 
 
 class DeclaredEras:
-    """The era that one driver's server spoke last, else that of the version it is declared for (AIP-proto-3)."""
+    """The protocol era of one driver's server: the one it last used, or else that of its declared version
+    (AIP-proto-3).
+    """
 
     def __init__(self, provider: "DriverProvider") -> None:
         self._eras: Eras = provider.environment.connector_parts.eras
@@ -88,7 +92,9 @@ class DeclaredEras:
 
 
 class DriverProvider:
-    """The provider of one trusted driver. Contracts and operations read its attributes up to `settled`."""
+    """The provider of one trusted driver. Contracts and operations may read its attributes up to and including
+    `settled`.
+    """
 
     def __init__(
         self,
@@ -101,8 +107,9 @@ class DriverProvider:
     ) -> None:
         """Prepare to run the server of a driver.
 
-        `seal` checks whether the folder is still the trusted one. `on_changed` is called when what the driver offers
-        has changed, but not for a new state. `on_step` is called with each state and its reason.
+        `seal` checks that the folder still has the trusted content. `on_changed` is called when the driver offers
+        something different, but not when only its state changes. `on_step` is called with each new state and its
+        reason.
         """
         if declared.driver is None:
             raise ValueError(f"{declared.key} is not fit to run")
@@ -172,11 +179,15 @@ class DriverProvider:
         self._task = asyncio.get_running_loop().create_task(self._begin(), name=f"driver {self.driver.key}")
 
     def succeed(self, other: "DriverProvider") -> None:
-        """Keep listing what `other` served until this provider's server was checked; both have the same files."""
+        """Take over the list of `other`, a provider of the same files, and offer it until this provider's server was
+        checked.
+        """
         self.contract_ids = other.contract_ids
 
     async def stop(self, *, at_once: bool = False) -> None:
-        """Stop when the calls that hold a lease have ended, which their time bounds, unless `at_once`."""
+        """Stop the server after all calls that hold a lease have ended, or immediately with `at_once`. Calls end by
+        their timeout.
+        """
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait((self._task,))
@@ -252,7 +263,7 @@ class DriverProvider:
         self._health_schedule.start()
 
     async def _install(self) -> Installed:
-        """Install the server; after a failure try again later, with a growing pause."""
+        """Install the server and return the installation. After a failure, try again with growing pauses."""
 
         def report_progress(text: str) -> None:
             self._set_state(DriverState.INSTALLING, None, text)
@@ -269,7 +280,7 @@ class DriverProvider:
             again_s = min(INSTALL_AGAIN_MAX_S, again_s * 2)
 
     async def _load_hooks(self, process: HookProcess) -> bool:
-        """Load driver.py. Return False if it does not fit; the driver is then not started."""
+        """Load driver.py. Return False if it does not match the driver file; the driver is then not started."""
         again_s = INSTALL_AGAIN_S
         while True:
             try:
@@ -291,7 +302,9 @@ class DriverProvider:
             again_s = min(INSTALL_AGAIN_MAX_S, again_s * 2)
 
     def _make_keeper(self, who: str | None) -> DriverKeeper:
-        """Return the keeper of one process, for all callers or for the tenant or user `who`."""
+        """Return the keeper of one process. `who` is the tenant or user that the process serves, or None for all
+        callers.
+        """
         driver, environment, declared = self.driver, self.environment, self._declared
         assert self.installed is not None  # noqa: S101  (processes are made after the installation)
         plan = kind_of(driver.server).compile_plan(
@@ -313,7 +326,7 @@ class DriverProvider:
     # Events of the servers. `who`: the tenant or user that a process is for, or None for the shared process
 
     async def on_listing(self, link: Link, who: str | None, listing: Listing | None) -> None:
-        """Check the tools that one of the driver's processes listed, for the first time or again."""
+        """Check the tools that one of the driver's processes listed. Called for the first list and for each update."""
         instances = self._instances
         instance = instances.find(who) if instances is not None else None
         if listing is None or instances is None or instance is None or instance.keeper.link is not link:
@@ -336,10 +349,10 @@ class DriverProvider:
             asyncio.get_running_loop().call_soon(instances.rest, instance)
 
     async def _check(self, listing: Listing) -> ContractVerdict:
-        """Check a listing against the contracts.
+        """Check a list of tools against the contracts.
 
-        The same list is checked only once, whichever process sends it. The check runs in a thread, because the server
-        decides how much work its schemas are.
+        Equal lists are checked only once, even if several processes send them. The check runs in a thread, because the
+        server controls how much work its schemas cause.
         """
         digest = listing.tools.digest
         if self._checked is not None and self._checked[0] == digest:
@@ -353,7 +366,7 @@ class DriverProvider:
         return verdict
 
     def _apply_verdict(self, verdict: ContractVerdict, listing: Listing, link: Link) -> None:
-        """Take over the result of a check, with the warnings about greeting, installation and hooks."""
+        """Apply the result of a check, with warnings about the greeting, the installation and the hooks."""
         places = self.driver.places
         greeting = () if link.facts is None else greeting_warnings(self.driver, link.facts, link.transport)
         notes = tuple(
@@ -372,7 +385,7 @@ class DriverProvider:
             self._report_change()
 
     def _on_health(self, reason: str | None) -> None:
-        """Update the state after a health check. `reason`: why it failed, or None."""
+        """Update the state after a health check. `reason` says why the check failed, or is None if it passed."""
         if reason is not None and (self.state in _SERVES or self._health_failure is not None):
             self._health_failure = reason
             self._set_state(DriverState.UNAVAILABLE, UNHEALTHY, reason)
@@ -381,9 +394,9 @@ class DriverProvider:
             self._set_state(*self._judged)
 
     def on_fallen(self, who: str | None) -> None:
-        """Update the state after a series of failed attempts.
+        """Update the state after a series of failed attempts to start the server.
 
-        A failure of one tenant's process does not change the driver's state.
+        A failure of one tenant's process does not change the state of the driver.
         """
         instance = self._instances.find(who) if self._instances is not None else None
         if instance is None or who is not None:
@@ -408,7 +421,9 @@ class DriverProvider:
         self.settled.set()
 
     def _set_unauthed(self, code: str, reason: str | None) -> None:
-        """Mark the driver unauthed. Its contracts stay offered, so that a caller is told what is needed."""
+        """Mark the driver as unauthed. Its contracts stay listed, so that callers learn that a login or secret is
+        needed.
+        """
         self.login = login_text(self.driver, reason)
         self._offer_unseen()
         self._set_state(DriverState.UNAUTHED, code, reason)
@@ -419,9 +434,9 @@ class DriverProvider:
             self._report_change()
 
     def on_expired(self, who: str | None, reason: str) -> None:
-        """Record an expired login once (AIP-30.auth-2).
+        """Record that a login has expired (AIP-30.auth-2). Repeated reports of the same expiry are ignored.
 
-        The server is not used again before one of its secrets has changed, or an operator restarts it.
+        The server is not used again until one of its secrets changes or an operator restarts it.
         """
         if who in self._logins.expired or self._instances is None:
             return
@@ -441,14 +456,15 @@ class DriverProvider:
             self._begin_task(end_when_free(self._instances, instance))
 
     def on_restarted(self, who: str | None) -> None:
-        """Forget that a login has expired, because an operator restarts the server or set a secret."""
+        """Forget that a login has expired, because an operator restarted the server or set a secret."""
         if self._logins.renew(who):
             self._begin_task(self._logins.keep(who))
 
     def on_secret(self, slug: str) -> tuple[str, ...]:
-        """Restart the processes that use or wait for a secret that was set, once their open calls have ended.
+        """Restart the processes that use or wait for the secret `slug`, which has a new value, once their open calls
+        have ended.
 
-        Returns the segments of these processes.
+        Return the segments of these processes.
         """
 
         async def restart_when_free(instances: Instances, instance: Instance) -> None:
@@ -488,21 +504,25 @@ class DriverProvider:
     # Health
 
     async def check_health(self) -> str | None:
-        """Make the health check now. Return why it failed, or None if the server is healthy or has no check."""
+        """Run the health check now. Return why it failed, or None if the server is healthy or has no check."""
         return None if self._health_schedule is None else await self._health_schedule.check()
 
     @property
     def passed_at(self) -> float | None:
+        """Return when the health check last passed, or None if it has not passed yet."""
         return None if self._health_schedule is None else self._health_schedule.passed_at
 
     @property
     def failed_at(self) -> float | None:
+        """Return when the health check last failed, or None if it has not failed."""
         return None if self._health_schedule is None else self._health_schedule.failed_at
 
     # Leases
 
     def find_ready_lease(self, caller: Caller) -> InstanceLease | None:
-        """Lease the process of this caller if it can be used at once, or return None if it has to be acquired."""
+        """Lease the process that serves this caller if the process is ready. Return None if `acquire`
+        has to be used.
+        """
         instances = self._instances
         if instances is None or self.state not in _SERVES:
             return None
@@ -514,9 +534,10 @@ class DriverProvider:
         return instances.lend(instance)
 
     async def acquire(self, caller: Caller, timeout_s: float = ACQUIRE_S) -> InstanceLease | DriverRefusal:
-        """Lease the process of this caller, and start the process if it sleeps.
+        """Lease the process that serves this caller, and start the process if it sleeps.
 
-        Nothing has been sent when this fails. `timeout_s`: how long to wait while other callers use all processes.
+        If this returns a refusal, nothing has been sent to the server. `timeout_s` limits how long to wait while other
+        callers use all processes.
         """
         instances = self._instances
         if instances is None or self.state is DriverState.REJECTED:
@@ -564,9 +585,10 @@ class DriverProvider:
                 lease.release()
 
     def _tenant_of(self, caller: Caller) -> str | None:
-        """Return the tenant or user whose process serves this caller, or None for the process that all callers share.
+        """Return the tenant or user that needs a separate process for this caller, or None if all callers share one
+        process.
 
-        Outside rooms every principal is a tenant of its own, so tenants and users are the same.
+        Outside rooms each principal is a separate tenant, so tenants and users are the same.
         """
         return None if self.driver.interlock.isolation == "driver" else caller.principal.name
 
@@ -587,14 +609,14 @@ class DriverProvider:
         )
 
     def _about(self) -> str:
-        """Return the digest of everything that a check depends on."""
+        """Return a digest of all inputs of the contract check."""
         contracts = [self._declared.contracts[each.index] for each in self.driver.implements]
         return about(self._declared.digest, self.installed, contracts)
 
     # For people
 
     def running(self) -> RunningServer:
-        """Return the state of the server that runs, in addition to what the file declares."""
+        """Return the state of the running server, which complements what the driver file declares."""
         instance = self._instances.find(None) if self._instances is not None else None
         modes: dict[str, str] = {contract: bound.mode for contract, bound in self.bound.items()}  # AIP-extract-5
         if instance is None:
@@ -613,6 +635,6 @@ class DriverProvider:
 
 
 def _offer_digest(listing: Listing | None, bound: Mapping[str, Bound]) -> object:
-    """Return a value that changes when the provider's offer changes."""
+    """Return a value that differs whenever the provider offers something different."""
     lists = () if listing is None else (listing.tools, listing.prompts, listing.resources, listing.templates)
     return tuple(items.digest for items in lists), {contract: id(each) for contract, each in bound.items()}

@@ -1,8 +1,8 @@
-"""The choice of the process that serves a tenant: one for all callers, or one per tenant or user, up to a limit.
+"""The processes of a driver's server, and the choice of the one that serves a call.
 
-A process (or a connection) is leased for each call and may have any number of leases at once. After the idle time
-without a lease it ends: the shared process sleeps until the next call, a tenant's process is removed. A tenant never
-gets the process of another tenant.
+All callers share one process, or each tenant or user has a separate one, up to a limit. A process (or connection) is
+leased for each call, and may have many leases at once. A process without leases ends after the idle time: the shared
+process sleeps until the next call, and the process of a tenant is removed. A tenant never gets the process of another.
 """
 
 import asyncio
@@ -25,7 +25,9 @@ LOOK_AGAIN_S: Final = 1.0  # for a place that processes of other servers leave: 
 
 
 class Instance:
-    """A process of a driver's server, or a connection to it. `who`: its tenant or user; None: all callers."""
+    """A process of a driver's server, or a connection to it. `who` is its tenant or user, or None if all callers share
+    it.
+    """
 
     def __init__(self, who: str | None, keeper: DriverKeeper, now: float) -> None:
         self.who = who
@@ -44,12 +46,12 @@ class Instance:
 
     @property
     def is_fit(self) -> bool:
-        """Check whether the tools that the process listed last fit at least one contract."""
+        """Return whether the tools that the process last listed fit at least one contract."""
         return self.verdict is not None and self.verdict.state in (DriverState.READY, DriverState.PARTIAL)
 
 
 class InstanceLease:
-    """A lease of one process for one call. While it is held, the process neither ends nor sleeps."""
+    """A lease of one process for one call. While the lease is held, the process neither ends nor sleeps."""
 
     __slots__ = ("_instances", "_released", "instance", "link")
 
@@ -67,7 +69,7 @@ class InstanceLease:
 
 
 class Instances:
-    """The processes of one driver, at most one for each tenant or user and one that all callers share."""
+    """The processes of one driver: at most one that all callers share, and at most one for each tenant or user."""
 
     def __init__(
         self,
@@ -82,10 +84,11 @@ class Instances:
     ) -> None:
         """Prepare to manage the processes of a driver.
 
-        `make` returns a keeper that is not started. `keepers`: where the node looks them up. `process_limit`: the
-        node's limit for the processes of all drivers. `most`: how many tenants or users may have a process at one
-        time. `idle_s`: after how long an idle process ends; None means never. `one_by_one`: a process serves one call
-        at a time, so that a question of its server can only be for the client of that call (AIP-proto-6).
+        `make` returns a keeper that is not started. `keepers` is the node's table of all keepers, to which new ones are
+        added. `process_limit` is the node's limit for the processes of all drivers. `most` is how many tenants or users
+        may have a process at the same time. `idle_s` is the time after which an idle process ends, or None for never.
+        With `one_by_one` a process serves one call at a time, so that a question from its server can only belong to the
+        client of that call (AIP-proto-6).
         """
         self._make_keeper = make
         self._keepers = keepers
@@ -100,7 +103,7 @@ class Instances:
         self._process_limit.join(self)
 
     def __len__(self) -> int:
-        """Return the number of tenants' processes."""
+        """Return the number of processes that belong to a tenant or user."""
         return len(self._tenants())
 
     def _tenants(self) -> list[Instance]:
@@ -118,7 +121,10 @@ class Instances:
 
     @contextlib.asynccontextmanager
     async def hold_unleased(self, instance: Instance, seconds: float) -> AsyncIterator[None]:
-        """Hold the process without leases: entered when the last is released, or after `seconds`; new leases wait."""
+        """Keep a process without leases while the context is active. New leases wait until the context exits.
+
+        The context is entered when the last lease is released, at the latest after `seconds`.
+        """
         while instance.leases_ended is not None and (before := instance.done) is not None:
             await before.wait()
         instance.leases_ended, instance.done = asyncio.Event(), asyncio.Event()
@@ -138,14 +144,16 @@ class Instances:
         return self._of.get(who)
 
     def lend(self, instance: Instance) -> InstanceLease | None:
-        """Lease the process, or return None if it is about to stop or serves another call."""
+        """Lease the process. Return None if it is about to stop, or serves another call and may serve only one."""
         if instance.leases_ended is not None or (instance.leases and self._one_by_one):
             return None
         instance.used_at = self._clock.now()
         return InstanceLease(self, instance)
 
     async def borrow(self, who: str | None, seconds: float) -> InstanceLease | None:
-        """Lease the process of a tenant, starting a new one if there is none. Return None if all stayed busy."""
+        """Lease the process of a tenant or user, and start one if there is none. Return None if all stay busy for
+        `seconds`.
+        """
         deadline = self._clock.now() + seconds
         while True:
             instance = self._of.get(who)
@@ -169,7 +177,7 @@ class Instances:
                 return None
 
     def _end_idle(self, among: Iterable[Instance]) -> None:
-        """End the process that has been idle longest, if any is idle."""
+        """End the process that has been idle the longest. Do nothing if none is idle."""
         idle = [instance for instance in among if instance.is_idle]
         if idle:
             self._end(min(idle, key=lambda instance: instance.used_at))
@@ -194,7 +202,7 @@ class Instances:
         return [instance for instance in self._tenants() if instance.used_at <= before]
 
     async def _wait_for_release(self, seconds: float) -> bool:
-        """Wait until a lease or a place may be free. Returns False after `seconds`."""
+        """Wait until a lease or a place for a process may have become free. Return False after `seconds`."""
         freed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(freed)
         try:
@@ -227,7 +235,7 @@ class Instances:
             instance.watch = asyncio.get_running_loop().call_later(self._idle_s, self._look, instance)
 
     def rest(self, instance: Instance) -> None:
-        """End the process or let it sleep now, whatever the idle time."""
+        """Put the process to sleep or end it now, without waiting for the idle time."""
         if instance.watch is not None:
             instance.watch.cancel()
             instance.watch = None
@@ -253,7 +261,7 @@ class Instances:
         self._ending.begin(self._stop(instance)).add_done_callback(lambda _: self._free())
 
     async def wait_until_free(self, seconds: float) -> None:
-        """Wait until no process is leased, at most `seconds`."""
+        """Wait until no process is leased, for at most `seconds`."""
         deadline = self._clock.now() + seconds
         while any(instance.leases for instance in self._of.values()):
             if not await self._wait_for_release(deadline - self._clock.now()):

@@ -1,12 +1,12 @@
 """The secrets and logins of one driver's server.
 
-Each start or dial of a server is a run. Before it, `DriverRevealer.begin` looks up every secret that the driver names
-in its inventory. Access is judged before anything is fetched, and each reveal or denial leaves a row in the audit log,
-without the value (AIP-19.audit-1). A value comes from the node's own store, or from the backend that SECRETS.md names:
-env://, file:// or keyring://. Values are kept for the run alone: to be put into the process, and to be found again in
-what the server says (`redactor`).
+Each start of a server, or connection to it, is a run. Before a run, `DriverRevealer.begin` looks up each secret that
+the driver's inventory names. It checks access before it fetches a value, and each reveal or denial leaves an audit row
+without the value (AIP-19.audit-1). A value comes from the node's store, or from the backend that SECRETS.md names:
+env://, file:// or keyring://. Values are kept only during the run: they are passed to the process, and `redactor`
+removes them from the server's output.
 
-`Logins` remembers which logins have expired, so that a restarted node does not try them again.
+`Logins` stores which logins have expired, so that a node does not try them again after it restarts.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ KEYRING: Final = "keyring://"
 
 
 class BackendFailed(Exception):
-    """Error for a backend that cannot be asked. The message says what to do, and holds no value."""
+    """Error for a secret backend that cannot be read. The message says what to do, and contains no secret value."""
 
 
 async def fetch(
@@ -59,9 +59,10 @@ async def fetch(
     *,
     private: Iterable[Path] = (),
 ) -> str:
-    """Return the value of a secret, or an empty string if there is none.
+    """Return the value of a secret, or an empty string if it has none.
 
-    `private`: paths that file:// must not read. Raises BackendFailed, StoreError.
+    `private` lists paths that file:// must not read. Raise BackendFailed if the backend cannot be read, and StoreError
+    if the node's store cannot.
     """
     if backend is None:
         value = await store.get("secret", slug, now)
@@ -100,7 +101,7 @@ def _from_file(written: str, private: tuple[Path, ...]) -> str:
 
 
 def _path_of(descriptor: int, otherwise: Path) -> Path:
-    """Return the path of the file that was opened, or `otherwise` if the system does not report it."""
+    """Return the path of an open file, or `otherwise` if the system does not report it."""
     try:
         return Path(f"/proc/self/fd/{descriptor}").readlink()
     except OSError:
@@ -108,7 +109,7 @@ def _path_of(descriptor: int, otherwise: Path) -> Path:
 
 
 def _is_inside(path: Path, places: Iterable[Path]) -> bool:
-    """Return whether the path is in one of the places, compared by file identity rather than by name."""
+    """Return whether the path is inside one of `places`. Folders are compared by file identity, not by name."""
     around = {_identity(each) for each in (path, *path.parents)}
     return any(_identity(each) in around for each in places)
 
@@ -146,7 +147,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Vault(msgspec.Struct, frozen=True, kw_only=True):
-    """The stores that all drivers share."""
+    """Stores of secrets and logins that all drivers share."""
 
     store: SealedSecrets
     clock: Clock
@@ -157,7 +158,7 @@ class Vault(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MissingSecret(msgspec.Struct, frozen=True, kw_only=True):
-    """A secret the driver cannot have. `text` is for people, and holds no value."""
+    """A secret that the driver needs but does not get. `text` explains why, and contains no secret value."""
 
     slug: str
     code: str  # auth_required: it is not there; access_denied: the inventory does not grant it
@@ -166,7 +167,7 @@ class MissingSecret(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SecretsMissing(Unobtainable):
-    """Error for a run that lacks secrets."""
+    """Error for a run of a server that lacks secrets."""
 
     def __init__(self, lacks: tuple[MissingSecret, ...]) -> None:
         super().__init__("; ".join(lack.text for lack in lacks))
@@ -174,12 +175,14 @@ class SecretsMissing(Unobtainable):
 
 
 class DriverRevealer(SecretResolver):
-    """The secrets of one process of a driver's server."""
+    """Resolver of the secrets for one process of a driver's server."""
 
     def __init__(
         self, vault: Vault, driver: Driver, declared: Declared, contracts: Collection[str], who: str | None
     ) -> None:
-        """Prepare to reveal secrets. `contracts`: the ids of those that the driver binds. `who`: see DriverKeeper."""
+        """Prepare to reveal secrets. `contracts` are the ids of the contracts that the driver binds. `who` is the
+        tenant or user that the process serves, or None.
+        """
         super().__init__(vault.store, vault.clock)
         self.redactor: Redactor = NOTHING
         self._vault = vault
@@ -192,8 +195,10 @@ class DriverRevealer(SecretResolver):
         self._values: dict[str, str] = {}  # by the NAME that the driver uses
 
     async def begin(self) -> None:
-        """Load the secrets for a new run. Raises SecretsMissing with all that are missing or not granted,
-        StoreError.
+        """Load the secrets for a new run.
+
+        Raise SecretsMissing, which lists every secret that is missing or not granted, or StoreError if the store cannot
+        be read.
         """
         self._run = secrets.token_hex(8)
         self._values = {}
@@ -280,7 +285,7 @@ _NEEDS: Final = "the server behind this tool needs a credential first"
 
 
 def missing_secrets(failure: ConnectFailed) -> tuple[MissingSecret, ...]:
-    """Return the missing secrets if they are why the server was not reached, else an empty tuple."""
+    """Return the missing secrets if they caused the failed connection, otherwise an empty tuple."""
     return failure.__cause__.lacks if isinstance(failure.__cause__, SecretsMissing) else ()
 
 
@@ -289,7 +294,7 @@ def code_of(lacks: tuple[MissingSecret, ...]) -> str:
 
 
 def login_text(driver: Driver, reason: str | None) -> str:
-    """Return the text for client and operator that says what is missing and how to log in."""
+    """Return a text for the client and the operator that explains what is missing and how to log in."""
     text = f"{_NEEDS}: {reason}" if reason else _NEEDS
     login = driver.auth.login if driver.auth is not None else None
     if login is not None and login.url is not None:
@@ -308,10 +313,10 @@ class _LoginRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Logins:
-    """Expired logins of one driver, stored between two runs of the node (AIP-30.auth-2).
+    """Storage of a driver's expired logins, which survives a restart of the node (AIP-30.auth-2).
 
-    State is per driver, workspace and user; `who` is None for a process that all callers share. A login is no longer
-    expired when one of the driver's secrets has another revision than then, or an operator restarts the server.
+    There is one state per driver, workspace and user; `who` is None for a process that all callers share. A login stops
+    being expired when the revision of one of the driver's secrets changes or an operator restarts the server.
     """
 
     def __init__(self, kv: KeyValue, vault: Vault, driver: Driver, slugs: Iterable[str]) -> None:
@@ -323,7 +328,7 @@ class Logins:
         self._loaded: set[str | None] = set()
 
     async def load(self, who: str | None) -> str | None:
-        """Return why the login is expired, or None if it is not or nothing is stored. Raises StoreError."""
+        """Return why the login is expired, or None if it is not. Raise StoreError if the record cannot be read."""
         if who in self._loaded:
             return self.expired.get(who)
         entry = await self._kv.get(BUCKET, self._key(who), self._vault.clock.wall())
@@ -337,11 +342,12 @@ class Logins:
         return self.expired.get(who)
 
     def expire(self, who: str | None, reason: str) -> None:
+        """Mark the login as expired for this reason. The caller stores it with `keep`."""
         self._loaded.add(who)
         self.expired[who] = reason
 
     async def keep(self, who: str | None) -> None:
-        """Store whether the login is expired now."""
+        """Store whether the login is currently expired."""
         reason = self.expired.get(who)
         try:
             if reason is None:
@@ -353,7 +359,7 @@ class Logins:
             log.warning("the login of %s could not be remembered: %s", self._driver.segment, error)
 
     def renew(self, who: str | None) -> bool:
-        """Mark the login as valid. Returns whether it was expired."""
+        """Mark the login as valid. Return whether it was expired before."""
         self._loaded.add(who)
         return self.expired.pop(who, None) is not None
 

@@ -1,1 +1,1 @@
-"""The drivers of a node: which are loaded, trusted and shown, and the requests to trust them."""
+"""The drivers of a node: which are loaded, trusted and offered, and the requests to trust new ones."""

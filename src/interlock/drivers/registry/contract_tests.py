@@ -1,7 +1,8 @@
-"""Contract tests: calls the examples of a driver's contracts through it (AIP-14.rules-3).
+"""Contract tests: call the examples of a driver's contracts through that driver (AIP-14.rules-3).
 
-Each is a call like that of any client: it passes the guard with its gate, and leaves its audit rows. Only the driver
-that is tested may answer. An example of a contract that changes something is skipped unless the operator wants it.
+Each example is called in the same way as a client's call: it passes the guard and its gate, and leaves audit rows. Only
+the tested driver may serve it. An example of a contract that changes something is skipped unless the operator allows
+it.
 """
 
 import asyncio
@@ -37,13 +38,13 @@ _ids = itertools.count(1)
 
 
 class _Answer:
-    """Receiver of the messages to a client (Sink) that keeps only the answer."""
+    """Receiver of the messages to a client (Sink) that keeps only the final response."""
 
     def __init__(self) -> None:
         self.message: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
     def emit(self, message: bytes) -> None:
-        """Drop progress and logs: a test has no client."""
+        """Discard progress and log messages, because a test has no client."""
 
     def answer(self, message: bytes, status: int = 200) -> None:
         if not self.message.done():
@@ -59,7 +60,7 @@ Outcome = tuple[str, tuple[str, ...]]
 
 
 class ExampleRunner:
-    """A runner of the examples of contracts."""
+    """A runner of the examples of a driver's contracts."""
 
     def __init__(self, modern: ModernFront, dispatch: Dispatch, catalog: Catalog, contracts: Contracts) -> None:
         self._modern = modern
@@ -68,6 +69,10 @@ class ExampleRunner:
         self._contracts = contracts
 
     async def run(self, declared: Declared, by: str, *, allow_mutation: bool) -> DriverExamples:
+        """Run all examples of the contracts that this driver binds, and return their outcomes.
+
+        `by` is the operator who started the run. Examples that change something run only with `allow_mutation`.
+        """
         outcomes: list[ExampleOutcome] = []
         for contract in declared.contracts.values():
             for example in contract.examples:
@@ -115,7 +120,7 @@ class ExampleRunner:
         return _judge(message, example)
 
     def _find_listed_name(self, contract: Contract) -> str | None:
-        """Return the qualified name under which the contract is listed here, or None if it is not listed."""
+        """Return the qualified name under which the contract is listed on this node, or None if it is not listed."""
         named = qualified_name(contract)
         if not isinstance(named, tuple):
             return None
@@ -153,9 +158,9 @@ def _failure(why: str) -> Outcome:
 
 
 def differences(wanted: Any, got: Any, pointer: str = "") -> Iterator[str]:
-    """Yield a line for each place where two JSON values differ.
+    """Yield a line for each place at which two JSON values differ. `pointer` is the JSON pointer to these values.
 
-    1 and 1.0 are the same number; true is not a number.
+    1 and 1.0 are equal; 1 and true are not.
     """
     if isinstance(wanted, dict) and isinstance(got, dict):
         for key in dict.fromkeys((*wanted, *got)):

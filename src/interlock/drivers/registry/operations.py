@@ -1,11 +1,12 @@
-"""Operations on drivers for an operator: views, and the few decisions.
+"""Operations of an operator on drivers: listing and showing them, and decisions about them.
 
-A decision names what was shown (the digest of the folder); if the folder has changed since, nothing is decided. A
-decision is in the audit log before it counts. The same service answers in a running node and, with a registry that
-starts nothing, in a command while no node runs; what needs running servers is refused there.
+A decision includes the digest of the folder that the operator saw. If the folder has changed since, the decision is
+refused. A decision is recorded in the audit log before it takes effect. The same service works in a running node and,
+with a registry that starts nothing, in a command while no node is running. Operations that need running servers are
+refused there.
 
-A name may be the name of a driver's server, its id, its id with the major version, or its folder, in this order: the
-first kind of name that fits any driver decides.
+A name may be the name of a driver's server, its id, its id with the major version, or its folder. These kinds of names
+are tried in this order, and the first kind that matches any driver is used.
 """
 
 import asyncio
@@ -70,8 +71,8 @@ def problem_view(problem: FileProblem) -> ProblemView:
 def declared_facts(declared: Declared, driver: Driver) -> JsonObject:
     """Return what a person reviews before trusting a driver: command, sandbox, egress, secrets, tags (AIP-security-13).
 
-    The environment is included as written: it decides what a program does, and has placeholders instead of secrets.
-    These are fields of `DriverDetail`, and are stored with a trusted driver.
+    The environment is included as written, because it influences what a program does; it contains placeholders instead
+    of secrets. The facts are fields of `DriverDetail` and are stored with a trusted driver.
     """
     # Real paths, including those that the state of a login or arguments open.
     fs: dict[str, list[str]] = {}
@@ -116,15 +117,15 @@ def declared_facts(declared: Declared, driver: Driver) -> JsonObject:
 
 
 def summary(entry: Declared) -> JsonObject:
-    """Return what a person accepts with a driver: its facts and the files that its digest covers."""
+    """Return what a person accepts when trusting a driver: its facts and the files that its digest covers."""
     facts = declared_facts(entry, entry.driver) if entry.driver is not None else {}
     return {DRIVER: entry.key, "folder": str(entry.folder), **facts, "files": entry.covered}
 
 
 def texts_of(declared: Declared) -> dict[str, str]:
-    """Return the current texts of a driver: its short files, contracts elsewhere and what its names resolve to.
+    """Return the current texts of a driver: its short files, contracts in other folders, and what its names resolve to.
 
-    Raises Refused if they differ from those that were declared. Blocking.
+    Raise Refused if they differ from the texts that were declared. Blocks on file access.
     """
     folder = read_folder(FoundFolder(root=declared.root, path=declared.folder, mark=mark_of(declared.folder)))
     outside = {name: digest for name, digest in declared.files.items() if Path(name).is_absolute()}
@@ -142,7 +143,7 @@ def texts_of(declared: Declared) -> dict[str, str]:
 def difference(
     before: Mapping[str, str], now: Mapping[str, str], labels: tuple[str, str], lines_max: int
 ) -> Iterator[str]:
-    """Yield the unified diffs of texts by name. `labels` are for the two states, such as "accepted" and "now"."""
+    """Yield the unified diff of each text that differs. `labels` name the two states, such as "accepted" and "now"."""
     left = lines_max
     for name in sorted({**before, **now}):
         old, new = before.get(name, "").splitlines(), now.get(name, "").splitlines()
@@ -156,8 +157,8 @@ def difference(
 
 
 def folder_view(summary: JsonObject, texts: Mapping[str, str], names: Collection[str]) -> JsonObject:
-    """Return the view of a folder, with the named files split into lines so that a comparison shows where they
-    differ.
+    """Return the view of a folder for a comparison. The named files are split into lines, so that differing lines are
+    visible.
     """
     return {**summary, "text": {name: texts[name].splitlines() for name in sorted(names) if name in texts}}
 
@@ -170,7 +171,7 @@ OWN_FILES: Final = ("DRIVER.md", "driver.py", "server.json", "SECRETS.md")  # of
 
 
 class DriverService:
-    """The operations on drivers of one workspace."""
+    """The operations of an operator on the drivers of one workspace."""
 
     def __init__(
         self,
@@ -182,7 +183,7 @@ class DriverService:
         examples: "ExampleRunner | None" = None,
         updates: "UpdateService | None" = None,
     ) -> None:
-        """Prepare the operations on drivers. `contracts`, `examples` and `updates` need a running node."""
+        """Prepare the operations. `contracts`, `examples` and `updates` exist only in a running node."""
         self.registry = registry
         self._contracts = contracts
         self._examples = examples
@@ -200,9 +201,10 @@ class DriverService:
         )
 
     async def get(self, name: str) -> DriverDetail | ServedContract:
-        """Return a driver or a contract, and what changed in the driver since it was accepted.
+        """Return a driver or a contract. For a driver, include what has changed since it was accepted.
 
-        `name`: a driver's server name, id, id@major or folder, or a contract. Raises NotFound, Refused.
+        `name` is a driver's server name, id, id@major or folder, or the name of a contract. Raise NotFound if nothing
+        has that name, and Refused if several drivers have it.
         """
         await self.registry.current()
         served = self._find_contract(name)
@@ -236,9 +238,10 @@ class DriverService:
         )
 
     async def add(self, adder: ServerAdder, request: DriverRequest, by: str, *, accept: bool) -> AddedDriver:
-        """Write a driver for a server, once the server came up. `accept`: see `decide_classes`.
+        """Start a server in a trial and write a driver for it. `accept` is explained at `decide_classes`.
 
-        The driver is not trusted: that is a decision of its own. Raises Refused, StoreError.
+        The driver is not trusted yet; that is a separate decision. Raise Refused if the server cannot be added, and
+        StoreError if the store fails.
         """
         # A trial installs a package and starts processes, so an operator's requests run one after the other.
         async with self._adding:
@@ -253,7 +256,10 @@ class DriverService:
         return added.describe(self._summary(self._find(added.key)))
 
     async def trust(self, name: str, digest: str, by: str) -> DriverSummary:
-        """Trust a driver. `digest`: that of the folder that was reviewed. Raises NotFound, Refused, StoreError."""
+        """Trust a driver. `digest` is the digest of the folder that the operator reviewed.
+
+        Raise NotFound if there is no such driver, Refused if its folder has changed, and StoreError if the store fails.
+        """
         await self.registry.refresh()
         declared = self._find_trustable(name, digest)
         more = {
@@ -265,7 +271,9 @@ class DriverService:
         return await self._trust(declared, by)
 
     async def accept(self, key: str, digest: str, by: str) -> DriverSummary:
-        """Trust a driver whose trust is already in the audit log. Raises NotFound, Refused, StoreError."""
+        """Trust a driver after the decision was recorded in the audit log elsewhere. Raise the same
+        errors as `trust`.
+        """
         return await self._trust(self._find_trustable(key, digest), by)
 
     def _find_trustable(self, name: str, digest: str) -> Declared:
@@ -297,7 +305,9 @@ class DriverService:
         return self._summary(self._find(declared.key))
 
     async def comparison(self, declared: Declared) -> JsonObject:
-        """Return what the inbox shows: a new driver, or the accepted and the current state of a changed driver."""
+        """Return what the inbox shows: a new driver in full, or the accepted and the current state of a
+        changed driver.
+        """
         now = await asyncio.to_thread(texts_of, declared)
         accepted = self.registry.memory.find_trusted(declared.folder)
         if accepted is None:
@@ -309,7 +319,10 @@ class DriverService:
         }
 
     async def allow(self, name: str, host: str, by: str, *, revoke: bool = False) -> AllowedHosts:
-        """Allow a host that the server may reach besides those of its file. Raises NotFound, Refused, StoreError."""
+        """Allow a driver's server to reach a host that its file does not list. With `revoke`, withdraw that permission.
+
+        Raise NotFound if there is no such driver, Refused if the host is invalid, and StoreError if the store fails.
+        """
         await self.registry.refresh()
         declared = self._find(name)
         if declared.driver is None:
@@ -333,10 +346,10 @@ class DriverService:
         return AllowedHosts(id=declared.id, allowed=after)
 
     async def remove(self, name: str, by: str, *, forget: bool) -> RemovedDriver:
-        """Remove the folder of a driver and the record of its acceptance.
+        """Delete the folder of a driver and the record of its acceptance.
 
-        `forget`: also remove what was registered, which the next driver with this major version would be compared with
-        (AIP-identity-4). Raises NotFound, StoreError.
+        With `forget`, also delete its registration, with which the next driver of this major version would be compared
+        (AIP-identity-4). Raise NotFound if there is no such driver, and StoreError if the store fails.
         """
         await self.registry.refresh()
         try:
@@ -364,16 +377,20 @@ class DriverService:
         return RemovedDriver(removed=removed, forgotten=forgotten)
 
     async def test(self, name: str, by: str, *, allow_mutation: bool) -> DriverExamples:
-        """Run the examples of its contracts through this driver. Raises NotFound, Refused."""
+        """Run the examples of the driver's contracts through the driver.
+
+        Raise NotFound if there is no such driver, and Refused if the examples cannot be run.
+        """
         declared = await self._running_driver(name)
         if self._examples is None:
             raise Refused("not_running", NEEDS_NODE)
         return await self._examples.run(declared, by, allow_mutation=allow_mutation)
 
     async def update(self, name: str, by: str, candidate: str | None) -> DriverUpdate | SwitchedDriver:
-        """Return what the newest release of the server would change, or switch to `candidate` if it is passed.
+        """Return what the newest release of the server would change, or switch to that release.
 
-        `candidate` comes from an earlier call without it. Raises NotFound, Refused, StoreError.
+        `candidate` identifies a release that an earlier call has returned; if it is None, nothing is switched. Raise
+        NotFound if there is no such driver, Refused if the update is impossible, and StoreError if the store fails.
         """
         declared = await self._running_driver(name)
         if self._updates is None:
@@ -393,7 +410,7 @@ class DriverService:
         return declared
 
     def _find_contract(self, name: str) -> ServedContract | None:
-        """Return the contract called `name`, or None if a driver has that name or there is no such contract."""
+        """Return the contract called `name`. Return None if a driver has that name or there is no such contract."""
         if any(
             name in (declared.key, declared.id, declared.folder.name, declared.segment)
             for declared in self.registry.declaration.drivers
@@ -430,7 +447,7 @@ class DriverService:
         return msgspec.structs.replace(served, rejected=tuple(rejected))
 
     def _find(self, name: str) -> Declared:
-        """Return the driver of this name. Raises NotFound, or Refused if several drivers have it."""
+        """Return the driver called `name`. Raise NotFound if there is none, or Refused if several drivers match."""
         drivers = self.registry.declaration.drivers
         called = [(declared.key, declared.id, declared.folder.name, declared.segment) for declared in drivers]
         for way in range(4):
@@ -471,7 +488,7 @@ class DriverService:
         return tuple(dict.fromkeys((*declared.problems, *self._server_problems(declared))))
 
     def _server_problems(self, declared: Declared) -> tuple[FileProblem, ...]:
-        """Return problems that only the running server shows, and collisions with what other drivers offer."""
+        """Return the problems that only the running server reveals, and name collisions with other drivers."""
         provider = self.registry.providers.get(declared.key)
         if provider is None:
             return ()
@@ -487,7 +504,7 @@ class DriverService:
         return self.registry.plan.drivers.sandbox.get(declared.id) == "off"
 
     def _audit_row(self, method: str, key: str, by: str, more: JsonObject) -> bytes:
-        """Return the row of a decision for the audit log."""
+        """Return the audit row of an operator's decision."""
         return msgspec.json.encode(
             {
                 "at": rfc3339(self._clock.wall()),
@@ -506,7 +523,7 @@ class DriverService:
 
 
 def refused(error: NotAdded) -> Refused:
-    """Return the error of the operation for a server that was not added."""
+    """Return the error that the operation raises for a server that could not be added."""
     details: JsonObject = {"problems": [str(problem) for problem in error.problems]} if error.problems else {}
     return Refused(error.code, error.message, {**details, "hint": error.hint} if error.hint else details)
 
@@ -514,7 +531,7 @@ def refused(error: NotAdded) -> Refused:
 def _delete_folder(declared: Declared) -> str:
     """Delete the folder of a driver and return its path.
 
-    Targets of links stay, and so does a contract that the driver lies beside.
+    The targets of symbolic links stay. If the driver lies in the folder of a contract, the contract stays too.
     """
     folder = declared.folder
     if declared.root.below_tools:

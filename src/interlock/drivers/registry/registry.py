@@ -1,12 +1,12 @@
-"""The registry of a node's drivers: what is on disk, what of it is accepted, and one provider for each that may run.
+"""The registry of a node's drivers: which are on disk, which are accepted, and one provider for each that may run.
 
-Theory of operation. A scan of the folders becomes a declaration (`Surveyor`, in a thread), and the declaration becomes
-providers (`_apply`). A provider whose files, contracts and settings are as before is not touched. A changed one is
-replaced: the new provider takes calls at once, the old one ends when its calls have ended. No provider is made for a
-folder that is not accepted as it is now, so nothing of it is installed or started.
+Theory of operation. A scan of the folders produces a declaration (`Surveyor`, in a thread), from which the providers
+are made (`_apply`). A provider stays untouched if its files, contracts and settings are unchanged. Otherwise it is
+replaced: the new provider receives calls at once, and the old one ends when its calls have ended. A folder without a
+valid acceptance gets no provider, so nothing in it is installed or started.
 
-Whenever a provider offers something else, the table of contracts is published to the contract service, several changes
-together.
+When a provider offers something different, the table of contracts is published to the contract service. Changes in
+quick succession are published together.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ Factory = Callable[[Declared, OnChanged], DriverProvider]
 
 
 class _ProviderEntry(msgspec.Struct, frozen=True):
-    """A provider, and the inputs that it was made from."""
+    """A provider, and the inputs from which it was created."""
 
     provider: DriverProvider
     made_of: tuple[object, ...]
@@ -65,8 +65,8 @@ class Registry:
     ) -> None:
         """Prepare a registry of the drivers in the workspace of `plan`.
 
-        Without a `factory` it only reads drivers and starts nothing. `contracts` get the table of contracts after each
-        change. `declared` gets each declaration after it took effect.
+        Without a `factory` the registry only reads drivers and starts nothing. `contracts` receives the table of
+        contracts after each change. `declared` receives each declaration after it took effect.
         """
         self.plan = plan
         self.memory = memory
@@ -88,9 +88,9 @@ class Registry:
     # Scanning
 
     async def refresh(self, sight: ScanResult | None = None, *, starting: bool = False) -> Declaration:
-        """Read the drivers on disk; start, replace or stop providers.
+        """Read the drivers on disk, then start, replace or stop providers accordingly. Return the declaration.
 
-        `starting`: this is the node's first scan. Raises StoreError if a record cannot be stored.
+        `starting` marks the first scan of the node. Raise StoreError if a record cannot be stored.
         """
         async with self._refreshing:
             if sight is None:
@@ -111,13 +111,17 @@ class Registry:
         return new
 
     async def current(self) -> Declaration:
-        """Refresh, or return the last result while another refresh is running, which takes long with many drivers."""
+        """Refresh and return the declaration. If another refresh is running, which can take long, return the last one
+        instead.
+        """
         if self._refreshing.locked() and self.declaration.drivers:
             return self.declaration
         return await self.refresh()
 
     async def renew(self, key: str) -> None:
-        """Replace the provider, because another release of its server is on record. Raises StoreError."""
+        """Replace the provider of a driver after another release of its server was recorded. Raise StoreError if
+        reading fails.
+        """
         async with self._refreshing:
             if key in self._entries:
                 self._stop_provider(key)
@@ -125,7 +129,7 @@ class Registry:
         await self.refresh()
 
     def replan(self, plan: Plan) -> None:
-        """Set the plan for the next scan."""
+        """Use `plan` from the next scan on."""
         self.plan = plan
         self._surveyor = Surveyor(plan, self._machine)
 
@@ -179,7 +183,9 @@ class Registry:
     # The table of contracts
 
     def _on_changed(self, provider: DriverProvider) -> None:
-        """Publish changes of a provider soon, several together; changes of a replaced provider are ignored."""
+        """Publish a provider's changes after a short delay that collects several. Ignore changes of a provider that was
+        replaced.
+        """
         if not any(entry.provider is provider for entry in self._entries.values()):
             return
         self._stale = True
@@ -199,9 +205,9 @@ class Registry:
             await asyncio.sleep(min(REST_MAX_S, took * REST_SHARE))
 
     async def publish(self, *, anyway: bool = True) -> None:
-        """Pass the table of contracts on if it changed.
+        """Pass the table of contracts to the contract service.
 
-        `anyway`: pass it on although it looks the same, because a provider's offer or the choice of one may differ.
+        With `anyway`, pass it on even if it looks unchanged, because a provider may offer something different.
         """
         table = self.table()
         if self.contracts is not None and (anyway or table != self._published):
@@ -209,7 +215,7 @@ class Registry:
             await self.contracts.take(table)
 
     def table(self) -> ContractTable:
-        """Return every contract with the providers that serve it now."""
+        """Return all contracts, each with the providers that currently serve it."""
         contracts: dict[str, Contract] = {}
         providers: dict[str, tuple[DriverProvider, ...]] = {}
         declared = {driver.key: driver for driver in self.declaration.drivers}
@@ -229,7 +235,7 @@ class Registry:
         return {key: entry.provider for key, entry in self._entries.items()}
 
     def state_of(self, declared: Declared) -> tuple[str, str | None]:
-        """Return the state of a driver and the reason for it. A driver without a provider is stopped."""
+        """Return the state of a driver and the reason for it. A driver without a provider counts as stopped."""
         if declared.state is not None:
             return declared.state.value, declared.reason
         if not declared.trusted:
@@ -241,7 +247,7 @@ class Registry:
 
 
 def _build_inputs(declared: Declared, plan: Plan) -> tuple[object, ...]:
-    """Return the inputs of a provider, which is replaced when one of them changes."""
+    """Return the inputs of a provider. When one of them changes, the provider is replaced."""
     drivers = plan.drivers
     return (
         declared.digest,
@@ -261,15 +267,15 @@ def _build_inputs(declared: Declared, plan: Plan) -> tuple[object, ...]:
 
 
 def _has_same_files(before: tuple[object, ...], now: tuple[object, ...]) -> bool:
-    """Check whether the digest and the contracts are unchanged, so that only an operator's setting differs."""
+    """Return whether the files and contracts are unchanged, so that only an operator's setting differs."""
     return (before[0], before[2]) == (now[0], now[2])
 
 
 def _log_changes(old: Declaration, new: Declaration, *, starting: bool) -> None:
-    """Log what changed, before it takes effect.
+    """Log the differences between two declarations before the new one takes effect.
 
-    A folder that is new to a running node is logged at a lower level: it waits in the inbox, and its author is about to
-    trust it (`interlock add`).
+    A folder that is new to a running node is logged at a lower level, because it is shown in the inbox and its author
+    is usually about to trust it (`interlock add`).
     """
     before = {(declared.key, declared.folder): declared for declared in old.drivers}
     now = {(declared.key, declared.folder): declared for declared in new.drivers}

@@ -1,8 +1,8 @@
-"""The parts of drivers that every node has, and that load everything else when there is a driver.
+"""The parts of drivers that every node has. They load all other modules only when there is a driver.
 
-Without a driver this is a look at three paths a second. The modules that read driver files, and the packages they need
-(about 20 MiB), are first imported when a DRIVER.md is seen or an operator asks. `DriverWatcher` then opens the registry
-and `LazyContracts` creates the contract service.
+Without a driver, the cost is a check of three paths per second. The modules that read driver files, and the packages
+that they need (about 20 MiB), are imported when a DRIVER.md is found or an operator calls an operation. `DriverWatcher`
+then opens the registry, and `LazyContracts` creates the contract service.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ Open = Callable[[Plan], "tuple[Registry, DriverService]"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContractParts:
-    """The parts of the node that offering contracts takes."""
+    """Parts of the node that the contract service needs."""
 
     current: CurrentPlan
     catalog: Catalog
@@ -57,10 +57,12 @@ class ContractParts:
 
 
 class LazyContracts:
-    """The contract service, which is imported and created with the first driver."""
+    """Holder of the contract service, which is imported and created with the first driver."""
 
     def __init__(self, parts: ContractParts, ruled: AsyncFeed[str]) -> None:
-        """Prepare to offer contracts. `ruled`: gets the segment of a tool when an operator changes its rules."""
+        """Prepare to offer contracts. `ruled` receives the segment of a tool when an operator changes
+        the tool's rules.
+        """
         self.current: Contracts | None = None
         self._parts = parts
         ruled.subscribe(self._restock)
@@ -78,10 +80,10 @@ class LazyContracts:
 
 
 class DriverWatcher:
-    """Scans the folders of drivers, and opens the registry when there is one."""
+    """Scanner of the driver folders, which opens the registry as soon as there is a driver."""
 
     def __init__(self, plan: Plan, open_: Open) -> None:
-        """Prepare the node's drivers. `open_` imports what a registry needs and creates one."""
+        """Prepare to watch the node's drivers. `open_` imports the modules of the registry and creates it."""
         self.plan = plan
         self.registry: Registry | None = None
         self.settled = asyncio.Event()  # the drivers that were there at the start are registered
@@ -111,7 +113,9 @@ class DriverWatcher:
         self._scan_now.set()
 
     def idle(self) -> list[IdleDriver]:
-        """Return the drivers that wait for a person's decision or have unusable files."""
+        """Return the drivers that are not in use, because they wait for a person's decision or their files are
+        unusable.
+        """
         if self.registry is None:
             return []
         drivers, running = self.registry.declaration.drivers, self.registry.providers
@@ -119,17 +123,19 @@ class DriverWatcher:
         return [IdleDriver(id=id, state=state, reason=why) for id, state, why in states if state in IDLE]
 
     def on_secret(self, slug: str) -> list[str]:
-        """Restart the servers that use a secret that was set, and return their segments."""
+        """Restart the servers that use the secret `slug`, which has a new value, and return their segments."""
         providers = self.registry.providers.values() if self.registry is not None else ()
         return [segment for provider in providers for segment in provider.on_secret(slug)]
 
     @property
     def is_settled(self) -> bool:
-        """Check whether every driver has had its first attempt."""
+        """Return whether every driver has completed its first attempt to start."""
         return self.settled.is_set() and all(provider.settled.is_set() for provider in self._providers())
 
     async def settle(self, seconds: float) -> None:
-        """Wait until every driver present at the start had its first attempt, at most `seconds`."""
+        """Wait, for at most `seconds`, until all drivers that were present at the start have completed their first
+        attempt.
+        """
         try:
             async with asyncio.timeout(seconds):
                 await self.settle_all()
@@ -137,7 +143,7 @@ class DriverWatcher:
             return
 
     async def settle_all(self) -> None:
-        """Wait until every driver present at the start had its first attempt."""
+        """Wait until all drivers that were present at the start have completed their first attempt."""
         await self.settled.wait()
         for provider in self._providers():
             await provider.settled.wait()
@@ -146,7 +152,9 @@ class DriverWatcher:
         return list(self.registry.providers.values()) if self.registry is not None else []
 
     async def service(self) -> "DriverService":
-        """Return the operations for an operator. Raises StoreError."""
+        """Return the operator's operations on drivers, and open the registry if needed. Raise StoreError
+        if that fails.
+        """
         return (await self._open_parts())[1]
 
     async def _open_parts(self) -> "tuple[Registry, DriverService]":
@@ -174,7 +182,10 @@ class DriverWatcher:
             self._scan_now.clear()
 
     async def _scan(self) -> float:
-        """Scan once and return the processor time in seconds. Raises StoreError; the next scan then tries again."""
+        """Scan the folders once. Return the processor time that it took in seconds.
+
+        Raise StoreError if a record cannot be stored; the next scan then tries again.
+        """
         if self.registry is None and not has_roots(roots_of(self.plan)):
             return 0.0
         declaration = self.registry.declaration if self.registry is not None else None

@@ -1,7 +1,7 @@
-"""Trust requests: a person accepts an untrusted folder in the inbox, as it is shown there, with a proof (SURFACE 7).
+"""Trust requests: a person accepts an untrusted driver folder in the inbox and proves the decision (SURFACE 7).
 
-There is one request for each state of a folder. A request becomes void when its folder is gone, trusted in another way
-or changed. The proof covers the digest of the files, and the files with their digests are what is shown.
+There is one request for each state of a folder. A request becomes void when its folder was deleted, changed or trusted
+in another way. The inbox shows the files with their digests, and the proof covers the digest of these files.
 """
 
 import logging
@@ -33,7 +33,7 @@ _CHANGED: Final = "the files of this driver changed since they were accepted"
 
 
 class TrustRequests:
-    """The requests in the inbox for drivers that are not trusted."""
+    """Requests in the inbox to trust drivers."""
 
     def __init__(self, inbox: Inbox, service: "DriverService", declared: AsyncFeed[Declaration]) -> None:
         self._inbox = inbox
@@ -41,7 +41,7 @@ class TrustRequests:
         declared.subscribe(self.ask)
 
     async def ask(self, declaration: Declaration) -> None:
-        """Raise a request for every driver that only waits for a person's decision."""
+        """Create a request for each driver that waits only for a person's decision."""
         open_ = {
             (_tool(declared), declared.digest): declared
             for declared in declaration.drivers
@@ -98,15 +98,16 @@ class TrustRequests:
             log.error("driver %s cannot be put into the inbox: %s", declared.segment, raised.message)
 
     async def look(self) -> None:
-        """Read the drivers on disk again. Raises StoreError."""
+        """Read the drivers on disk again. Raise StoreError if a record cannot be stored."""
         await self._service.registry.refresh()
 
     def is_current(self, approval: Approval) -> bool:
+        """Return whether the request still matches the current state of its folder."""
         drivers = self._service.registry.declaration.drivers
         return any((_tool(declared), declared.digest) == (approval.tool, approval.digest) for declared in drivers)
 
     async def settle(self, approval: Approval) -> Approval | Refusal:
-        """Apply a decision: an accepted folder is trusted, and its server started."""
+        """Apply a person's decision: trust the folder if it was accepted, and start its server."""
         decision = approval.decision
         if decision is None or decision.what is not What.APPROVED:
             return approval

@@ -1,8 +1,8 @@
 """Updates: a newer release of a driver's server is checked before it is used (AIP-30.install-3).
 
-The newest release is installed beside the one that runs, started once in the driver's sandbox and asked for its tools
-(`look`), and the differences are reported. Only a release that was looked at can be switched to (`switch`): its record
-then replaces the old one, and the server is restarted.
+`look` installs the newest release beside the running one, starts it once in the driver's sandbox, asks for its tools
+and reports the differences. `switch` accepts only a release that `look` has returned. It replaces the record of the
+installed release and restarts the server.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ _ELSEWHERE: Final = frozenset(("present", "vendored"))  # not installed by the n
 
 
 class UpdateService:
-    """Looks at newer releases, and remembers those that can be switched to."""
+    """A service that checks newer releases of servers and remembers which of them `switch` may use."""
 
     def __init__(self, registry: Registry, locks: Locks) -> None:
         self._registry = registry
@@ -38,8 +38,9 @@ class UpdateService:
         self._candidates: dict[tuple[str, str], Locked] = {}  # by the driver's key and what was shown
 
     async def look(self, declared: Declared) -> DriverUpdate:
-        """Install and start the newest release beside the running one, and return what differs. Raises Refused,
-        StoreError.
+        """Install and start the newest release beside the running one, and return what differs.
+
+        Raise Refused if the release cannot be installed or started, and StoreError if the store fails.
         """
         plan = self._registry.plan
         try:
@@ -91,7 +92,10 @@ class UpdateService:
         )
 
     async def switch(self, declared: Declared, candidate: str) -> SwitchedDriver:
-        """Switch to a release that `look` has returned, and restart the server. Raises Refused, StoreError."""
+        """Switch to a release that `look` has returned, and restart the server.
+
+        Raise Refused if `look` has not returned this release, and StoreError if it cannot be recorded.
+        """
         lock = self._candidates.pop((declared.key, candidate), None)
         if lock is None:
             raise Refused(
@@ -108,7 +112,7 @@ async def _try_out(plan: Plan, declared: Declared, *, newest: bool) -> TrialResu
 
 
 def _format(tools: Mapping[str, JsonObject]) -> dict[str, str]:
-    """Return the definitions of tools as formatted JSON."""
+    """Return the definition of each tool as formatted JSON, by name."""
     return {
         name: msgspec.json.format(msgspec.json.encode(tool, order="sorted")).decode() for name, tool in tools.items()
     }
