@@ -69,7 +69,7 @@ ParseToolResult = Callable[[ParseToolResultArgs], dict[str, Any]]
 
 
 class DriverRefused(ValueError):
-    """Error for arguments of define_driver that contradict each other."""
+    """Error for a driver.py whose call of define_driver contradicts itself, or that does not call it exactly once."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -117,8 +117,9 @@ def define_driver(
 ) -> DriverHandle:
     """Declare the driver of this folder, with its hooks.
 
-    Raise TypeError for an unknown keyword, a field that JSON cannot represent or a hook that is not a function. Raise
-    DriverRefused (execute_binding_mismatch) if `execute` and `implements` name different contracts.
+    Raise TypeError for an unknown or repeated keyword, a value of a type that JSON does not have or a hook that is not
+    a function, and ValueError for a number that JSON does not have. Raise DriverRefused (execute_binding_mismatch) if
+    `execute` and `implements` name different contracts. This is not checked if `implements` contains a path.
     """
     fields: dict[str, Any] = {
         "kind": kind,

@@ -159,7 +159,9 @@ def _make_guard(folder: str, package: str) -> Callable[[str, tuple[Any, ...]], N
 def _run_hook(request: dict[str, Any], handle: Any, transforms: dict[str, Any], hooks: types.ModuleType) -> Any:
     """Run the requested hook and return its result.
 
-    Every exception of the hook is raised unchanged. Raise TypeError if the hook returns a value of the wrong type.
+    Every exception of the hook is raised unchanged. Raise TypeError or ValueError if build_arguments or
+    parse_tool_result returns something other than a dict that JSON can represent. Results of transforms are not checked
+    here. Raise ValueError for an unknown hook.
     """
     match request["do"]:
         case "transform":

@@ -133,9 +133,10 @@ class Methods:
         raise MethodFailed("this method is not known here, and it was skipped")
 
     async def repeat(self, lock: Locked, options: Mapping[str, Any]) -> MethodResult:
-        """Install exactly what `lock` records. Raise MethodFailed if this is not possible.
+        """Return the result for exactly what `lock` records. Files are downloaded if they are missing.
 
-        `options` are those of the driver's entry for the same method.
+        `options` are those of the driver's entry for the same method. Raise MethodFailed if the package, image or
+        download cannot be obtained. An OSError, or a KeyError for a missing option, is not converted.
         """
         try:
             match lock.method:
@@ -373,7 +374,8 @@ async def install_checked(
 async def install(installation: Installation, lock: Locked | None = None) -> Installed | InstallFailed:
     """Install what the lock records.
 
-    If there is no lock, or the driver's install request has changed since, try the methods of the driver in order.
+    Try the methods of the driver in order if there is no lock, if the driver's install request has changed since, or if
+    the lock records that the server was vendored or already present.
     """
     # AIP-30.install-3
     if lock is not None and lock.asked == installation.digest and lock.method not in {"present", "vendored"}:
@@ -405,7 +407,8 @@ async def _install_locked(installation: Installation, lock: Locked) -> Installed
 async def _install_newest(installation: Installation) -> Installed | InstallFailed:
     """Try the methods of the driver in order, and return the first that succeeds.
 
-    If the driver has no method that works, look for a server that a person has installed.
+    If the driver has no method that works, look for a server that a person has installed. No method is tried for a
+    server that the node only connects to.
     """
     driver = installation.driver
     methods = Methods(installation)

@@ -97,7 +97,10 @@ class Engine:
         return pulled
 
     async def find(self, image: str) -> Image | None:
-        """Return the image if it is on this machine, or None if it is not."""
+        """Return the image, or None if the engine does not find it on this machine.
+
+        Raise ContainerRefused if the engine cannot be started, takes too long or gives an unreadable answer.
+        """
         ran = await self._run(ANSWER_LIMIT_S, "image", "inspect", image)
         if ran.returncode != 0:
             return None
@@ -282,7 +285,7 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InstallFailed(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of an installation in which every method failed."""
+    """Result of an installation in which every method failed, or whose version does not fit the driver."""
 
     code: str
     attempts: tuple[Attempt, ...] = ()

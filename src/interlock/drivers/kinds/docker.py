@@ -34,8 +34,8 @@ from interlock.process.orphan_reaper import OrphanReaper
 
 log = logging.getLogger("interlock.drivers")
 
-# People find the containers of a driver by the first two labels. The third is random for each start, so that the node
-# removes only the containers of one process.
+# People find the containers of a driver by the first two labels. The third is random for each command that
+# `container_command` returns, so that the node removes only the containers which that command started.
 LABEL: Final = "dev.interlock.driver"
 NODE_LABEL: Final = "dev.interlock.node"
 RUN_LABEL: Final = "dev.interlock.run"
@@ -159,7 +159,8 @@ def container_command(
     """Return the words of the command that starts a container, without server.args.
 
     `node` labels the container, to find it later. `host_port` is the loopback port on which the node reaches an HTTP
-    server. `is_open` means that the operator allows this driver to run without a sandbox.
+    server. `is_open` means that the operator allows this driver to run without a sandbox. Raise ContainerRefused for a
+    network, a variable or a volume that is not allowed.
     """
     server = driver.server
     if not isinstance(server, DockerServer):
@@ -212,7 +213,8 @@ def environment_names(driver: Driver) -> tuple[str, ...]:
 def _volume(text: str, data: Path) -> str:
     """Return the value of -v for an entry of server.volumes.
 
-    Raise ContainerRefused if the volume would expose the host itself to the container.
+    Raise ContainerRefused if the entry is no valid volume, or would give the container an engine's socket or the node's
+    data folder.
     """
     parts = _VOLUME.fullmatch(text)
     if parts is None or not set((parts["options"] or "").split(",")) <= {"", "ro", "rw", "z", "Z"}:

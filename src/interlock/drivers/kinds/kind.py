@@ -1,9 +1,9 @@
 """`ServerKind`: what a node does with servers of one kind, from installation to the plan of a running process.
 
 Server blocks are read and compared by pure code in `interlock.drivers.protocol.kinds`. The methods here are called in
-this order: `find_present`, or `implied_methods`, `pin_package` and `complete` while the server is installed;
-`names_package` and `resolve_program` for its version check; `declared_paths` when the driver is surveyed;
-`compile_plan` before each start; `clean_up` after the last process has ended.
+this order: `declared_paths` when the driver is surveyed; `implied_methods`, `pin_package` and `complete` while the
+server is installed, and `find_present` if no method succeeded; `names_package` and `resolve_program` for its version
+check; `compile_plan` before each start; `clean_up` after the last process has ended.
 
 A server plan contains placeholders instead of secrets, which are filled in when the server starts. A plan never
 contains anything that belongs to a caller (AIP-security-8).
@@ -33,7 +33,7 @@ ServerT = TypeVar("ServerT", bound=ServerBlock)
 
 
 class DeclaredPath(msgspec.Struct, frozen=True, kw_only=True):
-    """A path of this machine that DRIVER.md opens to its server. `place` is where the file names it."""
+    """A path of this machine that DRIVER.md opens or denies to its server. `place` is where the file names it."""
 
     place: str  # in DRIVER.md, as a JSON pointer
     use: Use
@@ -152,7 +152,10 @@ class ServerKind(Generic[ServerT]):
         )
 
     def declared_paths(self, driver: Driver, folder: Path) -> Iterator[DeclaredPath]:
-        """Yield the paths of this machine that DRIVER.md opens to its server. This reads the disk and blocks."""
+        """Yield the paths of this machine that DRIVER.md opens or denies to its server.
+
+        This reads the disk and blocks.
+        """
         fs = (driver.sandbox.fs if driver.sandbox is not None else None) or FileAccess()
         uses: tuple[tuple[Use, tuple[str, ...]], ...] = (("read", fs.read), ("write", fs.write), ("deny", fs.deny))
         for use, paths in uses:
@@ -176,7 +179,10 @@ def segment_of(driver: Driver, tenant: str | None) -> str:
 
 
 def path_of(folder: Path, text: str) -> Path:
-    """Return a path from DRIVER.md, relative to its folder, with `..` removed."""
+    """Return the path that a text in DRIVER.md names.
+
+    A relative path starts in `folder`, a leading `~` is expanded, and `..` is removed.
+    """
     return Path(os.path.normpath(folder / Path(text).expanduser()))
 
 

@@ -8,7 +8,7 @@ the server read.
 - npm installs the pinned package below the driver's own folder and runs its script with node, or uses npx.
 - pypi installs the pinned package in a virtual environment, or uses uvx or pipx.
 
-A script is started with its interpreter, and never through its `#!` line.
+The script of an installed package is started with its interpreter, and never through its `#!` line.
 """
 
 import os

@@ -24,7 +24,7 @@ from interlock.wire.refusal import Refusal
 class DriverRefusal(Refusal, frozen=True, kw_only=True):
     """The failure of a call through a driver.
 
-    The client receives `message` and `retryable`. `cause` is for the operator only and contains no secret.
+    The client receives `code`, `message` and `retryable`. `cause` is for the operator only and contains no secret.
     """
 
     retryable: bool = False
@@ -77,7 +77,10 @@ class ParsedFile(msgspec.Struct, Generic[Value], frozen=True, kw_only=True):
         return tuple(each for each in self.problems if each.severity == "warning")
 
     def strict(self) -> "ParsedFile[Value]":
-        """Return a copy in which every warning is an error."""
+        """Return a copy in which every warning is an error and the value is None.
+
+        Without a warning, return this object itself.
+        """
         if not self.warnings:
             return self
         raised = [

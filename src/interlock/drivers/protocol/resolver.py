@@ -297,7 +297,7 @@ def _is_named(candidate: Candidate, name: str) -> bool:
 
 
 def _pin_error(pinned: str, candidates: Sequence[Candidate], rejected: Sequence[Rejection]) -> DriverRefusal:
-    """Return the error for a call whose pinned driver was rejected.
+    """Return the error for a call whose pinned driver was rejected or is not among the candidates.
 
     The error's cause names the phase of the rejection and the reason (phase 4).
     """

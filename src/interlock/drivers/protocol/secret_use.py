@@ -46,7 +46,7 @@ def find_grant(
 
 
 def is_for_users_alone(secret: SecretEntry) -> bool:
-    """Return whether every access entry that could grant the secret names a user.
+    """Return whether the secret is bound to users and to no other known kind of holder.
 
     On a shared process, a secret that is granted only to users would be available to all users (AIP-security-8).
     """
@@ -174,7 +174,10 @@ class Redactor:
         return data
 
     def cut(self, data: bytes) -> bytes:
-        """Redact a text that may end in the middle of a secret value. The part of that value is replaced too."""
+        """Redact a text that may end in the middle of a secret value.
+
+        The beginning of a value at the end of the text is replaced too if it has at least CHARS_MIN bytes.
+        """
         data = self.redacted(data)
         for needle, mark in self._needles:
             for length in range(min(len(needle) - 1, len(data)), CHARS_MIN - 1, -1):
@@ -190,7 +193,7 @@ NOTHING: Final = Redactor({})
 
 
 def _spellings(text: str) -> tuple[bytes, ...]:
-    """Return the text unchanged and in every form in which JSON encoders escape it."""
+    """Return the text unchanged and in the usual forms in which JSON encoders escape it."""
     plain = json.dumps(text, ensure_ascii=False)[1:-1]
     ascii_alone = json.dumps(text)[1:-1]
     forms = (text, plain, ascii_alone, plain.replace("/", "\\/"), ascii_alone.replace("/", "\\/"))

@@ -73,7 +73,8 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True):
     def trusts_files(self, folder: Path, files: Mapping[str, str]) -> bool:
         """Return whether a person accepted these files.
 
-        Contracts and other names that the files refer to are not compared.
+        The resolved names of the record (`secrets://NAME`, `links://PATH`) are not compared. Contracts outside the
+        folder are compared, because `files` contains their digests.
         """
         record = self.trusted.get(str(folder))
         return record is not None and {name: each for name, each in record.files.items() if "://" not in name} == files

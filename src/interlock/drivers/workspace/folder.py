@@ -191,7 +191,10 @@ class TamperCheck:
         self._good: bytes | None = None  # marks under which the files were found to be these
 
     async def mark(self) -> bytes | None:
-        """Return the current mark of the folder if its files are the trusted ones, or None if they differ."""
+        """Return the current mark of the folder if its files are the trusted ones.
+
+        Return None if they differ, cannot be read or change in the meantime.
+        """
         return await asyncio.to_thread(self._mark)
 
     async def is_same(self, mark: bytes) -> bool:

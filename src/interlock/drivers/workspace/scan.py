@@ -153,7 +153,8 @@ def find_status(path: Path) -> Stat | None:
 def walk(top: Path) -> Iterator[tuple[str, os.stat_result]]:
     """Yield everything below `top` that is not a folder, with its relative path, in a fixed order.
 
-    Links are not followed. The walk may stop after FILES_MAX + 1 entries.
+    Links are not followed. The walk stops after FILES_MAX + 1 entries. A folder at DEPTH_MAX is yielded itself and not
+    entered. Folders and entries that cannot be examined are left out.
     """
     left = [("", 0)]
     count = 0

@@ -4,13 +4,13 @@
 
 1. Read every folder that changed: DRIVER.md, and the contracts and the inventory in the folder (`ParsedFolder`).
 2. Read the contracts below .tools and the inventories of the workspace, if they changed.
-3. Keep at most one of the drivers with the same id and major version (AIP-file-1).
+3. Drop drivers that an earlier root hides, and refuse drivers that are there twice (AIP-file-1).
 4. Bind each driver to its contracts, and check the files and the machine that it needs (`Declared`).
 5. Compare the drivers: each contract has one text, and all secrets are in one inventory (AIP-19.file-3).
 6. Calculate the digest of everything that a person's trust covers, and compare it with the accepted one.
 
 A driver that cannot be used has the reasons among its problems and does not affect other drivers. A folder that is not
-accepted yet cannot make an accepted driver unusable: in steps 5 and 6 trusted drivers come first. Files that did not
+accepted yet cannot make an accepted driver unusable: in step 5 trusted drivers come first. Files that did not
 change since the last survey are not read again.
 """
 
@@ -233,7 +233,7 @@ class Surveyor:
         """Bind a driver to its contracts and check what it needs.
 
         The `trusted` of the result only means that the files were accepted. It decides whether the inventory of the
-        driver may be used for other drivers.
+        driver may be used for other drivers, and whether its contracts take precedence.
         """
         driver = parsed.reading.value
         problems = [*parsed.problems, *parsed.reading.problems]
@@ -289,7 +289,7 @@ class Surveyor:
         return _with_problems(msgspec.structs.replace(declared, trusted=is_trusted), problems)
 
     def _check_surroundings(self, driver: Driver, parsed: ParsedFolder) -> Iterator[FileProblem]:
-        """Yield problems with the runner and with the files that the driver names, except contracts."""
+        """Yield problems with the inventory, the skill files and the program that the driver names."""
         auth = driver.auth
         if auth is not None and auth.ref is not None and not escapes(auth.ref):
             path = Path(os.path.normpath(parsed.path / auth.ref))
@@ -504,10 +504,10 @@ def _is_same(contract: Contract, other: Contract) -> bool:
 
 
 def _drop_repeated_drivers(folders: Sequence[ParsedFolder]) -> Iterator[ParsedFolder]:
-    """Yield each driver once (AIP-file-1).
+    """Yield the folders that are used, and folders whose DRIVER.md cannot be read (AIP-file-1).
 
-    If roots of different ranks contain the same driver, the one in the earlier root is used. If roots of the same rank
-    contain it twice, both are refused.
+    If roots of different ranks contain the same driver, only the one in the earlier root is yielded, with a warning. If
+    roots of the same rank contain it twice, both are yielded with an error, so that neither is used.
     """
     by_key: dict[str, list[tuple[ParsedFolder, Driver]]] = {}
     for candidate in folders:
@@ -537,7 +537,7 @@ def _drop_repeated_drivers(folders: Sequence[ParsedFolder]) -> Iterator[ParsedFo
 
 
 def _with_problems(declared: Declared, problems: Sequence[FileProblem]) -> Declared:
-    """Return the driver with these problems added, errors first, and with the resulting state."""
+    """Return the driver with these problems instead of its own, errors first, and with the resulting state."""
     ordered = tuple(sorted(dict.fromkeys(problems), key=lambda each: _SEVERITY[each.severity]))
     codes = {each.code for each in ordered if each.severity == "error"}
     if not codes:
@@ -554,7 +554,8 @@ def _with_problems(declared: Declared, problems: Sequence[FileProblem]) -> Decla
 def _agree_on_contracts(drivers: Sequence[Declared], workspace: Path) -> list[Declared]:
     """Choose one text for each contract, and refuse drivers that contain a different text of it.
 
-    A text below .tools takes precedence, then the text of a trusted driver.
+    A text below .tools that a trusted driver binds takes precedence, then any other text of a trusted driver. If
+    several texts have the highest precedence and differ, every driver of this contract is refused.
     """
     texts: dict[str, list[tuple[int, Contract]]] = {}
     for declared in drivers:
@@ -584,10 +585,10 @@ def _agree_on_contracts(drivers: Sequence[Declared], workspace: Path) -> list[De
 def _merge_inventories(
     drivers: Sequence[Declared], shared: Sequence[SecretInventory]
 ) -> tuple[list[Declared], tuple[SecretEntry, ...], tuple[FileProblem, ...]]:
-    """Merge all inventories and look up the secrets of every driver in the result (AIP-19.file-3).
+    """Merge inventories and look up the secrets of every driver in the result (AIP-19.file-3).
 
-    The inventory of an untrusted driver cannot replace an entry of an accepted inventory. Return the drivers, the
-    merged inventory, and the problems that belong to no driver.
+    The inventories of the workspace and of trusted drivers are merged. The inventory of an untrusted driver is only
+    compared with them. Return the drivers, the merged inventory, and the problems that belong to no driver.
     """
     counted = [
         *shared,

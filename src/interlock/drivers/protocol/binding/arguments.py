@@ -55,8 +55,8 @@ class ArgumentRules(msgspec.Struct, frozen=True, kw_only=True):
     ) -> dict[str, Any] | DriverRefusal:
         """Return the arguments for the server, or a refusal if the driver cannot handle these inputs.
 
-        `transformed` holds the values that driver.py returned for inputs with a transform, keyed by the name that the
-        input has in argument_mapping.
+        `transformed` holds the values that driver.py returned for inputs with a transform, keyed by the contract's name
+        of the input.
         """
         used = [name for name in inputs if name in self.dropped]
         if used:  # AIP-30.implements-4

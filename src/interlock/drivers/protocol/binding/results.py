@@ -156,7 +156,10 @@ class ResultReader(msgspec.Struct, frozen=True, kw_only=True):
     outputs: Compiled
 
     def value(self, result: Mapping[str, Any]) -> Any:
-        """Return the contract's value from a result, or a DriverRefusal if it cannot be read."""
+        """Return the contract's value from a result.
+
+        Return a DriverRefusal if the server reports an error, or the value cannot be read or violates the outputs.
+        """
         if result.get("isError") is True:  # AIP-tools-13
             return upstream_error(result)
         base = self._base(result) if self.parse is None else self._parse(result, self.parse)
@@ -369,7 +372,7 @@ def pin(driver: str) -> str:
 def open_state_untrusted(raw: Raw) -> tuple[str, Raw | None] | None:
     """Return the driver that a request state names, and the state of its server.
 
-    Return None if `raw` is not a state that this node sealed.
+    Return None if `raw` does not have the form that `seal_state` and `pin` write. Nothing here proves who wrote it.
     """
     text = find_string(raw)
     if text is None or not text.startswith(PREFIX):

@@ -24,7 +24,7 @@ NOT_ENFORCED: Final = "not_enforced"
 
 
 def read_secrets(data_untrusted: bytes, file: str) -> ParsedFile[SecretInventory]:
-    """Parse a SECRETS.md. An entry that seems to contain the value of a secret is refused."""
+    """Parse a SECRETS.md. The file is refused if an entry seems to contain the value of a secret."""
     reading = read_frontmatter(data_untrusted, file)
     if reading.value is None:
         return ParsedFile(problems=reading.problems)
@@ -104,8 +104,8 @@ def secret_for(
 ) -> SecretEntry | None:
     """Return the entry that ${secrets.NAME} in a driver refers to, or None if there is none.
 
-    `own` is the driver's SECRETS.md. It is searched first, by bound variable name and then by slug without namespace.
-    Then the workspace's entries are searched, for <driver id>/slug before slug.
+    `own` is the driver's SECRETS.md and is searched before the workspace's entries. Each is searched by bound variable
+    name, then for <driver id>/slug, then for slug. In `own`, a slug also matches without its namespace.
     """
     slug = default_slug(name)
     for entries in ((own.entries if own is not None else ()), workspace):
