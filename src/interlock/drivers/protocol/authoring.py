@@ -64,8 +64,9 @@ _NOT_SHOWN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u
 class Upstream(msgspec.Struct, frozen=True, kw_only=True):
     """Frontmatter that was rewritten for hosts that do not know the extensions of Interlock.
 
-    `changed` lists the keys that were replaced by an equivalent, `lost` the keys that were left out. The result is
-    never less strict: an approval rule that only this node understands becomes a rule that asks a person.
+    `changed` lists the keys that were replaced by an equivalent, `lost` the keys that were left out. An approval rule
+    that only this node understands becomes a rule that asks a person. Other restrictions can be among the lost keys,
+    such as the sandbox block.
     """
 
     data: dict[str, Any]
@@ -410,9 +411,10 @@ def compose(
 ) -> ComposedDriver | tuple[FileProblem, ...]:
     """Compose the files of a driver from the proposals, or return the problems that prevent it.
 
-    `data` is the frontmatter without implements. A class that is only inferred from a tool's name is not written, so
-    the contract leaves its effect open (AIP-author-5). `asks` names the tools that require a confirmation before each
-    call; True means all tools.
+    `data` is the frontmatter without implements. A class that is only inferred from a tool's name or arguments is not
+    written, so the contract leaves its effect open (AIP-author-5). It is written if the name contradicts the tool's
+    annotations. `asks` names the tools that require a confirmation before each call; True means all tools. It applies
+    only to contracts that are new.
     """
     contracts = contracts or {}
     listed = {str(tool.get("name")): tool for tool in tools}

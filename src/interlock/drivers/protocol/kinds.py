@@ -163,8 +163,8 @@ class LocalServer(ServerBlock, frozen=True, kw_only=True):
 def read_pin(suffix: str | None, version: str | None, findings: FileFindings) -> str | None:
     """Return the version to which a package is pinned, or None if it is not pinned.
 
-    `suffix` is the version in the package's name and `version` is server.version. If both are present and differ, a
-    problem is added to the findings.
+    `suffix` is the version in the package's name and `version` is server.version. If both are present and differ, or
+    server.version is not a version, a problem is added to the findings.
     """
     if version is not None and not _VERSION.fullmatch(version):
         findings.add_invalid("/server/version", "this is not a version", "write one like 1.2.3")

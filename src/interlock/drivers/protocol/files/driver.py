@@ -392,7 +392,7 @@ def check_reading(places: Places, binding: ToolBinding) -> tuple[FileProblem, ..
 
 
 def escapes(path: str) -> bool:
-    """Return whether a path is absolute or otherwise starts outside the workspace.
+    """Return whether a path is absolute, starts in a home folder, or contains a backslash or a drive.
 
     The registry checks where `..` leads, because it knows the folders and their symbolic links.
     """

@@ -483,8 +483,8 @@ _NOT_FETCHED: Final = "fix it; nothing is fetched from elsewhere"
 def check_schema(front: Frontmatter, schema: str, *, published: bool = False) -> tuple[FileProblem, ...]:
     """Check frontmatter against a schema (AIP-30, AIP-32, AIP-14 or AIP-19).
 
-    Return one problem per invalid field, in the order of the lines. `published` selects AIP-32 without Interlock's
-    extensions, which other hosts use.
+    Return one problem per invalid field, at most PROBLEMS_MAX, in the order of the lines. `published` selects AIP-32
+    without Interlock's extensions, which other hosts use.
     """
     problems: dict[str, FileProblem] = {}
     for error in _validator(schema, published).iter_errors(front.data):
@@ -505,7 +505,7 @@ class JsonSchemaFault(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fault_in_json_schema(schema: Any) -> JsonSchemaFault | None:
-    """Return why a value is not a valid, self-contained JSON Schema of 2020-12, or None if it is."""
+    """Return why a value is not a valid, self-contained JSON Schema of 2020-12 of limited size, or None if it is."""
     import jsonschema_rs
 
     if not is_bounded(schema):

@@ -82,7 +82,7 @@ def read_server(
 
 
 def secrets_taken(block: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of all secrets that the block uses, without duplicates, in the order written."""
+    """Return the names of all secrets that the block uses, without duplicates, in a fixed order of the block's keys."""
     names = [name for _, text in _texts(block) for name in secret_names(text)]
     auth = block.get("auth")
     if isinstance(auth, Mapping) and isinstance(auth.get("secret"), str):
@@ -197,7 +197,7 @@ def _objects(value: Any) -> list[Mapping[str, Any]]:
 def _settings(value: Any) -> dict[str, str] | None:
     """Return the values of named settings, with a placeholder for each secret.
 
-    Return None if a required setting has no value.
+    Return None if a required setting has no value, or any setting has no name.
     """
     settings: dict[str, str] = {}
     for each in _objects(value):
