@@ -218,10 +218,11 @@ class Methods:
         return MethodResult(lock=self._file_lock("download", digest), programs=(program,))
 
     async def _script(self, options: Mapping[str, Any], sha256: str | None) -> MethodResult:
-        """Run a shell installer in a separate home folder. Of the node's environment it receives only the PATH.
+        """Run a shell installer in a separate home folder, unless this installer has already completed.
 
-        In a sandbox it can write only to this home folder, and connect only to the host of the script and to the hosts
-        that the driver declares.
+        Of the node's environment it receives only the PATH, and in a sandbox also LANG and TZ. In a sandbox it
+        can write only to this home folder, and connect only to the host of the script and to the hosts that the driver
+        declares.
         """
         if sha256 is None and not self._installation.settings.allow_unverified_install:  # AIP-30.install-2
             raise MethodFailed(f"a shell installer {_UNVERIFIED}")

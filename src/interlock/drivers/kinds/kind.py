@@ -2,8 +2,9 @@
 
 Server blocks are read and compared by pure code in `interlock.drivers.protocol.kinds`. The methods here are called in
 this order: `declared_paths` when the driver is surveyed; `implied_methods`, `pin_package` and `complete` while the
-server is installed, and `find_present` if no method succeeded; `names_package` and `resolve_program` for its version
-check; `compile_plan` before each start; `clean_up` after the last process has ended.
+server is installed, and `find_present` if no method succeeded; `names_package` for its version check and
+`resolve_program` for the commands of its version and health checks; `compile_plan` before each start; `clean_up` after
+the last process has ended.
 
 A server plan contains placeholders instead of secrets, which are filled in when the server starts. A plan never
 contains anything that belongs to a caller (AIP-security-8).
