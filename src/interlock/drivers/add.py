@@ -293,8 +293,8 @@ class ServerAdder:
     async def try_out(self, request: DriverRequest) -> TriedServer:
         """Start the server once, ask for its tools and propose a contract and a class for each.
 
-        Raise NotAdded if the server does not start, and StoreError or OSError if its files or records cannot be
-        written.
+        Raise NotAdded if the server does not start, has no tools or cannot be described by a driver, and StoreError or
+        OSError if its files or records cannot be written.
         """
         files = {
             **request.files,
@@ -335,7 +335,8 @@ class ServerAdder:
     async def write(self, tried: TriedServer, proposals: tuple[ToolProposal, ...]) -> AddedServer:
         """Write the driver with these contracts and classes, after checking that a node would register it.
 
-        Raise NotAdded if a node would not, and StoreError or OSError if the files cannot be written.
+        Raise NotAdded if a node would not, if there are no proposals, or if a driver of this id exists with other
+        content and the request does not replace it. Raise StoreError or OSError if the files cannot be written.
         """
         if not proposals:
             raise NotAdded("no_tools", "none of the server's tools is wanted", "there is nothing to make contracts of")
@@ -506,8 +507,8 @@ def describe_sandbox(plan: Plan, declared: Declared, trial: TrialResult) -> dict
 def _staging_folder(plan: Plan, identifier: str, files: Mapping[str, str], over: Path | None = None) -> Iterator[Path]:
     """Write the files of a driver to a folder beside .drivers, and remove that folder when the context exits.
 
-    `over` is the folder that will be replaced; its other files are copied. Raise NotAdded if the files cannot be
-    written.
+    `over` is the folder that will be replaced; its other files are copied. Raise NotAdded if the workspace cannot be
+    written or a file would be written through a link out of the folder, and OSError if a file cannot be written.
     """
     try:
         beside = Path(tempfile.mkdtemp(dir=plan.workspace, prefix=".adding-"))
@@ -542,7 +543,10 @@ def _differing_files(target: Path, files: Mapping[str, str]) -> list[str]:
 
 
 def _move_into_place(folder: Path, target: Path) -> None:
-    """Move the staged folder to `target`. An existing folder is set aside first and restored if the move fails."""
+    """Move the staged folder to `target`. An existing folder is set aside first and restored if the move fails.
+
+    Raise NotAdded if the parent of `target` is a link that leads out of the workspace.
+    """
     target.parent.mkdir(exist_ok=True)
     if not target.parent.resolve().is_relative_to(target.parent.parent.resolve()):
         raise NotAdded("workspace_unusable", f"{target.parent} leads out of the workspace")
@@ -574,7 +578,8 @@ class ShippedTemplate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def with_shipped(data: Mapping[str, Any], node_data: Path) -> ShippedTemplate | None:
-    """Complete `data` from the shipped driver of the same package. Return None if no shipped driver exists for it.
+    """Complete `data` from the shipped driver of the same package. Return None if there is none, or if one of the two
+    does not run locally.
 
     A shipped driver is a template in which `/workspace` means a folder of the user. A file in that folder is replaced
     by one in the server's private home folder, to which its sandbox can always write. The user's folder is never

@@ -61,9 +61,11 @@ class DriverOperations:
 
     @handles(ADD_DRIVER)
     async def add(self, body: AddDriver, by: str) -> AddedDriver:
-        """Add a server that is named by a package or an address. Raises Refused, StoreError.
+        """Add a server that is named by a package or an address.
 
         Variables of the node's environment are not passed to it, and no command of this machine can be added from here.
+        Raise Refused if the server cannot be added, or if an approver could sign the acceptance of its driver. Raise
+        StoreError if the store fails.
         """
         from interlock.drivers.add import AddRequest, NotAdded, ServerAdder
         from interlock.drivers.registry.operations import refused

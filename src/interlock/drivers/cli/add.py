@@ -134,7 +134,7 @@ def add(
 
 def _find_by_dns(invocation: Invocation, domain: str, *, yes: bool) -> str:
     """Return the server address that the DNS records of a domain name, after the user agreed to connect to it
-    (REG-7.1-4).
+    (REG-7.1-4). With `yes`, the address is only printed. Raise Refused if the user does not agree or cannot be asked.
     """
     from interlock.drivers.cli.discover import chosen_server, find_servers
 
@@ -153,7 +153,10 @@ def _find_by_dns(invocation: Invocation, domain: str, *, yes: bool) -> str:
 
 
 def add_server(invocation: Invocation, request: "AddRequest", *, yes: bool = False, no_trust: bool = False) -> None:
-    """Add a server to the workspace, ask the person about its tools, and trust its driver."""
+    """Add a server to the workspace, ask the person about its tools, and trust its driver.
+
+    With `yes`, the proposed classes are accepted without asking. With `no_trust`, the driver stays untrusted.
+    """
     if not (yes or no_trust or can_ask()):
         hint = "run it on a terminal, or with --yes; with --no-trust it waits for interlock drivers trust NAME"
         raise Refused("not_confirmed", "there is no terminal to confirm on, and nothing was done", hint=hint)
@@ -190,7 +193,10 @@ def open_adder(invocation: Invocation) -> "ServerAdder":
 
 @contextmanager
 def quiet_log(invocation: Invocation) -> Iterator[None]:
-    """Suspend the log while the context is active, because the command itself reports what matters."""
+    """Suspend the log below CRITICAL while the context is active, because the command itself reports what matters.
+
+    With --debug the log stays as it is.
+    """
     log = logging.getLogger("interlock")
     level = log.level
     if not invocation.debug:
@@ -203,7 +209,7 @@ def quiet_log(invocation: Invocation) -> Iterator[None]:
 
 def _store_secrets(invocation: Invocation, secrets: "Sequence[SecretFinding]") -> None:
     """Store the value of each secret. A value comes from the request, from the environment, or from a prompt to the
-    user.
+    user. Secrets that another backend holds and secrets without a value are skipped.
     """
     if not secrets:
         return
@@ -227,8 +233,8 @@ def _ask_about_tools(
 ) -> "tuple[ToolProposal, ...]":
     """Ask the user about the classes of the proposed tools and return the proposals with the chosen classes.
 
-    If no person can be asked, a class that only the name of a tool suggests is not accepted, and the tool stays
-    undecided.
+    With `yes`, all proposed classes are accepted without asking. Otherwise, if no person can be asked, a class that
+    only the name or schema of a tool suggests is not accepted, and the tool stays undecided.
     """
     from interlock.drivers.add import decide_classes
     from interlock.drivers.cli.driver_lines import proposal_lines, show_proposals

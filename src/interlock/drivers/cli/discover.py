@@ -82,7 +82,8 @@ def find_servers(
 ) -> "Discovery":
     """Look up the MCP servers that are listed in the DNS records of `domain`.
 
-    With `tries`, also connect to each server. Raise Refused if the lookup fails.
+    With `tries`, also connect to each server. Raise BadUsage if `domain` is no domain, Unreachable if no resolver
+    answers, and Refused if the lookup fails in another way.
     """
     from interlock.drivers.discovery import discover as look
     from interlock.names.protocol.dns_discovery import record_name
@@ -101,7 +102,7 @@ def find_servers(
 
 
 def chosen_server(domain: str, discovery: "Discovery") -> str:
-    """Return the address of the only usable server. Raises Refused if there is none or more than one."""
+    """Return the address of the only usable server. Raise Refused if there is none or more than one."""
     usable = [server for server in discovery.servers if server.is_usable and server.url is not None]
     if not usable:
         why = (

@@ -274,7 +274,7 @@ def proposal_lines(proposals: "Sequence[ToolProposal]") -> list[str]:
 
 
 def show_added(out: "Output", added: "AddedServer", *, state: DriverSummary | None) -> None:
-    """Print the result of `interlock add`. `state` is the driver as a running node lists it, or None without a node."""
+    """Print the result of `interlock add`. `state` is the driver after an attempt to trust it, None with --no-trust."""
     composed, proposals = added.composed, added.proposals
     driver = composed.driver.driver
     if out.as_json:

@@ -330,7 +330,8 @@ def _ask(question: str, otherwise: str) -> None:
 def from_files(invocation: Invocation, away: Unreachable) -> "StoredDrivers":
     """Return access to the driver files and the store, for use when no node is running on this machine.
 
-    Raise `away` again if the node is remote, because its files cannot be reached from here.
+    Raise `away` again if the node is remote, because its files cannot be reached from here, or if it runs but does not
+    answer.
     """
     if invocation.remote_url is not None or away.code != "not_running":
         raise away

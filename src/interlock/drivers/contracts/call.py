@@ -8,8 +8,8 @@ that no person approves a call that cannot be sent. `send_admitted` gets the ran
 the first one (`_try`). A try leases the link of the driver, maps the arguments (with the hooks in its driver.py, if
 there are any), checks the URIs in them and sends the call. The result is mapped back to the contract. After a failure
 `_retry` decides whether to repeat the call with the same driver, as its retry rule allows, or with the next one. A call
-is sent a second time only if it cannot take effect twice: either it was never sent, or the contract is idempotent and
-the failure is temporary (AIP-30.resolve-7, AIP-14.rules-2).
+is sent a second time only if it cannot take effect twice: either it was never sent, or the contract is idempotent, the
+failure is temporary and no person approved this very call (AIP-30.resolve-7, AIP-14.rules-2).
 
 A call leaves one audit row when its driver is chosen, and one for each time that it was sent.
 """
@@ -175,8 +175,9 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
             self.lease_link(self.provider)
 
     async def _lease_if_healthy(self, provider: DriverProvider) -> None:
-        """Lease the driver's link. If its last health check failed but the result is outdated, check again first
-        (AIP-30.resolve-2).
+        """Check the driver's health again, and lease its link if the check passes (AIP-30.resolve-2).
+
+        This is for a driver whose last health check failed too long ago to count.
         """
         why = await provider.check_health()
         if self.done:
@@ -409,8 +410,8 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
     def _retry(self, *, sent: bool) -> bool:
         """Repeat the call with the same driver, if its retry rule allows that, or with the next driver.
 
-        Return False if the call could take effect twice or no driver is left. `sent`: whether the server may have
-        received it.
+        Return False if no driver is left, or if the call was sent and its contract is not idempotent or a person
+        approved it. `sent`: whether the server may have received it.
         """
         if sent and not self.served.contract.idempotent:  # AIP-14.rules-2, AIP-30.resolve-7
             return False

@@ -7,7 +7,7 @@ one binding need (`PreparedBinding`).
 
 Each call leaves two kinds of rows in the audit log (AIP-30.audit-1), with names and counts but no values.
 `driver.resolved` records which drivers could have served the call and which one was chosen; `driver.invoked` records
-how the call ended. A call that was sent to several drivers leaves one `driver.invoked` for each of them.
+how the call ended. A call that was sent several times leaves one `driver.invoked` for each time.
 docs/driver-calls.md lists the keys.
 """
 
@@ -278,7 +278,8 @@ class CompiledContract:
     def decide(self, inputs: Mapping[str, Any], pinned: str | None, clock: Clock) -> ServingDecision:
         """Return the drivers that can serve a call with these inputs, best first.
 
-        `pinned` names the only driver that may serve the call, or is None if any driver may.
+        `pinned` names the only driver that may serve the call, or is None if any driver may. A driver that the
+        operator pinned has priority over it.
         """
         dropped = self._dropped.intersection(inputs) if self._dropped else _NO_INPUTS
         only, last, ident = self._only, self._last, self.contract.id
@@ -428,7 +429,7 @@ class CompiledContract:
 
 def _find_unchanged_inputs(feeding: ArgumentRules) -> frozenset[str] | None:
     """Return the names of inputs that are passed as arguments of the same name. Return None if the rules add other
-    arguments.
+    arguments or drop inputs.
     """
     if feeding.defaults or feeding.context or feeding.dropped:
         return None
@@ -439,8 +440,8 @@ def _find_unchanged_inputs(feeding: ArgumentRules) -> frozenset[str] | None:
 
 
 def _uri_names(schema: Any) -> frozenset[str] | None:
-    """Return the properties that may contain URIs. Return None if the schema is more than a plain list
-    of properties.
+    """Return the properties that may contain URIs. Return None if any property may, because the schema has references
+    or mentions URIs outside of its properties.
     """
     if not isinstance(schema, Mapping):
         return frozenset()

@@ -149,8 +149,9 @@ class LeasedCall(Call, eq=False, kw_only=True):
         self.services.tasks.begin(run_to_end())
 
     async def check_uris(self, uris: Iterable[str], link: ServerLink, provider: DriverProvider) -> bool:
-        """Check the URIs against the server's sandbox (AIP-security-6). If one is denied, end the call and return
-        False.
+        """Check the URIs against the server's sandbox (AIP-security-6). If one is denied, end the call.
+
+        Return whether the call goes on: False if a URI was denied or the call ended meanwhile.
         """
         denied = await asyncio.to_thread(find_denied_uri, uris, link.plan, provider.driver)
         if denied is not None and not self.done:
@@ -182,7 +183,7 @@ class LeasedCall(Call, eq=False, kw_only=True):
 
     def send_over(self, link: ServerLink, params: dict[str, Any], head: bytes) -> Refused | None:
         """Send the request over the leased link. Return a refusal if the link is closed, or None if the request was
-        sent.
+        sent or will be sent as soon as the server is prepared for it.
         """
         assert self.admitted is not None  # noqa: S101  (it departed, and has not ended)
         verdict = self.services.guard.derive(self.admitted, link)
@@ -284,8 +285,9 @@ def unreachable(ref: str) -> Refusal:
 
 
 class PassthroughCall(LeasedCall, eq=False, kw_only=True):
-    """A request that is forwarded unchanged to one driver's server: for a tool without a contract, a prompt or a
-    resource.
+    """A request that is forwarded to one driver's server: for a tool without a contract, a prompt or a resource.
+
+    Only the names in it change to those that the server uses.
 
     No driver is chosen, and the server's response is returned unchanged. Before a resource is read, its URI is checked
     against the server's sandbox (AIP-security-6). If a reference carries a digest, the content is compared with it.
@@ -329,7 +331,8 @@ class PassthroughCall(LeasedCall, eq=False, kw_only=True):
     def fail(self, error: DriverRefusal) -> None:
         """End the call with the error: as a tool result for tools, otherwise as a JSON-RPC error.
 
-        Results of prompts and resources cannot report an error.
+        Results of prompts and resources cannot report an error. If the server cannot be reached at present, the call
+        always ends like one whose link is lost.
         """
         ref = self.log_failure(self.provider.driver.segment, error)
         if error.retryable and error.code in UNREACHABLE:

@@ -5,8 +5,9 @@ chooses its driver and is sent over a link that it leases. The guard checks the 
 check needs no driver, and no person should approve a call that cannot be sent.
 
 A segment also lists items that drivers offer without a contract (`expose`): tools that no contract binds, prompts and
-resources (AIP-tools-16, AIP-prompts, AIP-resources). Only declared items are offered. An item that is declared but
-missing on the server causes a warning; missing prompts or resources never make a driver unusable.
+resources (AIP-tools-16, AIP-prompts, AIP-resources). Prompts and resources are offered only if the driver declares
+them. With `expose: all`, every tool that no contract binds is offered. A declared prompt that the server lacks, or a
+server without any resources, causes a warning and never makes a driver unusable.
 """
 
 import re
@@ -83,7 +84,7 @@ class Exposure(msgspec.Struct, frozen=True, kw_only=True):
 def expose(providers: Iterable[DriverProvider], contracts: Mapping[str, frozenset[str]]) -> Exposure:
     """Collect the items of drivers that no contract binds.
 
-    `contracts` maps each segment to the local names of its contracts, which no other item may use.
+    `contracts` maps each segment to the local names of its contracts, which no tool without a contract may use.
     """
     drivers = list(providers)
     registered = register_kinds(each.driver for each in drivers)
@@ -106,8 +107,8 @@ def expose(providers: Iterable[DriverProvider], contracts: Mapping[str, frozense
 
 
 class _ExposureBuilder:
-    """Collector of one driver's items that no contract binds. A declared item that the server lacks causes a warning
-    only.
+    """Collector of one driver's items that no contract binds, and of warnings about declared ones that the server
+    lacks.
     """
 
     def __init__(self, provider: DriverProvider, kinds: Mapping[str, ResourceKind], taken: frozenset[str]) -> None:
@@ -264,8 +265,9 @@ class ContractLink(Link):
         )
 
     def new_request(self, what: str, *fields: Any) -> Call:
-        """Create the call of a request other than tools/call. `what` is the name of a prompt or the URI
-        of a resource.
+        """Create the call of a request other than tools/call. `what` is the name of a prompt or the URI of a resource.
+
+        If it is no longer offered, the call is already refused.
         """
         method = fields[_METHOD]
         if method == methods.RESOURCES_READ:

@@ -2,7 +2,7 @@
 
 `check` has no side effects, but how long it takes depends on the server's schemas, so the provider runs it in a thread.
 If a server lacks a bound tool, or has one that does not fit, the driver becomes rejected. With the setting
-drivers.on_mismatch = "drop_binding" it becomes partial instead and keeps its other bindings.
+drivers.on_mismatch = "drop_binding" it becomes partial instead and keeps its other bindings, if there are any.
 
 `Snapshots` store the inputs and the result of a driver's last check, so that a lazy start needs no process. They
 contain only digests: a tool definition is never served from a snapshot (MCP-AX 13.1).
@@ -56,8 +56,9 @@ class Snapshots:
         self._last: Snapshot | None = None
 
     async def find(self, wanted: str) -> Snapshot | None:
-        """Return the last snapshot, or None if its inputs differ from `wanted`. Raise StoreError if it
-        cannot be read.
+        """Return the last snapshot. Return None if there is none, it is damaged, or its inputs differ from `wanted`.
+
+        Raise StoreError if the store cannot be read.
         """
         entry = await self._kv.get(BUCKET, self._key, self._clock.wall())
         try:

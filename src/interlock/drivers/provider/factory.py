@@ -53,8 +53,8 @@ class ProviderFactory:
     ) -> None:
         """Prepare to create providers.
 
-        `plan` is called for the current plan each time a provider is created. With `newest`, the record of installed
-        releases is neither used nor changed.
+        `plan` is called for the current plan each time a provider is created or its server is installed. With `newest`,
+        the record of installed releases is neither used nor changed.
         """
         self._plan = plan
         self._newest = newest
@@ -94,9 +94,11 @@ class ProviderFactory:
     async def _install(
         self, real_paths: Mapping[Path, Path], driver: Driver, folder: Path, say: Callable[[str], None]
     ) -> Installed | InstallFailed:
-        """Install the recorded release of a driver's server, or the newest release if none is recorded.
+        """Install the recorded release of a driver's server.
 
-        Raise StoreError if the record cannot be read. The newest release is not installed then, because it must not
+        Install the newest release instead if none is recorded, if the file's install request has changed since, or if
+        the recorded release fails the version check. Then record what was installed. Raise StoreError if the record
+        cannot be read or written. If it cannot be read, nothing is installed, because the newest release must not
         replace a recorded one.
         """
         plan, connector_parts = self._plan(), self._connector_parts

@@ -204,7 +204,7 @@ class HealthSchedule:
             await self.check()
 
     def probe(self, check: HealthCheck) -> Awaitable[str | None] | None:
-        """Start the given check and return an awaitable of its outcome.
+        """Return an awaitable that runs the given check and returns its outcome.
 
         Return None if there is nothing to check, for example when a ping would wake a sleeping server.
         """

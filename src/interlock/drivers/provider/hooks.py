@@ -2,12 +2,13 @@
 
 Theory of operation. The first call of a hook starts the process (`HookProcess`), which imports driver.py and reports
 what it declares. The process can read the driver's folder and Python's standard library. It has no network access and
-cannot start programs (AIP-define-5). It handles one call at a time. If a hook takes longer than HOOK_S, its process is
+cannot start programs (AIP-define-5). Only if the operator turned the driver's sandbox off and the node cannot make one,
+the process runs without these limits. It handles one call at a time. If a hook takes longer than HOOK_S, its process is
 ended, and the next call starts another process. The process also ends after IDLE_S without a call.
 
-`DriverHooks` calls the hooks and checks their return values. The caller of a contract gets the error `internal` for any
-failure of a hook, because it cannot correct one; the log and the audit record name the hook and the reason. If a hook
-refuses a call, nothing is sent to the server.
+`DriverHooks` calls the hooks and checks their return values. The caller of a contract gets the error `internal` for a
+failed hook, because it cannot correct one; the log names the hook and the reason. If the server itself reported an
+error, the caller gets that error instead. If a hook fails that makes the arguments, nothing is sent to the server.
 """
 
 import asyncio
@@ -167,8 +168,10 @@ class HookProcess:
         return run
 
     async def _make_sandbox(self) -> tuple[Sandbox | None, tuple[str, ...], StderrRing]:
-        """Return the sandbox, the command, and the buffer for stderr. The sandbox is None if the driver may run without
-        one.
+        """Return the sandbox, the command, and the buffer for stderr.
+
+        The sandbox is None if none is available here and the driver may run without one. Raise SandboxFailed if the
+        sandbox cannot be made.
         """
         plan, connector_parts = self._plan, self._connector_parts
         stderr = StderrRing(STDERR_LINES, now=connector_parts.clock.wall)
@@ -287,8 +290,9 @@ def _read_value(message: dict[str, Any]) -> Any:
 
 
 def _changed_module(plan: HookPlan) -> str | None:
-    """Return the first Python module in the folder that differs from the accepted version, or None. Blocks on file
-    access.
+    """Return the name of the first Python module that differs from the accepted version or cannot be read.
+
+    Return None if all are unchanged. Blocks on file access.
     """
     for name, digest in plan.digests.items():
         if name.endswith(".py"):
@@ -338,7 +342,10 @@ class DriverHooks:
         return self.entry.parses
 
     async def value(self, bound: Bound, result: Mapping[str, Any]) -> Any:
-        """Return the value for the contract, checked with `bound.satisfying`, or a DriverRefusal."""
+        """Return the value for the contract, checked with `bound.satisfying`, or a DriverRefusal.
+
+        A result that the server marked as an error is always a refusal (AIP-tools-13).
+        """
         args = {"result": result, "tool_id": bound.contract.id, "tool_name": bound.tool_name}  # AIP-define-3
         is_error = result.get("isError") is True
         try:

@@ -203,7 +203,7 @@ class DriverKeeper(ServerKeeper):
 
     @property
     def is_current(self) -> bool:
-        """Return whether the lists of the server were read and are still up to date (AIP-tools-10)."""
+        """Return whether the list of tools was read and is still up to date (AIP-tools-10)."""
         reading = self._relists.get("tools")
         if self.listing is None or (reading is not None and not reading.done()):
             return False
@@ -211,7 +211,10 @@ class DriverKeeper(ServerKeeper):
         return ttl_s is None or self._connector_parts.clock.now() - self.listed_at["tools"] < max(LEAST_TTL_S, ttl_s)
 
     async def come_up(self) -> bool:
-        """Wait until the server can be used or a series of attempts has failed. Return whether it can be used."""
+        """Wait until the server can be used or a series of attempts has failed. Return whether it can be used.
+
+        Return False at once while the server is barred because it ended too often.
+        """
         if self.is_usable:
             return True
         if self._connector_parts.clock.now() < self._barred_until:

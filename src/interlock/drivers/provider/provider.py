@@ -7,9 +7,9 @@ Input: a trusted driver with the contracts that it binds, and the parts of the n
 Theory of operation. `start` begins one task. The task loads driver.py, installs the server (repeatedly, with growing
 pauses, until that succeeds) and starts the process that all callers share. After that, events change the state. A list
 of tools from a process is checked against the contracts (`on_listing`). The result becomes the state of the driver,
-unless the process belongs to one tenant. Failed attempts, a failed health check or an expired login make the driver
-unavailable or unauthed. With `drivers.registration = "lazy"`, the result of an earlier check is used while its inputs
-are unchanged, and the process sleeps until the first call.
+unless the process belongs to one tenant and its tools do not fit. Failed attempts, a failed health check or an expired
+login make the driver unavailable or unauthed. With `drivers.registration = "lazy"`, the result of an earlier check is
+used while its inputs are unchanged, and the process sleeps until the first call.
 
 A call takes a lease (`find_ready_lease`, or `acquire`, which may start a process) and releases it when it ends. A
 process that must stop or restart first waits until its leases are released, at most for the longest time that a
@@ -75,8 +75,8 @@ _SERVES: Final = frozenset((DriverState.READY, DriverState.PARTIAL))
 
 
 class DeclaredEras:
-    """The protocol era of one driver's server: the one it last used, or else that of its declared version
-    (AIP-proto-3).
+    """The protocol era of one driver's server: the one it last used, or else the legacy era if its declared version
+    belongs to it (AIP-proto-3).
     """
 
     def __init__(self, provider: "DriverProvider") -> None:
@@ -179,7 +179,7 @@ class DriverProvider:
         self._task = asyncio.get_running_loop().create_task(self._begin(), name=f"driver {self.driver.key}")
 
     def succeed(self, other: "DriverProvider") -> None:
-        """Take over the list of `other`, a provider of the same files, and offer it until this provider's server was
+        """Offer the contracts that `other`, a provider of the same files, serves now, until this provider's server was
         checked.
         """
         self.contract_ids = other.contract_ids
@@ -280,7 +280,10 @@ class DriverProvider:
             again_s = min(INSTALL_AGAIN_MAX_S, again_s * 2)
 
     async def _load_hooks(self, process: HookProcess) -> bool:
-        """Load driver.py. Return False if it does not match the driver file; the driver is then not started."""
+        """Load driver.py. If its process cannot be started, try again with growing pauses.
+
+        Return False if driver.py cannot be loaded or does not match the driver file; the driver is then not started.
+        """
         again_s = INSTALL_AGAIN_S
         while True:
             try:
@@ -461,10 +464,10 @@ class DriverProvider:
             self._begin_task(self._logins.keep(who))
 
     def on_secret(self, slug: str) -> tuple[str, ...]:
-        """Restart the processes that use or wait for the secret `slug`, which has a new value, once their open calls
-        have ended.
+        """Restart the driver's processes if it uses the secret `slug`, which has a new value. Open calls end first.
 
-        Return the segments of these processes.
+        A sleeping process is restarted only if it is the shared one and the driver is unauthed. Return the segments of
+        the processes that are restarted.
         """
 
         async def restart_when_free(instances: Instances, instance: Instance) -> None:
@@ -536,8 +539,8 @@ class DriverProvider:
     async def acquire(self, caller: Caller, timeout_s: float = ACQUIRE_S) -> InstanceLease | DriverRefusal:
         """Lease the process that serves this caller, and start the process if it sleeps.
 
-        If this returns a refusal, nothing has been sent to the server. `timeout_s` limits how long to wait while other
-        callers use all processes.
+        If this returns a refusal, the call has not been sent to the server. `timeout_s` limits how long to wait while
+        other callers use all processes.
         """
         instances = self._instances
         if instances is None or self.state is DriverState.REJECTED:

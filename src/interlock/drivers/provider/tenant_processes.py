@@ -51,7 +51,10 @@ class Instance:
 
 
 class InstanceLease:
-    """A lease of one process for one call. While the lease is held, the process neither ends nor sleeps."""
+    """A lease of one process for one call. While the lease is held, the process does not end or sleep for being idle.
+
+    A restart, or a stop that is not immediate, waits for the lease, but only for a limited time.
+    """
 
     __slots__ = ("_instances", "_released", "instance", "link")
 
@@ -121,9 +124,9 @@ class Instances:
 
     @contextlib.asynccontextmanager
     async def hold_unleased(self, instance: Instance, seconds: float) -> AsyncIterator[None]:
-        """Keep a process without leases while the context is active. New leases wait until the context exits.
+        """Grant no new lease of a process until the context exits.
 
-        The context is entered when the last lease is released, at the latest after `seconds`.
+        The context is entered when the last lease is released, or after `seconds`, even if leases are left then.
         """
         while instance.leases_ended is not None and (before := instance.done) is not None:
             await before.wait()

@@ -1,10 +1,10 @@
 """The secrets and logins of one driver's server.
 
 Each start of a server, or connection to it, is a run. Before a run, `DriverRevealer.begin` looks up each secret that
-the driver's inventory names. It checks access before it fetches a value, and each reveal or denial leaves an audit row
+the driver file uses. It checks access before it fetches a value, and each reveal or denial leaves an audit row
 without the value (AIP-19.audit-1). A value comes from the node's store, or from the backend that SECRETS.md names:
-env://, file:// or keyring://. Values are kept only during the run: they are passed to the process, and `redactor`
-removes them from the server's output.
+env://, file:// or keyring://. Values are kept only in memory and only until the next run begins: they are passed to the
+process, and `redactor` removes them from the server's output.
 
 `Logins` stores which logins have expired, so that a node does not try them again after it restarts.
 """
@@ -347,7 +347,7 @@ class Logins:
         self.expired[who] = reason
 
     async def keep(self, who: str | None) -> None:
-        """Store whether the login is currently expired."""
+        """Store whether the login is currently expired. A failure of the store is only logged."""
         reason = self.expired.get(who)
         try:
             if reason is None:

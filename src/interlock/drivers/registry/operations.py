@@ -5,8 +5,8 @@ refused. A decision is recorded in the audit log before it takes effect. The sam
 with a registry that starts nothing, in a command while no node is running. Operations that need running servers are
 refused there.
 
-A name may be the name of a driver's server, its id, its id with the major version, or its folder. These kinds of names
-are tried in this order, and the first kind that matches any driver is used.
+A name may be a driver's id with the major version, its id, the name of its folder, or the name of its server. These
+kinds of names are tried in this order, and the first kind that matches any driver is used.
 """
 
 import asyncio
@@ -143,7 +143,10 @@ def texts_of(declared: Declared) -> dict[str, str]:
 def difference(
     before: Mapping[str, str], now: Mapping[str, str], labels: tuple[str, str], lines_max: int
 ) -> Iterator[str]:
-    """Yield the unified diff of each text that differs. `labels` name the two states, such as "accepted" and "now"."""
+    """Yield the unified diff of each text that differs. `labels` name the two states, such as "accepted" and "now".
+
+    After `lines_max` lines, one more line says that there are more.
+    """
     left = lines_max
     for name in sorted({**before, **now}):
         old, new = before.get(name, "").splitlines(), now.get(name, "").splitlines()
@@ -204,7 +207,7 @@ class DriverService:
         """Return a driver or a contract. For a driver, include what has changed since it was accepted.
 
         `name` is a driver's server name, id, id@major or folder, or the name of a contract. Raise NotFound if nothing
-        has that name, and Refused if several drivers have it.
+        has that name, Refused if several drivers have it or its files are changing, and StoreError if the store fails.
         """
         await self.registry.current()
         served = self._find_contract(name)
@@ -258,7 +261,8 @@ class DriverService:
     async def trust(self, name: str, digest: str, by: str) -> DriverSummary:
         """Trust a driver. `digest` is the digest of the folder that the operator reviewed.
 
-        Raise NotFound if there is no such driver, Refused if its folder has changed, and StoreError if the store fails.
+        Raise NotFound if there is no such driver, Refused if its folder has changed, the driver cannot be used or
+        several have this name, and StoreError if the store fails.
         """
         await self.registry.refresh()
         declared = self._find_trustable(name, digest)
@@ -321,7 +325,8 @@ class DriverService:
     async def allow(self, name: str, host: str, by: str, *, revoke: bool = False) -> AllowedHosts:
         """Allow a driver's server to reach a host that its file does not list. With `revoke`, withdraw that permission.
 
-        Raise NotFound if there is no such driver, Refused if the host is invalid, and StoreError if the store fails.
+        Raise NotFound if there is no such driver or the host to revoke was not allowed. Raise Refused if the host is
+        invalid, there are too many hosts or the driver cannot be used, and StoreError if the store fails.
         """
         await self.registry.refresh()
         declared = self._find(name)
@@ -348,8 +353,10 @@ class DriverService:
     async def remove(self, name: str, by: str, *, forget: bool) -> RemovedDriver:
         """Delete the folder of a driver and the record of its acceptance.
 
-        With `forget`, also delete its registration, with which the next driver of this major version would be compared
-        (AIP-identity-4). Raise NotFound if there is no such driver, and StoreError if the store fails.
+        With `forget`, also delete the hosts that an operator allowed, its packages, and its registration, with which
+        the next driver of this major version would be compared (AIP-identity-4). This also works for a driver whose
+        folder is already gone; then only the registration is deleted. Raise NotFound if there is no such driver,
+        Refused if several have this name, and StoreError if the store fails.
         """
         await self.registry.refresh()
         try:
@@ -531,7 +538,8 @@ def refused(error: NotAdded) -> Refused:
 def _delete_folder(declared: Declared) -> str:
     """Delete the folder of a driver and return its path.
 
-    The targets of symbolic links stay. If the driver lies in the folder of a contract, the contract stays too.
+    The targets of symbolic links stay. If the driver lies in the folder of a contract, only the driver's own files are
+    deleted, and the path of DRIVER.md is returned.
     """
     folder = declared.folder
     if declared.root.below_tools:

@@ -112,15 +112,15 @@ class Registry:
 
     async def current(self) -> Declaration:
         """Refresh and return the declaration. If another refresh is running, which can take long, return the last one
-        instead.
+        instead, provided that it has drivers.
         """
         if self._refreshing.locked() and self.declaration.drivers:
             return self.declaration
         return await self.refresh()
 
     async def renew(self, key: str) -> None:
-        """Replace the provider of a driver after another release of its server was recorded. Raise StoreError if
-        reading fails.
+        """Replace the provider of a driver after another release of its server was recorded. Raise StoreError if a
+        record cannot be stored.
         """
         async with self._refreshing:
             if key in self._entries:
@@ -235,7 +235,7 @@ class Registry:
         return {key: entry.provider for key, entry in self._entries.items()}
 
     def state_of(self, declared: Declared) -> tuple[str, str | None]:
-        """Return the state of a driver and the reason for it. A driver without a provider counts as stopped."""
+        """Return the state of a driver and the reason for it. A trusted driver without a provider is stopped."""
         if declared.state is not None:
             return declared.state.value, declared.reason
         if not declared.trusted:

@@ -41,7 +41,10 @@ class TrustRequests:
         declared.subscribe(self.ask)
 
     async def ask(self, declaration: Declaration) -> None:
-        """Create a request for each driver that waits only for a person's decision."""
+        """Void outdated requests, and create one for each driver that waits only for a person's decision.
+
+        At most WAITING_MAX requests wait at a time. A decision that the node recorded but did not apply is applied.
+        """
         open_ = {
             (_tool(declared), declared.digest): declared
             for declared in declaration.drivers
@@ -107,7 +110,11 @@ class TrustRequests:
         return any((_tool(declared), declared.digest) == (approval.tool, approval.digest) for declared in drivers)
 
     async def settle(self, approval: Approval) -> Approval | Refusal:
-        """Apply a person's decision: trust the folder if it was accepted, and start its server."""
+        """Apply a person's decision: trust the folder if it was accepted, and start its server.
+
+        Return the request after that, or a refusal if the decision cannot be used. A request that was not accepted is
+        returned unchanged.
+        """
         decision = approval.decision
         if decision is None or decision.what is not What.APPROVED:
             return approval

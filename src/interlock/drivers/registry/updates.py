@@ -40,7 +40,8 @@ class UpdateService:
     async def look(self, declared: Declared) -> DriverUpdate:
         """Install and start the newest release beside the running one, and return what differs.
 
-        Raise Refused if the release cannot be installed or started, and StoreError if the store fails.
+        Raise Refused if the release cannot be installed or started or the node does not install this server, and
+        StoreError if the store fails.
         """
         plan = self._registry.plan
         try:
