@@ -6,7 +6,8 @@ that is absent, too large or unreadable is reported and skipped. The format of a
 
 Bundles (MCPB, DXT) are zip files with a manifest. They are read without unpacking, and unpacked into a separate folder.
 Because bundles are untrusted, a bundle is refused before anything is written if it has names outside of its folder,
-links, encrypted parts or too much data. The folder is named after the bundle's digest and does not change.
+links, encrypted parts or too much data. The sizes that it states are not trusted: unpacking ends, and leaves nothing,
+when it has written too much. The folder is named after the bundle's digest and does not change.
 """
 
 import hashlib
@@ -284,7 +285,7 @@ def client_file(client: ClientProgram, machine: ClientMachine) -> Path:
 def put_entry(path: Path, client: ClientProgram, name: str, entry: dict[str, object]) -> WriteResult:
     """Write an entry to a client's file. If the file is a symbolic link, write to its target.
 
-    Raise CannotEdit if the file's format is not understood.
+    Raise CannotEdit if the file cannot be read or written, or its format is not understood.
     """
     data = read_bounded(path, BYTES_MAX)
     if isinstance(data, str):
@@ -323,7 +324,10 @@ class UnknownFormat(Exception):
 
 
 def read_file(path: Path, client: ClientProgram | None, *, system: System, packages: Path) -> SourceFile:
-    """Read a file that the user named. `packages` is the folder for unpacked bundles, but nothing is unpacked here."""
+    """Read a file that the user named. `packages` is the folder for unpacked bundles, but nothing is unpacked here.
+
+    Raise UnknownFormat if `client` is None and the file does not show to which client or format it belongs.
+    """
     source = SourceFile(client="file", title=path.name, scope="file", path=path, state="absent")
     if path.suffix.lower() in BUNDLES:
         if not path.exists():

@@ -119,7 +119,8 @@ def stdio_entry(client: ClientProgram, name: str, command: Sequence[str], env: M
 def with_token(client: ClientProgram, name: str, url: str, variable: str) -> dict[str, Any] | None:
     """Return an entry that sends a bearer token, which the client reads from a variable of its environment.
 
-    Return None if the client does not expand variables, because the token itself would have to be in the file.
+    Return None if the client does not expand variables, because the token itself would have to be in the file, or if
+    it cannot connect to a URL.
     """
     if client.shape == "codex":
         return {"url": url, "bearer_token_env_var": variable}
@@ -171,7 +172,8 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True):
 def driver_entry(driver: Driver, secrets: SecretInventory | None, client: ClientProgram, name: str) -> Exported | None:
     """Return the entry with which a client runs a driver.
 
-    Return None if the file would contain a secret or the client cannot connect to a URL.
+    Return None if the file would contain a secret, the client cannot connect to the URL or log in there, or the driver
+    sets defaults for variables of the environment, which an entry cannot express.
     """
     if driver.secret_names and client.expands is None:  # AIP-export-2
         return None

@@ -34,7 +34,10 @@ _NEVER: Final = frozenset(f"/{each}" for each in _SYSTEM)  # AIP-security-5, and
 
 
 class Sandboxing:
-    """The folders that a driver may use: only the absolute paths that its source names (AIP-import-11)."""
+    """The folders that a driver may use: only the absolute paths that its source or the user names (AIP-import-11).
+
+    A path that is too wide, such as the home folder or one above it, is not allowed and is listed in `withheld`.
+    """
 
     def __init__(self, home: str, folder: str | None = None, fresh: Mapping[str, str] | None = None) -> None:
         self._home = home.rstrip("/\\")
@@ -48,7 +51,8 @@ class Sandboxing:
         """Allow the paths in arguments and variables.
 
         A path that is a complete argument may be written, because the server works on it; other paths may only be read.
-        With `script`, the first such argument is the program and is not opened for writing.
+        With `script`, the first such argument is the program and is not opened for writing. Of a path that does not
+        exist yet, the folder in which it would be created may be written.
         """
         for each in args:
             if _ABSOLUTE.fullmatch(each):
@@ -64,7 +68,7 @@ class Sandboxing:
                 self._work_on(value, self._read)
 
     def write(self, path: str) -> None:
-        """Allow the server to write to this path."""
+        """Allow the server to write to this path, unless it is too wide."""
         self._open(path, self._write)
 
     def _work_on(self, path: str, where: dict[str, None]) -> None:
@@ -418,8 +422,8 @@ def batch(
 
 
 def asks_for_hosts(planned: Planned) -> bool:
-    """Return whether the user must be asked for allowed hosts: the driver is a new program without a
-    setting for hosts.
+    """Return whether the user must be asked for allowed hosts: the driver is new, its server runs on this machine, and
+    no host is allowed to it.
     """
     data = planned.draft.data
     return (

@@ -123,8 +123,8 @@ def with_old(theirs: Mapping[str, Any], base: Mapping[str, Any], pointers: Seque
 
 
 def next_version(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    """Return the next version: a new major version if the identity of the driver changed (AIP-identity), else a new
-    patch.
+    """Return the next version: a new major version if the identity of the driver changed (AIP-identity) or one of the
+    two cannot be read, else a new patch. Return 1.0.0 if the old version is invalid.
     """
     written = str(before.get("version", ""))
     match = re.match(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})", written)
@@ -156,7 +156,10 @@ def with_fields(text: str, data: Mapping[str, Any], changed: Sequence[str]) -> s
 
 
 def with_secrets(text: str, added: Sequence[SecretFinding]) -> str:
-    """Add entries to the text of a secret inventory. Existing entries stay unchanged."""
+    """Return the text of a secret inventory with these entries added. Existing entries stay unchanged.
+
+    If `text` is not a readable inventory, the result contains only the added entries.
+    """
     front = read_frontmatter(text.encode(), "").value
     entries = front.data.get("secrets") if front is not None else None
     if front is None or not isinstance(entries, list):

@@ -511,7 +511,7 @@ def entry_of(
     """Return the entry for a reference, or for the command in `args` if `reference` is None.
 
     `passed` are variables of the environment. `secret_variables` are variables whose values are stored as secrets.
-    Raise UnknownReference.
+    Raise UnknownReference if the reference names nothing to install or run.
     """
     name, how = _read_reference(reference, tuple(args))
     return ServerEntry(

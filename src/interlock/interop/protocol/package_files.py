@@ -358,7 +358,7 @@ def _bundle_input(setting: Mapping[str, Any]) -> PersonInput:
 
 
 def _expand_lists(args: tuple[str, ...], settings: Mapping[str, Any]) -> list[str]:
-    """Replace each argument that refers to a list of values by one argument per value."""
+    """Replace each argument that refers to a setting with several values by one argument per default value."""
     expanded: list[str] = []
     for each in args:
         whole = _USER.fullmatch(each)

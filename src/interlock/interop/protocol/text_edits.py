@@ -33,7 +33,7 @@ class UnreadableFile(Exception):
 
 
 def read_data(data_untrusted: bytes, form: Format) -> Any:
-    """Return the data of a file. Raises UnreadableFile."""
+    """Return the data of a file. Raise UnreadableFile if it is too large or is not valid in this format."""
     data = data_untrusted.removeprefix(BYTE_ORDER_MARK)
     limit = BYTES_MAX if form == "json" else TEXT_BYTES_MAX
     if len(data) > limit:
@@ -210,7 +210,10 @@ class CannotEdit(Exception):
 
 
 def with_entry(text: str, client: ClientProgram, name: str, entry: Mapping[str, Any]) -> str:
-    """Return the file with this entry, which replaces an entry of the same name."""
+    """Return the file with this entry, which replaces an entry of the same name.
+
+    Raise CannotEdit if the text cannot be read or changed safely.
+    """
     form = client.form
     before = _read_fields(text, form)
     root = client.root

@@ -224,7 +224,7 @@ class NotTranslatable(Exception):
 
 
 class Translator:
-    """Translates the texts of one entry. `notes` and `secrets` collect what a person has to know."""
+    """Translator of the texts of one entry. `notes` and `secrets` collect what a person has to know."""
 
     def __init__(
         self, entry: ServerEntry, around: Surroundings, secrets: SecretNames, not_secret: frozenset[str]
@@ -245,7 +245,10 @@ class Translator:
     # Texts in which no placeholder of ours is allowed
 
     def fixed(self, text: str, place: str) -> str:
-        """Return a text with the present values of its variables. Raises NotTranslatable."""
+        """Return a text with the present values of its variables.
+
+        Raise NotTranslatable if a value is not known here, or if the text would contain a secret.
+        """
         pieces: list[str] = []
         for part in self._parts(text):
             if isinstance(part, str):
@@ -333,8 +336,8 @@ class Translator:
         return None
 
     def passed(self, name: str) -> str | None:
-        """Translate a variable that is passed on under the same name. Return its placeholder, if it is a secret, or
-        None.
+        """Translate a variable that is passed on under the same name. Return its placeholder if it is a secret or
+        cannot be passed on, for example into a container. Otherwise return None.
         """
         return self._variable(name, Placeholder(kind="env", name=name)) if _ENVIRONMENT_NAME.fullmatch(name) else None
 
@@ -381,7 +384,10 @@ class Translator:
         return translated
 
     def address(self, url: str) -> tuple[str, dict[str, str], dict[str, str]]:
-        """Return the url without its secrets, the query to add, and headers that replace user and password."""
+        """Return the url without its secrets, the query to add, and headers that replace user and password.
+
+        Raise NotTranslatable if the url is invalid or has a secret in another part.
+        """
         head, mark, tail = url.partition("?")
         tail = tail.partition("#")[0]
         head = head.partition("#")[0]
@@ -451,6 +457,7 @@ class Translator:
         """Return a text with placeholders for its secrets.
 
         `name` is the name in the source, which may suggest a secret. `doubted` means that its flag suggests one.
+        Raise NotTranslatable if the text mixes a secret with a placeholder.
         """
         spared = name in self._not_secret
         if all(isinstance(part, str) for part in parts):
