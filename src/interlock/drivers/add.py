@@ -416,8 +416,8 @@ def decide_classes(
 ) -> tuple[ToolProposal, ...]:
     """Return the proposals with the classes that the user chose.
 
-    With `accept`, a class that only a name or a schema suggests counts as chosen too. Otherwise its tool stays
-    undecided.
+    With `accept`, a class that only a name or a schema suggests counts as chosen too, and so does one for which there
+    is no sign at all (SUGGESTED). Otherwise its tool stays undecided.
     """
     decided = []
     for proposal in proposals:

@@ -234,7 +234,7 @@ def _ask_about_tools(
     """Ask the user about the classes of the proposed tools and return the proposals with the chosen classes.
 
     With `yes`, all proposed classes are accepted without asking. Otherwise, if no person can be asked, a class that
-    only the name or schema of a tool suggests is not accepted, and the tool stays undecided.
+    only the name or schema of a tool suggests, or nothing at all, is not accepted, and the tool stays undecided.
     """
     from interlock.drivers.add import decide_classes
     from interlock.drivers.cli.driver_lines import proposal_lines, show_proposals

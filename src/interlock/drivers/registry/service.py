@@ -1,8 +1,8 @@
 """The parts of drivers that every node has. They load all other modules only when there is a driver.
 
-Without a driver, the cost is a check of three paths per second. The modules that read driver files, and the packages
-that they need (about 20 MiB), are imported when a DRIVER.md is found or an operator calls an operation. `DriverWatcher`
-then opens the registry, and `LazyContracts` creates the contract service.
+Without a driver, the cost is a check once per second whether the few driver folders exist. The modules that read driver
+files, and the packages that they need (about 20 MiB), are imported when a DRIVER.md is found or an operator calls an
+operation. `DriverWatcher` then opens the registry, and `LazyContracts` creates the contract service.
 """
 
 import asyncio
