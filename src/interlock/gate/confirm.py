@@ -99,9 +99,10 @@ class Confirmations:
     # Held here
 
     def redeem(self, call: ConfirmCall, approval: Approval) -> Approval | Refusal | bytes:
-        """Release a held call for a parent that sends only the confirmation id. Return the approval, or a refusal.
+        """Return the approval of a held call whose confirmation the requester asks for by the id alone, or a refusal.
 
-        The parent sent the call itself earlier. If a person denied the call, return the encoded result that says so.
+        The approval may still be pending; the guard decides whether it releases the call. If a person denied the call
+        and its tool is still listed, return the encoded result that says so.
         """
         # Never reveal another caller's approval: an unknown id and a foreign id look the same (AX-11.3-3).
         if approval.kind is not Kind.CALL or approval.requested_by != requester_of(call):
@@ -112,8 +113,8 @@ class Confirmations:
         return approval if approval.is_live else refusal_of(approval)
 
     async def decide(self, call: ConfirmCall, held: HeldHere) -> Approval | Refusal | bytes:
-        """Check the proof. Return the approval if the held call may now be made, a refusal if the proof is not
-        accepted, or the encoded result for the sender of the proof.
+        """Check the proof. Return the approval if the held call may now be made for this sender, a refusal if the
+        call cannot be confirmed, or the encoded result that only says that it is confirmed.
         """
         confirm, approval = held.confirm, held.approval
         if approval.kind is not Kind.CALL:

@@ -186,8 +186,10 @@ class Gate:
     # Approvals
 
     def is_still_good(self, approval: Approval) -> bool:
-        """Return whether the approver may still approve. The answer is False if the approver's anchor was removed or no
-        longer covers the tool.
+        """Return whether an approval has a person's proof, and that person may still approve.
+
+        The answer is False for an approval without a proof or by a standing grant, and if the approver's anchor was
+        removed or no longer covers the tool.
         """
         decision = approval.decision
         has_proof = decision is not None and decision.proof is not None
@@ -199,8 +201,8 @@ class Gate:
         self._work.begin(self.inbox.finish(approval_id, move, outcome))
 
     def definitions_changed(self, changed: tuple[ChangedDefinition, ...]) -> None:
-        """End the approvals of calls of these tools, because an approval is valid only for the tool definition that was
-        shown.
+        """End the approvals of calls of these tools that were requested under another definition, because an approval
+        is valid only for the tool definition that was shown.
         """
         for definition in changed:
             self._work.begin(self._void(definition.name, definition.after.digest))  # AX-11.3-14
@@ -282,8 +284,8 @@ class GateHold(msgspec.Struct, eq=False):
         return None if isinstance(grant, Release) else self._refuse_until_decided(call, approval, grant)
 
     async def find_release(self, call: Call) -> Release | Refused:
-        """Return the release that an approval or a standing grant provides for this call, or the refusal that tells the
-        client to wait.
+        """Return the release that an approval or a standing grant provides for this call, or a refusal, such as the
+        one that tells the client to wait. If the call has no approval and no grant covers it, request one.
         """
         gate, route = self.gate, self.route
         if self._is_next_round():

@@ -47,8 +47,8 @@ class GrantedCalls:
         """Return the release of a call that a standing grant covers, or a sentence that explains why no grant covers
         it.
 
-        The sentence is empty if the caller has no grant for the tool. `waiting` is the existing approval of the call:
-        pending, or approved by a grant.
+        The sentence is empty if the caller has no grant for the tool, or no grant can cover its calls. `waiting` is the
+        existing approval of the call, if there is one: pending, or approved by a grant.
         """
         route = hold.route
         if not may_be_granted(route) or not self.grants.has_any(route.qualified, hold.requester):
@@ -96,7 +96,8 @@ class GrantedCalls:
 
 
 async def approve_waiting(signed: StoredGrant, inbox: Inbox, now: float) -> None:
-    """Approve the held calls that a newly signed grant covers, so that no person is asked again.
+    """Approve the held calls that a newly signed grant covers, at most as many as the grant allows, so that no person
+    is asked again.
 
     The use of the grant is counted later, when the client makes the call again.
     """

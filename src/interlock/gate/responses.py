@@ -150,7 +150,8 @@ class Responses:
     # From the client
 
     def read_state(self, caller: Caller, params: dict[str, Any]) -> ReturningClient | Refusal | None:
-        """Read the requestState of a request, and remove it from the params if this gate made it.
+        """Read the requestState of a request. If this gate made it, remove it and the inputResponses from the params.
+        Return a refusal if it was made for another principal or has expired.
 
         Return None for a state that this gate did not make, such as the state of a server. An altered state of this
         gate cannot be recognised, so None is returned for it too; `GateHold.identify` refuses it.
@@ -171,7 +172,7 @@ class Responses:
 
 
 def ways_out(route: Route, approval_id: str) -> tuple[str, ...]:
-    """Return suggestions for being asked less often about calls over this route, as sentences for a person."""
+    """Return suggestions for being asked less often about calls over this route, as phrases for a person."""
     ways = []
     if may_be_granted(route):
         ways.append(f"sign a standing grant for calls like it (`interlock approve {approval_id} --standing`)")
@@ -181,8 +182,8 @@ def ways_out(route: Route, approval_id: str) -> tuple[str, ...]:
 
 
 def _find_class_rule(route: Route) -> str | None:
-    """Return the configuration text that makes calls of the tool run without approval, or None if no configuration of
-    this node can.
+    """Return the configuration text that declares the tool reversible, or None if that would not end the approvals of
+    its calls or cannot be declared at this node.
     """
     if not route.irreversible or not may_be_granted(route) or route.link.offer.is_aggregator or route.link.checks_input:
         return None

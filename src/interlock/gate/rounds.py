@@ -62,7 +62,8 @@ class Rounds:
     """The table of calls that may continue, by requester and digest, and of confirmations that aggregators below
     demand.
 
-    `on_lapsed` is called with the approval id of a call that its caller did not continue in time.
+    `on_lapsed` is called with the approval id of a call that its caller did not continue in time, or that an identical
+    call with another approval replaced.
     """
 
     clock: Clock
@@ -74,10 +75,10 @@ class Rounds:
     # Demands of hops below
 
     def remember_relayed(self, confirmation_id: str, relayed: Relayed) -> bool:
-        """Remember a confirmation that an aggregator below demands. Return False if its id already belongs to another
-        confirmation.
+        """Remember a confirmation that an aggregator below demands. Return False if its id already belongs to a
+        confirmation of another link.
 
-        The id stays with the first call, so another caller that is shown the same id gets no result for it.
+        The id stays with its first requester, so another caller that is shown the same id gets no result for it.
         """
         first = self._relayed.pop(confirmation_id, relayed)
         is_own = first.route.link.segment == relayed.route.link.segment
@@ -210,7 +211,7 @@ class Relays:
 
 
 def result_of(message: bytes) -> Raw:
-    """Return the result member of an encoded reply, or RAW_EMPTY if the reply is an error."""
+    """Return the result member of an encoded reply, or RAW_EMPTY if it is an error or unreadable."""
     try:
         response = decode_untrusted(message)
     except CodecError:
