@@ -34,8 +34,8 @@ def is_limited(plan: Plan) -> bool:
 
 @dataclass(eq=False)
 class Budgets:
-    """The budget accounts of a node, for callers, tools, subservers and parents. `is_enforced` tells whether any budget
-    is configured.
+    """The budget accounts of a node, for callers, tools, subservers and parents. `is_enforced` tells whether calls
+    are charged: a budget is configured or was, or a parent may set one.
     """
 
     # The limits of every subserver that registers, unless its own are configured.
@@ -69,7 +69,7 @@ class Budgets:
 
     def for_registration(self, own: BudgetLimits | None) -> BudgetLimits:
         """Return the limits that are declared to a subserver for its session. `own` has the limits of its [[access]]
-        entry, if there are any.
+        entry, if there are any. The limits stay within the budgets that parents gave to this node.
         """
         limits = self.declared if own is None else own.else_(self.declared)
         for account in self._received.values():
@@ -106,7 +106,7 @@ class Budgets:
 
     def charge_questions(self, link: CallLink, caller: Caller, questions: int = 1) -> Refusal | None:
         """Charge requests that a subserver sends to a client. They count against the same session as its calls (MCP-AX
-        11.4).
+        11.4). If one of several is refused, those before it stay charged.
         """
         accounts = self._of_tree(link, caller.hop is not None)
         now = self.clock.now()
@@ -144,7 +144,7 @@ class Budgets:
     # For the operator
 
     def shown(self) -> tuple[Budget, ...]:
-        """Return the budgets of callers and tools for the operator, the most recently used first."""
+        """Return the budgets of callers and tools for the operator: the SHOWN_MAX most recently used, latest first."""
         now = self.clock.now()
         live = [
             (account.used_at, Budget(scope=account.scope, name=name, limits=account.shown(now)))

@@ -123,7 +123,8 @@ class Guard(Generic[R]):
         return None
 
     async def release(self, call: Call, link: CallLink) -> Admitted[Call] | Refused:
-        """Admit a held call that a person has approved: run the checks before the gate again, then commit the call.
+        """Admit a held call that an approval or a standing grant releases: run the checks before the gate again, then
+        commit the call. Return a refusal if nothing releases the call, a check fails or the link is not usable.
 
         One approval admits one call. The checks run again because conditions may have changed since the call arrived.
         """
