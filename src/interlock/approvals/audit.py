@@ -53,7 +53,7 @@ class ApprovalAudit:
 
     def record_move(self, approval: Approval, at: float, before: Approval | None) -> None:
         """Record a change of status. `before` is the approval before the change, because the arguments may be erased
-        already.
+        already; it is None for a new approval.
         """
         raised = before is None
         self.recorder.add_line(

@@ -50,7 +50,7 @@ REDEFINED: Final = "the tool is defined otherwise than it was when the call was 
 
 class DecisionReceiver(Protocol):
     async def settle(self, approval: Approval) -> Approval | Refusal:
-        """Store the decision on a definition."""
+        """Carry out a decision that the inbox has taken. Return the approval as it is then, or a refusal."""
 
 
 class ProposalRulings(DecisionReceiver, Protocol):
@@ -141,9 +141,10 @@ class DecisionService:
         answer: str | None = None,
         code: str | None = None,
     ) -> Approval | Refusal:
-        """Approve with a proof. `answer` is the chosen answer if several are possible. `by` is the principal that
-        delivered the decision; the proof identifies who made it. `code` is the setup code, which replaces the proof
-        for the first approver.
+        """Approve with a proof, or without one if the role of an operator is enough.
+
+        `answer` is the chosen answer if several are possible. `by` is the principal that delivered the decision; the
+        proof identifies who made it. `code` is the setup code, which replaces the proof for the first approver.
         """
         open_ = self._open(id, answer)
         if isinstance(open_, Refusal):

@@ -57,7 +57,10 @@ class KeyRevocation:
         """Do nothing: there is nothing to close."""
 
     async def revoke(self, ref: str, by: str) -> tuple[str, ...]:
-        """Revoke a key by the name of its anchor or by its thumbprint. Return the revoked thumbprints."""
+        """Revoke a key by the name of its anchor or by its thumbprint. Return the revoked thumbprints.
+
+        Approvals and grants end only when `void_unfounded` is called.
+        """
         prints = await self.judge.revoke(ref)
         if prints:
             await self.recorder.append_now(revocation_line(prints, ref, by, self.clock.wall()))

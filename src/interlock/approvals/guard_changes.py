@@ -37,7 +37,11 @@ _REASON: Final = "the configuration was changed and lets through more than befor
 
 
 class GuardChanges:
-    """Comparison of the present configuration with the configuration that an approver signed last."""
+    """Comparison of the present configuration with the settings that count as signed.
+
+    These are the settings of the first start, all that an approver signed or that tightened the guard since, and
+    loosened settings that nobody could sign, except channels that send codes.
+    """
 
     def __init__(
         self, plan: Plan, kv: KeyValue, inbox: Inbox, anchors: Anchors, recorder: Recorder, clock: Clock
@@ -79,7 +83,7 @@ class GuardChanges:
 
     @property
     def may_send_codes(self) -> bool:
-        """Return whether an approver has signed all channels that send codes to other machines."""
+        """Return whether no channel that sends codes to other machines still needs the signature of an approver."""
         return not code_channels(self.loosened)
 
     async def settle(self, approval: Approval) -> Approval | Refusal:

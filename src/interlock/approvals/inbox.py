@@ -194,8 +194,8 @@ class Index:
         return None if entry is None else self.current(entry)
 
     def find(self, key: Key) -> Approval | None:
-        """Return the approval that is pending, approved but unused, or denied but not reported to
-        its caller, or None.
+        """Return the approval that is pending, approved but unused, or denied, or None. A denied
+        approval counts until the time at which it would have expired.
         """
         id = self._by_key.get(key)
         approval = None if id is None else self.get(id)
@@ -218,8 +218,8 @@ class Index:
         return self._pending.get(principal, {})
 
     def withdrawal_times(self, principal: str) -> list[float]:
-        """Return the deadlines of approvals that a principal raised and withdrew. They still count against the limit on
-        waiting approvals.
+        """Return the deadlines, by the monotonic clock, of approvals that a principal raised and withdrew. Until then
+        they count against the limit on waiting approvals.
         """
         now = self.clock.now()
         left = [due for due in self._taken_back.get(principal, ()) if due > now]
@@ -534,7 +534,7 @@ class Inbox:
         return sorted(approvals, key=lambda approval: (approval.created_at, approval.id))
 
     def find(self, requested_by: str, digest: str) -> Approval | None:
-        """Return the approval of this call: pending, approved but unused, or denied but not reported yet."""
+        """Return the approval of this call: pending, approved but unused, or denied before its expiry time."""
         return self._index.find((requested_by, digest))
 
     def find_definition(self, tool: str, digest: str) -> Approval | None:

@@ -151,7 +151,7 @@ class StandingGrants:
         return None if self._is_proved(stored) else "is void: its signature does not hold"
 
     def has_any(self, tool: str, who: str) -> bool:
-        """Return whether a grant for this tool and caller exists, even if it has ended."""
+        """Return whether a grant for this tool and caller exists or existed, even if it has ended."""
         return (tool, who) in self._by_call
 
     def find(
@@ -226,7 +226,7 @@ class StandingGrants:
     # Using and ending
 
     async def use(self, id: str) -> StoredGrant | Refusal:
-        """Count one use on disk. A grant for N calls can be used exactly N times."""
+        """Count one use on disk. A grant for N calls can be used at most N times."""
         try:
             for _ in range(TRIES_MAX):
                 over = self.find_end_reason(id)

@@ -285,7 +285,7 @@ class Definitions:
             del self._workers[segment]
 
     async def _take(self, segment: str, latest: "_SeenDefinitions") -> int:
-        """Process the definitions that were seen in a segment, and return how many approvals were requested."""
+        """Process the definitions that were seen in a segment, and return how many needed an approval."""
         await self._remember(segment, list(latest.coming.values()), latest.listed)
         changed = {
             tool: changed_snapshot
@@ -500,8 +500,8 @@ def _claims(stored: StoredDefinition) -> ToolClaims:
 
 
 def _encode(definitions: Mapping[str, StoredDefinition]) -> bytes:
-    """Encode the definitions of a segment. Beyond SEGMENT_BYTES_MAX, only the digests of the last definitions are
-    stored.
+    """Encode the definitions of a segment. Beyond SEGMENT_BYTES_MAX, the last definitions are stored without
+    their text.
     """
     bytes_left = SEGMENT_BYTES_MAX
     fitting: dict[str, StoredDefinition] = {}
