@@ -158,7 +158,7 @@ class SafetyAudit:
     def add(self, event: str, agent: AgentKey, name: str, outcome: str, **more: Any) -> None:
         """Write an event about an agent to the audit log.
 
-        `event` is start, step, pause, block, unblock, verify, confirm, end or PROTOCOL_VIOLATION.
+        `event` is start, step, hold, pause, block, unblock, verify, confirm, end or PROTOCOL_VIOLATION.
         """
         details: dict[str, Any] = {"agent": name}
         details |= {key: value for key, value in more.items() if value is not None}

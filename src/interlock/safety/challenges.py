@@ -35,8 +35,9 @@ TOOL_PREFIX: Final = "agent."  # what the inbox calls an agent, and what `approv
 
 @dataclass(eq=False)
 class Challenges:
-    """The challenges and approval requests about agents in the inbox. An agent has at most one valid challenge, and
-    gets at most one new challenge per minute.
+    """The challenges and approval requests about agents in the inbox. An agent has at most one valid challenge.
+    `may_issue` returns whether a minute has passed since its last one; a challenge that an operator orders or a new
+    report demands does not wait for that.
     """
 
     inbox: Inbox
@@ -50,8 +51,8 @@ class Challenges:
         """Do nothing: the safety loop decides which challenges stay valid and calls `void_left_over`."""
 
     async def void_left_over(self, block_challenges: frozenset[str]) -> None:
-        """End all challenges from before the node started, except those with an id in `block_challenges`, which belong
-        to blocks.
+        """End all challenges and requests about agents from before the node started, except those with an id in
+        `block_challenges`, which belong to blocks, and those of another live replica.
         """
 
         def is_left_over(approval: Approval) -> bool:
@@ -87,7 +88,7 @@ class Challenges:
 
     async def raise_challenge(self, agent: AgentKey, name: str, draft: Approval) -> None:
         """Put a challenge with a new code into the inbox, and void the agent's previous challenge. Raise StoreError if
-        it cannot be stored.
+        the code cannot be stored. If the inbox refuses the challenge, that is only logged.
         """
         before = self._issued.get(agent)
         if before is not None and self.is_waiting(before[1]):
@@ -101,7 +102,7 @@ class Challenges:
             log.error("a challenge of the agent %r cannot be put into the inbox: %s", name, raised.message)
 
     async def raise_start(self, execution: Execution, parameters: Any) -> Approval:
-        """Ask a person to approve the start of an agent. Raise OperationFailed if the request cannot be stored."""
+        """Ask a person to approve the start of an agent. Raise OperationFailed if the inbox refuses the request."""
         shown = {"element_name": execution.name, "parameters": parameters}
         reason = "An agent asks to start. Approval lets it run; each of its steps is still judged."
         return await self._raise(Kind.START, execution, reason=reason, factors=(), shown=shown)
@@ -131,7 +132,7 @@ class Challenges:
         return draft.id
 
     async def raise_step(self, execution: Execution, *, reason: str, factors: tuple[str, ...], hint: str) -> Approval:
-        """Ask a person to approve a step of an agent. Raise OperationFailed if the request cannot be stored."""
+        """Ask a person to approve a step of an agent. Raise OperationFailed if the inbox refuses the request."""
         shown = {"element_name": execution.name, "step": execution.steps, "nextActionHint": hint}
         return await self._raise(Kind.STEP, execution, reason=reason, factors=factors, shown=shown)
 

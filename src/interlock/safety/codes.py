@@ -144,7 +144,9 @@ class Codes:
         return self._shown.get(id)
 
     def forget(self, id: str) -> None:
-        """Forget the code or token of an approval that has ended, and remove old entries."""
+        """Stop showing the code or token of an approval that has ended. Its hash is kept to recognise late attempts,
+        and removed only when there are too many.
+        """
         self._shown.pop(id, None)
         if len(self._tokens) > 10_000:
             for old in list(self._tokens)[:1000]:
@@ -179,7 +181,8 @@ class Attempts:
     """Counter of failed verifications. After FAILURES_MAX failures within the window, further attempts are refused for
     a time.
 
-    With `is_progressive`, each further attempt within an hour doubles the time.
+    With `is_progressive`, the time doubles with each further violation within an hour, up to WINDOW_MAX_S. A violation
+    is an attempt over the limit that starts a new lockout.
     """
 
     kv: KeyValue
@@ -214,8 +217,8 @@ class Attempts:
         return len(self._current(who, self.clock.wall()).failures)
 
     async def find_limit(self, who: str) -> Limited | None:
-        """Return the limit that refuses an attempt of `who` before the code is compared, or None. An attempt that is
-        refused counts as a violation.
+        """Return the limit that refuses an attempt of `who` before the code is compared, or None. If attempts are
+        limited progressively, the first refused attempt of a lockout is stored as a violation.
         """
         now = self.clock.wall()
         window = self._current(who, now)

@@ -41,7 +41,7 @@ HELD_MAX: Final = 50  # of one execution
 
 class HeldOperation(msgspec.Struct, frozen=True, kw_only=True):
     """An operation of an agent that waits for a person. `digest` is computed from its parameters, so that only the
-    approved parameters can run.
+    approved parameters can run; a CREATE operation is approved whatever its parameters are.
     """
 
     operation: str
@@ -137,7 +137,9 @@ class StoredExecution(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pause(msgspec.Struct, frozen=True, kw_only=True):
-    """A pause of an agent until an approval is decided. The approval is that of a step or of a challenge."""
+    """A pause of an agent until an approval is decided. The approval is that of a step or of a challenge; its id is
+    empty until the approval is requested.
+    """
 
     evaluation: Evaluation
     hint: Hint | None  # what was reported

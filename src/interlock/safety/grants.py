@@ -1,7 +1,8 @@
 """Step grants: the names that an agent may call after it reported a step, each once.
 
 A hint is prose, so only the names in it can be enforced. A grant contains those names in the hint that can be called. A
-call matches if any of its names is granted: alias, qualified, local, original or operation name.
+call matches if any name of its tool is granted (alias, qualified, local, original or operation name), or if every
+operation in it is granted.
 """
 
 from collections.abc import Callable, Mapping

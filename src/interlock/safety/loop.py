@@ -5,8 +5,8 @@ action the agent reports a hint in prose. The evaluation of the hint (`protocol.
 
 continue   the step gets a grant for the names in the hint, and the guard lets each of them be called once
 pause      the agent waits until a person approves the step
-verify     the agent waits until its client repeats a code that only operators see
-stop       the agent is blocked; only a person who verifies it with a code lifts the block
+verify     the agent waits for a code that only operators see, or for the proof of an operator
+stop       the agent is blocked; only a person lifts the block, with such a code or with a proof
 
 Reports of one agent are evaluated one at a time, under a lock for each agent. A block is on disk before its directive
 is sent, so that a crash cannot unblock an agent. The guard check in `watch` decides which calls pass. If a call is

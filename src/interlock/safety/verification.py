@@ -67,7 +67,9 @@ class Verification:
         return {"verified": True, "element_name": name, "status": live[-1].status.value if live else "unblocked"}
 
     async def confirm(self, caller: Caller, params: dict[str, Any]) -> dict[str, Any]:
-        """Confirm a request with the token that the inbox showed to an operator, and with nothing else (AQL 8.7.3)."""
+        """Approve or deny a request with the token that the inbox showed to an operator, and with nothing else (AQL
+        8.7.3).
+        """
         token, principal = params["confirmation_token"], caller.principal.name
         agent = AgentKey(principal, NOBODY)
         await self._refuse_limited(agent, NOBODY, params.get("confirmation_id"))

@@ -2,7 +2,7 @@
 
 `AgentCheck` is on the list of the guard unless the loop is disabled, and runs for every call only while there is
 something to watch (`Guard.watch`). Its result is a refusal with a reason, or None. The grant of a step is used up when
-its call is sent; a call that a person has to approve keeps the grant until then.
+this check lets the call pass; a call that a person has to approve keeps the grant until it is released.
 """
 
 from dataclasses import dataclass, field
@@ -75,8 +75,8 @@ class Watch:
     def may_notify(self, caller: Caller) -> bool:
         """Return whether notifications of a client may pass.
 
-        They may not if one of its agents is blocked, waits for a person or acts in an execution, where every action
-        must be reported first.
+        They may not while the client has an execution, or must have one, because every action must be reported first.
+        Nor may they if an agent of its principal is blocked, unless the principal is that of local callers.
         """
         loop = self.loop
         if not self.is_needed:
@@ -184,7 +184,7 @@ class AgentCheck:
         return None if refusal is None else Refused(self.number, refusal)
 
     def use(self, call: Call) -> None:
-        """Use up the step grant or release that allowed a call which is now sent."""
+        """Use up the step grant of a call that a person released and that is about to be sent."""
         self.watch.use(call)
 
     def explain(self, route: Route, caller: Principal) -> CheckVerdict:
