@@ -135,9 +135,10 @@ class _OperatorMiddleware:
 
 
 def _check_browser(request: Request) -> None:
-    """Refuse a request that another page makes with the browser's session cookie. A change must have an Origin header,
-    and the page must send the key of the session. The key of a form is checked when the form is read; opening a page
-    needs no key.
+    """Refuse a request that another page makes with the browser's session cookie.
+
+    A change must have an Origin or Sec-Fetch-Site header, and the page must send the key of the session. The key of a
+    form is checked when the form is read; opening the page of an approval or of the approvers needs no key.
     """
     headers, path = request.headers, request.url.path
     if request.method in ("GET", "HEAD"):
@@ -164,7 +165,11 @@ def _with_headers(send: Send) -> Send:
 
 
 def _check_role(scope: Scope) -> None:
-    """Refuse a change by a principal without the admin role. Handlers of approvals check themselves who may decide."""
+    """Refuse a change by a principal without the admin role.
+
+    Handlers of approvals check themselves who may decide, and every principal may change its own session. Requests for
+    public pages have no principal and pass.
+    """
     if scope["method"] in ("GET", "HEAD") or scope["path"].startswith(PATH) or scope["path"] == SESSION:
         return
     if "admin" not in scope.get("state", {}).get("roles", SOCKET_ROLES):

@@ -1,7 +1,8 @@
 """HTML pages of the inbox: what will happen, who asked, and two buttons. Text of callers and servers is always escaped.
 
-The pages show the same facts as the JSON, and their forms are sent only to this endpoint. The script counts down the
-remaining time, loads changes and asks for a passkey; everything else works without the script.
+The pages show the same facts as the JSON, and their forms are sent only to this endpoint. Scripts load the
+list of the inbox, count down the remaining time, load changes, add the key of a browser session to forms, and sign with
+a passkey or an operator key. The facts of one approval can be read without a script.
 """
 
 from collections.abc import Sequence

@@ -149,7 +149,7 @@ def roles_of(request: Request) -> frozenset[str]:
 
 
 def _check_role(exchange: OperatorExchange[Any]) -> None:
-    """Raise Refused unless the credential has the role that the operation requires."""
+    """Raise Refused unless the credential has the role that the operation requires. A page for operators passes."""
     operation = exchange.operation
     if operation.role == "admin" and "admin" not in exchange.roles:
         raise refused_as(ROLE_REQUIRED, "this takes the role of an admin")
@@ -166,7 +166,7 @@ def _refuse_remote(request: Request) -> None:
 
 
 def _check_arguments(operation: Operation[Any], handler: Callable[..., Any]) -> None:
-    """Raise an error if the signature of a handler names an argument that the operation does not have. This runs when
+    """Raise TypeError if the signature of a handler names an argument that the operation does not have. This runs when
     the node starts, so that the fault does not appear only at the first request.
     """
     queries = {parameter.argument or parameter.name for parameter in operation.query}

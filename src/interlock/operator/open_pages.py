@@ -1,9 +1,10 @@
 """Pages that a browser opens without an operator credential. Each page checks another proof instead.
 
 - Login: the ticket in a login link is exchanged for a session. The page sends the ticket in a POST, so that a program
-that only follows links does not use it up. - Return from an authorization server: the state parameter is checked. All
-text on the page is escaped. - Invitation: the ticket in the path allows a person to create a passkey and nothing else.
-The page shows configuration lines for the passkey, which is valid once they are in the configuration.
+  that only follows links does not use it up.
+- Return from an authorization server: the state parameter is checked. All text on the page is escaped.
+- Invitation: the ticket in the path allows a person to create a passkey and nothing else. The page shows the thumbprint
+  of the passkey, which is valid only once the lines that the inviter gets are in the configuration.
 """
 
 from collections.abc import Mapping
