@@ -84,7 +84,7 @@ class Invocation:
     @property
     def remote_url(self) -> str | None:
         """Return the URL of the node if the command addresses one by URL, or None. An option that names a local folder
-        takes precedence over a URL in the environment.
+        or configuration file takes precedence over a URL in the environment.
         """
         if self.url:
             return self.url
@@ -264,8 +264,8 @@ def load_configuration(
 
 
 def find_running_folder(invocation: Invocation) -> Path | None:
-    """Return the data folder of a running node, read from a configuration that may be invalid. Return None if no
-    node runs there.
+    """Return the data folder of a running node, read from a configuration that may be invalid. Return None if the
+    folder has no admin.sock.
     """
     from interlock.config.folders import data_folder
     from interlock.config.load import FILE_NAME

@@ -1,4 +1,4 @@
-"""Shell completion: offers names from the running node, or nothing if no node runs."""
+"""Shell completion: offers names from the running node, or none if no node runs, and the codes of `explain`."""
 
 from typing import Any
 

@@ -70,7 +70,7 @@ def codes_for(key: str) -> list[ExplainedCode]:
 
 
 def nearest_keys(key: str) -> list[str]:
-    """Return the known names that are most similar to an unknown name."""
+    """Return the known names and numbers that are most similar to an unknown key."""
     wanted = _folded_key(key)[:64]
     parts = [code.name for code in _codes_with_words(wanted)]
     folded = {_folded_key(each): each for each in every_key()}
