@@ -74,7 +74,7 @@ def call_digest(
     arguments: Raw | bytes | None, *, aggregator_id: str, tool: str, route: Sequence[str], caller: str, tool_digest: str
 ) -> str | Refusal:
     """Return the SHA-256 digest, in hex, of the canonical JSON of the call, or a refusal if the arguments are
-    ambiguous. Missing arguments and an empty object have the same digest.
+    ambiguous, too long or not an object. Missing arguments and an empty object have the same digest.
 
     `_meta` is not part of the digest, because progress tokens and trace ids change each time the call is sent.
     """

@@ -66,7 +66,7 @@ def hold_of(
 
     `also` is set if the operator lists the tool as gated, `is_open` if the effects of the tool are not declared, and
     `gated_below` if a trusted aggregator below holds the call. `by_contract` is set if the contract of the tool demands
-    a confirmation in every mode.
+    a confirmation even in mode "open". In mode "defer", the aggregator below asks instead of this node.
     """
     if mode == "defer" and gated_below:
         return None
