@@ -83,7 +83,7 @@ class ApproverOperations:
     @handles(OFFER_PASSKEY)
     def offer_passkey(self, body: InvitePasskey, by: str) -> PasskeyOffer:
         """Return a ticket and the options with which a browser creates a passkey. Raise Refused if browsers cannot use
-        passkeys here.
+        passkeys here, or the name is taken.
         """
         self._refuse_taken(body.name)
         invitation = self._invite(body.name, by)
@@ -104,8 +104,8 @@ class ApproverOperations:
 
     @handles(REVOKE_KEY)
     async def revoke_key(self, ref: str, by: str) -> RevokedKeys:
-        """Revoke keys by the name of an anchor or the thumbprint of a key. Raise NotFound if there is no such anchor or
-        key.
+        """Revoke keys by the name of an anchor or the thumbprint of a key. Raise NotFound if `ref` is neither
+        an anchor with keys of its own nor has the form of a thumbprint.
         """
         thumbprints = await self.revocation.revoke(ref, by)
         if not thumbprints:

@@ -138,7 +138,7 @@ class What(enum.Enum):
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The stored facts about an accepted proof. The token itself is not stored."""
+    """The stored facts about an accepted proof. The token itself is not among them."""
 
     type: str
     anchor: str

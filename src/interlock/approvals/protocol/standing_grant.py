@@ -1,5 +1,5 @@
-"""Standing grants: a person's signed permission for calls of one tool by one caller, within limits and for a limited
-time.
+"""Standing grants: a person's signed permission for calls of one tool by one caller, within limits and until a time,
+for a number of calls, or both.
 
 The grant is signed once, over its canonical JSON (RFC 8785). The digest of the tool's definition is part of it, so a
 changed definition is another tool. At the node that it names, and at no other, a grant has the effect of an approval of

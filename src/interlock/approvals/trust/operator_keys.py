@@ -1,9 +1,10 @@
 """The operator's key, used for a person in a browser: unlocked by their passphrase for one signature, then forgotten.
 
 The key is a file of the user who runs the node, and the file alone signs nothing: it is encrypted. The passphrase is
-neither kept nor logged. One is tried at a time, because each takes 128 MiB. After each wrong passphrase, the next
-attempt must wait longer. Each caller is counted separately, so that one caller cannot lock the key for others. Callers
-that never entered a correct passphrase also share a second count, so that a new session gives no additional attempts.
+neither kept nor logged. One is tried at a time, because each takes 128 MiB. From the third wrong passphrase in
+a row on, the next attempt must wait longer each time. Each caller is counted separately. Callers that never entered a
+correct passphrase also share a second count, so that a new session gives no additional attempts; they can lock the key
+for each other, but not for a caller that has entered a correct one.
 """
 
 import asyncio
@@ -101,7 +102,7 @@ class OperatorKeyService:
             return token
 
     async def make(self, name: str, passphrase: str) -> str | Refusal:
-        """Create a key and return its public half."""
+        """Create a key and return its public half, or a refusal."""
         if KEY_NAME.fullmatch(name) is None:
             return invalid("bad_name", "a key's name is 1 to 63 of the characters A-Z a-z 0-9 . _ -")
         if len(passphrase) < PASSPHRASE_CHARS_MIN:

@@ -2,7 +2,7 @@
 
 To make a passkey takes an invitation: a ticket in an address, good once and for ten minutes, which an operator asks for
 and opens in a browser. The result is the text of an [[anchor]] and nothing else. The node believes a passkey when it is
-in the configuration and enrolled. Invitations are in memory alone, so none outlives the process that gave it.
+enrolled: as an anchor of the configuration, or as one that an operator with a browser added. Invitations are in memory alone, so none outlives the process that gave it.
 """
 
 import secrets
@@ -68,7 +68,7 @@ class PasskeyService:
         self._is_shadowed = False  # another program answers to `localhost` at our port
 
     def on_shadowed(self) -> None:
-        """Stop accepting passkeys, because another program answers where browsers look for `localhost`."""
+        """Stop using passkeys at `localhost`, because another program answers where browsers look for it."""
         self._is_shadowed = True
 
     def find_relying_party(self) -> Party | None:
@@ -168,7 +168,7 @@ class PasskeyService:
             return registration
         done = self._invitations[ticket] = msgspec.structs.replace(invitation, key=registration.key)
         try:
-            # The record says that a passkey was made; the node trusts it only once it is configured.
+            # The record says that a passkey was made; the node trusts it only once it is enrolled.
             record = AuditRecord.event(
                 self._clock.wall(),
                 done.by,

@@ -79,7 +79,7 @@ class RegistrantIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
     def shows(self, request: Register) -> bool | Refusal:
         """Return whether the certificate alone proves the claimed authority. Return a refusal if the certificate is for
-        another name.
+        another name or was refused itself.
         """
         if isinstance(self.certificate, Refusal):
             return self.certificate
