@@ -54,7 +54,7 @@ def find_or_make_own_key(
 
 def add_to(invocation: Invocation, path: Path, own_key: Callable[[], OwnKey | None]) -> OwnKey | None:
     """Add the user's key to the configuration file and return the key. Return None if the file already has an approver
-    or is invalid, or if no key was created.
+    or an anchor of that name, if it is invalid, or if there is no key.
     """
     from interlock.config.load import ConfigInvalid, load
 

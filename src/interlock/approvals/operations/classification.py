@@ -124,8 +124,8 @@ class ClassificationOperations:
 
     @handles(SIGN_CLASSES)
     async def sign(self, body: SignClasses, by: str) -> ClassifiedTools:
-        """Classify the tools of a list, with the proof of an approver. Raise Refused if the proof is not accepted or the
-        store fails.
+        """Classify the tools of a list, with the proof of an approver. Raise Refused if the proof is not accepted or
+        the store fails.
         """
         presented = read_proof_untrusted(body.proof)
         if isinstance(presented, Refusal):

@@ -1,9 +1,10 @@
 """The anchors of a node: the signers that it trusts, with their current keys.
 
 Anchors come from [[anchor]] entries. Keys that are written out or are in files are read at the start and when the
-configuration changes. A key that cannot be read stops the start: a node must not run with less trust, or more, than its operator wrote down. Key sets at
-a URL are fetched when a signature is to be judged, kept while they are fresh, and fetched again when a signature names
-a key that is not in them. While no usable key set is there, no signature under it is believed.
+configuration changes. A key that cannot be read stops the start: a node must not run with less trust, or more, than its
+operator wrote down. Key sets at a URL are fetched when a signature is to be judged, kept while they are fresh, and
+fetched again when a signature names a key that is not in them. While no usable key set is there, no signature under it
+is believed.
 
 An anchor approves only tools for which it was enrolled (`enrolments`), even if the configuration lists more.
 """

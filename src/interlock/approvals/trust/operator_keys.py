@@ -1,10 +1,10 @@
 """The operator's key, used for a person in a browser: unlocked by their passphrase for one signature, then forgotten.
 
 The key is a file of the user who runs the node, and the file alone signs nothing: it is encrypted. The passphrase is
-neither kept nor logged. One is tried at a time, because each takes 128 MiB. From the third wrong passphrase in
-a row on, the next attempt must wait longer each time. Each caller is counted separately. Callers that never entered a
-correct passphrase also share a second count, so that a new session gives no additional attempts; they can lock the key
-for each other, but not for a caller that has entered a correct one.
+neither kept nor logged. One is tried at a time, because each takes 128 MiB. From the third wrong passphrase in a row
+on, the next attempt must wait longer each time. Each caller is counted separately. Callers that never entered a correct
+passphrase also share a second count, so that a new session gives no additional attempts; they can lock the key for each
+other, but not for a caller that has entered a correct one.
 """
 
 import asyncio

@@ -2,7 +2,8 @@
 
 To make a passkey takes an invitation: a ticket in an address, good once and for ten minutes, which an operator asks for
 and opens in a browser. The result is the text of an [[anchor]] and nothing else. The node believes a passkey when it is
-enrolled: as an anchor of the configuration, or as one that an operator with a browser added. Invitations are in memory alone, so none outlives the process that gave it.
+enrolled: as an anchor of the configuration, or as one that an operator with a browser added. Invitations are in memory
+alone, so none outlives the process that gave it.
 """
 
 import secrets
