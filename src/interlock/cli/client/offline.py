@@ -114,7 +114,10 @@ async def record_stored(plan: Plan, folder: Path, lines: list[bytes]) -> None:
 
 
 def revoke_stored(plan: Plan, folder: Path, ref: str) -> Answer:
-    """Revoke all keys of an anchor, or a single key. `ref` is the name of the anchor or the thumbprint of the key."""
+    """Revoke all keys of an anchor, or a single key. `ref` is the name of the anchor or the thumbprint of the key.
+
+    Approvals and grants by these keys end when the node starts. Raise Refused if no key was revoked.
+    """
 
     from interlock.approvals.api import RevokedKeys
     from interlock.approvals.trust.anchors import Anchors
@@ -167,7 +170,7 @@ class StoredAudit:
         """Verify the log of the name registry, which is chained like the audit log. The audit log contains its hashes
         (REG-5-15).
 
-        Return None if this folder never had a registry log.
+        Return None if this folder never had a registry log, or the store is shared with other machines.
         """
         if self._plan.store.backend != "sqlite":  # the nodes that share it check it whenever they read
             return None
