@@ -1,6 +1,7 @@
 """The keys of the person at this machine: NAME.key (private, 0600) and NAME.pub beside it, in <config>/interlock/keys.
 
-A node never sees a private key. It knows the public one, as an [[anchor]] of its configuration.
+A node knows the public key as an approver. It reads the private key only for a person in a browser, who sends the
+passphrase for one signature.
 """
 
 import getpass
