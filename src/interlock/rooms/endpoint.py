@@ -86,7 +86,9 @@ Json = dict[str, Any]
 
 
 class RoomCaller(msgspec.Struct, frozen=True, kw_only=True):
-    """The verified sender of a request: identified by a token for one room, or as a client of the node."""
+    """The verified sender of a request: identified by a token for one room, as a client of the node, or as a local
+    program without a credential.
+    """
 
     principal: str
     topic: str | None = None  # the one its token is for
@@ -106,7 +108,9 @@ class SocketTicket(msgspec.Struct, frozen=True):
 
 
 class RoomsEndpoint:
-    """The ASGI application below /v0. It stores only unused tickets; everything else belongs to the rooms."""
+    """The ASGI application below /v0. It stores only unused tickets and the certificates of connections; everything
+    else belongs to the rooms.
+    """
 
     def __init__(
         self,
@@ -149,7 +153,9 @@ class RoomsEndpoint:
             await self._http(scope, receive, send, caller, query)
 
     def sweep(self, now: float) -> None:
-        """Close the connections whose credential is no longer valid at the time `now`."""
+        """Close the connections whose credential is no longer valid. Do nothing within SWEEP_S after the last sweep; `now`
+        is the present time for that.
+        """
         if now - self._swept >= SWEEP_S:
             self._swept = now
             self._rooms.dismiss(lambda name: self._tokens.stands(name) and not self._tokens.has_lapsed(name))

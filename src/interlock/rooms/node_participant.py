@@ -127,7 +127,7 @@ class NodeParticipant:
 
     def _caller(self, sender: str, name: str) -> Caller:
         """Return the dispatcher's caller for a participant and its principal. A new one is created when the principal's
-        rights change.
+        rights or the room's `interlock_tools` change.
         """
         principal, listed = self._node.find_principal(name), self._room.settings.interlock_tools
         key = ViewKey(scope=principal.scope, tools=listed, full=False)
@@ -142,7 +142,9 @@ class NodeParticipant:
         return caller
 
     def _call(self, id: bytes, params: dict[str, Any], sink: "_RoomReply", caller: Caller) -> None:
-        """Start a tools/call. If the request fulfils a proposal, the gate already has an approval for it."""
+        """Start a tools/call. If the request fulfils a proposal and the gate holds the call, pass on the approval that
+        releases it.
+        """
         if caller.calls is not None and id in caller.calls:
             sink.refusal(id, Refusal(INVALID_REQUEST, "this id is in use by a request under way"))
             return
@@ -228,7 +230,9 @@ class _RoomReply:
 
 
 def _may_use(principal: Principal, route: Route) -> bool:
-    """Return whether [[access]] lets the principal use a route. The view checks `interlock_tools`."""
+    """Return whether [[access]] lets the principal use a route. Tools of rooms are never usable. The view checks
+    `interlock_tools`.
+    """
     if route.link.members is not None:
         return False
     return principal.tools == ("*",) or any(fnmatchcase(route.qualified, pattern) for pattern in principal.tools)

@@ -144,8 +144,8 @@ class ProposedCalls:
         self._known: dict[_CallKey, str] = {}  # the ids of proposals
 
     async def settle(self, call: Call, hold: ProposalHold) -> Refused:
-        """Publish a call as a proposal, or find its earlier proposal. Return the answer to the client, with the
-        target's reply if it has arrived.
+        """Publish a call as a proposal, or find its earlier proposal. Return the answer to the client. If the
+        target's reply has arrived, the call is answered with that before this method returns.
         """
         arguments = bytes(call.params.get("arguments") or RAW_EMPTY)
         principal = call.caller.principal.name
@@ -265,15 +265,17 @@ class ParticipantLink(ConnectedLink):
         return {} if self._room.settings.trust_annotations else _UNTRUSTED
 
     def greeted(self, facts: ServerFacts) -> None:
-        """Store the participant's facts, but only its capabilities for tools. Instructions are dropped, and so is
-        everything that outlives a call.
+        """Store the participant's facts, but only its capabilities for tools. Its other capabilities and its
+        instructions are dropped.
         """
         capabilities = {name: raw for name, raw in facts.capabilities.items() if name in _FOR_CALLERS}
         super().greeted(msgspec.structs.replace(facts, capabilities=capabilities, instructions=None))
         self.call_type = self._new_call
 
     def _new_call(self, *fields: Any) -> Call:
-        """Create a call. A restricted participant's call is given a hold, which turns it into a proposal."""
+        """Create a call. If the room tracks proposals, a restricted participant's call of a tool is given a hold, which
+        turns it into a proposal.
+        """
         call = Call(*fields)
         who = self.members.speaker(call.caller.principal.name)
         if who.privilege is not Privilege.FULL and self._room.settings.tracker and isinstance(call.route, Route):
@@ -326,7 +328,9 @@ class RoomPipe:
     participant: str
 
     def send(self, message: bytes, head: bytes, origin: Pending | None) -> object:
-        """Publish a message. Return the id of its envelope, which identifies the message later."""
+        """Publish a message. Return the id of its envelope, which identifies the message later, or an empty text if it
+        exceeds the limits of an envelope.
+        """
         return self._publish(message, origin, None)
 
     def take_back(self, message: bytes, pending: Pending) -> None:
@@ -337,7 +341,7 @@ class RoomPipe:
         self, message: bytes, origin: Pending | None, correlation_id: str | None, as_of: Pending | None = None
     ) -> str:
         """Publish a message in the name of the call's sender, or of the node if there is none. Return the envelope's
-        id.
+        id, or an empty text if the message exceeds the limits of an envelope.
 
         A refusal fails the call, immediately or when the envelope could not be stored.
         """

@@ -156,7 +156,9 @@ class ProposalIndex:
     # Looking
 
     def find_decider(self, approval: Approval) -> str | None:
-        """Return the participant that decided on the proposal, or None if it is undecided or no participant did."""
+        """Return the participant that decided on the proposal, or None if it is undecided. A principal without a known
+        name in the room is shown with the id that it would have there.
+        """
         if approval.decision is None:
             return None
         principal = decider(approval.decision)
@@ -317,7 +319,9 @@ class FulfilmentOutcome(msgspec.Struct, frozen=True):
 
 
 class Fulfilments:
-    """The requests that carry out proposals. Each is tracked from its publication until the target replies."""
+    """The requests that carry out proposals. Each is tracked from its publication until the target replies, at
+    most for ANSWER_S.
+    """
 
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox

@@ -154,8 +154,9 @@ class ProposalTracker:
         self.index.remove_waiting(room.topic, envelope.sender or "", envelope.id)
 
     def recover(self, room: Room, envelope: Envelope, received_at: float, principal: str = "") -> None:
-        """Put a proposal into the inbox because the replica responsible for it stopped first. `principal` is the
-        proposer's, or empty if unknown.
+        """Queue a proposal for the inbox because the replica responsible for it may have stopped first. Do nothing if
+        it is tracked already. If its time is over, only stop counting it. `principal` is the proposer's, or empty if
+        unknown.
         """
         if (room.topic, envelope.id) in self.index:
             return
@@ -168,13 +169,13 @@ class ProposalTracker:
         self._published.put_nowait((room, envelope, principal, received_at))
 
     def on_published(self, room: Room, envelope: Envelope, principal: str) -> None:
-        """Queue an envelope that this replica published for processing."""
+        """Queue an envelope that this replica published, if the tracker has to process it."""
         if room.settings.tracker and self._is_relevant(room, envelope):
             self._published.put_nowait((room, envelope, principal, None))
 
     def on_replicated(self, room: Room, envelope: Envelope, received_at: float) -> None:
         """Note an envelope that another replica published and tracks. If it replies to a request of this replica,
-        process the reply.
+        queue the reply.
         """
         if not room.settings.tracker:
             return
@@ -213,8 +214,8 @@ class ProposalTracker:
             self._note_status(approval, tracked, status)
 
     def _is_relevant(self, room: Room, envelope: Envelope) -> bool:
-        """Return whether the tracker has to process an envelope. This check is cheap, because most envelopes are
-        irrelevant.
+        """Return whether the tracker has to process an envelope, and expect a possible fulfilment. This check is cheap,
+        because most envelopes are irrelevant.
         """
         if envelope.kind != MCP:
             return envelope.kind in (PROPOSAL, REJECT, WITHDRAW)
@@ -376,7 +377,9 @@ class ProposalTracker:
         return matches[0] if len(matches) == 1 else None
 
     async def _take_answer(self, envelope: Envelope) -> None:
-        """End the proposal whose fulfilment this envelope replies to, except if the gate released it and ends it."""
+        """End the proposal whose fulfilment this envelope replies to. If the gate ends it, only void an approval that the
+        gate did not use.
+        """
         outcome = self._fulfilments.take_reply(envelope)
         if outcome is None:
             return
@@ -406,7 +409,9 @@ class ProposalTracker:
         return None if refusal is None else approval_refusal(refusal)
 
     async def settle(self, approval: Approval) -> Approval | Refusal:
-        """Send the approved request in the name of the approver, who need not be connected (X-N-1)."""
+        """Send the approved request in the name of the approver, who need not be connected (X-N-1). Return an approval
+        that is not approved unchanged.
+        """
         if approval.status is not Status.APPROVED or approval.decision is None:
             return approval
         principal = decider(approval.decision)

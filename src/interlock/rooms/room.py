@@ -162,7 +162,7 @@ class SharedRoomParts:
 class Room:
     """A topic with its participants and its timeline.
 
-    Envelopes enter a room through `receive`, and by no other way. A room never decides who may join: the endpoint and
+    Envelopes that are sent to this replica enter a room only through `receive`. A room never decides who may join: the endpoint and
     the registry have done so before they call `join`.
     """
 
@@ -277,8 +277,9 @@ class Room:
         )
 
     def join_elsewhere(self, connection: Connected, who: Participant, principal: str, *, is_newer: bool) -> bool:
-        """Add a connection that another replica holds. Return False if another principal already uses this participant
-        id here.
+        """Add a connection that another replica holds. If another principal already uses this participant id here,
+        the older side keeps it: if the added connection is newer, close it and return False; otherwise close the
+        connections of this replica.
 
         `is_newer`: the connection is newer than those of this replica.
         """
@@ -376,7 +377,7 @@ class Room:
 
     def disconnect(self, participant: str, code: int, reason: str, *, everywhere: bool = False) -> int:
         """Close the connections of a participant to this replica or, with `everywhere`, to all replicas. Return how
-        many.
+        many. With the code REMOVED, the participant leaves without a grace period.
         """
         seat = self.seats.get(participant)
         closing = [] if seat is None else [each for each in seat.connections if each.is_here or everywhere]
@@ -400,8 +401,9 @@ class Room:
         *,
         needs_protocol: bool = True,
     ) -> EnvelopeRefusal | None:
-        """Check an envelope and queue it. Return why it is refused, or None. `settle` is called after it was delivered,
-        or with the reason why it could not be stored.
+        """Check an envelope and queue it. Return why it is refused, or None. `settle` is called with None after it was
+        delivered, or with the reason why it could not be stored. For a decision about a proposal, which is not queued,
+        `settle` is called with the reason why the tracker refused it, or None.
         """
         if who.id not in self.seats:
             self._note_seen(who, principal)
@@ -485,7 +487,7 @@ class Room:
         self, envelope: Envelope, who: Participant, request: OpenRequest | None
     ) -> EnvelopeRefusal | None:
         """Return a refusal if a rate limit is exceeded, otherwise None. A full participant's one reply to a request
-        does not count (X-N-4).
+        does not count (X-N-4), nor does what the node sends.
         """
         if who.id == OWN:
             return None  # what the node asks is bounded by who is here
@@ -509,7 +511,9 @@ class Room:
         return self._rates.get(participant) or RateWindow()
 
     def _note_refused(self, envelope: Envelope, who: Participant, principal: str, refusal: EnvelopeRefusal) -> None:
-        """Record a refusal. Announce privilege violations in the room if its settings ask for that (X-5.3-2)."""
+        """Record a refusal, except of envelopes over the rate. Announce privilege violations in the room if its settings
+        ask for that (X-5.3-2).
+        """
         if refusal.code == "rate_limited" or not self._is_recorded(who.id):
             return  # a flood is not written down line by line
         self._audit.add("refuse", self.topic, principal, refusal.code, envelope, participant=who.id)  # X-7.1-2
@@ -522,7 +526,9 @@ class Room:
             self._announce(gateway_messages.system_event(self.stamp(), {**event, "kind": envelope.kind}))
 
     def _is_recorded(self, participant: str) -> bool:
-        """Return whether one more refusal of a participant should be recorded. At most RECORDED_MAX per minute are."""
+        """Return whether one more refusal of a participant should be recorded, and count it if so. At most RECORDED_MAX
+        per minute are recorded.
+        """
         window = self._refused.setdefault(participant, deque(maxlen=RECORDED_MAX))
         now = self._clock.now()
         if len(window) == RECORDED_MAX and window[0] > now - MINUTE_S:
@@ -581,7 +587,7 @@ class Room:
         return [connection for seat in seats.values() for connection in seat.connections]
 
     def on_delivered(self, delivery: Delivery) -> None:
-        """Publish a delivered envelope on the node's feeds. Only the replica that received it from its sender also
+        """Publish a delivered envelope on the node's feeds if it was stored. Only the replica that received it from its sender also
         tracks it as a proposal.
         """
         if delivery.sequence and delivery.principal and delivery.envelope.kind != CHAT:

@@ -247,7 +247,9 @@ class RoomLinks:
         return routes[0].is_held if routes else self._current.plan.gate.mode != "open"
 
     def _name_all(self, room: Room) -> None:
-        """Give every eligible participant of a room a link. Its name depends on which participants are present."""
+        """Give every eligible and connected participant of a room a link. Its name depends on which participants are
+        present.
+        """
         seats = {id: seat for id, seat in room.seats.items() if self._may_have_link(room, seat)}
         topic = resolve_locals([*self._rooms.by_topic]).local_names.get(room.topic)
         if topic is None:

@@ -185,8 +185,8 @@ class RoomRegistry:
             await asyncio.sleep(FORGET_EVERY_S)
 
     async def replan(self, plan: Plan) -> None:
-        """Apply a changed configuration, starting with the next envelope. A room that is no longer declared is closed,
-        and its history is kept.
+        """Apply a changed configuration, starting with the next envelope. A room that is no longer declared, and
+        that nobody created, is closed. Its history is kept.
         """
         self._plan = plan
         wanted = self._list_topics(plan)
@@ -305,7 +305,9 @@ class RoomRegistry:
         return any(matches_any(principal, patterns) for patterns in lists)
 
     def may_anyone_join(self, room: Room) -> bool:
-        """Return whether every client may join a room. Room tokens are not considered."""
+        """Return whether there is any client that may join a room, by its settings or by a grant. Room tokens are not
+        considered.
+        """
         settings = room.settings
         if settings.members or settings.full or settings.mode in ("open", "observe"):
             return True
@@ -451,7 +453,7 @@ class RoomRegistry:
         *,
         admits: bool = False,
     ) -> None:
-        """Store a grant. It keeps the membership and the permanent privilege of the previous grant."""
+        """Store a grant. It keeps the membership and, if it is temporary, the permanent privilege of the previous grant."""
         earlier, at = self._grants.get(f"{room.topic}\n{participant}"), self._clock.wall()
         grant = PrivilegeGrant(
             privilege=privilege,
@@ -514,7 +516,8 @@ class RoomRegistry:
     async def remove(self, room: Room, participant: str, by: str) -> int | None:
         """Close the connections of a participant and exclude it until an admin promotes or demotes it (X-5.1-6).
 
-        Return how many connections were closed, or None if there is no such participant. Raise StoreError.
+        Return how many connections were closed, or None if there is no such participant. Raise StoreError
+        if writing fails.
         """
         had = self.find_privilege(room, participant)
         if had is None or participant == OWN:

@@ -75,8 +75,8 @@ class History:
     async def append(self, accepted: Sequence[tuple[str, float, bytes]]) -> list[int]:
         """Store envelopes, each given as its id, time of receipt and bytes.
 
-        Return the sequence number of each, or 0 for an id that another replica has already stored. On StoreError,
-        either none is stored, or `follow` yields those that are.
+        Return the sequence number of each, or 0 for an id that a replica has stored recently. On StoreError, either
+        none is stored, or `follow` yields those that are.
         """
         if self._replication is not None:
             each = [(id, b"%.3f %b\n%b" % (at, self.own, data)) for id, at, data in accepted]
@@ -143,8 +143,8 @@ class _Known(msgspec.Struct):
 class KnownEnvelopes:
     """The ids of the newest envelopes of a room. They serve to recognize repeated envelopes and answers.
 
-    An id that is older than the window may be published again. The window is at least as long as the history of the
-    room, so such an envelope can no longer be read.
+    An id that is older than the window may be published again. The window has at least `history_max` envelopes, so
+    such an envelope is deleted, or soon will be.
     """
 
     def __init__(self, most: int = KNOWN_MIN) -> None:
@@ -213,7 +213,9 @@ _NOT_STORED: Final = EnvelopeRefusal("unavailable", "the room cannot store envel
 
 
 class Delivery(msgspec.Struct):
-    """An envelope to be delivered to all connections. It is encoded once per protocol version."""
+    """An envelope to be delivered to all connections or to those of one participant. It is encoded once per protocol
+    version.
+    """
 
     envelope: Envelope
     data: bytes
@@ -247,7 +249,7 @@ class Delivery(msgspec.Struct):
 class Timeline:
     """The ordered envelopes of a room. It queues, stores, delivers and deletes them.
 
-    `delivered` is the sequence number up to which every local connection has received all envelopes; it never
+    `delivered` is the sequence number of the newest envelope that local connections receive or have received; it never
     decreases. `numbered` counts all deliveries, stored or not, so that a new connection can recognize those from before
     it joined.
     """
@@ -338,7 +340,9 @@ class Timeline:
         return True
 
     async def _deliver_all(self, batch: list[Delivery]) -> None:
-        """Deliver envelopes to every connection. Regularly let other tasks run in between."""
+        """Deliver envelopes to every connection. Regularly let other tasks run in between. Afterwards delete envelopes
+        beyond the number that is kept.
+        """
         count, per_turn = 0, DELIVERIES_PER_TURN if len(batch) > 1 else ALONE_PER_TURN
         for delivery in batch:
             if delivery.sequence:

@@ -202,7 +202,9 @@ def export(
 
 
 def _describe(record: "AuditRecord") -> tuple[str, str]:
-    """Return two texts for an audit record: the event with its tool, token or participant, and its outcome."""
+    """Return two texts for an audit record: the event with its tool, token, secret or participant, and its
+    outcome.
+    """
     method = METHOD_WORDS.get(record.method, record.method)
     words: list[str | None] = [record.tool] if record.tool and record.method == CALL else [method, record.tool]
     if record.token_name is not None:

@@ -8,7 +8,7 @@ have happened. `now` is wall-clock seconds and is passed in: a store has no cloc
       Conflict          another writer was first: read again, then decide
       Unavailable       disk full, locked, closed, away: nothing was done, the same call may be tried again; only
                         where a server fell silent in the middle of a call may it have been done
-      Refused           the store cannot be used in its present state; the message tells the operator what to do
+      StoreRefused      the store cannot be used in its present state; the message tells the operator what to do
         NewerSchema     written by a newer Interlock
         Damaged         not a database of ours, or no longer readable
         FolderUnusable  the data folder cannot be created or written
@@ -58,8 +58,8 @@ class StoreError(Exception):
 
 
 class Conflict(StoreError):
-    """Exception for a conditional write: the entry has a different revision, or the key to be created already
-    exists.
+    """Exception for a conditional write: the entry has a different revision or is gone, the key to be created already
+    exists, or a record was appended first.
     """
 
 

@@ -144,7 +144,8 @@ class TokenTable:
         """Create a token and its record, and return both. The token itself is not stored, so show it to the user at
         once.
 
-        Several tokens may have the same name. `token` stores a token that already exists instead of a new one.
+        Several tokens may have the same name. `token` is stored instead of a new random token. Raise BadTokenName if the
+        name is invalid.
         """
         fault = token_name_fault(name)
         if fault is not None:
@@ -182,8 +183,8 @@ class TokenTable:
         return sorted(records, key=lambda record: (record.created_at, record.id))
 
     async def revoke(self, reference: str, now: float) -> tuple[TokenRecord, ...]:
-        """Revoke the token whose id is `reference` or, if there is none, all tokens of that name. Return the revoked
-        records.
+        """Revoke the token whose id is `reference` or, if there is none, all tokens of that name. Return the records of
+        the tokens that this call revoked, as they were before.
         """
         entries = await self._kv.entries(BUCKET, now)
         records = [(entry, TokenRecord.decode(entry.value)) for entry in entries]
@@ -210,7 +211,9 @@ class TokenTable:
             pass
 
     async def _revoke_one(self, entry: Entry, record: TokenRecord, now: float) -> bool:
-        """Revoke one token, even if its record changes during the call. Return False if it was already revoked."""
+        """Revoke one token, even if its record changes during the call. Return False if it is already revoked
+        or deleted.
+        """
         while record.revoked_at is None:
             revoked = msgspec.structs.replace(record, revoked_at=now)
             try:

@@ -111,8 +111,11 @@ def is_decision(kind: str, settings: RoomSettings) -> bool:
 def privilege_refusal(
     envelope: Envelope, sender: str, privilege: Privilege, settings: RoomSettings, request: OpenRequest | None
 ) -> EnvelopeRefusal | None:
-    """Return a refusal if a restricted participant sends kind `mcp` (MCPx 5.3). `request` is the request that
-    `correlation_id` names, if any.
+    """Return a refusal if a restricted participant sends a kind that takes full privilege (MCPx 5.3), otherwise None.
+
+    These are `mcp`, decisions to reject, the kinds for which `extra_kinds` says so, and `chat` if the room's settings
+    do not allow it. An `mcp` envelope passes if it answers `request` and the room allows that. `request` is the request
+    that `correlation_id` names, if any.
     """
     if privilege is Privilege.FULL:  # X-3.1-2, X-3.2-3: whatever it holds
         return None

@@ -97,7 +97,7 @@ def assign_privilege(
     mode: Mode, *, granted: Privilege | None, of_token: Privilege | None, is_known_full: bool
 ) -> AssignedPrivilege:
     """Determine a privilege. An admin's decision takes precedence over the token, then the identity, then the room's
-    mode (X-5.1-4).
+    mode (X-5.1-4). In the modes `restricted` and `observe`, only an admin's decision takes precedence over the mode.
     """
     if granted is not None:
         return AssignedPrivilege(granted, "grant")  # X-5.1-4
@@ -115,8 +115,8 @@ def assign_privilege(
 
 
 def participant_of(principal: str) -> str:
-    """Return the id that a client has in a room: its principal (X-N-3), changed and extended by a hash if it contains
-    characters that an id cannot have.
+    """Return the id that a client has in a room: its principal (X-N-3), changed and extended by a hash if it is not
+    a valid id or is reserved.
     """
     if is_participant_id(principal) and not is_reserved(principal):
         return principal

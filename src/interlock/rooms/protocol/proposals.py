@@ -118,8 +118,8 @@ class _ToolResult(msgspec.Struct):
 
 
 def read_proposed(payload: bytes) -> Proposed | None:
-    """Decode a proposal. Return None if its params are ambiguous, that is, if another parser could read them
-    differently from what the approving person is shown.
+    """Decode a proposal. Return None if the payload is no proposal, or if its params are ambiguous, that is, if another
+    parser could read them differently from what the approving person is shown.
     """
     try:
         decoded = msgspec.json.decode(payload, type=_Proposed)
@@ -134,7 +134,7 @@ def read_proposed(payload: bytes) -> Proposed | None:
 
 
 def arguments_of(params: Raw | None) -> Raw:
-    """Return the tool arguments in the params of a tools/call."""
+    """Return the tool arguments in the params of a tools/call, or an empty object if there are none."""
     try:
         return msgspec.json.decode(params or b"{}", type=_ToolParams).arguments
     except (msgspec.DecodeError, UnicodeDecodeError):

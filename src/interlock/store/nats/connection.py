@@ -98,7 +98,7 @@ class Connection:
         return self._live().max_payload
 
     def on_change(self, callback: Callable[[], None]) -> None:
-        """Call `callback` whenever the connection is lost or restored."""
+        """Call `callback` whenever the connection is lost, restored or closed."""
         self._on_change.append(callback)
 
     def forget(self, callback: Callable[[], None]) -> None:
@@ -161,7 +161,9 @@ class Connection:
             return answer.result()
 
     async def wait(self, answer: "asyncio.Future[Any]", size: int = 0) -> None:
-        """Wait for an answer. Raise Unavailable if the connection is lost or the time limit expires first."""
+        """Wait for an answer. If the connection is lost, the answer is an exception, which its result raises. If the time
+        limit expires first, drop the connection and raise Unavailable, or StoreRefused if the server denied something.
+        """
         self._answers.add(answer)
         try:
             # In two parts: after a pause of this process the answer may have arrived and only not been read.
@@ -424,7 +426,9 @@ async def _close(client: Client) -> None:
 
 
 def decode(data: bytes) -> dict[str, Any]:
-    """Decode a response of the JetStream API. Raise ApiError if it is an error response."""
+    """Decode a response of the JetStream API. Raise ApiError if it is an error response, and Damaged if it is no JSON
+    object.
+    """
     try:
         answer: dict[str, Any] = msgspec.json.decode(data, type=dict[str, Any])
     except msgspec.DecodeError as nonsense:

@@ -53,7 +53,8 @@ class Reader:
         """Create a reader of the messages after the sequence number `after`.
 
         `prepare` is called before every new consumer. `wait_for_taker` is called before more messages are requested.
-        `on_end` is called when reading has ended: with the reason, or with None after `stop`.
+        `on_end` is called when reading has ended: with the reason, or with None after `stop` or the end of the
+        connection.
         """
         self.position = after  # the last sequence that was given
         self._connection = connection
@@ -185,7 +186,7 @@ class Reader:
         return delivered
 
     async def _next(self) -> Msg | None:
-        """Return the next message, or None if messages may have been lost."""
+        """Return the next message, or None if messages may have been lost. Raise Unavailable if no heartbeat came."""
         while not self._arrived:
             if self._is_doubtful:
                 return None

@@ -123,7 +123,9 @@ class _Log:
         self._head = _Head(data / STORE_FILE, STORE_SCHEMA, busy_timeout_s, "NORMAL")
 
     def open(self) -> None:
-        """Open the log and its head. An empty log gets a head, so that a missing head is always a flaw."""
+        """Open the log and its head. Unless it is opened read-only, an empty log gets a head, so that a missing head is
+        always a flaw.
+        """
         if self._file.is_open:
             return
         if self._read_only:
@@ -167,7 +169,8 @@ class _Log:
         return mark.sequence
 
     def give_up(self, sequence: int) -> int:
-        """Remove the oldest rows whose records all end at or before `sequence`. Never remove the last row of the log.
+        """Remove the oldest rows whose records all end at or before `sequence`, and return the number of removed
+        records. Never remove the last row of the log.
 
         The mark of where the log now begins is on disk before anything is deleted.
         """

@@ -123,7 +123,7 @@ class SqliteFile:
 
 
 def int64(number: int) -> int:
-    """Clamp a sequence or limit to the range of SQLite's integers."""
+    """Clamp a sequence or limit to the range from 0 to the largest integer of SQLite."""
     return min(max(number, 0), INTEGER_MAX)
 
 
@@ -232,7 +232,9 @@ def open_for_reading(path: Path, schema: Schema, busy_timeout_s: float = BUSY_TI
 
 
 def _make_private(path: Path) -> None:
-    """Create the folder and the file so that only their owner can access them. Raise FolderUnusable if that fails."""
+    """Create the folder and the file if they are missing, accessible only to their owner. Restrict an existing file in
+    the same way, but not an existing folder. Raise FolderUnusable if that fails.
+    """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError):
@@ -247,7 +249,9 @@ def _make_private(path: Path) -> None:
 
 
 def _version(db: sqlite3.Connection, schema: Schema, path: Path) -> int:
-    """Return the schema version of the file. The file is not changed."""
+    """Return the schema version of the file. The file is not changed. Raise Damaged if it is not a file of this schema,
+    and NewerSchema if a newer Interlock wrote it.
+    """
     if 0 < path.stat().st_size < _PAGE_SIZE_MIN:  # SQLite would take the rest of a file for a new one
         raise _damage(path, "file is too short")
     application_id = int(db.execute("PRAGMA application_id").fetchone()[0])

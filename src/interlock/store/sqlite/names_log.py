@@ -39,7 +39,7 @@ class SqliteNamesLog:
 
     @property
     def is_begun(self) -> bool:
-        """Return whether the log exists, that is, whether a record was ever appended."""
+        """Return whether the file of the log exists. It is created by the first append, even by one that fails."""
         return self._file.is_open or self._file.path.exists()
 
     async def open(self) -> None:
@@ -71,7 +71,7 @@ class SqliteNamesLog:
 
     async def append(self, after: Mark, records: Sequence[NamedRecord]) -> Mark:
         """Append the records after the mark `after`, either all of them or none. Raise Conflict if `after` is not the
-        last record of the log.
+        last record of the log, and Unavailable if the table does not accept a record.
         """
         self._thread.start()
         await self._thread.run(self._file.open)

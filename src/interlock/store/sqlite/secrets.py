@@ -41,7 +41,7 @@ KINDS: Final[tuple[Kind, ...]] = ("secret", "token", "client")
 
 def names_on_disk(data: Path, kind: Kind) -> frozenset[str]:
     """Return the names of the stored secrets of a kind, without a key; a node may be running. Raise StoreError if
-    reading fails.
+    the file cannot be opened.
     """
     path = data / SECRETS_FILE
     if not path.exists():
@@ -111,7 +111,7 @@ class SealedSecrets:
             return self._store
 
     def _unseal(self, kind: Kind, name: str, sealed: bytes) -> bytes:
-        """Decrypt the stored value of a secret. Raise Damaged if the key does not match."""
+        """Decrypt the stored value of a secret. Raise Damaged if the key is missing or does not open the value."""
         cipher = self._sealer(make=False)
         from cryptography.exceptions import InvalidTag
 
@@ -140,7 +140,9 @@ def _associated_data(kind: Kind, name: str) -> bytes:
 
 
 def _key(path: Path, *, make: bool) -> bytes:
-    """Read the key from its file. With `make`, create a missing key. Raise Damaged if the key is missing or invalid."""
+    """Read the key from its file. With `make`, create a missing key. Raise Damaged if the key is missing or has the
+    wrong length, and FolderUnusable if its file cannot be used.
+    """
     try:
         if make and not path.exists():
             _make_key(path)
