@@ -153,8 +153,8 @@ class RoomsEndpoint:
             await self._http(scope, receive, send, caller, query)
 
     def sweep(self, now: float) -> None:
-        """Close the connections whose credential is no longer valid. Do nothing within SWEEP_S after the last sweep; `now`
-        is the present time for that.
+        """Close the connections whose credential is no longer valid. Do nothing if the last sweep was less than SWEEP_S
+        before the time `now`.
         """
         if now - self._swept >= SWEEP_S:
             self._swept = now

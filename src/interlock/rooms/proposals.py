@@ -377,8 +377,8 @@ class ProposalTracker:
         return matches[0] if len(matches) == 1 else None
 
     async def _take_answer(self, envelope: Envelope) -> None:
-        """End the proposal whose fulfilment this envelope replies to. If the gate ends it, only void an approval that the
-        gate did not use.
+        """End the proposal whose fulfilment this envelope replies to. If the gate ends it, only void an approval that
+        the gate did not use.
         """
         outcome = self._fulfilments.take_reply(envelope)
         if outcome is None:

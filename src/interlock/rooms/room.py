@@ -162,8 +162,8 @@ class SharedRoomParts:
 class Room:
     """A topic with its participants and its timeline.
 
-    Envelopes that are sent to this replica enter a room only through `receive`. A room never decides who may join: the endpoint and
-    the registry have done so before they call `join`.
+    Envelopes that are sent to this replica enter a room only through `receive`. A room never decides who may join: the
+    endpoint and the registry have done so before they call `join`.
     """
 
     def __init__(
@@ -511,8 +511,8 @@ class Room:
         return self._rates.get(participant) or RateWindow()
 
     def _note_refused(self, envelope: Envelope, who: Participant, principal: str, refusal: EnvelopeRefusal) -> None:
-        """Record a refusal, except of envelopes over the rate. Announce privilege violations in the room if its settings
-        ask for that (X-5.3-2).
+        """Record a refusal, except of envelopes over the rate. Announce privilege violations in the room if its
+        settings ask for that (X-5.3-2).
         """
         if refusal.code == "rate_limited" or not self._is_recorded(who.id):
             return  # a flood is not written down line by line
@@ -587,8 +587,8 @@ class Room:
         return [connection for seat in seats.values() for connection in seat.connections]
 
     def on_delivered(self, delivery: Delivery) -> None:
-        """Publish a delivered envelope on the node's feeds if it was stored. Only the replica that received it from its sender also
-        tracks it as a proposal.
+        """Publish a delivered envelope on the node's feeds if it was stored. Only the replica that received it from its
+        sender also passes it to the tracker of proposals.
         """
         if delivery.sequence and delivery.principal and delivery.envelope.kind != CHAT:
             self._tracker.on_published(self, delivery.envelope, delivery.principal)

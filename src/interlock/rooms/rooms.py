@@ -453,7 +453,9 @@ class RoomRegistry:
         *,
         admits: bool = False,
     ) -> None:
-        """Store a grant. It keeps the membership and, if it is temporary, the permanent privilege of the previous grant."""
+        """Store a grant. It keeps the membership of the previous grant and, if it is temporary, its permanent
+        privilege.
+        """
         earlier, at = self._grants.get(f"{room.topic}\n{participant}"), self._clock.wall()
         grant = PrivilegeGrant(
             privilege=privilege,

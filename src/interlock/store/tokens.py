@@ -144,8 +144,8 @@ class TokenTable:
         """Create a token and its record, and return both. The token itself is not stored, so show it to the user at
         once.
 
-        Several tokens may have the same name. `token` is stored instead of a new random token. Raise BadTokenName if the
-        name is invalid.
+        Several tokens may have the same name. `token` is stored instead of a new random token. Raise BadTokenName if
+        the name is invalid.
         """
         fault = token_name_fault(name)
         if fault is not None:

@@ -127,7 +127,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     extra: bytes = b""  # members without a meaning here, each with a comma before it
 
     def members(self) -> dict[str, Raw]:
-        """Return the members of the payload, each as raw JSON. Do not call this for payloads of kind `mcp` (X-3.2-3)."""
+        """Return the members of the payload, each as raw JSON. Do not call this for kind `mcp` (X-3.2-3)."""
         return _decode_members(self.payload)
 
 

@@ -84,7 +84,7 @@ class FollowedProposals:
         self._answers: dict[str, tuple[str, Response]] = {}  # the newest, by the request's envelope
 
     def pending(self) -> list[Proposal]:
-        """Return the pending proposals, oldest first."""
+        """Return the pending proposals in the order in which this participant learned of them."""
         return [proposal for proposal in self._by_id.values() if proposal.status == "pending"]
 
     def find(self, id: str | None) -> Proposal | None:

@@ -113,9 +113,7 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Heard(msgspec.Struct, frozen=True, kw_only=True):
-    """A received envelope. `sequence` is its number in the room's order, or None for a message of the gateway that is
-    not stored.
-    """
+    """A received envelope. `sequence` is its number in the room's order, or None for every message of the gateway."""
 
     envelope: Envelope
     sequence: int | None = None

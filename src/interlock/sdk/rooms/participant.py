@@ -213,8 +213,8 @@ class Participant(OfferedTools):
     ) -> str:
         """Publish a chat message and return its id. All participants can see it, even if `to` names recipients.
 
-        Raise EnvelopeRefused if the gateway refuses the message, or NoAnswer if it does not respond. All methods below
-        raise these too.
+        Raise EnvelopeRefused if the gateway refuses the message, or NoAnswer if it does not respond. The methods
+        below that publish an envelope raise these too.
         """
         payload = {"text": text, "format": "markdown"} if markdown else {"text": text}
         return await self._conversation.publish(CHAT, encode_value(payload), to=to, answers=about)
@@ -271,7 +271,7 @@ class Participant(OfferedTools):
 
     @property
     def proposals(self) -> list[Proposal]:
-        """Return the pending proposals that this participant has received, oldest first."""
+        """Return the pending proposals that this participant knows, in the order in which it learned of them."""
         return self._conversation.proposals.pending()
 
     async def read_proposals(self) -> list[Proposal]:
@@ -314,8 +314,9 @@ class Participant(OfferedTools):
         privilege (MCPx 4.2.1).
 
         A proposal is performed only once: if another participant decides first, raise EnvelopeRefused with
-        already_claimed. `peer` is required if the proposal names no participant. `arguments` replace those of a
-        proposed tool.
+        already_claimed. This cannot be ensured if `peer` or `arguments` is given, or if the room does not track
+        proposals; then the request is sent without asking. `peer` is required if the proposal does not name exactly one
+        participant. `arguments` replace those of a proposed tool. Raise RoomInvalid if the proposal is unknown.
         """
         entry = self._conversation.proposals.find(proposal)
         if entry is None:

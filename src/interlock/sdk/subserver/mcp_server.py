@@ -271,8 +271,8 @@ class McpServer:
 
 
 class LeafUplink(Uplink):
-    """The uplink of a leaf. It creates a new proof of authority for each registration, because a proof is valid for one
-    parent only.
+    """The uplink of a leaf. It asks for a proof of authority at each registration, because a signed proof is valid for
+    one parent only.
     """
 
     def __init__(

@@ -166,7 +166,7 @@ class Subserver(OfferedTools):
         self._on_loop(self._tools_changed)
 
     def withdraw(self, name: str) -> None:
-        """Stop offering a tool."""
+        """Stop offering a tool. Raise ToolInvalid if there is no tool of that name."""
         if name not in self._tools:
             raise ToolInvalid(f"there is no tool {name}")
         del self._tools[name]
@@ -245,7 +245,9 @@ class Subserver(OfferedTools):
             self._uplink = self._loop = self._stopping = None
 
     def _register(self) -> Register:
-        """Return the registration message. It lacks the proof of authority, which differs for each parent."""
+        """Return the registration message. A proof that is signed with `authority_key` is added later, because it differs
+        for each parent.
+        """
         return Register(
             subserver_id=subserver_id(self._identity),
             segment=self.segment,
@@ -298,7 +300,7 @@ class Subserver(OfferedTools):
 
 
 def _check_parent(parent: Parent) -> Parent:
-    """Return the parent. Raise SubserverInvalid if its address cannot work or is insecure.
+    """Return the parent. Raise SubserverInvalid if its address or token cannot work, or if its address is insecure.
 
     Beyond this host, a connection needs TLS or the operator's statement that the network is safe (MCP-AX 10.4).
     """

@@ -27,7 +27,7 @@ from interlock.ax.protocol.names import is_segment, normalise
 
 
 class SubserverInvalid(ValueError):
-    """Exception for invalid arguments of a Subserver. It is raised before any connection is opened."""
+    """Exception for invalid arguments of a Subserver or of one of its methods."""
 
 
 class ToolInvalid(SubserverInvalid):
@@ -288,7 +288,7 @@ class OfferedTools:
         self._stopping: asyncio.Event | None = None
 
     def stop(self) -> None:
-        """Let running calls finish, then disconnect and end `serve`. May be called from any thread."""
+        """Let running calls finish for a few seconds, then disconnect and end `serve`. May be called from any thread."""
         stopping = self._stopping
         if stopping is not None:
             self._on_loop(stopping.set)
