@@ -3,7 +3,7 @@
 How an envelope travels. A participant sends it over a WebSocket (`connections`), over HTTP (`endpoint`), or through a
 tool of the node (`room_tools`). `room.Room.receive` checks it in a fixed order: protocol, kind, sender, privilege,
 rate, payload, id. An envelope that passes is queued in the `timeline`, which stores it and then delivers it to every
-connection in the order of the store. Nothing else publishes to a room.
+connection in the order of the store. Besides, only the gateway itself publishes events to a room.
 
 What else is here. `rooms` has the registry of all rooms and the decisions of admins. `proposals` and `proposal_records`
 follow proposals from their publication to their end. `room_links` and `participant_link` make participants servers of

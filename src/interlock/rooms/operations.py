@@ -122,7 +122,9 @@ class RoomOperations:
 
     @handles(LIST_PARTICIPANTS)
     def participants(self, topic: str) -> RoomParticipants:
-        """Return the current and former participants of a room. Raise NotFound if there is no such room."""
+        """Return the present and the removed participants of a room, and at most AWAY_MAX of those that are away. Raise
+        NotFound if there is no such room.
+        """
         room = self._room(topic)
         records = dict(self.rooms.records.of_room(topic))
         away = sorted((id for id in records if id not in room.seats), key=lambda id: -records[id].last_seen)
@@ -185,8 +187,8 @@ class RoomOperations:
 
     @handles(MIGRATE)
     async def migrate(self, topic: str, by: str) -> ObservedRoom:
-        """Give full privilege to the participants whose envelopes mode "mixed" would refuse. Raise NotFound or
-        StoreError.
+        """Give full privilege to the participants whose envelopes mode "mixed" would refuse, except to one whose
+        principal is `by`, and to those that an admin demoted or removed. Raise NotFound or StoreError.
         """
         room = self._room(topic)
         for observed in (await self.observed(topic)).participants:

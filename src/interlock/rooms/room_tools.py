@@ -261,7 +261,9 @@ class Participation:
     # Proposals
 
     async def propose(self, member: RoomMember, arguments: ProposeArguments) -> Json | EnvelopeRefusal:
-        """Publish a tool call as a proposal, and wait briefly for a decision."""
+        """Publish a tool call as a proposal, and wait briefly for its end. What appears to contain a secret is refused
+        first, unless the arguments say otherwise.
+        """
         room = member.room
         payload: Json = {"method": TOOLS_CALL, "params": {"name": arguments.tool, "arguments": arguments.arguments}}
         if arguments.reason is not None:

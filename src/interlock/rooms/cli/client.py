@@ -72,7 +72,7 @@ def _body(heard: Heard, own: str) -> Text | None:
 
 
 def _mcp(heard: Heard, payload: Any, own: str) -> Text | None:
-    """Return the text of a request, reply or refusal, or None for handshakes and tool lists."""
+    """Return the text of a request, reply or refusal, or None for notifications, handshakes and tool lists."""
     if heard.sender == "system:gateway":
         return Text.assemble("refused: ", _short(payload.get("error", {}).get("message", "")), style="red")
     if "method" in payload:
@@ -161,8 +161,8 @@ def proposal_title(proposal: Proposal) -> Text:
 
 
 def proposal_details(proposal: Proposal, now: datetime) -> Text:
-    """Return everything that approval of the proposal would send, unabridged, with the reason and the remaining
-    time.
+    """Return the params that approval of the proposal would send, unabridged, with the reason and the remaining time.
+    Params of more than READABLE_BYTES_MAX are left out.
     """
     why_not = find_reading_problem(proposal)
     lines = [Text(why_not, style="red")] if why_not is not None else []

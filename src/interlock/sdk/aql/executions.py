@@ -58,8 +58,8 @@ class Execution:
         total: float | None = None,
         message: str | None = None,
     ) -> None:
-        """Report progress: a percentage, `current` with `total`, or a message. At least one of them is required
-        (8.4.3).
+        """Report progress: a percentage, `current` with `total`, or a message. Raise ValueError if none of them
+        is given or a value is invalid (8.4.3).
         """
         if percentage is None and current is None and message is None:
             raise ValueError("progress needs percentage, current with total, or message")
@@ -151,7 +151,7 @@ class Execution:
         return False
 
     def cancel(self) -> None:
-        """Cancel the execution. Every state except a terminal one allows this (8.4.4)."""
+        """Cancel the execution. Raise OperationFailed if it has ended; every other state allows this (8.4.4)."""
         if self._status in TERMINAL:
             raise OperationFailed(self.invalid_state("cancelled"))  # AQL-8.4.2-2
         self.move(ExecutionStatus.CANCELLED)  # AQL-8.4.4-4
@@ -168,14 +168,16 @@ class Execution:
 
 
 class AdapterExecutions:
-    """The executions of an adapter, keyed by id. An execution is visible only to the caller that started it."""
+    """The executions of an adapter, keyed by id. An execution is visible only to the owner under which it was started;
+    the servers of this library use one owner for all callers.
+    """
 
     def __init__(self) -> None:
         self._by_id: dict[str, Execution] = {}
 
     def start(self, execution: Execution) -> Execution:
-        """Start an execution. Before that, delete executions that ended long ago, and the oldest ones if there are too
-        many.
+        """Start an execution. Before that, delete executions that ended long ago and, if there are too many, those that
+        ended first. Running ones are never deleted.
         """
         now = time.monotonic()
         ended = sorted((each.ended_at, each.id) for each in self._by_id.values() if each.ended_at is not None)
@@ -188,7 +190,7 @@ class AdapterExecutions:
         return execution
 
     def found(self, execution_id: str, owner: str) -> Execution:
-        """Return an execution of this owner. Raises OperationFailed if it is unknown or belongs to another caller."""
+        """Return an execution of this owner. Raise OperationFailed if it is unknown or belongs to another caller."""
         execution = self._by_id.get(execution_id)
         if execution is None or execution.owner != owner:
             raise OperationFailed(resource_not_found("execution", execution_id))

@@ -45,7 +45,8 @@ class Schedule:
     """The concurrency control for the operations of an adapter (9.3.1).
 
     With `serialized`, calls run one at a time. With `read-concurrent`, a write runs alone. With `resource-locked`,
-    writes to the same resource run one at a time. With `fully-concurrent`, no call waits.
+    writes to the same resource run one at a time. With `fully-concurrent`, no call waits for another, except for the limit on their
+    number.
     """
 
     def __init__(self, kind: Concurrency, most: int | None) -> None:
@@ -146,7 +147,9 @@ class AdapterOperation:
         return self.declaration.category is Category.READ
 
     def resource_key(self, arguments: Mapping[str, Any]) -> Hashable:
-        """Return a key for the resource that a call concerns: the values of its required scalar parameters."""
+        """Return a key for the resource that a call concerns: the values of its required parameters
+        except `input`.
+        """
         return tuple(str(arguments.get(name)) for name in self.declaration.required if name != "input")
 
     async def run(
@@ -157,8 +160,8 @@ class AdapterOperation:
         schedule: Schedule,
         executions: AdapterExecutions,
     ) -> Any:
-        """Run the handler and return its result as JSON values. Raise OperationFailed if the arguments are invalid or
-        the handler fails.
+        """Run the handler and return its result as JSON values, or start a long-running operation and return its
+        execution. Raise OperationFailed if the arguments are invalid, and whatever the handler raises.
         """
         for name, value in arguments.items():
             check_integers(name, value)

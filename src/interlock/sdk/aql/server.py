@@ -288,8 +288,9 @@ class HttpApplication:
     def _find_refusal(self, path: str, headers: Mapping[bytes, bytes]) -> int | None:
         """Return the HTTP status for a request that is refused, or None if it is allowed.
 
-        Without a token, only programs on this machine may call. A request by a web page is recognized because its Host
-        or Origin names another machine. This also prevents DNS rebinding.
+        If there is a token, a request needs it. If other machines cannot reach the address, the Host and the Origin of
+        a request must also name this machine, with a token too. So web pages of other hosts are refused, and DNS
+        rebinding is prevented.
         """
         if path != PATH:
             return 404

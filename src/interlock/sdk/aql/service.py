@@ -55,7 +55,7 @@ from interlock.wire.jsonrpc.codec import find_string
 
 log = logging.getLogger("interlock.aql")
 
-LOCAL: Final = "local"  # who calls over standard input
+LOCAL: Final = "local"  # who calls, over standard input or HTTP: callers are not told apart
 NAMES_MAX: Final = 40  # operations that the description of a tool names
 MakeContext = Callable[[str], Context]
 

@@ -187,7 +187,9 @@ class Context:
     def warn(
         self, code: str, message: str, details: Mapping[str, Any] | None = None, severity: Severity = "low"
     ) -> None:
-        """Add a warning to the response, which contains it if the operation succeeds."""
+        """Add a warning to the response, which contains it if the operation succeeds outside a batch. Raise ValueError
+        if the specification does not define the code.
+        """
         if code not in WARNING_CODES:
             raise ValueError(f"'{code}' is none of {', '.join(sorted(WARNING_CODES))}")
         members = None if details is None else dict(details)
@@ -323,7 +325,9 @@ def listing_data(listing: Listing[Any], items: list[Any], operation: str) -> dic
 
 
 def make_cursor(key: Any, operation: str) -> str:
-    """Return the cursor of an item. It contains the sort key, and a hash of the key and the operation."""
+    """Return the cursor of an item. It contains the sort key, and a hash of the key and the operation. The hash has no
+    secret: it shows a mistake, not a forgery.
+    """
     text = msgspec.json.encode(key)
     return base64.urlsafe_b64encode(_check(text, operation) + text).rstrip(b"=").decode()
 

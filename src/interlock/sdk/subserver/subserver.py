@@ -245,8 +245,8 @@ class Subserver(OfferedTools):
             self._uplink = self._loop = self._stopping = None
 
     def _register(self) -> Register:
-        """Return the registration message. A proof that is signed with `authority_key` is added later, because it differs
-        for each parent.
+        """Return the registration message. A proof that is signed with `authority_key` is added later, because it
+        differs for each parent.
         """
         return Register(
             subserver_id=subserver_id(self._identity),

@@ -288,7 +288,9 @@ class OfferedTools:
         self._stopping: asyncio.Event | None = None
 
     def stop(self) -> None:
-        """Let running calls finish for a few seconds, then disconnect and end `serve`. May be called from any thread."""
+        """Let running calls finish for a few seconds, then disconnect and end `serve`. This may be called from any
+        thread.
+        """
         stopping = self._stopping
         if stopping is not None:
             self._on_loop(stopping.set)

@@ -161,9 +161,9 @@ class Connection:
             return answer.result()
 
     async def wait(self, answer: "asyncio.Future[Any]", size: int = 0) -> None:
-        """Wait for an answer. If the connection is lost, the future `answer` gets an exception, which its result raises.
-        If the time limit expires first, drop the connection and raise Unavailable, or StoreRefused if the server denied
-        something.
+        """Wait for an answer. If the connection is lost, the future `answer` gets an exception, which its result
+        raises. If the time limit expires first, drop the connection and raise Unavailable, or StoreRefused if the
+        server denied something.
         """
         self._answers.add(answer)
         try:
