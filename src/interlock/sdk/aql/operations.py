@@ -45,8 +45,8 @@ class Schedule:
     """The concurrency control for the operations of an adapter (9.3.1).
 
     With `serialized`, calls run one at a time. With `read-concurrent`, a write runs alone. With `resource-locked`,
-    writes to the same resource run one at a time. With `fully-concurrent`, no call waits for another, except for the limit on their
-    number.
+    writes to the same resource run one at a time. With `fully-concurrent`, no call waits for another. A limit on the
+    number of calls applies to all four.
     """
 
     def __init__(self, kind: Concurrency, most: int | None) -> None:
