@@ -146,11 +146,11 @@ class ChildSupervisor:
 
     @property
     def is_settled(self) -> bool:
-        """Return whether no child is still in its first attempt to register."""
+        """Return whether no child is in an attempt to register, whether it is its first or a later one."""
         return all(child.state != CONNECTING for child in self.waiting.values())
 
     async def settle(self) -> None:
-        """Wait until every child has registered or its first attempt has failed."""
+        """Wait until no child is in an attempt to register: each has registered, or its last attempt has failed."""
         while not self.is_settled:
             self._changed.clear()
             await self._changed.wait()

@@ -3,7 +3,8 @@
 A registrant must not make the node connect to any address it likes (SSRF). The operator's list ax.dial_back says where
 the node may connect to: the parts of a URL are compared with an entry one by one, and an address of a private network
 is allowed only if the entry names that very host. A name may resolve to another address later, so it is checked before
-every connection, and the node connects to the very address that was checked.
+every connection, and the node connects to the very address that was checked. Only a host that an entry names, dialled
+over a protected link, is resolved once more for the connection.
 
 There is no connection of the subserver itself whose end would show that it is gone. Where it promises no heartbeats,
 the keeper probes it every PROBE_EVERY_S.
@@ -44,7 +45,7 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 
 async def check_endpoint(register: Register, allowed: Iterable[str], guest: RegistrantIdentity) -> Refusal | None:
-    """Return the refusal if the node may not connect to the endpoint that a registrant named, otherwise None."""
+    """Return a refusal if a registrant named no endpoint or one to which the node may not connect, otherwise None."""
     if register.endpoint is None:
         return _refuse("named when registering by POST; without one, open a WebSocket at /ax")
     addresses = await find_addresses(register.endpoint, allowed, guest)
@@ -52,9 +53,10 @@ async def check_endpoint(register: Register, allowed: Iterable[str], guest: Regi
 
 
 async def find_addresses(endpoint: str, allowed: Iterable[str], guest: RegistrantIdentity) -> tuple[str, ...] | Refusal:
-    """Return the addresses to which the node may connect for `endpoint`, or a refusal if there are none.
+    """Return the addresses to which the node may connect for `endpoint`, or a refusal if it may not connect.
 
-    An empty tuple allows every address that the host name resolves to, because the operator listed this host.
+    An empty tuple allows every address that the host name resolves to, because the operator listed this host and the
+    connection is protected by TLS or by the registrant's [[access]] entry (`secure_by`).
     """
     url = urlsplit(endpoint)
     if _LEADS_AWAY.search(url.path):

@@ -90,7 +90,8 @@ class Leases:
     async def claim(self, request: Register, session_id: str) -> Refusal | None:
         """Claim a subserver for three heartbeat intervals.
 
-        Return None if this aggregator now has the lease, or a refusal if another aggregator has it.
+        Return None if this aggregator now has the lease. Return a refusal if another aggregator has it, or if it kept
+        changing meanwhile.
         """
         own = lease_of(self._own_id, session_id)
         for _ in range(TRIES_MAX):
@@ -104,7 +105,8 @@ class Leases:
     async def renew(self, session: Session) -> bool:
         """Renew the lease of a session.
 
-        Return False if another aggregator has the lease, so that the session must end.
+        Return False if another aggregator or session has the lease, or if the lease kept changing meanwhile. Then the
+        session must end.
         """
         own = lease_of(self._own_id, session.session_id)
         subserver_id = session.register.subserver_id
@@ -181,7 +183,7 @@ class TreeClaims:
         """Enter claims here and make them at the parent.
 
         Return the claims that were denied, as a map from subserver to the aggregator that has it. `via` is the session
-        of the registrant that claims.
+        of the registrant that claims, or OWN for this node's own claim.
         """
         refused: dict[str, str] = {}
         entered = []

@@ -218,7 +218,10 @@ class Registrar:
         """Do nothing: subservers connect by themselves."""
 
     def keep_segments(self, plan: Plan) -> None:
-        """Reserve the segments of the configuration, so that they cannot be registered."""
+        """Reserve the segments of the configuration, so that they cannot be registered.
+
+        The segment of a child that the node starts can be registered by that child only.
+        """
         devices = (device.segment for device in plan.devices.described)
         self._configured = (*(server.segment for server in plan.servers), *devices)
         self._children = {child.segment: f"child:{child.segment}" for child in plan.ax.children}
@@ -341,7 +344,10 @@ class Registrar:
     # What happens to registrations
 
     def handle_lost_connection(self, session_id: str, reason: str) -> None:
-        """End the session of a connection that was lost. Its names stay listed as degraded for the grace period."""
+        """End the session of a connection that was lost.
+
+        Its names stay listed as degraded for the grace period, unless the configuration disables that.
+        """
         self.handle_events(self.engine.link_closed(session_id, now=self._clock.now()), detail=reason)
 
     def _end_session(self, session_id: str, reason: EndReason) -> None:
@@ -404,7 +410,8 @@ class Registrar:
     def set_above(self, ids: frozenset[str]) -> None:
         """Set the aggregators that are known to be above this node.
 
-        A registrant that says one of them is below it is removed (5.3).
+        A registrant that says one of them is below it is removed if it has not corrected this after one heartbeat
+        interval (5.3).
         """
         self.handle_events(self.engine.set_above(ids))
 

@@ -8,7 +8,7 @@ the node itself are registrants: a subclass says what each serves.
 A pipe that was given up may still deliver messages. Each pipe has a sink of its own (`_Link`), and messages of a sink
 that is not the current one are ignored.
 
-`run` returns when it was stopped, or when the only possible parent is gone (stdio).
+`run` returns when it was stopped, when the only possible parent is gone (stdio), or after a failure if `once` is set.
 """
 
 import asyncio
@@ -95,7 +95,7 @@ class Uplink:
         """Create the uplink.
 
         `parents` has a name for the log and a function that opens a pipe, for each parent. If `once` is true, the
-        uplink ends when its link is lost.
+        uplink ends at the first failure: a refusal, a failed attempt or a lost link.
         """
         self._engine = Registrant(register, len(parents))
         self._parents = parents
@@ -121,7 +121,10 @@ class Uplink:
         return register
 
     async def run(self) -> None:
-        """Register and stay registered. Return after `stop`, or when the only possible parent is gone."""
+        """Register and stay registered.
+
+        Return after `stop`, when the only possible parent is gone, or after the first failure if `once` is set.
+        """
         try:
             self._take(self._engine.start(_now()))
             await self._ended.wait()

@@ -90,7 +90,10 @@ class UpwardFront:
     # Tenant
 
     def take(self, data: bytes) -> bool:
-        """Serve a request of the modern era. Return False, without serving it, if `data` is any other message."""
+        """Serve a request of the modern era. Return False, without serving it, if `data` is any other message.
+
+        Return False also for a request of MCP-AX, and for every message once the node stops.
+        """
         request = None if self._closing else validate_request_without_headers(data)
         if request is None or request.method.startswith(AX_PREFIX):
             return False

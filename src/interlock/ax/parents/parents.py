@@ -82,8 +82,8 @@ class ParentClaims:
     def __init__(self, on_held: Callable[[Held], None]) -> None:
         """Create the claims.
 
-        `on_held` is called if the parent answers late that other aggregators have subservers which were already
-        accepted here.
+        `on_held` is called if the parent denies claims for which nobody waits: those made by `begin`, and those whose
+        answer came late. The subservers were already accepted here.
         """
         self._on_held = on_held
         self._send: Callable[[bytes], bool] | None = None
@@ -108,7 +108,8 @@ class ParentClaims:
     async def claim(self, claims: Sequence[Claimed], released_session: str | None) -> Held:
         """Make claims at the parent and wait for its answer, for a limited time.
 
-        Return the claims that the parent denied, as a map from subserver to the aggregator that has it.
+        Return the claims that the parent denied, as a map from subserver to the aggregator that has it. The map is
+        empty if the parent does not support claims, refuses the request or does not answer in time.
         """
         if self._send is None:
             return {}
@@ -249,7 +250,7 @@ class Parents(Uplink):
     def above(self) -> frozenset[str]:
         """Return the aggregators known to be above this node.
 
-        They include a configured parent that is not connected.
+        They include every configured parent that has accepted a registration, even if it is not connected now.
         """
         return frozenset((*self._learnt, *(state.aggregator_id for state in self.states if state.aggregator_id)))
 

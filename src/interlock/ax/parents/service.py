@@ -150,7 +150,9 @@ class ParentService:
 
 
 def own_key(plan: Plan) -> "SigningKey | None":
-    """Return the key that proves this node's authority to parents, or None if the node has no key.
+    """Return the key that proves this node's authority to parents.
+
+    Return None if the node has no key, or if no parent in `plan` is told an authority.
 
     `interlock access anchor` creates the key. Raise CannotStart if the key cannot be read.
     """

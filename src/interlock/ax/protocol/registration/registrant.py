@@ -252,7 +252,8 @@ class Registrant:
     def lost(self, reason: str, now: float, jitter: float, *, mendable: bool = True) -> Steps:
         """Handle a link that could not be opened or was closed.
 
-        `mendable` is false if the parent refuses this node's credential, so that trying again does not help.
+        `mendable` is false if trying again soon does not help, for example because the parent refuses this node's
+        credential.
         """
         if self.state is RegistrantState.CLOSED:
             self._forget_link()
