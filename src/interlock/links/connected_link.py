@@ -284,7 +284,8 @@ class ConnectedLink(Link):
     def cancel(self, pending: Pending, reason: str) -> None:
         """Tell the server that the answer to this request is no longer needed.
 
-        The stream of the request is closed. On a shared stream, the server gets a notification instead.
+        A legacy server, and any server on a shared stream, gets a notification. The stream of the request is closed if
+        it has one. Nothing is sent if the request was answered already or the link is not connected.
         """
         if self.waiting.pop(pending.upstream_id) is None or self.pipe is None:
             return

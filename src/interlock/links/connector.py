@@ -45,7 +45,7 @@ SETTLED_S: Final = 60.0  # idle for so long, a process makes room for another's
 
 
 class LimitReached(Exception):
-    """Error: the limit on processes is reached, and none of the processes may be ended."""
+    """Error: the limit on processes or connections is reached, and none of them may be ended."""
 
     def __init__(self, most: int) -> None:
         super().__init__(most)
@@ -352,7 +352,8 @@ class Connector:
     async def _greet_served(self, url: str, remembered: Era | None) -> ServerFacts:
         """Perform the handshake with a child that serves HTTP at `url`.
 
-        The handshake is repeated until it succeeds, because nothing shows when the child is ready.
+        The handshake is repeated, because nothing shows when the child is ready, until it succeeds, the child ends or
+        the time for the launch is over. Raise GreetingFailed if it did not succeed.
         """
         link, program = self._link, self._link.pipe
         if not isinstance(program, MutePipe):

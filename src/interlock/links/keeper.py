@@ -362,7 +362,10 @@ class Keeper(PassedOnEvents):
     # Lists
 
     async def _stock(self) -> None:
-        """Read all lists. If a list cannot be read, the link stays usable but is marked as slow."""
+        """Read all lists. If a list cannot be read, the link stays usable but is marked as slow.
+
+        Raise ConnectFailed if the server refuses the credential.
+        """
         methods = self.reads
         outcomes = await asyncio.gather(*(self._read(method) for method in methods))
         refusal = next((failed.what for _, failed in outcomes if failed is not None and failed.unauthorised), None)

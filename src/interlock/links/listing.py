@@ -225,7 +225,10 @@ class _ListReader:
 
 
 def _least(shortest_s: float | None, raw: Raw | None) -> float | None:
-    """Return the smaller of two times to live: the smallest so far and the encoded value `raw`."""
+    """Return the smaller of two times to live, in seconds: the smallest so far and `raw`, encoded in milliseconds.
+
+    Return the smallest so far if `raw` is absent or invalid.
+    """
     try:
         ms = decode_value(raw) if raw is not None else None
     except CodecError:

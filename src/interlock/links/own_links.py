@@ -106,7 +106,7 @@ class OwnKeeper(ServerKeeper):
         self.used_at = self._connector_parts.clock.now()
 
     async def open(self) -> ServerLink | RequestedConsent:
-        """Connect and return the link when it can be used or has failed.
+        """Connect and return the link when it can be used, has failed, or has not connected within OPEN_S seconds.
 
         If the user has to consent first, return the request for that consent. Raise Unobtainable if no token can be
         obtained, or StoreError.
@@ -144,7 +144,7 @@ class OwnKeeper(ServerKeeper):
     # A link with a user's token is for calls only: messages beside them are dropped
 
     def on_changed(self, link: ConnectedLink, kind: str) -> None:
-        """Notify the owner of the link that a list changed, after a short delay and at most once a second.
+        """Notify the owner of the link that a list changed, after a short delay and at most once in SAME_REST_S.
 
         The lists are those of the shared link. If this link has no owner, they are read again.
         """
@@ -189,7 +189,7 @@ class OwnKeeper(ServerKeeper):
         if self.token is None:
             super()._say_everything()
             return
-        self.link.tasks = False  # a user's link with a token makes none: see `Own.is_whole`
+        self.link.tasks = False  # a user's link with a token makes none: see `OwnLinks.is_whole`
         self.task_listening.say()
         self.log_level.say()
 
@@ -324,14 +324,19 @@ class OwnLinks:
         return self._all_keepers[self._plan.segment].link  # type: ignore[return-value]
 
     def find_usable(self, principal: str) -> ServerLink | None:
-        """Return a usable link of a principal, or None. The link is not marked as used."""
+        """Return a usable link of a principal that is not limited to one session, or None.
+
+        The link is not marked as used.
+        """
         return next((keeper.link for keeper in self._links_of(principal) if keeper.is_usable), None)
 
     async def open(self, caller: Caller, declared: Raw | None = None) -> ServerLink | RequestedConsent:
-        """Open the client's link and return it, however long that takes.
+        """Open the client's link and return it, after at most OPEN_S seconds for connecting.
 
-        If the user has to consent first, return the request for that consent. Raise Unobtainable if no token can be
-        obtained, LimitReached if too many processes run, or StoreError.
+        The link may have failed to connect. A client that does not need a separate link gets the shared one; so may a
+        client for which no separate link can be opened. If the user has to consent first, return the request for that
+        consent. Raise Unobtainable if no token can be obtained, LimitReached if there are too many links or processes,
+        or StoreError.
         """
         client = caller.whole or caller
         key = self._find_key(client, declared)
@@ -357,7 +362,8 @@ class OwnLinks:
     def _find_or_make_keeper(self, key: Key, caller: Caller) -> OwnKeeper:
         """Return the keeper of a link, which is created if it does not exist.
 
-        If the limit is reached, return the keeper of another link of the same principal.
+        If the limit is reached, return the keeper of another link of the same principal, or raise LimitReached if there
+        is none.
         """
         keeper = self._keepers.get(key)
         if keeper is not None:

@@ -229,7 +229,7 @@ class HttpPipe:
         return exchange
 
     def open_stream(self) -> None:
-        """Open the legacy GET stream, and reopen it for as long as the server offers it."""
+        """Open the legacy GET stream. Reopen it after it ends, but a limited number of times without a message."""
         stream = _Exchange(self, listening=True)
         self._stream = stream
         stream.open()

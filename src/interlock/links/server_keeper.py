@@ -136,7 +136,11 @@ class ServerKeeper(Keeper):
             self._closing = None
 
     def probe(self) -> None:
-        """Send a test request after a request could not be sent. If the test fails too, the connection is lost."""
+        """Send a test request after a request could not be sent.
+
+        If the test request is not delivered either, the connection is lost. A test that is not answered in time changes
+        nothing.
+        """
         if self._usable.is_set() and (self._probing is None or self._probing.done()):
             self._probing = asyncio.get_running_loop().create_task(self._probe())
 
@@ -157,7 +161,7 @@ class ServerKeeper(Keeper):
     def regreet(self) -> None:
         """Open a new session on the same connection, with a legacy HTTP server that forgot the old one.
 
-        No call is lost.
+        The calls that the server refused for that reason are sent again. If the greeting fails, the connection is lost.
         """
         if self._regreeting is None or self._regreeting.done():
             self._regreeting = asyncio.get_running_loop().create_task(self._regreet())
@@ -191,7 +195,10 @@ class ServerKeeper(Keeper):
     # Credentials
 
     def refused(self, what: Undelivered) -> None:
-        """Renew the credential that the server refused, since calls may be waiting for a new one."""
+        """Renew the credential that the server refused, since calls may be waiting for a new one.
+
+        If the node has no token to renew, a 401 leads to a test of the connection instead.
+        """
         if self._renewal is not None:
             probing = self._probing is not None and not self._probing.done()
             if self.link.failed.refused or (self._usable.is_set() and not probing):
@@ -202,7 +209,8 @@ class ServerKeeper(Keeper):
     async def _plan_retry(self, failed: ConnectFailed, began: float) -> tuple[str, float | None] | None:
         """Obtain another credential if the server refused the present one, and then try again at once.
 
-        For any other failure, the keeper's usual plan applies.
+        If there is no token to renew, or too many were refused in a row, or no secret can be read, the next attempt
+        follows after a longer time. For any other failure, the usual backoff applies.
         """
         what = failed.refusal
         if what is None:

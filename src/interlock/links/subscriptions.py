@@ -92,7 +92,7 @@ class Subscriptions:
                 self._say(SUBSCRIBE, uri)
 
     def hang_up(self) -> None:
-        """Forget the open listeners, because the connection that carried them is lost."""
+        """Send no more requests until `say_again`, because the connection is lost. The open listeners end with it."""
         self._open = False
 
     # One resource
