@@ -228,7 +228,10 @@ class CallQueue:
         return waiting
 
     async def wait(self, waiting: WaitingCall) -> bool:
-        """Wait for capacity. Return False if none became available in time."""
+        """Wait for capacity. Return False if none became available in time.
+
+        The result is also True if the call left the queue because its client had gone, so check `call.done` first.
+        """
         try:
             await asyncio.wait((waiting.is_booked,), timeout=WAIT_S)
             return waiting.is_booked.done()

@@ -198,8 +198,8 @@ class CallsUnderWay:
     def set_log_level(self, call: Call, link: CallLink) -> Heard | None:
         """Ask a legacy server for the log level that a modern client named in its request.
 
-        Return a future to wait for before the request is sent, or None. Over HTTP the two are separate requests, which
-        keep their order only if the second waits for the result of the first.
+        Return a future to wait for before the request is sent, or None if there is nothing to wait for. Over HTTP the
+        two are separate requests, which keep their order only if the second waits for the result of the first.
         """
         level = find_string(call.meta.get(META_LOG_LEVEL))
         keeper = self._keepers.get(link.segment) if level in LOG_RANK else None
@@ -307,7 +307,7 @@ class CallsUnderWay:
     def finish(self, call: Call, outcome: Outcome) -> None:
         """Release the resources of a call that has ended, and count and record its outcome. Called once for every call.
 
-        A refusal is recorded as a verdict. A call that waits for a person's decision is not recorded as failed. Neither
+        A refusal is recorded as a verdict. A call that waits for a person's decision is not counted as failed. Neither
         is a call that its client cancelled or whose tool reported an error.
         """
         self.calls.discard(call)
@@ -383,8 +383,9 @@ class CallsUnderWay:
 def timeout_refusal(call: Call, tool: Route | None) -> Refusal:
     """Return the error of a call that exceeded its deadline.
 
-    `tool` is the route of the tool as it is listed now, or None if the call is not a tool call. `hop` in the error
-    counts the aggregators from this one to the tool, both included: 1 is the tool's own aggregator.
+    `tool` is the route of the tool as it is listed now, or None if the call is not a tool call or its tool is no longer
+    listed. `hop` in the error counts the aggregators from this one to the tool's own, both included: 1 is the tool's
+    own aggregator.
     """
     capability = tool.capability if tool is not None else None
     data = {

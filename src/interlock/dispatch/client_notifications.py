@@ -64,7 +64,7 @@ def _find_meant_server(caller: Caller, view: View) -> ConnectedLink | None:
     """Return the link of the only server that a client with this view can mean, or the client's own link to that
     server.
 
-    Return None if there is no such server or more than one.
+    Return None if there is no such server or more than one, or if the client needs a link of its own that is not open.
     """
     is_modern = caller.era is Era.MODERN
     seen = [link for link in view.links if isinstance(link, ServerLink) and view.shows(link)]

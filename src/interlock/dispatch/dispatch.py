@@ -241,7 +241,8 @@ class Dispatch:
     def _postpone(self, request: ClientRequest, make: Callable[[ClientRequest], Call]) -> Call | None:
         """Postpone a request if servers that may list its target have not arrived yet.
 
-        Return the call that waits for them, or None if there is nothing to wait for.
+        Return the call that waits for them. Return None if there is nothing to wait for, or if the request came from a
+        parent or is a retry.
         """
         if request.caller.hop is not None or "requestState" in request.params:
             return None
@@ -383,7 +384,10 @@ class Dispatch:
             self._answer_confirm(call, decided, Outcome.OK)
 
     def _answer_confirm(self, call: ConfirmCall, decided: Approval | Refusal | bytes, outcome: Outcome) -> None:
-        """Make the approved call, which passes every check. Its answer becomes the answer to the confirmation."""
+        """Answer a confirmation with a refusal or a result, or make the call that was approved.
+
+        The approved call goes through every check. Its answer becomes the answer to the confirmation.
+        """
         if isinstance(decided, Refusal):
             call.on_failed(decided, Outcome.REFUSED)
         elif isinstance(decided, bytes):
@@ -429,7 +433,7 @@ class Dispatch:
     def _mirror_headers(
         self, route: Route, arguments: Raw | None, headers: Mapping[bytes, bytes] | None
     ) -> bytes | Refusal:
-        """Return the headers that repeat arguments for a 2026-07-28 tool which asks for them, or a refusal.
+        """Return the headers of a call, for a 2026-07-28 tool whose arguments are repeated in headers, or a refusal.
 
         A call is refused if its arguments cannot be read, or if the client's own headers differ from them.
         """
@@ -465,9 +469,11 @@ class Dispatch:
         return None
 
     def _find_returning(self, request: ClientRequest) -> Call | ReturningClient | None:
-        """Return the held or parked call that a tools/call with a requestState continues.
+        """Return what a tools/call with a requestState continues.
 
-        Return None if the state was not issued by this node, and so belongs to the server.
+        That is the client that returns to a held call, or the parked call. An ended call contains the refusal of the
+        retry. Return None if the request is to be handled as a new call, for example because the state belongs to the
+        server.
         """
         back = self._gate.responses.read_state(request.caller, request.params)
         if isinstance(back, Refusal):
@@ -477,7 +483,7 @@ class Dispatch:
     def _find_resumed(self, request: ClientRequest) -> Call | None:
         """Return the parked call that a retry resumes, or an ended call with the refusal of the retry.
 
-        Return None for a request that is not a retry.
+        Return None for a request that resumes no parked call of this node.
         """
         if request.caller.era is Era.LEGACY or "requestState" not in request.params:
             return None
@@ -489,9 +495,10 @@ class Dispatch:
     # Sending
 
     def send(self, call: Call, link: Link) -> Call:
-        """Send a call over its link: at once if the guard admits it, otherwise as soon as it may be sent.
+        """Send a call over its link at once, or as soon as it may be sent, or refuse it.
 
-        An ordinary call takes the first branch of each condition: shared link, admitted, nothing to wait for.
+        The guard decides. An ordinary call uses the shared link, is admitted and has nothing to wait for, so it is sent
+        without a task.
         """
         if link.own is not None or call.caller.channel is not None:
             own_links = link.own if link.own is not None else link.own_of_legacy
@@ -545,7 +552,7 @@ class Dispatch:
     async def _send_later(self, call: Call, link: Link, *, is_held: bool = False) -> None:
         """Send a call after its server has returned and has received what must precede the call, such as a log level.
 
-        A held call is not checked here: the guard checks it again when it is released.
+        A held call is checked here only if its server was away: the guard checks it again when it is released.
         """
         if call.after is not None:
             await asyncio.wait((call.after,))
@@ -629,7 +636,8 @@ class Dispatch:
     def refuse(self, call: Call, refusal: Refusal) -> Call:
         """End a call with a refusal.
 
-        Over HTTP, an unknown tool has status 200, because 404 with -32601 means an unknown method.
+        Over HTTP, the refusal of a legacy client has status 200. So has an unknown tool in either era, because 404 with
+        -32601 means an unknown method.
         """
         is_200 = call.caller.era is Era.LEGACY or is_not_found(refusal)
         status = 200 if is_200 else refusal.mcp_status
@@ -646,9 +654,10 @@ def _onward(own: dict[str, Raw] | None, followed: Followed | None) -> dict[str, 
 
 
 def _with_route(meta: dict[str, Raw], followed: Followed) -> dict[str, Raw]:
-    """Return a copy of `_meta` that contains the route which a parent wrote beside `_meta`.
+    """Return `_meta` with the route that a parent sent.
 
-    It is a copy because several calls share `_meta`.
+    `_meta` is returned unchanged if it contains the route. A route that the parent wrote beside `_meta` is added to a
+    copy, because several calls share `_meta`.
     """
     return meta if ROUTE in meta else {**meta, **followed.received}
 
@@ -664,6 +673,6 @@ def resource_not_found(uri: str, candidates: list[str], era: Era) -> Refusal:
 
 
 def _may_be_null(arguments: Raw, route: Route) -> bool:
-    """Return whether null arguments, which some clients send instead of none, may be sent to the server unchanged."""
+    """Return whether the arguments are null, which some clients send instead of none, and may be sent unchanged."""
     is_read = route.gate is not None or route.mirrored or route.link.checks_input
     return not is_read and bytes(arguments) == b"null"

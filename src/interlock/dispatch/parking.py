@@ -235,7 +235,8 @@ class Parking:
     def resume(self, request: ClientRequest) -> Call | Refusal | None:
         """Resume the call that a retry belongs to, or return the refusal of the retry.
 
-        Return None if this node did not issue the state.
+        Return None if the request continues no call of this node: it has no state, this node did not issue the state,
+        or the state belongs to a page that the user had to visit. The request is then a new call.
         """
         caller, params = request.caller, request.params
         raw = params.get("requestState")

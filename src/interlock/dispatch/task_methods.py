@@ -182,7 +182,10 @@ class TaskMethods:
         answer(encode_value(result))
 
     async def _state(self, task: Task) -> bytes | None:
-        """Return a task in the form for lists, or None if its server does not recognise the task."""
+        """Return a task in the form for lists.
+
+        Return None if its server does not recognise the task, or if its state is neither stored nor available.
+        """
         link = task.link
         fresh_s = max(FRESH_S, task.poll_s or 0.0)
         fresh = not task.live or self._clock.now() - task.heard_at < fresh_s
@@ -256,7 +259,10 @@ def _makes_tasks_for_users(link: Link) -> bool:
 
 
 def _after(params: dict[str, Raw]) -> int | None:
-    """Return the task number after which a list page begins, or None if this node did not issue the cursor."""
+    """Return the task number after which a list page begins, which is 0 without a cursor.
+
+    Return None if the cursor does not have the form of this node's cursors.
+    """
     if "cursor" not in params:
         return 0
     after = decode_cursor_untrusted(find_string(params["cursor"]) or "")

@@ -128,12 +128,18 @@ class Tasks:
     # Making
 
     def has_room(self, principal: str) -> bool:
-        """Return whether a task of this principal can be added."""
+        """Return whether a task of this principal can be added.
+
+        Tasks that have expired are removed first. At a limit, a task that has ended is removed to make room.
+        """
         self._tidy()
         return self._make_room(principal)
 
     def make(self, caller: Caller, link: ConnectedLink, route: Route, facts: TaskFacts) -> Task | None:
-        """Add a task that a server created for this client. Return None if there are too many tasks."""
+        """Add a task that a server created for this client. Return None if there are too many tasks.
+
+        If the principal already has this task in the same era, the existing task is returned.
+        """
         principal = caller.principal.name
         existing = self._theirs.get((link.segment, facts.id))
         if existing is not None and existing.principal == principal and existing.era is caller.era:
