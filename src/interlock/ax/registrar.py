@@ -147,7 +147,8 @@ class RegistrationSource(Protocol):
     async def ask_parent(self) -> Parent | Refusal | None:
         """Ask the subserver for its parent.
 
-        Return None if the subserver has no parent or does not support the request.
+        Return None if it was not asked, does not answer in time or answers with an error, for example because it does
+        not support the request. Return a refusal if its answer is invalid or the connection was closed.
         """
 
     def keeper_for(self, parts: RegistrationParts) -> RegisteredKeeper:

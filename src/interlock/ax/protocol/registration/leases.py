@@ -7,8 +7,8 @@ Two aggregators of a tree must not have the same subserver. Which of them has it
   may be written, given what was read. A write must fail if the record has changed since it was read, and is then judged
   again.
 - Without a shared store, the subserver is asked for its parent (`check_parent`).
-- In both cases the common parent of two aggregators is a witness: each claims at its own parent what it has itself and
-  what is claimed from it, so that the first parent that two have in common decides (`Holders`).
+- The common parent of two aggregators is a witness: each claims at its own parent what is claimed from it and, if it
+  has no shared store, what it has itself, so that the first parent that two have in common decides (`Holders`).
 
 A registrant that gives up its session at another aggregator names it in `released_session`. Sessions are kept as hashes
 only: a person who can read the store must not be able to speak for the subserver.
