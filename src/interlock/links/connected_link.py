@@ -312,6 +312,7 @@ class ConnectedLink(Link):
     def on_message(self, data: bytes, origin: Pending | None) -> bool:
         """Handle a message of the server. Return whether it was the answer to `origin`.
 
+        The result is also False if the answered call was suspended because the server had asked its client.
         Almost every message is a response to a call in flight, so that is the first case and costs one dict lookup.
         """
         try:
