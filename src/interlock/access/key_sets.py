@@ -40,7 +40,7 @@ class IssuerUnavailable(Exception):
 
 
 class KeyRing:
-    """The key set of one authorization server, fetched when needed."""
+    """The key set of one authorization server or anchor, fetched when needed."""
 
     def __init__(self, name: str, issuer: str, jwks_url: str | None, get: Get, clock: Clock) -> None:
         """Use `name` in log messages. If `jwks_url` is None, ask `issuer` for the address of its keys."""
@@ -65,9 +65,9 @@ class KeyRing:
         return None if key == _UNKNOWN else key
 
     async def key_for(self, token: Jwt) -> Jwk | InvalidToken:
-        """Return the key that verifies the token. If it is unknown, fetch the key set again.
+        """Return the key that verifies the token, or why there is none. If the key is unknown, fetch the key set again.
 
-        Raise IssuerUnavailable if the key set cannot be fetched.
+        Raise IssuerUnavailable if no usable key set is available, or if it cannot be fetched again for an unknown key.
         """
         key = select(await self.fresh(), token.alg, token.kid)
         if key != _UNKNOWN:

@@ -6,8 +6,8 @@ token share one verification.
 
 A token is verified in one of two ways:
 
-- A JWT is verified with the keys of its issuer (`key_sets.KeyRing`). It is verified again after a while, so that
-  withdrawn keys take effect.
+- A JWT is verified with the keys of its issuer (`key_sets.KeyRing`), unless only the introspection endpoint of this
+  issuer is configured. It is verified again after a while, so that withdrawn keys take effect.
 - Other tokens are shown to the authorization server that has an introspection endpoint (`Introspector`, RFC 7662). Its
   answer is remembered for a minute. A token that it confirmed before is believed for some minutes more while the server
   cannot be asked.
@@ -15,7 +15,7 @@ A token is verified in one of two ways:
 Anybody can invent tokens that only the authorization server can judge. `Verifications` therefore limits how many
 verifications wait, in total and for each source; the sources take turns, so that none of them shuts out the others.
 Tokens that the server confirmed before are outside these limits. A token is never stored, logged or passed on, and is
-shown only to its own authorization server.
+shown only to the authorization server that has to judge it.
 """
 
 import asyncio
@@ -118,7 +118,8 @@ class Verifications:
         """Wait until it is the source's turn to ask its authorization server, and keep the turn while the context is
         open.
 
-        Raise IssuerUnavailable if that takes too long, or if too many verifications are waiting.
+        Raise IssuerUnavailable if the wait and the turn together last longer than ASKING_S, or if too many
+        verifications are waiting.
         """
         try:
             with self.waiting(source) as held:
@@ -171,7 +172,7 @@ class Introspector:
     async def claims(self, token: str, source: str) -> tuple[TokenClaims, float] | InvalidToken:
         """Return the claims of a token and for how many seconds they are valid, or InvalidToken.
 
-        Raise IssuerUnavailable if the server cannot be asked.
+        Raise IssuerUnavailable if the server cannot be asked and has not confirmed the token within the last KEPT_S.
         """
         digest = hashlib.sha256(token.encode()).digest()
         now = self._clock.now()

@@ -93,7 +93,10 @@ class LoginOperations:
 
     @handles(MAKE_LOGIN)
     def make(self, by: str, roles: frozenset[str]) -> Login:
-        """Create a login link. Its session will have the roles of the operator who requests the link. Raise Refused."""
+        """Create a login link. Raise Refused if a browser's session asks for it.
+
+        Its session will have the roles of the operator who requests the link, but never the role `operator`.
+        """
         # The time of a browser's session is limited, and the session must not extend it.
         if is_browser(by):
             raise refused_as(LOGIN_FROM_BROWSER, "run interlock open where the node is")
@@ -102,7 +105,7 @@ class LoginOperations:
 
     @handles(USE_LOGIN)
     async def use(self, body: UseLogin) -> OpenedSession:
-        """Open the browser session of a login link. Raise Refused if its ticket is not valid."""
+        """Open the browser session of a login link. Raise Refused if its ticket is not valid, or StoreError."""
         session = await self._logins.use(body.ticket)
         if session is None:
             message = "this link was used, or is older than a minute; interlock open makes another"

@@ -5,8 +5,9 @@ of replicas (`take_change`). A token is valid for one audience only: the public 
 endpoint (`operator`, `browser`), registration (`subserver`) or a room.
 
 The public endpoint asks for every request. An Authorization header that was seen before costs one dictionary look-up,
-whether it has a token of this node or an access token that was verified (`oauth`). The entry expires after a minute, so
-that the use of the token is noted; revoking a token removes all entries, because they do not say which token they used.
+whether it has a token of this node or an access token that was verified (`oauth`). The entry of a token of this node
+expires after a minute, so that the use of the token is noted. Revoking a token removes all entries, because they do not
+say which token they used.
 """
 
 import base64
@@ -80,7 +81,7 @@ def credential_of(authorization: str, *, basic: bool) -> str:
     """Return the credential in an Authorization header at the operator endpoint.
 
     This is a bearer token or, with `basic`, a password. A browser attaches a password to any request that a page makes,
-    so `basic` is set only for requests where this is harmless.
+    so `basic` is set only for requests where this is harmless. The result is empty if there is no such credential.
     """
     scheme, _, credential = authorization.partition(" ")
     credential = credential.strip()
@@ -121,7 +122,7 @@ class TokenRegistry:
     def take_change(self, change: Change) -> bool:
         """Apply a token change of another replica: a token was issued, revoked or removed.
 
-        Return whether a token is no longer valid.
+        Return whether a token that was valid before is no longer valid.
         """
         before = self._records.get(change.key)
         if change.entry is None:
@@ -162,9 +163,9 @@ class TokenRegistry:
         _keep(self._vouched, principal.name, max(ends, self._vouched.get(principal.name, 0.0)))
 
     def stands(self, principal: str) -> bool:
-        """Return whether a principal that used a token of this node still has a valid one.
+        """Return whether a client, subserver or room participant that used a token of this node still has a valid one.
 
-        The result is true for principals that use no such token.
+        The result is true for all other principals.
         """
         audience, colon, name = principal.partition(":")
         if not colon or audience not in ("client", "subserver", "room") or "/" in name:
@@ -173,8 +174,9 @@ class TokenRegistry:
         return any(r.name == name and r.audience == audience and r.opens(now) for r in self._records.values())
 
     def has_lapsed(self, principal: str) -> bool:
-        """Return whether the most recent access token of this principal has expired. Such tokens come from
-        authorization servers.
+        """Return whether all access tokens that this principal showed have expired, or none is remembered.
+
+        Such tokens come from authorization servers. The result is false for all other principals.
         """
         from_issuer = principal.startswith("client:") and "/" in principal  # a parent's name is a URL
         return from_issuer and self._clock.wall() >= self._vouched.get(principal, 0.0)
@@ -192,7 +194,8 @@ class TokenRegistry:
     def as_it_is(self, principal: Principal) -> Principal:
         """Return a connected principal with its current rights.
 
-        A principal that uses no token of this node is returned unchanged; its next request is checked.
+        Only clients of this node and `local` are looked up. Any other principal is returned unchanged; its next request
+        is checked.
         """
         if principal.issuer is not None or principal.stranger or not is_ours(principal.name):
             return principal
@@ -249,7 +252,7 @@ class TokenRegistry:
     async def begin_session(
         self, name: str, roles: frozenset[str], lasts_s: float, cookie: str
     ) -> tuple[str, TokenRecord]:
-        """Start a browser's session and return its cookie."""
+        """Start a browser's session and return its cookie and its record. Remove expired sessions before."""
         await self._table.forget_ended("browser", self._clock.wall())  # they are many and short
         scope: Scope = "write" if "admin" in roles else "read"
         return await self._issue(name, "browser", scope, lasts_s, tuple(sorted(roles)), token=cookie)
@@ -349,7 +352,7 @@ def find_access_rule(principal: str, rules: tuple[AccessRule, ...]) -> AccessRul
 
 
 def is_ours(principal: str) -> bool:
-    """Return whether a principal used a token of this node, or called from this machine without a token."""
+    """Return whether a principal used a client token of this node, or called from this machine without a token."""
     return principal == "local" or (principal.startswith("client:") and "/" not in principal)
 
 
@@ -360,7 +363,7 @@ def issued_token(token: str, record: TokenRecord) -> IssuedToken:
 
 
 def _keep(table: dict[K, V], key: K, value: V) -> None:
-    """Add an entry to a table, and remove the oldest entries if there are more than KNOWN_MAX."""
+    """Add an entry to a table, and remove the oldest entry if there are KNOWN_MAX already."""
     table.pop(key, None)
     if len(table) >= KNOWN_MAX:
         del table[next(iter(table))]
