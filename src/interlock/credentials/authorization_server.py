@@ -82,7 +82,8 @@ class AuthorizationServers:
     async def find(self, challenge: Challenge, *, prefer: str | None = None) -> TokenSource:
         """Find the authorization server of the MCP server.
 
-        If the MCP server lists several issuers, `prefer` is chosen: the issuer that the node already uses.
+        If the MCP server lists several issuers, `prefer` is tried first: the issuer that the node already uses. Raise
+        NoOAuth if the MCP server names no authorization server, and Unobtainable if none can be used.
         """
         if not is_protected(self._url):
             raise Unobtainable("it wants a token, and its url is plain http beyond this machine: use https")
@@ -106,7 +107,10 @@ class AuthorizationServers:
         raise trouble or NoOAuth("it names no authorization server")
 
     async def server(self, issuer: str) -> AuthorizationServer:
-        """Return the metadata of an issuer (MCP, Authorization Server Metadata Discovery)."""
+        """Return the metadata of an issuer (MCP, Authorization Server Metadata Discovery).
+
+        Raise Unobtainable if there is no usable metadata.
+        """
         cached = self._cache.get(issuer)
         if cached is not None and self._clock.now() < cached[1]:
             return cached[0]
@@ -145,8 +149,9 @@ class AuthorizationServers:
     # Registration and tokens
 
     async def register(self, server: AuthorizationServer, redirect_uri: str, name: str) -> Client:
-        """Register the node as a client (RFC 7591). Raise Unobtainable if the authorization server offers no
-        registration.
+        """Register the node as a client (RFC 7591).
+
+        Raise Unobtainable if the authorization server offers no registration, refuses it, or cannot be reached.
         """
         method = find_method_to_register(server.token_endpoint_auth_methods_supported)
         if server.registration_endpoint is None or method is None:
@@ -171,8 +176,9 @@ class AuthorizationServers:
     async def request(
         self, server: AuthorizationServer, client: Client, form: Mapping[str, str], assertion: str | None
     ) -> IssuedTokens:
-        """Request a token. Raise TokenRefused if the server refuses it, and Unobtainable if the answer is not
-        usable.
+        """Request a token.
+
+        Raise TokenRefused if the server refuses it, and Unobtainable if there is no answer or it is not usable.
         """
         headers, body = token_request(form, client, assertion)
         try:

@@ -71,7 +71,8 @@ class TokenStore:
     async def find_grant(self, segment: str, principal: str, server: str) -> TokenGrant | None:
         """Return the stored token for a server, or None if there is none.
 
-        A token that was issued for another server is not returned, because the URL of a segment may have changed.
+        A token that was issued for another server is removed, because the URL of a segment may have changed. So is an
+        entry that cannot be read.
         """
         name = grant_name(segment, principal)
         data = await self._secrets.get("token", name, self._clock.wall())
@@ -202,7 +203,7 @@ class Clients:
     async def of_grant(self, plan: OAuthPlan, grant: TokenGrant, server: AuthorizationServer) -> Client:
         """Return the client to which a token was issued. Only this client may renew the token.
 
-        Raise TokenRefused if it no longer exists.
+        Raise TokenRefused if it no longer exists, or Unobtainable if the configured client cannot authenticate.
         """
         if plan.client_id is not None:
             if plan.client_id != grant.client_id:

@@ -90,7 +90,10 @@ class SecretOperations:
         await self.recorder.append_now(secret_line(event, kind, name, by, self.clock.wall()))
 
     async def _forget_token(self, name: str) -> None:
-        """Make the token's holder stop using a token that was removed from the store."""
+        """Make the token's holder stop using a token that was removed from the store.
+
+        If the token was the node's own, also restart the link.
+        """
         segment, _, principal = name.partition(" ")
         keeper = self.keepers.get(segment)
         if keeper is None or keeper.holder is None:
@@ -105,7 +108,7 @@ class SecretOperations:
     async def _restart_users_of(self, slug: str) -> tuple[str, ...]:
         """Restart the servers whose configuration or driver refers to a secret.
 
-        Return the segments of these servers.
+        Return the segments of these servers, as they are shown to operators.
         """
         users = [
             keeper

@@ -1,7 +1,8 @@
 """The resolver of `${secrets.NAME}` in configuration, and the exceptions for credentials that cannot be obtained.
 
 Configuration values refer to secrets by name. The resolver replaces the references immediately before a value is used
-to start a process or to connect. Therefore a changed secret needs no restart, and no plain text is kept in memory.
+to start a process or to connect. Therefore a changed secret needs no restart of the node, and no plain text is kept in
+memory.
 """
 
 from collections.abc import Mapping
@@ -86,7 +87,7 @@ class SecretResolver:
     async def headers(self, table: Mapping[str, str]) -> dict[str, str]:
         """Return headers with the references in their values replaced by secrets.
 
-        Raise Unobtainable if a value is not allowed in a header.
+        Raise Unobtainable if a secret does not exist or a value is not allowed in a header, or StoreError.
         """
         resolved = await self.table(table)
         for name, value in resolved.items():

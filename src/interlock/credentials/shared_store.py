@@ -49,7 +49,10 @@ def find_tree_store(plan: Plan, clock: Clock) -> Store | None:
 
 
 async def find_store_problem(plan: Plan, data: Path) -> str | None:
-    """Return why the servers of the store do not accept this node, or None if they do. Nothing is written."""
+    """Return why the servers of the store do not accept this node, or None if they do or the store is a file.
+
+    Nothing is written.
+    """
     place = _find_shared_place(plan, data, Clock())
     if place is None:
         return None

@@ -3,9 +3,11 @@
 A `TokenHolder` holds the token of the node for a server, or that of one user. `line` is the Authorization header, ready
 to be sent. Subscribers are called when it changes. Nothing here is on the path of a call:
 
-- `ready` loads the stored token when a link starts. - `refused` is called when the server answered 401 or 403. It gets
-another token, or returns a `Denied` that says why there is none. - A timer renews the token before it expires. -
-`consent` returns the page for a person when only a person can help.
+- `ready` loads the stored token when a link starts.
+- `refused` is called when the server answered 401 or 403. It gets another token, or returns a `Denied` that says why
+  there is none.
+- A timer renews the token before it expires.
+- `consent` returns the page for a person when only a person can help.
 
 `Consents` keeps the consents that were requested, and handles the browser that comes back (OAuth 2.1 4.1). The state in
 the URL is 256 random bits, valid once and for a limited time, and known only to the person who got the URL. A browser's
@@ -112,7 +114,9 @@ class Consents:
     def ask(
         self, requester: "TokenHolder", source: TokenSource, client: Client, redirect_uri: str, wanted: Sequence[str]
     ) -> RequestedConsent:
-        """Request a consent and return it with the URL of its page. Identical requests get the same page.
+        """Request a consent and return it with the URL of its page.
+
+        Identical requests get the same page until it is about to expire.
 
         Raise Unobtainable if the authorization server offers no page for consents or does not support PKCE.
         """

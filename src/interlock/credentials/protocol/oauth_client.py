@@ -133,7 +133,7 @@ def read_authorization_server_untrusted(data: bytes, issuer: str) -> Authorizati
 
 
 def is_issuer(url: str) -> bool:
-    """Return whether a URL can be an issuer: it has https, no query and no fragment (RFC 8414 2)."""
+    """Return whether a URL can be an issuer: https or http to this machine, no query and no fragment (RFC 8414 2)."""
     return is_protected(url) and "?" not in url
 
 

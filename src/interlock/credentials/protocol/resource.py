@@ -48,7 +48,8 @@ def request_body(token: str) -> bytes:
 def read_introspection_untrusted(data: bytes, issuer: str) -> TokenClaims | InvalidToken:
     """Return the claims of an active token, or InvalidToken for any other token.
 
-    If the answer names no issuer, `issuer` is filled in, because an answer need not repeat it.
+    If the answer names no issuer, `issuer` is filled in, because an answer need not repeat it. Raise BadIntrospection
+    if the answer cannot be read.
     """
     try:
         answer = msgspec.json.decode(data, type=Introspected)
@@ -146,9 +147,7 @@ def discovery_urls(issuer: str) -> tuple[str, ...]:
 
 
 class BadMetadata(Exception):
-    """Exception for a document that is not the metadata of the authorization server. Only `read_metadata_untrusted`
-    raises it.
-    """
+    """Exception for a document that is not the metadata of the authorization server or the protected resource."""
 
 
 class ServerMetadata(msgspec.Struct, frozen=True):
