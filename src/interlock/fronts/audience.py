@@ -3,7 +3,8 @@
 `Audience` knows all receivers (`Member`). Links tell it what changed, and it notifies the members that may see it:
 
 - Changed lists are collected for a moment (`COALESCE_S`), because each notification costs a client its prompt cache
-  (MCP-AX 6.3). A member is notified only if a list changed that it can see.
+  (MCP-AX 6.3). All members are notified of a changed list. If a server announces a change and no list of the node
+  changed, only members that see the server are notified.
 - An updated resource is announced to the members that subscribed to it, under the URI that each of them used.
 - Log messages and notifications of vendors go to the client that they concern. If that is not certain, they are counted
   and dropped, so that no client gets the messages of another.
@@ -103,7 +104,7 @@ class Audience:
     async def watch(
         self, member: Member, link: Link, uri: str, requested_uri: str, declared: Raw | None = None
     ) -> Response | Refusal | None:
-        """Subscribe a member to a resource. Return None, or the server's refusal.
+        """Subscribe a member to a resource. Return None, or the refusal of the server or of the node.
 
         `requested_uri` is the URI as the client wrote it; `declared` are the client's capabilities, as in `Own.open`.
         """
@@ -314,10 +315,10 @@ class Audience:
             member.on_vendor_notification(notification)
 
     def orphan_request(self, link: ConnectedLink, request: Request) -> bool:
-        """Pass on a request that a client's own server makes outside a call. Return whether it was passed on.
+        """Handle a request that a client's own server makes outside a call. Return whether it was handled.
 
-        It goes to the client's session. A request for roots goes to the user's client that has roots, if there is only
-        one.
+        It is passed on to the only client of the owner that has the capability. If there is not exactly one, a request
+        for roots is answered by the link, and any other request is not handled.
         """
         capability = ASKED_OF_CLIENT.get(request.method)
         if capability is None or (capability != "roots" and link.client is None):

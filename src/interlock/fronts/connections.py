@@ -2,12 +2,12 @@
 
 The bytes of a request that is not complete, or that waits for its turn, are counted for the endpoint and for the peer.
 Bytes of unknown senders (heads, and requests whose credential is being verified) have a separate limit, so that unknown
-senders cannot use the memory reserved for clients. A request that arrives in one piece is never counted: short calls
-are served even while other peers hold as much as they may.
+senders cannot use the memory reserved for clients. A request that arrives in one piece and is served at once is never
+counted: short calls are served even while other peers hold as much as they may.
 
 The proxies that the node trusts (node.trusted_proxies) say in headers which address and certificate a client has.
-`TrustedProxies` reads the address from the connection and the headers, or None if it is not certain. Headers of a peer
-that is not a trusted proxy are never read for this.
+`TrustedProxies` reads the address from the headers, or None if it is not certain. Headers of a peer that is not a
+trusted proxy are never read for this.
 """
 
 import ipaddress
@@ -44,6 +44,8 @@ class TrustedProxies:
     def client(self, headers: Iterable[tuple[bytes, bytes]]) -> IpAddress | None:
         """Return the client of a trusted proxy: the nearest address in the chain that is not itself a trusted proxy.
 
+        If all addresses are those of trusted proxies, return the one at the client end.
+
         Return None if the headers name no client, or if they disagree. A proxy writes one of the two headers and may
         pass on the other unchecked, so if both are present they must agree.
         """
@@ -52,7 +54,9 @@ class TrustedProxies:
         return clients.pop() if len(clients) == 1 else None
 
     def _nearest(self, chain: list[str]) -> IpAddress | None:
-        """Return the last address in the chain that is not a trusted proxy, or None.
+        """Return the last address in the chain that is not a trusted proxy, or the first one if all are.
+
+        Return None if this entry is no address, or if all are trusted proxies and there are more than HOPS_MAX.
 
         The chain is read from the right: each proxy appends the address of its client, and only the last addresses are
         reliable.
@@ -125,6 +129,8 @@ def find_client_certificate(
     certificates: "Certificates | None", proxies: TrustedProxies, scope: MutableMapping[str, Any], head: Head
 ) -> ClientCertificate | Refusal | None:
     """Return the certificate of a client, a refusal if it is not valid, or None if the client presented none.
+
+    Return None also if the node has no `certificates` to check with.
 
     The certificate of a proxy's connection is not that of its client. A header with a certificate counts only if a
     trusted proxy wrote it.

@@ -43,7 +43,8 @@ _JSON_TYPE: Final = b"content-type: application/json\r\n"
 class Head:
     """The parsed request line and headers of a request.
 
-    Requests that begin with the same bytes share one object, so it must not be modified.
+    Requests that begin with the same bytes share one object. Only `decision` and `caller` are set later, and are cached
+    for all of these requests.
     """
 
     __slots__ = (

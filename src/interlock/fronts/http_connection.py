@@ -223,7 +223,10 @@ class EndpointConnection(HttpToolsProtocol):
     # Refusals
 
     def refuse(self, refusal: HttpRefusal) -> None:
-        """Send a refusal after the earlier requests are answered, read no more data, and close the connection."""
+        """Send a refusal after the earlier requests are answered, read no more data, and close the connection.
+
+        If the application has begun to answer the refused request, close the connection without a refusal.
+        """
         if self._reads_no_more:
             return
         self._reads_no_more = True
@@ -307,7 +310,7 @@ class EndpointConnection(HttpToolsProtocol):
         return None
 
     def _await_more(self, count: int) -> None:
-        """Count the bytes of an incomplete request, and refuse the request if they exceed a limit."""
+        """Count the bytes of an incomplete head, and refuse the request if they exceed a limit."""
         if self._in_head:
             self._head_bytes += count
             if self._head_bytes > HEAD_BYTES_MAX:

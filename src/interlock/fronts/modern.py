@@ -192,7 +192,7 @@ class ModernFront:
     ) -> Call | ListenStream | None:
         """Answer a request through the sink.
 
-        Return the call or stream to stop when the client disconnects, or None if the request is already answered.
+        Return the call or stream to stop when the client disconnects, or None if there is nothing to stop.
         """
         method, params, meta = request.method, request.params, request.meta
         if method == TOOLS_CALL:

@@ -1,7 +1,7 @@
 """The public endpoint, which admits requests and passes them to the front of their era. The checks of the guard follow
 later.
 
-First it checks credential, Origin, Host and size; then it reads the envelope and finds the era; then the front of that
+First it checks size, Host, Origin and credential; then it reads the envelope and finds the era; then the front of that
 era serves the message. Credentials of the operator endpoint are not admitted.
 
 `public_app` serves what is not MCP: /healthz, /readyz, and the public documents about the node (RFC 9728).
@@ -170,7 +170,8 @@ class PublicEndpoint:
     def judge(self, protocol: McpProtocol, head: Head) -> None:
         """Decide about a head whose body has not arrived yet, and call `protocol.decide`, now or later.
 
-        Only a sender that is not admitted is refused here; `serve` reports all other faults.
+        Only a head that is refused for every caller, or a sender that is not admitted, is refused here. `serve` reports
+        all other faults.
         """
         decision: HeadDecision = head.decision or self._inspect(head)
         refusal, credential, bearers = decision.at_once, head.credential, self.bearers
@@ -277,7 +278,7 @@ class PublicEndpoint:
         return None
 
     def _may_serve(self, endpoint: UrlTarget, head: Head) -> bool:
-        """Return whether an endpoint exists, or the request belongs to a session.
+        """Return whether an endpoint exists, or the request names a session.
 
         A session continues to work while the driver or subserver behind its endpoint is temporarily absent.
         """
@@ -538,7 +539,10 @@ class PublicEndpoint:
             stream.on_lost()
 
     def dismiss_unwelcome(self) -> None:
-        """End the sessions, streams and calls of principals that are no longer admitted."""
+        """End the streams of principals that are no longer admitted, and their sessions if a token of this node ended.
+
+        If an access token of an authorization server has expired, its sessions stay.
+        """
 
         names = {listener.caller.principal.name for listener in self._modern.listeners}
         names |= {session.caller.principal.name for session in self._legacy.sessions.by_id.values()}
@@ -552,7 +556,8 @@ class PublicEndpoint:
     def _dismiss(self, principal: str, ending: str | None) -> None:
         """End the streams of a principal and, if `ending` is given, its sessions, with this text as the reason.
 
-        Without `ending` the sessions stay, so that a client with a newer token can continue.
+        Without `ending` the sessions stay, so that a client with a newer token can continue. A session of HTTP+SSE
+        always ends with its stream.
         """
         self._end_listening(principal)
         for session in list(self._legacy.sessions.by_id.values()):

@@ -100,7 +100,7 @@ class HeadDecision(msgspec.Struct, frozen=True):
 
 
 class HeadInspector:
-    """An inspector of request heads, which caches its decisions."""
+    """An inspector of request heads. Its caller caches the decisions, in `Head.decision`."""
 
     def __init__(self, plan: Plan) -> None:
         self._origins = plan.node.origins
@@ -151,7 +151,8 @@ class HeadInspector:
     def stranger(self, head: Head) -> HttpRefusal | None:
         """Return the refusal of a request that is not for this node or comes from a page of another origin.
 
-        Return None if neither is the case.
+        A request without Host, or with two values of a header in `_ONCE`, is refused as well. Return None if there is
+        nothing to refuse.
         """
         headers = head.headers
         if b"host" not in headers or head.duplicate_header(_ONCE) is not None:

@@ -133,7 +133,7 @@ class Sessions:
         self._logs = StreamLogs()
 
     def open(self, caller: Caller, version: str) -> ClientSession | None:
-        """Open a session. Return None if the node has reached its limit of sessions."""
+        """Open a session. Return None if the node has reached its limit of sessions and none of them can be ended."""
         if len(self.by_id) >= SESSIONS_MAX and not self.expire() and not self._evict():
             return None
         session = ClientSession(secrets.token_urlsafe(24), caller, version, self._clock.now(), self._logs)
@@ -154,7 +154,7 @@ class Sessions:
             self._on_end(session.caller, session, reason)
 
     def end_pipe(self, caller: Caller, reason: str) -> None:
-        """End the session of a client that never initialized, because its pipe has closed."""
+        """Report the end of a client without a handshake, because its pipe has closed."""
         self._on_end(caller, None, reason)
 
     def _evict(self) -> bool:

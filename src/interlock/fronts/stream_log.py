@@ -35,7 +35,7 @@ class StreamLogs:
     def find_after(self, session: str, event_id: bytes) -> "tuple[StreamLog, int] | None":
         """Return the stream of a session that contains this event, and how many of its events the client has received.
 
-        Return None if no stored stream contains the event.
+        Return None if the id is malformed, or the stream that it names is not stored or belongs to another session.
         """
         stream, _, index = event_id.partition(b"-")
         if not (stream.isdigit() and index.isdigit()) or max(len(stream), len(index)) > _NUMBER_DIGITS_MAX:
