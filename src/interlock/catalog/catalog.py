@@ -219,7 +219,8 @@ class View:
     def find_resource(self, uri: str) -> tuple[Link, str] | list[str]:
         """Return the server of a resource and the URI at that server.
 
-        If the URI alone is ambiguous, return the candidates instead (MCP-AX 3.1).
+        If the URI alone is ambiguous, return the candidates instead (MCP-AX 3.1). If there is no such resource, return
+        an empty list.
         """
         if self._key.only is not None:
             items = self._open.get(self._key.only)

@@ -57,7 +57,7 @@ class RouteCheck:
         return route.gated
 
     def check(self, call: Call, link: CallLink) -> Refused | None:
-        """Refuse a call if a gate, here or at a node below, would take this node for the caller.
+        """Refuse a call of a gated tool by an unknown caller, because there is no person to ask.
 
         Return None otherwise.
         """
@@ -80,8 +80,10 @@ class RouteCheck:
         return OUT_OF_SCOPE if beyond or self.find_route(wider, name) is not None else NOT_FOUND
 
     def find_relisted(self, call: Call) -> Refused | None:
-        """Refuse a waiting call if its server reconnected and its tool is now held, withheld or gone. Return None
-        otherwise.
+        """Refuse a waiting call if its tool is no longer visible to the caller after the server reconnected.
+
+        Also refuse it if the tool was not held before and is held now, or if it was held before and its definition
+        changed. Return None otherwise.
         """
         was = call.route
         if was is None:

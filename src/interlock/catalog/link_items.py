@@ -8,8 +8,8 @@ settled by who offers them: an unmodified server's names are normalised; a regis
 aggregator's are dotted, and every part must be valid as it is. Names that MCP-AX forbids end the registration.
 
 A tool that may not be listed becomes a `WithheldName` with the reason that `interlock status` shows. The reasons are
-checked in this order: hidden by configuration, too far away, invalid capability, unproved authority, scope, unchecked
-link, and at last its definition, which an operator may have to accept.
+checked in this order: invalid name, hidden by configuration, too far away, its definition (which an operator may have
+to accept), invalid capability, unproved authority, scope, arguments that cannot be mirrored in headers, unchecked link.
 """
 
 import asyncio
@@ -207,7 +207,7 @@ async def make_link_items(
     checks_for: ChecksFor,
     surfaces: Surfaces = NO_SURFACES,
 ) -> LinkItems | Refusal:
-    """Return the items of a link. If nothing changed, return `old` itself.
+    """Return the items of a link. If nothing changed, return `old`, no longer degraded.
 
     If the list contains names that MCP-AX forbids, return the refusal that ends the session (MCP-AX 4.3).
     """
@@ -618,8 +618,8 @@ class _LinkItemsBuilder:
     ) -> Capability | InvalidAnnotation:
         """Return the effective capability of a tool.
 
-        For a leaf, the operator may override it. The capability that an aggregator states passes unchanged (MCP-AX
-        11.3).
+        The operator may override it, except for an aggregator: the capability that it states passes unchanged (MCP-AX
+        11.3). If the registrant is not proved, or claims less than was accepted, the stricter values apply in any case.
         """
         declared: object = msgspec.UNSET
         if stated.capability is not None:

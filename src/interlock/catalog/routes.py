@@ -8,8 +8,8 @@ its `LinkItems`; `local_items` builds those of the node's own tools.
 A route refers to two judgements, which are made elsewhere and can change while a server lists the same tools:
 
 - `DefinitionSnapshot` is the definition as it was listed. Operators accept definitions (`Rulings`), so that a tool that
-changed its meaning can be withheld until a person has looked at it. - `Surface` is the verdict of the registry of names
-about the tool.
+  changed its meaning can be withheld until a person has looked at it.
+- `Surface` is the verdict of the registry of names about the tool.
 """
 
 import enum
