@@ -177,7 +177,8 @@ class AqlAdapter:
     def classified(self, route: Route) -> tuple[str, CategoryVerdict] | None:
         """Return the operation name of a tool and how its category was determined.
 
-        Return None for an endpoint tool of an AQL server, which is replaced by the server's operations.
+        Return None for a tool without an operation name, and for an endpoint tool of an AQL server, which is replaced
+        by the server's operations.
         """
         names = self._names.names()
         name = names.by_tool.get(route.qualified)

@@ -70,7 +70,7 @@ class LiftedServers:
         return len(self._tasks) > 0
 
     async def settle(self) -> None:
-        """Wait until all asked servers have answered, but no longer than a client waits for a list."""
+        """Wait until all asked servers have answered, but no longer than SETTLE_S."""
         await self._tasks.finish(SETTLE_S)
 
     def look(self, routes: Sequence[Route]) -> None:

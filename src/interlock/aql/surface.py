@@ -442,7 +442,7 @@ class AqlSurface:
         )
 
     def _note_danger(self, caller: Caller, entry: OperationEntry, outcome: str) -> None:
-        """Record an attempt to run an operation of danger level 2 or more in the audit log (C.danger-5)."""
+        """Record an attempt to run an operation of danger level 2 or more, or a denied one (C.danger-5)."""
         adapter, who = self.adapter, caller.principal.name
         detail = f"danger {entry.danger.level.word}, trust {entry.trust}: {outcome}"
         verdict, ended = ("refused", "refused") if outcome.startswith("denied") else ("admitted", "ok")
@@ -488,7 +488,9 @@ class AqlSurface:
 
 
 def _token(arguments: Arguments, request: OperationRequest) -> str | AqlFailure | None:
-    """Return the confirmation token of a request, None if it has none, or a failure if it has two different ones.
+    """Return the confirmation token of a request, or None if it has none.
+
+    Return a failure if it has two different ones, or one that is not a string.
 
     A client may send the token as the parameter `confirmation_token` or as `_confirmation` beside the parameters.
     """

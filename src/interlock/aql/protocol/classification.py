@@ -59,7 +59,10 @@ def leading_verbs(local: str) -> list[str]:
 
 
 def _verb_category(verbs: list[str], words: list[str]) -> Category | None:
-    """Return the most harmful category that the verbs and words of a name suggest, or None if they suggest none."""
+    """Return the most harmful category that the verbs of a name suggest.
+
+    If they suggest none, a removing word elsewhere in the name suggests DELETE. Return None if there is none either.
+    """
     if any(verb in REMOVING for verb in verbs):
         return Category.DELETE
     if any(verb in CHANGING for verb in verbs):
