@@ -252,7 +252,7 @@ class TokenRegistry:
     async def begin_session(
         self, name: str, roles: frozenset[str], lasts_s: float, cookie: str
     ) -> tuple[str, TokenRecord]:
-        """Start a browser's session and return its cookie and its record. Remove expired sessions before."""
+        """Start a browser's session and return its cookie and its record. Remove ended sessions before."""
         await self._table.forget_ended("browser", self._clock.wall())  # they are many and short
         scope: Scope = "write" if "admin" in roles else "read"
         return await self._issue(name, "browser", scope, lasts_s, tuple(sorted(roles)), token=cookie)
