@@ -1,13 +1,13 @@
 """Clients that send and receive one message per line: on the node's stdin and stdout, or through a bridge from another
 process.
 
-The first request of a connection decides its era and its surface. If the surface depends on the lists of servers, the
-request waits for these lists, and later messages are kept in order. A client of this kind is `local`: stdin belongs to
-the process that started the node, and the socket of the bridge to the same user.
+The first request of a connection decides its era, and its surface is chosen then. If the surface depends on the lists
+of servers, the request waits for these lists, and later messages are kept in order. A client of this kind is `local`:
+stdin belongs to the process that started the node, and the socket of the bridge to the same user.
 
 `serve --stdio` beside a running node is a bridge: it copies bytes between a desktop client and the node's socket. The
-socket is in the data folder, and only its owner can open it. A client of the socket first sends a line that names a
-surface; after that, the protocol is the same as on stdio.
+socket is in the data folder, and only its owner can open it. A client of the socket first sends a line that may name a
+server and a surface; after that, the protocol is the same as on stdio.
 """
 
 import asyncio
