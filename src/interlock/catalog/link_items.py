@@ -619,7 +619,7 @@ class _LinkItemsBuilder:
         """Return the effective capability of a tool.
 
         The operator may override it, except for an aggregator: the capability that it states passes unchanged (MCP-AX
-        11.3). If the registrant is not proved, or claims less than was accepted, the stricter values apply in any case.
+        11.3). If the registrant is not proved, or claims less than was accepted, stricter values replace its own first.
         """
         declared: object = msgspec.UNSET
         if stated.capability is not None:

@@ -249,7 +249,7 @@ class Rulings(Protocol):
     def process_seen(
         self, segment: str, seen: Iterable[tuple[DefinitionSnapshot, DefinitionState]], listed: Mapping[str, object]
     ) -> None:
-        """Record the definitions in `seen`, or ask operators about them, after a list was applied."""
+        """Queue the definitions in `seen`, to be recorded or asked about. The list is published after this call."""
 
 
 class _NoRulings:

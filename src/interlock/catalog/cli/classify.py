@@ -73,7 +73,7 @@ def find_tool_name(written: str, tools: Mapping[str, str]) -> str | None:
 
 
 def may_be(name: str, tool_class: "ToolClass") -> bool:
-    """Return whether the person confirms a class that the tool's name contradicts."""
+    """Return whether a tool may get a class. If the tool's name contradicts the class, ask the person."""
     from interlock.drivers.protocol.binding.effects import find_contradiction
 
     doubt = find_contradiction(name, tool_class)

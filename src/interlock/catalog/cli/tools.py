@@ -1,4 +1,4 @@
-"""interlock tools list | show | routes (and call, classify, from their own files)"""
+"""interlock tools list | show | routes | where (and call, classify, from their own files)"""
 
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
