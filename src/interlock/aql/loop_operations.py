@@ -187,7 +187,7 @@ DECLARATIONS: Final = (
 
 
 class LoopOperations:
-    """Registers the operations of the safety loop as native operations, and answers them."""
+    """The operations of the safety loop, registered as native operations."""
 
     def __init__(self, loop: SafetyLoop, verification: Verification, native: NativeOperations) -> None:
         self._loop = loop

@@ -82,8 +82,9 @@ HOW: Final = 'more by {"query":"operations","search":"WORDS"}, "prefix":"SERVER_
 
 
 class Introspection:
-    """Answers `introspect` (7) with the operations that a caller may call. Operations that the caller may not see are
-    never mentioned.
+    """The answers to `introspect` (7), from the operations that a caller may call.
+
+    Operations that the caller may not see are never mentioned.
 
     The list of a large catalogue would fill the context of a model before its first call. Therefore a request without
     parameters gets the complete list only up to `WHOLE_MAX` operations. Beyond that, it gets a first page that explains

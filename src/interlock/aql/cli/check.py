@@ -1,9 +1,9 @@
 """The command `interlock check aql`, which runs the live suite and collects evidence for the specification's own
 runner.
 
-It checks a temporary node that has the AQL settings of the configuration and one sample server. Clients of both eras
-connect to it. The node opens no socket, has a temporary data folder, and starts none of the configured servers, because
-the suite calls operations that change things.
+It checks a temporary node that has one sample server, and the AQL settings, limits and safety loop as configured.
+Clients of both eras connect to it. The node opens no socket, has a temporary data folder, and starts none of the
+configured servers, because the suite calls operations that change things.
 """
 
 import asyncio

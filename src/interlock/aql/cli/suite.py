@@ -1,8 +1,8 @@
 """The live suite of conformance levels 1 and 2 (10.1).
 
 Each item of the suite is an async function that sends requests to a surface, as a client does, and compares the answers
-with the specification. It raises an exception if they differ. The first line of the exception is the item's message in
-the report.
+with the specification. It raises an exception if they differ. The item's message in the report contains the text of the
+exception.
 """
 
 import asyncio

@@ -297,7 +297,10 @@ def _type_words(schema: Any) -> set[str]:
 
 
 def _with_input(facts: ToolFacts, parameters: Sequence[AqlParameter], builder: "_TypeNames") -> list[AqlParameter]:
-    """Return the parameters of an UPDATE: the identifiers, and `input` with all other fields as members (C.map-9)."""
+    """Return the parameters of an UPDATE: the identifiers, and `input` with all other fields as members (C.map-9).
+
+    If the tool itself declares an object `input`, return the parameters unchanged.
+    """
     if _own_input(facts):
         return list(parameters)
     identifiers = frozenset(_identifiers(facts))
