@@ -49,7 +49,8 @@ def is_slug(text: str) -> bool:
 def expand(text: str, at: At, *, stored: bool = False) -> str | WrongValue:
     """Replace each `${env:NAME}` in a text. With `stored`, the text may also refer to secrets in the node's store.
 
-    `${NAME}`, the syntax of other programs, is left unchanged and causes a warning.
+    `${NAME}`, the syntax of other programs, is left unchanged and causes a warning. If a reference cannot be replaced,
+    return WRONG.
     """
     faults: list[WrongValue] = []
 
@@ -344,7 +345,10 @@ class FilePath(ParsedText, frozen=True, kw_only=True):
 
 
 def resolve(text: str, at: At) -> Path | WrongValue:
-    """Return a path as an absolute path without following links, because a plan is made without access to the disk."""
+    """Return a path as an absolute path without following links, because a plan is made without access to the disk.
+
+    Report a path in another person's home, and return WRONG.
+    """
     first, _, rest = text.partition("/")
     if first.startswith("~") and first != "~":
         return at.wrong(f"{at.name} starts in another person's home, and only ~/ is known", "write the whole path")

@@ -37,7 +37,7 @@ def own_identity(data: Path) -> Identity:
 async def adopt_identity(data: Path, shared: KeyValue, now: float) -> None:
     """Write the identity that replicas with a shared store have in common into the data folder.
 
-    Raise StoreError if the shared store or the file cannot be used.
+    Raise StoreError if the shared store or the file cannot be used, or if the folder belongs to another node.
     """
     own, entry = _find_identity(data), await shared.get(BUCKET, KEY, now)
     if entry is None:

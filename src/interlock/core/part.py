@@ -33,7 +33,7 @@ class PartStack:
             self._opened.push_async_callback(part.close)
 
     async def close(self) -> None:
-        """Close all parts, even if one of them fails to close. Its exception is raised at the end."""
+        """Close all parts that were opened, even if one of them fails to close. Its exception is raised at the end."""
         await self._opened.aclose()
 
 

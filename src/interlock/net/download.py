@@ -55,7 +55,7 @@ async def download(url: str, sha256: str | None, into: Path, *, limit_s: float =
 
 
 def check_address(url: str) -> None:
-    """Raise DownloadFailed unless `url` uses encryption or leads to this machine."""
+    """Raise DownloadFailed unless `url` is https, or http with a loopback host."""
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""
@@ -113,7 +113,7 @@ def _fetch(url: str, sha256: str | None, into: Path, stop: threading.Event) -> s
 def take_program(archive: Path, wanted: str, into: Path) -> None:
     """Extract the program `wanted` from a tar or zip archive to `into`, and make it executable.
 
-    If `archive` is not an archive, the file itself is the program.
+    If `archive` is not an archive, the file itself is the program. Raise DownloadFailed if the program cannot be taken.
     """
     half = into.with_name(f"{into.name}.half")
     try:
@@ -158,7 +158,10 @@ def _open_member(archive: Path, wanted: str) -> Iterator[IO[bytes]]:
 
 
 def _choose_member(names: list[str], wanted: str) -> str:
-    """Return the archive member with the path `wanted`, or otherwise the only member with that file name."""
+    """Return the archive member with the path `wanted`, or otherwise the only member with that file name.
+
+    Raise DownloadFailed unless exactly one member matches.
+    """
     path = PurePosixPath(os.path.normpath(wanted))
     exact = [name for name in names if PurePosixPath(os.path.normpath(name)) == path]
     matches = exact or [name for name in names if PurePosixPath(name).name == path.name]

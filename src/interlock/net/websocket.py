@@ -114,7 +114,9 @@ class FramedPipe(asyncio.Protocol):
         self._ending: asyncio.TimerHandle | None = None
 
     def send(self, message: bytes) -> bool:
-        """Queue one message. False, and nothing is sent: the pipe is closed or closing, or the peer does not read.
+        """Queue one message and return True.
+
+        Return False, and send nothing, if the pipe is closed or closing, or if the peer does not read.
 
         The frame is built here and not by the package. It is written at the end of this turn of the loop, together with
         everything else that is sent in it.
@@ -148,7 +150,7 @@ class FramedPipe(asyncio.Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """Return the number of bytes written in earlier turns of the loop that the peer has not accepted."""
+        """Return the number of bytes that were written and that the system has not yet taken."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     async def drain(self, low_bytes: int) -> None:
@@ -574,8 +576,9 @@ async def dial(
     ping_every_s: float = PING_EVERY_S,
     pong_within_s: float = PONG_WITHIN_S,
 ) -> "DialledPipe":
-    """Open a connection and return its pipe. The sink receives nothing before this returns. `tls` is for wss:// and
-    defaults to the system's trust.
+    """Open a connection and return its pipe. The sink receives nothing before this returns.
+
+    `tls` is for wss:// and defaults to the system's trust. Raise DialFailed if the connection is not opened.
     """
     loop = asyncio.get_running_loop()
     try:

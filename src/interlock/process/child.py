@@ -60,7 +60,7 @@ class ChildStartFailed(Exception):
 
 def child_environment(declared: Mapping[str, str], inherited: Mapping[str, str]) -> dict[str, str]:
     """Return the complete environment of a child: a few harmless variables of the node, and those declared for the
-    child.
+    child. Raise ChildStartFailed if a declared name starts with RESERVED_PREFIX.
     """
     reserved = sorted(name for name in declared if name.startswith(RESERVED_PREFIX))
     if reserved:
@@ -80,7 +80,8 @@ def child_environment(declared: Mapping[str, str], inherited: Mapping[str, str])
 def program(argv: Sequence[str], env: Mapping[str, str], cwd: Path | None) -> str:
     """Return the path of the file to run for `argv`.
 
-    Raise ChildStartFailed if it cannot be run, also in cases where some event loops would run it or fail unclearly.
+    Raise ChildStartFailed if the command, the environment or the folder is unusable, or if a bare name is not on the
+    PATH. Whether a path in `argv[0]` exists is not checked.
     """
     if not argv or not argv[0]:
         raise ChildStartFailed("no command is given; name the program to run")
@@ -371,16 +372,15 @@ class Child:
             self._turn = asyncio.get_running_loop().call_soon(self._deliver)
 
     def end(self, reason: str) -> None:
-        """Kill the child immediately. The sink gets `reason`."""
+        """Kill the child immediately. The sink gets `reason`. After its exit or another verdict, do nothing."""
         if self._transport is not None and self._verdict is None and not self._exited:
             self._condemn(reason)
 
     async def stop(self, grace_s: float | None = None) -> None:
-        """Close the child's input, send SIGTERM to its group after `grace_s`, then SIGKILL.
+        """Close the child's input, ask it to end after `grace_s` seconds, and kill it TERM_GRACE_S later.
 
-        Return when no process is left.
-
-        If `grace_s` is None, INPUT_GRACE_S applies.
+        Return when no process is left, or KILL_WAIT_S after a SIGKILL that had no effect. If `grace_s` is None,
+        INPUT_GRACE_S applies.
         """
         if not self._started:
             self._started = True

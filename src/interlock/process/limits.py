@@ -115,7 +115,7 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 def descendants(pid: int) -> Iterator[int]:
-    """Yield the process ids of all descendants of a process, nearest first."""
+    """Yield the process ids of the descendants of a process, nearest first. At most PROCESSES_MAX are looked at."""
     waiting = [pid]
     for _ in range(PROCESSES_MAX):
         if not waiting:
@@ -146,7 +146,7 @@ def usage(pid: int) -> Usage:
 def memory_shared_out_mb(pid: int) -> float | None:
     """Return the exact memory use of all descendants of a process, in which shared pages count once. This call is slow.
 
-    Return None if the kernel does not report it.
+    Return None if the kernel does not report it or it cannot be read.
     """
     kilobytes = 0
     for each in descendants(pid):
@@ -227,7 +227,7 @@ class UsageWatch:
         self._end(reason)
 
     def _look(self) -> tuple[str | None, float]:
-        """Return the limit that is exceeded, or None, and the processor time that the check used."""
+        """Return why the server must end, or None, and the processor time that the check used."""
         began = time.thread_time()
         return self._find_excess() or self._find_disk_excess(), time.thread_time() - began
 

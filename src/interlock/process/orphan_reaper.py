@@ -44,9 +44,9 @@ def signal_group(pgid: int, number: signal.Signals) -> None:
 
 
 def checked_group(pgid: int) -> int:
-    """Return `pgid` if it is the process group of a child.
+    """Return `pgid` unchanged.
 
-    Raise ValueError for a group that must never get a signal.
+    Raise ValueError for a group that must never get a signal: the node's own, or a number below 2.
     """
     # killpg(0) is our own group and killpg(1) is everybody's.
     if pgid <= 1 or pgid == os.getpgrp():
@@ -55,10 +55,10 @@ def checked_group(pgid: int) -> int:
 
 
 def between_fork_and_exec(handed: Sequence[int] = ()) -> Callable[[], None] | None:
-    """Return the function that a child runs between fork and exec, or None if libc is not available.
+    """Return the function that a child runs between fork and exec, or None on systems other than Linux.
 
-    It makes the kernel end the child when the thread that spawned it ends (prctl(2)), and closes all files except the
-    child's pipes and `handed`.
+    It makes the kernel end the child when the thread that spawned it ends (prctl(2)). Where libc has close_range, it
+    also marks all files to be closed at exec, except the child's pipes and `handed`.
     """
     if _LIBC is None:
         return None

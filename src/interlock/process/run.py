@@ -39,7 +39,7 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gist(self) -> str:
-        """Return the lines of the output that describe the error.
+        """Return up to two lines of the output that describe the error, each after "; ".
 
         Installers print the reason first and advice after it.
         """

@@ -27,7 +27,7 @@ _HEADING: Final = re.compile(r"[\s|+-]*((Exception Group )?Traceback \(most rece
 
 
 def words_of(lines: Sequence[str]) -> tuple[str, ...]:
-    """Return the last messages that a program printed, without stack frames, source lines and markers below them."""
+    """Return the messages in the lines of a program, without stack frames, source lines and markers below them."""
     messages: list[str] = []
     frame: int | None = None  # how far the last frame is indented; its source stands deeper
     for line in lines:
@@ -147,7 +147,7 @@ class LineSplitter:
 
 
 def one_line(message: bytes) -> bytes:
-    """Return a message on a single line.
+    """Return a message as a single line, with a newline at its end.
 
     In JSON text, a raw CR or LF can only be white space between tokens (RFC 8259, 2 and 7), so this does not change the
     meaning of a pretty-printed message. CR is replaced too, because readers in text mode end a line there.
@@ -156,7 +156,7 @@ def one_line(message: bytes) -> bytes:
 
 
 def write_line(writer: asyncio.WriteTransport, message: bytes) -> None:
-    """Write `message` as one line. A large message is not copied."""
+    """Write `message` as one line. A large message is not copied to append the newline."""
     message = message.replace(b"\n", b" ").replace(b"\r", b" ")
     if len(message) <= TOGETHER_BYTES_MAX:
         writer.write(message + b"\n")

@@ -154,7 +154,7 @@ def varying_lines(head: bytes) -> VaryingLines:
 def read_key(data: bytes, end: int, varying: VaryingLines) -> tuple[bytes, int]:
     """Return the key of the head `data[:end]` and the length of its body.
 
-    Return NO_KEY if the parser must read the head.
+    The length is -1 if it is not among the `varying` lines. Return NO_KEY if the parser must read the head.
     """
     at, length = 0, -1
     pieces = []

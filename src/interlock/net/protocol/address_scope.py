@@ -112,7 +112,7 @@ def is_loopback(host: str | IpAddress) -> bool:
 
 
 def unmapped(ip: IpAddress) -> IpAddress:
-    """Return the IPv4 address of a connection that came in over an IPv6 socket."""
+    """Return the IPv4 address inside an IPv4-mapped IPv6 address. Return any other address unchanged."""
     return (ip.ipv4_mapped or ip) if isinstance(ip, ipaddress.IPv6Address) else ip
 
 

@@ -75,7 +75,7 @@ def permits(host: str, port: int, entries: Iterable[str]) -> Permit | None:
 
 def direct_ports(entries: Iterable[str]) -> tuple[int, ...]:
     """Return the ports at which programs without proxy support are served: those of the web, and those in the
-    entries.
+    entries, at most PORTS_MAX. Without entries there are none.
     """
     entries = tuple(entries)
     if not entries:
@@ -113,7 +113,10 @@ def is_address(host: str) -> bool:
 
 
 def read_head_untrusted(data: bytes) -> ProxyRequest | Malformed:
-    """Parse the head of a proxy request. `data` ends with the empty line that ends the head."""
+    """Parse the head of a proxy request, or return why it cannot be read.
+
+    `data` ends with the empty line that ends the head.
+    """
     line, *fields = data.removesuffix(b"\r\n\r\n").split(b"\r\n")
     request_line = _REQUEST_LINE.fullmatch(line)
     if request_line is None:

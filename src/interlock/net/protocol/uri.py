@@ -19,7 +19,7 @@ class Unreadable(msgspec.Struct, frozen=True):
 
 
 def read_file_path(rest_untrusted: str) -> str | Unreadable:
-    """Return the path of a file URI. `rest_untrusted` is what follows `file:`."""
+    """Return the path of a file URI, or why it cannot be read. `rest_untrusted` is what follows `file:`."""
     rest = rest_untrusted
     if rest.startswith("//"):
         host, slash, path = rest[2:].partition("/")

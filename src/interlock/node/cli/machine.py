@@ -49,7 +49,7 @@ def _find_missing(loaded: Loaded) -> Iterator[Problem]:
 
 
 def _covered_programs(reach: Spawn, at: At, servers: Iterable[ServerPlan]) -> Iterator[Problem]:
-    """Yield a problem for each program of another server that this server could overwrite."""
+    """Yield a problem for the first program of another server that this server could overwrite."""
     written = [os.path.realpath(path) for path in reach.sandbox.write] if reach.sandbox is not None else []
     if not written:
         return

@@ -71,7 +71,7 @@ async def survey(plan: Plan, *, patience_s: float) -> Survey:
 
 
 def survey_of(loaded: Loaded) -> Survey:
-    """Survey the servers of a configuration without printing their log. Raise Refused if the survey cannot be made."""
+    """Survey the servers of a configuration without printing their log. Raise Refused if the store cannot be used."""
     log = logging.getLogger("interlock")
     level = log.level
     log.setLevel(logging.CRITICAL)  # what goes wrong with a server is in the report
@@ -84,7 +84,7 @@ def survey_of(loaded: Loaded) -> Survey:
 
 
 def warnings_of(survey: Survey, loaded: Loaded, earlier: tuple[Problem, ...]) -> tuple[Problem, ...]:
-    """Return warnings about servers, drivers and rules that a survey found, except those in `earlier`."""
+    """Return warnings about servers, drivers and rules that a survey found. Failures that `earlier` explains are left out."""
     return (*_servers(survey, loaded, earlier), *_drivers(survey), *_rules(survey, loaded))
 
 

@@ -31,7 +31,7 @@ Identity = tuple[int, int]  # device, inode
 def identity_of(path: Path) -> Identity:
     """Return the device and inode of the file at this path.
 
-    Raise SandboxFailed if the path contains a symbolic link.
+    Raise SandboxFailed if the path contains a symbolic link or cannot be opened.
     """
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
@@ -48,7 +48,8 @@ def identity_of(path: Path) -> Identity:
 def check_mounts(pid: int, judged: Mapping[Path, Identity]) -> None:
     """Compare the mounts that a sandboxed process sees with the files that were checked before.
 
-    Raise SandboxFailed if they differ. This blocks for milliseconds.
+    Raise SandboxFailed if they differ, or if they cannot all be compared within WAIT_S seconds. Return without a result
+    if the process has ended. This blocks until the mounts are there, usually for milliseconds.
     """
     root, outside = Path(f"/proc/{pid}/root"), _identity(os.stat("/"))  # noqa: PTH116
     waiting = dict(judged)

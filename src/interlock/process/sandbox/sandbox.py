@@ -147,7 +147,8 @@ class NamespaceClosed(Exception):
 def listen_inside(pid: int, places: Sequence[InsideAddress]) -> list[socket.socket]:
     """Open sockets inside the network namespace of a process, in the order of `places`.
 
-    This call blocks for some tens of milliseconds. Raise NamespaceClosed if the namespace cannot be entered.
+    This call blocks for some tens of milliseconds. Raise NamespaceClosed if the sockets cannot be
+    opened, for example because the namespace cannot be entered.
     """
     ours, theirs = socket.socketpair()
     words = [f"{place.kind} {place.host} {place.port}" for place in places]
@@ -277,7 +278,8 @@ class Sandboxes:
     ) -> "Sandbox":
         """Prepare a sandbox for a command. Raise SandboxFailed or ChildStartFailed if that is impossible.
 
-        `tell_denied` is called for every refused host; the audit log and `stderr` get each host once.
+        `tell_denied` is called for every refused host; the audit log and `stderr` get each host and port once,
+        up to a bound.
         """
         home = plan.home.absolute()
         self._living[home] += 1
@@ -307,7 +309,7 @@ class Sandboxes:
         )
 
     def release(self, plan: SandboxPlan) -> None:
-        """Record that a sandbox is closed, so that its home may be prepared again."""
+        """Record that a sandbox is closed, so that a later one may empty the temporary folder of its home."""
         self._living[plan.home.absolute()] -= 1
 
     def _prepare(
@@ -431,7 +433,7 @@ class Sandbox:
 
     @property
     def remark(self) -> str:
-        """Return a possible reason for the failure of the server."""
+        """Return a possible reason for the failure of the server, as the end of a message. It may be empty."""
         last = self._stderr.tail(1)
         if last and last[0].text.startswith("bwrap: "):
             return f" ({last[0].text})"
@@ -452,7 +454,7 @@ class Sandbox:
     def terminate(self) -> None:
         """Send SIGTERM to the processes inside.
 
-        It is not sent to bubblewrap, which would exit at once and kill them.
+        It is not sent to bubblewrap, which would exit at once and kill them, unless nothing else is inside.
         """
         inside = list(descendants(self._pid))
         for pid in inside[1:] or inside:  # the first is bubblewrap's own
