@@ -153,7 +153,10 @@ class Settings:
 
 
 def read_table(table: dict[str, Any], keys: Mapping[str, Key], at: At) -> dict[str, Any]:
-    """Return the values of a table that could be read. Report every other key of the table, and required keys that it lacks."""
+    """Return the values of a table that could be read.
+
+    Report every other key of the table, and required keys that it lacks.
+    """
     values: dict[str, Any] = {}
     for name, value in table.items():
         key = keys.get(name)

@@ -69,7 +69,7 @@ class Recorder:
     async def append_now(self, line: bytes) -> None:
         """Write this record and all records before it. When this returns, they are on disk.
 
-        Raise StoreError if nothing was recorded.
+        Raise StoreError if this record could not be written.
         """
         async with self._flushing:
             await self._flush()

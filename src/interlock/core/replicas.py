@@ -92,7 +92,8 @@ class Replicas:
             self.gone.publish(change.key)
 
     async def claim(self, name: str) -> bool:
-        """Claim a piece of work that every replica could do. Exactly one replica gets True and does the work.
+        """Claim a piece of work that every replica could do. At most one live replica gets True and does the work. It
+        gets True again if it asks again.
 
         The claim of a replica that is no longer alive can be taken over. Raise StoreError if the store cannot be used.
         """

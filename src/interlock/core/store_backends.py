@@ -74,7 +74,7 @@ def _backend(name: str) -> Backend:
 
 
 def load_class(reference: str) -> Any:
-    """Import and return a class named `module:name`. Raise MissingLibrary if the module needs a missing package."""
+    """Import and return a class named `module:name`. Raise MissingLibrary if the package for NATS is missing."""
     module, _, name = reference.partition(":")
     try:
         return getattr(import_module(module), name)

@@ -16,7 +16,7 @@ from interlock.core.part import TlsInvalid
 def listener_options(node: NodePlan, *, public: bool) -> dict[str, Any]:
     """Return uvicorn's TLS options for an endpoint. The public endpoint accepts client certificates.
 
-    Raise TlsInvalid if a file that the configuration names cannot be used.
+    Raise TlsInvalid if the certificate or its key cannot be used. The file of `client_ca` is not checked here.
     """
     if node.tls_cert is None or node.tls_key is None:
         return {}

@@ -371,7 +371,7 @@ class CallParts:
 def _started_programs(plan: Plan, keepers: Mapping[str, Keeper]) -> list[ServerPlan]:
     """Return all programs that the node starts: servers, children, drivers and the command for notifications.
 
-    A sandbox hides the homes of all of them from each other.
+    No sandbox may write the program of another one of them.
     """
     links = (keeper.link for keeper in keepers.values())
     commands = {child.segment: child.command for child in plan.ax.children}

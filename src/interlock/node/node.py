@@ -92,7 +92,7 @@ READY_S: Final = 3.0  # how long servers that are still connecting are waited fo
 
 
 class Readiness:
-    """The readiness of a node. A node is ready once every link has made its first attempt to connect."""
+    """The readiness of a node. A node is ready once every link has tried to connect, or after READY_S seconds."""
 
     def __init__(self, keepers: Mapping[str, Keeper], clock: Clock) -> None:
         self._keepers = keepers
@@ -104,9 +104,9 @@ class Readiness:
         return all(keeper.settled.is_set() for keeper in self._keepers.values())
 
     def is_ready(self) -> bool:
-        """Return whether every link has made its first attempt to connect.
+        """Return whether every link has made its first attempt to connect, or READY_S seconds have passed.
 
-        A server that hangs does not delay the others.
+        So a server that hangs does not delay the others.
         """
         return self.is_settled or self._clock.now() - self._started > READY_S
 

@@ -135,7 +135,7 @@ class Reload:
         If steps fail, the remaining steps still run, and the first error is raised at the end.
 
         Keys may share a step, which then runs once. If a step fails, its keys keep their old values in the plan, so the
-        next reload finds them changed again.
+        next reload finds them changed again. Keys of servers keep the new ones, as servers are replaced one by one.
         """
         old, changed = self.plan, differences(self.plan, new)
         if not changed:

@@ -133,7 +133,7 @@ def _address_taken(invocation: Invocation, plan: "Plan") -> Refused:
 
 
 def _check_segment(invocation: Invocation, only: str, plan: "Plan") -> None:
-    """Refuse a segment that looks misspelled.
+    """Refuse a segment that is malformed or looks misspelled.
 
     Other unknown segments are allowed, because a subserver may register later.
     """

@@ -194,7 +194,7 @@ def _permissions(set_up: SetUp) -> Findings:
 
 
 def _runtimes(set_up: SetUp) -> Findings:
-    """Yield programs that packages or containers need and that are missing or too old."""
+    """Yield a Node.js that is too old for packages, and a docker whose daemon does not answer."""
     if set_up.is_remote:
         return
     reaches = [server.reach for server in set_up.plan.servers if isinstance(server.reach, Spawn)]
@@ -236,7 +236,7 @@ def _sandbox(set_up: SetUp) -> Findings:
 
 
 def _servers(set_up: SetUp) -> Findings:
-    """Yield servers of a running node that are disconnected or wait for a person."""
+    """Yield servers of a running node that have failed, are degraded or lack a credential."""
     for link in set_up.status.links if set_up.status is not None else ():
         again = f"interlock links restart {link.segment}"
         if link.kind == "device" and link.state in ("failed", "degraded"):

@@ -84,7 +84,10 @@ def survey_of(loaded: Loaded) -> Survey:
 
 
 def warnings_of(survey: Survey, loaded: Loaded, earlier: tuple[Problem, ...]) -> tuple[Problem, ...]:
-    """Return warnings about servers, drivers and rules that a survey found. Failures that `earlier` explains are left out."""
+    """Return warnings about servers, drivers and rules that a survey found.
+
+    Failures of servers that `earlier` explains are left out.
+    """
     return (*_servers(survey, loaded, earlier), *_drivers(survey), *_rules(survey, loaded))
 
 
