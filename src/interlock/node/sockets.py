@@ -92,7 +92,9 @@ class Taken(Exception):
 
 
 def bind_twin(sock: socket.socket) -> socket.socket | None:
-    """Bind the same port at the other loopback address of localhost. Raise Taken if another program uses it.
+    """Bind the same port at the other loopback address of localhost.
+
+    Raise Taken if it cannot be bound, which usually means that another program uses it.
 
     Return None if this machine has no such address, or if the listener is not on localhost.
     """
@@ -207,7 +209,7 @@ def is_taken(address: Address) -> bool:
 
 
 def free_addresses(*wanted: Address) -> list[Address]:
-    """Return a free address for each wanted one, with the same host and the next free port."""
+    """Return a free address for each wanted one, with the same host and a higher port. Port 0 stays as it is."""
     free: list[Address] = []
     with ExitStack() as held:
         for address in wanted:

@@ -128,7 +128,9 @@ def init(
 
 
 def _write(path: Path, text: str, *, force: bool, by_variable: bool) -> None:
-    """Write the file atomically. Raise Refused if it exists and `force` is not set.
+    """Write the file, with `force` atomically over an existing one.
+
+    Raise Refused if it cannot be written, or if it exists and `force` is not set.
 
     `by_variable` says that the environment variable INTERLOCK_CONFIG names the file.
     """

@@ -68,7 +68,10 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_reference(registry: Registry, text: str) -> Reference:
-    """Parse a name with an optional version, such as "mcp-server-time==2026.10.19" or "@scope/server@1.2.3"."""
+    """Parse a name with an optional version, such as "mcp-server-time==2026.10.19" or "@scope/server@1.2.3".
+
+    Raise PackageUnavailable if it is malformed.
+    """
     pattern = {"pypi": _PYPI, "npm": _NPM}.get(registry)
     if pattern is None:
         raise PackageUnavailable(f"no registry {registry!r}; use npm or pypi")
@@ -173,7 +176,7 @@ async def node_program(env: Mapping[str, str], package: str, reaper: OrphanReape
     """Return the path of the actual node interpreter.
 
     The program on the PATH may be a script of a version manager. Such a script does not work in a sandbox and starts an
-    additional process.
+    additional process. If the interpreter cannot be found out, the program on the PATH is returned.
     """
     path = node_tool("node", env, package)
     if not _is_script(Path(path)):
