@@ -67,9 +67,10 @@ class Recorder:
         self._waiting.append(record)
 
     async def append_now(self, line: bytes) -> None:
-        """Write this record and all records before it. When this returns, they are on disk.
+        """Write this record and all records before it. When this returns, this record is on disk.
 
-        Raise StoreError if this record could not be written.
+        Records before it are on disk too, unless `trouble` says why not. Raise StoreError if this record could not be
+        written because the disk or the store refuses.
         """
         async with self._flushing:
             await self._flush()

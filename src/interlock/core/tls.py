@@ -1,8 +1,8 @@
 """TLS contexts for endpoints, for links to parents and for servers that are dialled.
 
-Every file that the configuration names is read here once before anything listens or dials. A file that cannot be used
-raises `TlsInvalid`, which names it and stops the start, so that no node runs with half of its protection. Links to
-parents accept nothing older than TLS 1.3 (AX-10.4-1).
+Certificates, their keys, and the CAs of parents are read here once before anything listens or dials. A file that cannot
+be used raises `TlsInvalid`, which names it and stops the start, so that no node runs with half of its protection. Links
+to parents accept nothing older than TLS 1.3 (AX-10.4-1).
 """
 
 import ssl

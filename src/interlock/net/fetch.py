@@ -4,8 +4,8 @@ A URL must be https or loopback. The result is the body of a 200 answer or, wher
 everything else raises FetchFailed. Redirects are not followed, and sizes, times and connections are bounded.
 
 A URL may come from outside: a server that answers 401 names the URLs that are fetched next. `within` says how near to
-this machine such a URL may lead. The name is resolved first, and the very address that was judged is connected to, so
-that the owner of a name cannot change the address in between.
+this machine such a URL may lead. Where that is a limit, the name is resolved first, and the very address that was
+judged is connected to, so that the owner of a name cannot change the address in between.
 """
 
 import asyncio

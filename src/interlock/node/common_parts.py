@@ -6,8 +6,9 @@ keeps those that others use as attributes. A constructor gets the groups before 
 does not exist yet; a test enforces this. Where an earlier part must learn of something later, it publishes a feed that
 the later part subscribes to.
 
-Constructing opens, reads and sends nothing. `node.Node` opens the parts in their order. What only one capability needs
-is constructed by the capability itself (`capability_parts`).
+Constructing opens no store and no connection, and sends nothing. It reads the node's identity, which it writes at the
+first start, and files of certificates. `node.Node` opens the parts in their order. What only one capability needs is
+constructed by the capability itself (`capability_parts`).
 """
 
 import os

@@ -155,7 +155,7 @@ class Shutdown:
     async def drain(self) -> None:
         """Wait until every call under way is answered, for at most DRAIN_S.
 
-        Calls held for a person are not waited for.
+        Calls that wait without a deadline are ended first. Calls that ask a person are not waited for.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + DRAIN_S

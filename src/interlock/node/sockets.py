@@ -1,9 +1,9 @@
 """The sockets of a node, bound before any server is started, so that a port in use is found first.
 
-An endpoint on loopback is bound at both addresses of `localhost`. Browsers try ::1 before 127.0.0.1: another user of
-this machine could answer there in place of an endpoint at 127.0.0.1, ask people for their token, and have their
-passkeys sign anything, on what a browser takes for the endpoint's own page. If another program already listens at the
-second address, the endpoint works but passkeys are switched off.
+The operator endpoint is bound at both addresses of `localhost` if it listens at one of them. Browsers try ::1 before
+127.0.0.1: another user of this machine could answer there in place of an endpoint at 127.0.0.1, ask people for their
+token, and have their passkeys sign anything, on what a browser takes for the endpoint's own page. If another program
+already listens at the second address, the endpoint works but passkeys are switched off.
 
 The functions at the end look at an address that a node wants, for `interlock serve` and `interlock doctor`: whether it
 is taken, whether an Interlock node answers there, and which address is free.

@@ -70,8 +70,10 @@ ETC: Final = Path("/etc")
 
 
 class ProtectedPaths(msgspec.Struct, frozen=True, kw_only=True):
-    """Paths that no sandbox shows unless they are declared, such as the user's home, /etc and the node's data and
-    rules.
+    """Paths that no sandbox may get by accident: the user's home, /etc, and the node's data, keys and rules.
+
+    Private paths are hidden unless the plan of a sandbox names them. Rules are read-only unless it names them for
+    writing.
     """
 
     home: Path  # of the user the node runs as
