@@ -286,9 +286,9 @@ class ReloadSteps:
         self._fronts.public.dismiss_unwelcome()
 
     async def _take_anchors(self, old: Plan, new: Plan) -> None:
-        """Apply the new anchors to future signatures.
+        """Apply the new anchors. Unused approvals and grants of anchors that may no longer approve are ended.
 
-        Authority that was proved earlier remains valid until its link ends.
+        Authority that a subserver proved earlier remains valid until its link ends.
         """
         await self._approvals.anchors.replan(new.anchors)
         self._stores.current.replace(new)
