@@ -126,7 +126,7 @@ DRAIN_TICK_S: Final = 0.02
 class Shutdown:
     """The part that ends a node's traffic: it refuses new calls, waits for calls under way, then ends the streams.
 
-    It is the last part of a node, so it is closed first, while everything that a call needs is still open.
+    Only the watch of the configuration is closed before it, so everything that a call needs is still open.
     """
 
     endpoints: Endpoints | None
@@ -287,7 +287,7 @@ class Node:
         await self._stack.close()
 
     async def drain(self) -> None:
-        """Wait until every call under way is answered, for at most DRAIN_S."""
+        """End traffic as `Shutdown.drain` does: wait for calls under way, for at most DRAIN_S."""
         await self._shutdown.drain()
 
 
