@@ -287,7 +287,7 @@ class Node:
         await self._stack.close()
 
     async def drain(self) -> None:
-        """End traffic as `Shutdown.drain` does: wait for calls under way, for at most DRAIN_S."""
+        """Wait for calls under way as `Shutdown.drain` does, for at most DRAIN_S."""
         await self._shutdown.drain()
 
 
