@@ -62,7 +62,7 @@ class DevelopmentAuthority:
         self, name: str, dns: Sequence[str], addresses: Sequence[str], *, now: float, days: int, renew: bool = False
     ) -> Issued:
         """Issue a certificate for a node. `dns` are normalized host names, `addresses` are IP addresses. Raise
-        NameTaken if the name has a certificate, unless `renew` is set.
+        NameTaken if the name has a certificate, unless `renew` is set, and KeyFileError if the name is not allowed.
         """
         if not NAME.fullmatch(name) or name.lower() in _RESERVED:
             raise KeyFileError(f"{name!r} is no name for a certificate: letters, digits, . _ and -, and not ca or crl")

@@ -286,7 +286,7 @@ class _KeySet(msgspec.Struct):
 
 def read_jwks_untrusted(data: bytes) -> tuple[Jwk, ...]:
     """Read a key set. Keys in an unknown format are skipped (RFC 7517 5). Raise BadKeySet if the document is not a key
-    set.
+    set, or has more than KEYS_MAX keys.
     """
     try:
         keys = msgspec.json.decode(data, type=_KeySet).keys

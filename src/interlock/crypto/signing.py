@@ -57,8 +57,8 @@ class KeyFileError(Exception):
     KeyFileError
       FileUnusable     the file or its folder cannot be read or written
       FileDamaged      the file does not contain what its name says
-      KeyExposed       other users can read the file
-      PassphraseWrong  the file is encrypted with another passphrase, or needs none
+      KeyExposed       the permissions of the file include other users
+      PassphraseWrong  the passphrase is missing, wrong, or given for a file that is not encrypted
     """
 
 
@@ -71,12 +71,12 @@ class FileDamaged(KeyFileError):
 
 
 class KeyExposed(KeyFileError):
-    """Error for a private key that other users of the machine can read."""
+    """Error for a private key whose file gives any permission to other users of the machine."""
 
 
 class PassphraseWrong(KeyFileError):
-    """Error for a key that is encrypted with another passphrase, or that is not encrypted although a passphrase was
-    given.
+    """Error for a key that is encrypted with another passphrase, that is encrypted although no passphrase was given, or
+    that is not encrypted although one was given.
     """
 
 
@@ -124,8 +124,8 @@ class SigningKey:
 
 
 def read_signing_key(path: Path, passphrase: bytes | None = None) -> SigningKey:
-    """Read a private key from a file. Raise KeyFileError if the file is unreadable, damaged, readable by other users,
-    or encrypted with another passphrase.
+    """Read a private key from a file. Raise KeyFileError if the file is unreadable, damaged, accessible to other
+    users, or not opened by this passphrase.
     """
     from cryptography.hazmat.primitives.serialization import load_pem_private_key as load
 

@@ -44,7 +44,9 @@ class Party(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def is_local(self) -> bool:
-        """Return whether the host is a name of this machine. Nothing then proves which program answers."""
+        """Return whether the origin is http, which is possible only for names of this machine. Nothing then proves which
+        program answers.
+        """
         return self.origin.startswith("http://")
 
     @cached_property
@@ -81,7 +83,7 @@ _NAME_BY_ALGORITHM: Final = {alg: name for name, alg in _ALGORITHM_BY_NAME.items
 
 
 def read_passkey_untrusted(text: str) -> Jwk:
-    """Read a passkey from its text form. Raise BadKey if the text is not a valid passkey."""
+    """Read a passkey from its text form. Raise BadKey if the text does not have this form."""
     name, _, rest = text.strip().partition(":")
     credential, _, key_text = rest.partition(":")
     if name not in _ALGORITHM_BY_NAME or len(text) > TEXT_CHARS_MAX:
@@ -95,8 +97,8 @@ def read_passkey_untrusted(text: str) -> Jwk:
 
 
 def passkey(alg: Algorithm, credential: str, key: bytes) -> Jwk:
-    """Build a passkey from the bytes of its key, in the layout that the module describes. Raise BadKey if the bytes are
-    not a valid key.
+    """Build a passkey from the bytes of its key, in the layout that the module describes. Raise BadKey if their
+    length does not fit the algorithm. Whether they are a valid key is checked when a signature is verified.
     """
     match alg:
         case "ES256" if len(key) == 2 * _POINT_BYTES:
@@ -166,7 +168,7 @@ class PasskeyRegistration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Authenticator(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of authenticator data that has a fixed length (WebAuthn 6.1)."""
+    """Authenticator data (WebAuthn 6.1): its fields of fixed length, and the bytes after them."""
 
     party_hash: bytes
     flags: int
@@ -198,7 +200,7 @@ def read_assertion_untrusted(token: str) -> Assertion | Wrong:
 
 
 def find_challenge(client_data: bytes) -> bytes | None:
-    """Return the challenge in the client data, without checking it. Return None if the data is unreadable."""
+    """Return the challenge in the client data, without checking it. Return None if it is missing or unreadable."""
     fields = _read_client_data(client_data)
     text = fields.get("challenge") if fields is not None else None
     return decode_base64url(text) if isinstance(text, str) else None
