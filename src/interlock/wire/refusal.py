@@ -284,10 +284,10 @@ def quoted_text(name: str) -> str:
 
 
 class NotFound(Refused):
-    """Refusal of a name that does not exist. `existing` are the names that exist; the message suggests the most similar
-    one.
+    """Refusal of a name that does not exist. `existing` are the names that exist; the details contain up to three
+    similar ones.
 
-    If `few` is True, the message lists all existing names.
+    If `few` is True, the details list all existing names.
     """
 
     def __init__(self, what: str, name: str, existing: Iterable[str] = (), *, few: bool = False) -> None:

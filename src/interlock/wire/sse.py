@@ -209,7 +209,9 @@ class SseParser:
 def encode_event(
     data: bytes, *, event: bytes | None = None, id: bytes | None = None, retry_ms: int | None = None
 ) -> bytes:
-    """Encode one event. Line endings in `data` become LF, because the format has no other."""
+    """Encode one event. Line endings in `data` become LF, because the format has no other. Raise ValueError for an id
+    with a NUL character, or a negative retry time.
+    """
     head = b""
     if event is not None:
         head = b"event: %b\n" % _one_line(event)

@@ -17,7 +17,7 @@ from interlock.wire.refusal import FORMS, INVALID_REQUEST, PARSE_ERROR, Refusal,
 
 
 class CodecError(Exception):
-    """Error for bytes that are not exactly one JSON-RPC message. It is the only exception that this module raises."""
+    """Error for bytes that are not a JSON-RPC message, a batch or a JSON value, where one was expected."""
 
     def __init__(self, code: RefusalCode, message: str, message_id: bytes = b"null") -> None:
         super().__init__(message)
@@ -139,8 +139,8 @@ class Hidden(msgspec.Struct, frozen=True):
 
 
 def hide(data: bytes) -> Hidden | None:
-    """Replace unpaired surrogate escapes by escapes that can be decoded. Return None if there are none, or more than
-    HALVES_MAX.
+    """Replace unpaired surrogate escapes by escapes that can be decoded. Return None if there are none, more than
+    HALVES_MAX, or if no digit is free to mark them.
     """
     for digit in (b"e", b"c", b"b", b"a"):
         if re.search(rb"\\u[%b%b][89a-fA-F]" % (digit, digit.upper()), data) is None:
@@ -499,7 +499,7 @@ def _envelope(data: bytes) -> _Envelope:
 
 
 def is_id(raw: bytes) -> bool:
-    """Return whether a JSON text is a valid MCP id: a string or an integer. Some clients write integers as 1.0. Null,
+    """Return whether a JSON text is a valid MCP id: a string or an integer of limited length. Some clients write integers as 1.0. Null,
     fractions, arrays and objects are not ids.
     """
     if len(raw) > ID_BYTES_MAX or raw[0] not in _ID_START:
@@ -645,7 +645,7 @@ def find_string(raw: Raw | bytes | None) -> str | None:
 
 
 def decode_value(raw: Raw | bytes) -> Any:
-    """Decode a JSON value to Python objects. Large integers keep all digits."""
+    """Decode a JSON value to Python objects. Large integers keep all digits. Raise CodecError if it is not readable."""
     try:
         return _decode_any(raw)
     except _UNREADABLE:

@@ -34,7 +34,9 @@ def plain(untrusted: str) -> str:
 
 
 def layout_lines(raw: bytes) -> list[str]:
-    """Format a JSON text as indented lines. A text that is not JSON is returned unchanged, split into lines."""
+    """Format a JSON text as indented lines. White space outside of strings is dropped, and invisible characters are
+    escaped. Whether the text is JSON is not checked; any other text is divided by the same rules.
+    """
     text = raw.decode("utf-8", "backslashreplace")
     lines: list[str] = []
     line: list[str] = []
@@ -78,7 +80,7 @@ def layout_lines(raw: bytes) -> list[str]:
 
 def differences(before: bytes, after: bytes) -> list[str]:
     """Compare two JSON texts line by line. Removed lines begin with "- ", added lines with "+ ", and unchanged lines
-    near them with " ".
+    near them with two spaces. If a text has more than COMPARED_MAX lines, all lines count as removed and added.
     """
     old, new = layout_lines(before), layout_lines(after)
     if max(len(old), len(new)) > COMPARED_MAX:
@@ -149,7 +151,9 @@ class _Values:
 
 
 def fold(raw: bytes, *, lines_max: int, chars_max: int) -> Shown:
-    """Format a JSON text as indented lines. Fold it if it would exceed the given number of lines or characters."""
+    """Format a JSON text as indented lines. Fold it if it would exceed the given number of lines or characters. A text
+    that is not JSON is never folded.
+    """
     lines = layout_lines(raw)
     if len(lines) <= lines_max and sum(map(len, lines)) <= chars_max:
         return Shown(lines)
