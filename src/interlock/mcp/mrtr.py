@@ -124,7 +124,9 @@ def seal_bytes(prefix: str, body: bytes, key: bytes) -> str:
 
 
 def unseal_bytes_untrusted(prefix: str, state: str, key: bytes) -> bytes | None:
-    """Return the body of a text that `seal_bytes` wrote. Return None if the prefix or the signature does not match."""
+    """Return the body of a text that `seal_bytes` wrote. Return None if the signature does not match. The prefix is
+    removed but not required, and the signature does not cover it.
+    """
     text = state.removeprefix(prefix)
     try:
         raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)

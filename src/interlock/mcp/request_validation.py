@@ -126,7 +126,9 @@ def validate_request_without_headers(data: bytes) -> ValidatedRequest | None:
 
 
 def _read_meta(raw_meta: bytes) -> tuple[dict[str, Raw], bytes, str] | Refusal:
-    """Decode `_meta`. Return its members, the raw bytes of the version, and the version as text."""
+    """Decode `_meta`. Return its members, the raw bytes of the version, and the version as text. Return a Refusal if it
+    is invalid.
+    """
     meta = decode_object(raw_meta) if raw_meta else None
     if meta is None:
         return Refusal(INVALID_PARAMS, "params._meta must be an object", {"missing": [META_VERSION, META_CAPABILITIES]})

@@ -64,7 +64,8 @@ def matches(template: str, uri: str) -> bool:
 class Matcher:
     """A comparison of one URI with many templates.
 
-    Facts about the URI are computed once, and the work is bounded: after STEPS_MAX steps, no further template matches.
+    Facts about the URI are computed once, and the work is bounded: after STEPS_MAX steps, no further template
+    with literal text between expressions matches.
     """
 
     def __init__(self, uri: str) -> None:
