@@ -250,7 +250,8 @@ class RequestQueue:
 
     def attempt_s(self, request: DeviceRequest) -> float:
         """Return the time limit of one attempt in seconds. If a tool has a latency class, its time is divided by the
-        number of attempts (AX-B.4-6).
+        number of attempts (AX-B.4-6), but an attempt has at least the timeout of the link if that is shorter than the
+        time of the class.
         """
         tool = request.tool
         if tool is None or tool.tool.latency_class is None:
