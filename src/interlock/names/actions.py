@@ -70,8 +70,8 @@ class Sightings:
         self._offered: Callable[[], Offered] = tuple
 
     def provide(self, offered: Callable[[], Offered]) -> None:
-        """Set the function that returns the names that servers of this node offer. It is called when the catalog has
-        been created.
+        """Set the function that returns the names that servers of this node offer. Until it is set, no names are
+        offered.
         """
         self._offered = offered
 
@@ -368,7 +368,7 @@ class NamesActions:
         }
 
     async def act(self, actor: Actor, action: str, subject: str, body: Raw) -> Result:
-        """Perform an action on a name or prefix (`subject`). Raise Refused or NotFound if it is not possible, and
+        """Perform an action on a name, prefix or request. Raise Refused or NotFound if it is not possible, and
         StoreError if it cannot be stored.
         """
         if action not in self._by_name:
@@ -387,8 +387,8 @@ class NamesActions:
         return await (perform(actor, subject, decoded) if is_value else perform(actor, subject, *astuple(decoded)))
 
     def _count(self, actor: Actor) -> None:
-        """Raise Refused if a client has added too much to the log in one day. Records are never removed from
-        the log.
+        """Count an action of a client. Raise Refused if the client has used up its actions of the day, because records
+        are never removed from the log. Operators have no limit.
         """
         if actor.is_operator:
             return
@@ -464,8 +464,8 @@ def name_check(name: str, findings: tuple[CheckFinding, ...]) -> NameCheck:
 
 
 def name_verification(entry: RegistryEntry | None, name: str, tool: Mapping[str, Raw]) -> NameVerification:
-    """Compare the definition of a tool with the registered entry of its name. Raise Refused if the schemas are
-    unreadable or too large.
+    """Compare the definition of a tool with the registered entry of its name. Unreadable schemas are a mismatch.
+    Raise Refused if the schemas are too large to be compared.
     """
     if entry is None:
         word = absent_verdict(name).value

@@ -84,8 +84,8 @@ def _build_proposal(
 
 
 def _json_object(path: Path | None) -> dict[str, Any]:
-    """Return the object in a JSON file, or an empty object if `path` is None. Raise Refused if the file cannot be read,
-    and BadUsage if it does not contain an object.
+    """Return the object in a JSON file, or an empty object if `path` is None. Raise Refused if the file is unreadable
+    or not JSON, and BadUsage if it does not contain an object.
     """
     import msgspec
 
@@ -101,7 +101,7 @@ def _present(**members: Any) -> dict[str, Any]:
 
 
 def _read_json(path: Path) -> Any:
-    """Return the content of a JSON file, without white space. Raise Refused if the file cannot be read."""
+    """Return the content of a JSON file, without white space. Raise Refused if the file is unreadable or not JSON."""
     import msgspec
 
     try:
@@ -571,7 +571,9 @@ def sign(
 
 
 def _act(invocation: Invocation, action: "NamesAction", subject: str, body: dict[str, Any], override: str) -> None:
-    """Perform an action at the node and print its outcome. Exit with 3 if an expert still has to decide."""
+    """Perform an action at the node and print its outcome. Exit with 3 if an expert still has to decide, and
+    with 1 if the request was returned.
+    """
     from interlock.names.api import ACT
 
     wanted = {"action": action, "subject": subject, "body": body, "override": override}

@@ -157,7 +157,7 @@ class DocumentCopies:
         """Store a copy of a document for a request. `subject` is the id of the request, or a name with an open request.
 
         Return the changed request and the path of the copy. Raise NotFound if there is no such request, Refused if it
-        needs no copy, and StoreError if it cannot be stored.
+        needs no copy or the document is empty or too large, and StoreError if it cannot be stored.
         """
         if not 0 < len(document) <= DOCUMENT_BYTES_MAX:
             raise Refused("bad_document", f"a document has 1 to {DOCUMENT_BYTES_MAX} bytes")
@@ -190,8 +190,8 @@ _CODES: Final = ("skipped_offline", "copy_attached")  # findings about a documen
 
 
 def _waiting(registry: NamesRegistry, subject: str) -> NameRequest:
-    """Return the open request to which a copy can be attached. Raise NotFound if there is none, and Refused if it needs
-    no copy.
+    """Return the open request to which a copy can be attached. Raise NotFound unless exactly one request fits
+    `subject`, and Refused if it needs no copy.
     """
     requests = [each for each in registry.open_requests() if subject in (each.id, each.id[:8], each.subject)]
     if len(requests) != 1:

@@ -79,7 +79,7 @@ _decode_record = msgspec.json.Decoder(_AuditedCall).decode
 
 class AdmittedCalls:
     """A counter of the calls of each tool, based on the audit log. Each count reads only the records since the previous
-    one.
+    one, and at most the last RECORDS_MAX records.
     """
 
     def __init__(self, audit: AuditReader, recorder: Recorder) -> None:
@@ -103,7 +103,7 @@ class AdmittedCalls:
 
 
 class SurfaceOperations:
-    """Operations on the listed tools whose names are registered."""
+    """Operations on the tools that servers offer now, and on their pins."""
 
     def __init__(self, catalog: Catalog, pins: SurfacePins, ruled: AsyncFeed[str]) -> None:
         """Create the operations. They publish to `ruled` the segments whose tools must be listed again."""
@@ -223,7 +223,7 @@ class NameOperations:
 
     @handles(CHECK_NAME)
     async def check(self, body: CheckName) -> NameCheck:
-        """Run the machine checks of a request without filing it. Raise Refused if the registry cannot be used."""
+        """Run the machine checks of a request without filing it. Raise Refused if the proposal is invalid."""
         try:
             proposal = msgspec.json.decode(body.proposal, type=NameProposal)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -105,6 +105,8 @@ class Publisher:
 
 
 def _is_taken(registry: NamesRegistry, entry: RegistryEntry, source: str) -> bool:
-    """Return whether a name already has an entry that is registered here or was imported from another source."""
+    """Return whether a name already has an entry that is registered here or was imported from another source. An equal
+    entry that is registered here does not count.
+    """
     standing = registry.entries.get(entry.surface_name)
     return standing is not None and standing.source != source and standing != replace(entry, source="")

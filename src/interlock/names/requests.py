@@ -120,7 +120,9 @@ class RequestDecisions:
         return None
 
     async def settle(self, approval: Approval) -> Approval | Refusal:
-        """Carry out a decision. If that is impossible, the outcome of the returned approval says why."""
+        """Carry out a decision. If an approved request can no longer be accepted, the outcome of the returned approval
+        says why. Return a Refusal if the approval was used before or the store fails.
+        """
         decision = approval.decision
         if decision is None or approval.status not in (Status.APPROVED, Status.DENIED):
             return approval
@@ -313,7 +315,7 @@ class RequestService:
         """Submit a request for a name, or for a new revision of the entry `amends`.
 
         A compatible revision takes effect at once; any other request needs an expert. Raise Refused if no expert could
-        accept the request, and StoreError if it cannot be stored.
+        accept the request or the actor may not file it, and StoreError if it cannot be stored.
         """
         kind: RequestKind = "request" if amends is None else "amendment"
         state, id = self._state, str(uuid.uuid4())
@@ -372,7 +374,9 @@ class RequestService:
     def _check_filing(
         self, registry: NamesRegistry, actor: Actor, proposal: NameProposal, amends: RegistryEntry | None
     ) -> None:
-        """Raise Refused if the actor may not file this proposal for its controller."""
+        """Raise Refused if the actor may not file this proposal for its controller, and NotFound if its `previous`
+        request does not exist.
+        """
         controller = registry.controller(proposal.change_controller)
         if amends is not None:
             if proposal.change_controller != amends.change_controller:
@@ -448,7 +452,7 @@ class RequestService:
                 self._inbox.remind(id)
 
     async def look(self) -> None:
-        """Start the due reviews of provisional entries (REG-5-13). Called every hour."""
+        """Start the reviews of provisional entries that are overdue or due soon (REG-5-13). Called every hour."""
         state = self._state
         reviewed = {each.subject for each in state.registry.open_requests() if each.kind == "review"}
         for entry in [each for each in state.registry.entries.values() if each.status is EntryStatus.PROVISIONAL]:
@@ -484,7 +488,7 @@ class RequestService:
         return RegistryChange((step,), request)
 
     async def _bring(self, request: NameRequest) -> NameRequest:
-        """Put a request into the inbox if it is not there already."""
+        """Put a submitted request into the inbox if it is not there already, and mark it as in review."""
         if request.state not in (RequestState.SUBMITTED, RequestState.IN_REVIEW):
             return request
         draft = self._inbox.draft(

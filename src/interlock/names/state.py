@@ -168,7 +168,9 @@ class RegistryState:
                 log.warning("what other replicas changed in the registry of names is not known yet: %s", away)
 
     async def steps_of(self, name: str) -> list[RegistryStep]:
-        """Return the steps about a name. Raise StoreError if the log cannot be read."""
+        """Return the steps about a name. Raise Refused if the registry cannot be used, StoreError if the log cannot be
+        read, and BadStep if a record is invalid.
+        """
         self._check_usable()
         records = await self._log.read_of(name) if self._log.is_begun else []
         if not records and self._last == ORIGIN:
@@ -178,8 +180,9 @@ class RegistryState:
     async def change(self, decide: Callable[[NamesRegistry], RegistryChange[T]]) -> T:
         """Call `decide` with the current state, and append the steps that it returns. Return the value of its result.
 
-        If another process appended records first, `decide` is called again with the new state. Raise StoreError if the
-        steps cannot be stored, and the errors of `decide`.
+        If another process appended records first, `decide` is called again with the new state. Raise Refused if the
+        registry cannot be used or other processes keep changing it, StoreError if the steps cannot be stored, and the
+        errors of `decide`.
         """
         self._check_usable()
         async with self._lock:
@@ -234,7 +237,7 @@ class RegistryState:
         log.error("the registry of names cannot be used: %s", why)
 
     def _check_usable(self) -> None:
-        """Raise Refused if the log is damaged."""
+        """Raise Refused if the registry is marked as unusable."""
         if self.trouble is not None:
             raise Refused("unavailable", f"the registry cannot be used: {self.trouble}")
 

@@ -185,7 +185,7 @@ class SurfaceQuestions:
         self._work.begin(self._raise(pair), name=f"surface question {pair.tool}")
 
     async def _raise(self, pair: UndecidedPair) -> None:
-        """Put a question into the inbox, unless too many questions about this server are waiting."""
+        """Put a question into the inbox, unless it is too large or too many questions about this server are waiting."""
         try:
             # Make older questions about a tool void, so that no server can fill the inbox.
             def is_outdated(approval: Approval) -> bool:
@@ -255,7 +255,8 @@ class SurfaceChecks:
         """Judge a listed tool by the entries of all its names. Return the worst result.
 
         `names` are the name that the server uses for the tool, and other names under which the tool is known. Return
-        None if none of them is registered and none looks like a registered name.
+        None if none of them is registered and enforced, the tool keeps to its pin, and the first name does not look
+        like a registered one.
         """
         policy = self._policy()
         worst: Surface | None = None
@@ -397,7 +398,8 @@ def _held_to_pin(
     pin: Pin, surface: Surface | None, name: str, item: Item, policy: SurfacePolicy, effort: Effort
 ) -> Surface | None:
     """Compare a tool with its pin, and return the result `surface`, changed if there is a difference. A compatible
-    difference leads to a warning, or to a refusal if registry.strict is set (REG-8.2-3).
+    difference leads to a warning, or to a refusal if registry.strict is set (REG-8.2-3); any other difference to a
+    refusal.
     """
     try:
         pinned = SchemaPair(pin.argument, None if pin.returned == NONE else pin.returned)

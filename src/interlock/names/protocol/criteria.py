@@ -239,7 +239,9 @@ def judge_proposal(
 
 
 def outcome_of(criterion: int, findings: tuple[CheckFinding, ...]) -> Outcome:
-    """Return the outcome of a criterion, which is the worst verdict among its findings."""
+    """Return the outcome of a criterion, which is the worst verdict among its findings. If criterion 1 fails, the others
+    are `not_checked`.
+    """
     ranks = [_RANKS[finding.verdict] for finding in findings if finding.criterion == criterion]
     if criterion > 1 and any(finding.criterion == 1 and finding.verdict == "fail" for finding in findings):
         return "not_checked"  # a text that is no name is checked no further

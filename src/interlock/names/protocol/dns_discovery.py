@@ -41,7 +41,9 @@ class ServerRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def record_name(domain: str) -> str | None:
-    """Return the DNS name at which a domain's records are stored. Return None if the text is not a domain name."""
+    """Return the DNS name at which a domain's records are stored. Return None if the text is not a domain name with at
+    least two labels.
+    """
     name = domain.strip().rstrip(".").lower()
     if not name.isascii():
         try:
@@ -91,7 +93,7 @@ def _read(record: bytes) -> ServerRecord | None:
 
 def _fields(text: str) -> dict[str, str] | None:
     """Split a record into its fields. They are separated by semicolons, or in one dialect by spaces. Each field is
-    split at its first `=`.
+    split at its first `=`. Return None if a field is there twice, or if there are more than FIELDS_MAX.
     """
     parts = text.split(";") if ";" in text else text.split()
     fields: dict[str, str] = {}

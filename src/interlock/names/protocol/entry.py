@@ -53,7 +53,7 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
 
     @property
     def has_schemas(self) -> bool:
-        """Return whether both schemas are given."""
+        """Return whether the argument schema is given. The return schema may be missing."""
         return self.argument_digest is not None
 
 

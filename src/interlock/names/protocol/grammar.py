@@ -198,7 +198,9 @@ class Lookalikes:
         self._by_end = sorted(name[::-1] for name in self.names)
 
     def near(self, name: str) -> str | None:
-        """Return a registered name that a reader could confuse with this name, or None."""
+        """Return a registered name that a reader could confuse with this name. Return None if there is none, or if this
+        name is registered itself.
+        """
         if name in self.names:
             return None
         return self._skeletons.get(skeleton(name)) or self._find_one_edit(name)

@@ -318,8 +318,8 @@ def _decoded(raw: Raw | None, otherwise: Any) -> Any:
 
 
 def _side(raw: Raw | None, schema: Any) -> Side | None:
-    """Return a schema as a side of a comparison without normalising it. Return None if the schema is too long to
-    compare cheaply.
+    """Return a schema as a side of a comparison without normalising it. Return None if the schema is too long for that,
+    or contains references, patterns or escapes.
     """
     text = b"" if raw is None else bytes(raw)
     if len(text) > SMALL_BYTES or b'"$' in text or b'"pattern' in text or b"\\u" in text:
@@ -432,7 +432,7 @@ def compare(registered: SchemaPair, offered: SchemaPair, effort: Effort) -> Comp
 
 
 def _closed(schema: Any) -> Any:
-    """Return an argument schema that does not allow undeclared members."""
+    """Return an argument schema without `additionalProperties: true`, so that only declared members are compared."""
     if isinstance(schema, Mapping) and schema.get("additionalProperties") is True:
         return {key: value for key, value in schema.items() if key != "additionalProperties"}
     return schema
