@@ -44,7 +44,7 @@ class Party(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def is_local(self) -> bool:
-        """Return whether the origin is http, which is possible only for names of this machine. Nothing then proves which
+        """Return whether the origin is http, which only names of this machine may have. Nothing then proves which
         program answers.
         """
         return self.origin.startswith("http://")
