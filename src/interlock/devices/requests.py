@@ -42,8 +42,8 @@ class Succeeded(msgspec.Struct, frozen=True):
 
 
 class DeviceFailure(msgspec.Struct, frozen=True):
-    """The outcome of a call that failed: the device reported a failure, or its answer is unusable. `fault` is the
-    failure code in `_meta["x-mcpax-device"]`.
+    """The outcome of a call that failed: the device reported a failure, its answer is unusable, or the arguments are
+    invalid or cannot be sent. `fault` is the failure code in `_meta["x-mcpax-device"]`.
     """
 
     fault: Literal["status", "response_invalid", "argument_invalid", "too_large"]
@@ -153,7 +153,7 @@ class RequestQueue:
         return self._in_flight.get(request_id)
 
     def call(self, tool: DeviceTool, arguments: Mapping[str, Any], on_done: OnDone) -> DeviceRequest | None:
-        """Queue a call. Return its request, or None if too many calls are waiting."""
+        """Queue a call. If too many calls are waiting, report Busy and return None; otherwise return its request."""
         if len(self._queue) >= QUEUE_MAX:
             on_done(Busy())
             return None

@@ -77,7 +77,9 @@ class Line:
         return self._messages.pop(0)
 
     def drain(self, silence_s: float) -> None:
-        """Discard incoming messages until the line has been silent for `silence_s` seconds."""
+        """Discard incoming messages until the line has been silent for `silence_s` seconds, but not for longer than
+        DRAIN_S beyond that.
+        """
         ends = time.monotonic() + silence_s + DRAIN_S
         while time.monotonic() < ends and self.find_message(silence_s) is not None:
             pass

@@ -118,7 +118,7 @@ class ModbusLine:
     async def answer(
         self, unit: int, request: bytes, ends: float, rest_s: float, on_traffic: Callable[[bool, bytes], None]
     ) -> bytes | None:
-        """Send a request and return its answer. Return None if no answer arrives until the time `ends`."""
+        """Send a request and return its answer. Return None if no usable answer arrives until the time `ends`."""
         pdu = _REQUESTS.decode(request)
         if pdu is None:
             return None
@@ -155,8 +155,8 @@ class ModbusLine:
             await asyncio.sleep(rest_s)
 
     async def _has_echoed(self, unit: int, ends: float, on_traffic: Callable[[bool, bytes], None]) -> bool:
-        """Send echo requests to a unit until it answers one, and drop late answers to other requests. Raise
-        TimeoutError at the time `ends`.
+        """Send echo requests to a unit until it answers one, and drop late answers to other requests. Return
+        whether it answered one. Raise TimeoutError at the time `ends`.
         """
         while True:
             wanted = ECHO + secrets.token_bytes(2)

@@ -74,7 +74,7 @@ class Transport(ABC):
     @abstractmethod
     def send(self, message: bytes) -> None:
         """Send a message without waiting. If it cannot be sent, the message is lost and the transport reports its loss
-        to the owner.
+        to the owner. Raise ValueError if the framing does not allow a message of this length.
         """
 
     @abstractmethod

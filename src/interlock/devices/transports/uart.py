@@ -28,7 +28,7 @@ _SOCKET: Final = "socket://"
 
 
 class UartTransport(Transport, asyncio.Protocol):
-    """A transport over a serial line to one device. Frames with errors are lost without notice."""
+    """A transport over a serial line to one device. Frames with errors are dropped and counted."""
 
     def __init__(
         self, segment: str, description: DeviceDescription, owner: TransportOwner, connections: SharedConnections
