@@ -239,8 +239,8 @@ def judge_proposal(
 
 
 def outcome_of(criterion: int, findings: tuple[CheckFinding, ...]) -> Outcome:
-    """Return the outcome of a criterion, which is the worst verdict among its findings. If criterion 1 fails, the others
-    are `not_checked`.
+    """Return the outcome of a criterion, which is the worst verdict among its findings. If criterion 1 fails, the
+    others are `not_checked`.
     """
     ranks = [_RANKS[finding.verdict] for finding in findings if finding.criterion == criterion]
     if criterion > 1 and any(finding.criterion == 1 and finding.verdict == "fail" for finding in findings):

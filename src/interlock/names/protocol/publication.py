@@ -281,8 +281,8 @@ def _read_json(data: bytes) -> list[RegistryEntry]:
 
 
 def _with_own_digests(revision: Revision) -> Revision:
-    """Return a revision whose digests are computed here. Digests in the document are not trusted. Raise BadDocument if a
-    schema is too long.
+    """Return a revision whose digests are computed here. Digests in the document are not trusted. Raise BadDocument if
+    a schema is too long.
     """
     for raw in (revision.argument_schema, revision.return_schema):
         if len(raw) > SCHEMA_BYTES_MAX:
