@@ -242,7 +242,8 @@ def includes(
     tighter: InclusionVerdict = InclusionVerdict.UNDECIDED,
     effort: Effort | None = None,
 ) -> InclusionOutcome:
-    """Return whether `wide` allows every value that satisfies all schemas in `narrow`.
+    """Return the verdict whether `wide` allows every value that satisfies all schemas in `narrow`. It is UNDECIDED if
+    the schemas are too large or the effort is spent.
 
     `unnamed` is the verdict on a property that the wide side neither names nor excludes: if values flow to the wide
     side, such a property may be lost; otherwise it does no harm. `tighter` is the verdict if the wide side has the
@@ -528,7 +529,7 @@ def _join_names(values: Iterable[Any]) -> str:
 
 def exclusions(ours: Side, our_schema: Any, theirs: Side, their_schema: Any) -> tuple[SchemaDifference, ...]:
     """Return the places at which no value satisfies both schemas. In each difference, `narrow` is our side and `wide`
-    is theirs.
+    is theirs. Return none if the schemas are too large to be compared.
     """
     if not (ours.is_bounded and theirs.is_bounded):
         return ()

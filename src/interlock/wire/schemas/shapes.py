@@ -40,7 +40,9 @@ _OLD: Final = ("draft-03", "draft-04", "draft-06", "draft-07")
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
-    """The rules for a value at one place: all `parts` must hold, and no part contains `$ref` or `allOf`."""
+    """The rules for a value at one place: all `parts` must hold. The targets of `$ref` and the schemas of `allOf` are
+    parts as well.
+    """
 
     parts: tuple[Mapping[str, Any], ...] = ()
     types: frozenset[str] = EVERYTHING
@@ -316,7 +318,7 @@ def _is_veiled(parts: Iterable[Mapping[str, Any]]) -> bool:
 
 
 def types_shown(types: frozenset[str]) -> str:
-    """Return the types as text, such as `string or null`. Integers and fractions are shown as `number`."""
+    """Return the types as text, such as `string or null`. Fractions are shown as `number`, which includes integers."""
     if types == EVERYTHING:
         return "any type"
     names = ["number" if name == "fraction" else name for name in sorted(types)]

@@ -173,8 +173,9 @@ class Compiled(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compile_schema(schema: Any) -> Compiled | None:
-    """Compile a schema. Return None if it is not a valid JSON Schema, depends on another document, or is too large to
-    be applied.
+    """Compile a schema. Return None if it is not a valid JSON Schema or is too large to be applied.
+
+    Schemas that refer to another document are replaced by schemas that allow everything; `is_whole` is then False.
     """
     if not isinstance(schema, Mapping | bool) or not is_bounded(schema):
         return None
