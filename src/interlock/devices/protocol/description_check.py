@@ -86,7 +86,10 @@ class DescriptionFault(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_description(table: Mapping[str, Any]) -> DeviceDescription | tuple[DescriptionFault, ...]:
-    """Read the content of `.devices/SEGMENT.toml`. Return the description, or all its faults."""
+    """Read the content of `.devices/SEGMENT.toml`. Return the description, or its faults.
+
+    If there are unknown keys, only these are returned; if a value has the wrong type, only the first one.
+    """
     unknown = tuple(_unknown_keys(table, DeviceDescription, ()))
     if unknown:
         return unknown

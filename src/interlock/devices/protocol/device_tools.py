@@ -94,7 +94,7 @@ def input_schema(tool: ToolDescription) -> dict[str, Any]:
 
 
 def output_schema(tool: ToolDescription) -> dict[str, Any] | None:
-    """Return the output schema of a tool, or None if only its announced type is known (AX-10.4-3)."""
+    """Return the output schema of a tool. Return None if the tool only announces that it returns a map (AX-10.4-3)."""
     if tool.output_schema is not None:
         return tool.output_schema
     if tool.arg_types is None or tool.response:

@@ -145,7 +145,9 @@ def _decoded_tlv(order: Order, fields: Sequence[Field], payload: bytes) -> dict[
 
 
 def wire_number(field: Field, value: Any) -> int | float:
-    """Convert a client's number into the number that is sent. Raise DeviceFault if it cannot be represented exactly."""
+    """Convert a client's number into the number that is sent. Raise DeviceFault if it is out of range, or
+    if a field of integers cannot represent it exactly.
+    """
     number = _check_number(field, value, "argument_invalid")
     if field.type == "f32":
         try:

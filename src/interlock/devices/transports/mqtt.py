@@ -39,9 +39,9 @@ class BoundedClient(aiomqtt.Client):
     """The client of the MQTT library, with limits on what a broker can make it store and on how fast it reads.
 
     The library has no such limits: it stores packets of any announced size, QoS 2 messages that are never released, and
-    messages that no one reads. Here, exceeding a storage limit ends the connection, and `refusal` says why. A broker that
-    sends too fast is read more slowly, so that the rest of the node keeps running. Replies to our own messages do not
-    count. Messages are delivered as soon as they are read, because the library's own queue drops messages of any device
+    messages that no one reads. Here, exceeding a storage limit ends the connection, and `refusal` says why. A broker
+    that sends too fast is read more slowly, so that the rest of the node keeps running. Replies to our own messages do
+    not count. Messages are delivered as soon as they are read, because the library's own queue drops messages of any device
     if its reader is slower than the broker.
     """
 
