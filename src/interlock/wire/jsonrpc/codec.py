@@ -499,8 +499,8 @@ def _envelope(data: bytes) -> _Envelope:
 
 
 def is_id(raw: bytes) -> bool:
-    """Return whether a JSON text is a valid MCP id: a string or an integer of limited length. Some clients write integers
-    as 1.0. Null, fractions, arrays and objects are not ids.
+    """Return whether a JSON text is a valid MCP id: a string or an integer of limited length. Some clients write
+    integers as 1.0. Null, fractions, arrays and objects are not ids.
     """
     if len(raw) > ID_BYTES_MAX or raw[0] not in _ID_START:
         return False
