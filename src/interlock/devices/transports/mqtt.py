@@ -41,8 +41,8 @@ class BoundedClient(aiomqtt.Client):
     The library has no such limits: it stores packets of any announced size, QoS 2 messages that are never released, and
     messages that no one reads. Here, exceeding a storage limit ends the connection, and `refusal` says why. A broker
     that sends too fast is read more slowly, so that the rest of the node keeps running. Replies to our own messages do
-    not count. Messages are delivered as soon as they are read, because the library's own queue drops messages of any device
-    if its reader is slower than the broker.
+    not count. Messages are delivered as soon as they are read, because the library's own queue drops messages of any
+    device if its reader is slower than the broker.
     """
 
     def __init__(self, take: Callable[[str, bytes], None], *arguments: Any, **options: Any) -> None:
