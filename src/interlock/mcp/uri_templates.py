@@ -65,7 +65,7 @@ class Matcher:
     """A comparison of one URI with many templates.
 
     Facts about the URI are computed once, and the work is bounded: after STEPS_MAX steps, no further template
-    with literal text between expressions matches.
+    with an expression matches.
     """
 
     def __init__(self, uri: str) -> None:
