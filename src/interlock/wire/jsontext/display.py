@@ -2,7 +2,7 @@
 
 Numbers keep their digits, strings their escapes. What could make a line read differently from what it holds (control
 and direction marks, other spaces, what no font shows) stands as its escape. What is too long for this is folded
-(`folding`), never dropped.
+(`fold`): values may then be left out, keys never.
 """
 
 import difflib
