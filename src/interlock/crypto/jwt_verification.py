@@ -64,7 +64,7 @@ def _raw_signature(signature: bytes) -> bytes | None:
 
 @functools.lru_cache(maxsize=256)
 def _verifier(key: Jwk, alg: Algorithm) -> Verify | None:
-    """Return the function that verifies signatures with a key. Return None if the numbers of the key are invalid."""
+    """Return the function that verifies signatures with a key. Return None if the key cannot be used."""
     try:
         match alg:
             case "EdDSA":
