@@ -98,6 +98,7 @@ PINS_BUCKET: Final = "surface_pins"
 
 class SurfacePins:
     """The pinned schemas of tools. A tool that is incompatible with its pin is refused until an operator pins it again.
+    If registry.strict is set, so is a tool with any other schemas.
 
     Pins are kept in memory, and are written to the store before they take effect. Methods raise StoreError if the store
     fails.
