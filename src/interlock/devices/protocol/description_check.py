@@ -1,8 +1,8 @@
 """The check of a device's description: the rules that no type can express, each fault with its place in the file.
 
-`read_description` takes the table as a person wrote it and returns the description, or every fault in it, so that a
-person can correct all of them at once. Unknown keys are reported first: a misspelled key would otherwise show up as a
-missing one. Places are paths into the table, from which a reader of the file finds the line.
+`read_description` takes the table as a person wrote it and returns the description, or the faults in it, so that a
+person can correct several at once. Unknown keys are reported first and alone: a misspelled key would otherwise show up
+as a missing one. Places are paths into the table, from which a reader of the file finds the line.
 
 The rules protect hardware. A tool that cannot be undone needs a link that detects wrong bytes (AX-8.1-2), a broker on
 another machine needs TLS (AX-10.4-2), and a layout must fit the frames of the link.
