@@ -40,7 +40,7 @@ class GuardChanges:
     """Comparison of the present configuration with the settings that count as signed.
 
     These are the settings of the first start, all that an approver signed or that tightened the guard since, and
-    loosened settings that nobody could sign, except channels that send codes.
+    loosened settings that no approver could sign, except channels that send codes.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The writing of the audit log: the recorder of calls, the refusals of endpoints, and the removal of old records.
+"""The recorder: where the audit record of every call is written, and where refusals and old records are handled.
 
 Theory of operation. A call leaves one `AuditRecord` with the `Recorder` and goes on. Every half second, or at once
 after a large record, the waiting records are encoded and appended in one batch, on another thread. When the disk

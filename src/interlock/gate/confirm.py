@@ -1,4 +1,4 @@
-"""mcpax/confirm: a proof that a person agreed arrives, and the held call that it confirms is released (MCP-AX 11.3).
+"""mcpax/confirm: releases a held call when a proof arrives that a person agreed to the call (MCP-AX 11.3).
 
 The proof decides, not the sender. The caller of the held call gets its result; every other sender only learns that the
 call was confirmed. If an aggregator below this node holds the call, its proof is relayed to that aggregator unchanged.

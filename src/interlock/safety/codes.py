@@ -1,5 +1,4 @@
-"""Verification codes and confirmation tokens: creates them, compares them with what an agent sends, and stores keyed
-hashes.
+"""Verification codes and confirmation tokens: how they are created, compared with what an agent sends, and stored.
 
 Only operators see a code. It stays in memory as long as its challenge is open, so that an operator can look at it
 again. The disk holds only its hash, so a new code is needed after a restart. Failed attempts are counted in a sliding

@@ -82,7 +82,7 @@ class ParentClaims:
     def __init__(self, on_held: Callable[[Held], None]) -> None:
         """Create the claims.
 
-        `on_held` is called if the parent denies claims for which nobody waits: those made by `begin`, and those whose
+        `on_held` is called if the parent denies claims for which no caller waits: those of `begin`, and those whose
         answer came late. The subservers were already accepted here.
         """
         self._on_held = on_held

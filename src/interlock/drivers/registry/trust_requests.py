@@ -41,7 +41,7 @@ class TrustRequests:
         declared.subscribe(self.ask)
 
     async def ask(self, declaration: Declaration) -> None:
-        """Void outdated requests, and create one for each driver that waits only for a person's decision.
+        """Cancel outdated requests, and create one for each driver that waits only for a person's decision.
 
         At most WAITING_MAX requests wait at a time. A decision that the node recorded but did not apply is applied.
         """

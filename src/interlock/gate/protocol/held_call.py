@@ -119,7 +119,7 @@ def held_result(
 ) -> bytes:
     """Return the encoded confirmation_required result, which tells the client that its call is held.
 
-    `has_approvers` tells whether any approver may release the call. `more` holds additional sentences for the model,
+    `has_approvers` tells whether any approver may approve the call. `more` holds additional sentences for the model,
     each preceded by a space.
     """
     how = (
