@@ -227,7 +227,7 @@ class TreeClaims:
             self._release_above([subserver_id])
 
     def end(self, session: Session) -> None:
-        """End the claim of a registration and all claims that were made through it."""
+        """End the claim of a registration, and all claims that nodes below made through its session."""
         self.release_own(session.register.subserver_id, session.session_id)
         self._release_above(self.holders.release_all(session.session_id))
 

@@ -68,7 +68,7 @@ class Arrivals:
         return _wait_for(self._waiting)
 
     def missing(self, view: View) -> list[MissingServer]:
-        """Return the unavailable servers of which this view lists nothing."""
+        """Return the unavailable servers that have no items in this view."""
         return [
             MissingServer(keeper.link.segment, keeper.link.standing.state.value)
             for keeper in self._keepers.values()

@@ -63,7 +63,7 @@ Answer = Callable[[bytes | Refusal], None]  # takes the result of a list, or its
 
 
 class TaskMethods:
-    """Handlers of the methods `tasks/*` in both eras."""
+    """Handlers of the methods `tasks/*` for clients of both eras, legacy and modern."""
 
     def __init__(self, dispatch: Dispatch, news: TaskNews, keepers: Mapping[str, Keeper], clock: Clock) -> None:
         self._dispatch = dispatch

@@ -120,7 +120,7 @@ class Budgets:
     def _find_exceeded(
         self, link: CallLink, tool: str, price: Price, principal: Principal, *, from_parent: bool
     ) -> tuple[ExceededLimit, Scope] | None:
-        """Return the exceeded limit that refuses a call now, or None. Nothing is charged, and no time window starts."""
+        """Return the limit that a call would exceed now, or None. Nothing is charged, and no time window starts."""
         if not self.is_enforced:
             return None
         now = self.clock.now()

@@ -64,7 +64,7 @@ def _build_proposal(
     cross_vendor: bool,
     no_authentication_planned: bool,
 ) -> dict[str, Any]:
-    """Return the proposal of a request: the members in the file, which the command's options override."""
+    """Build the proposal of a request from the members in a file. Options of the command override them."""
     return {
         **_json_object(from_),
         **_present(

@@ -120,7 +120,7 @@ def _without_own(data: Mapping[str, Any], pointer: str, lost: list[str]) -> dict
 
 
 class DraftedContract(msgspec.Struct, frozen=True, kw_only=True):
-    """A new TOOL.md: the contract of one tool, and the text of the file."""
+    """A drafted TOOL.md file: the contract of one tool, and the text that describes it."""
 
     tool_name: str
     contract: Contract

@@ -246,7 +246,7 @@ class VersionCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HealthCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """Check that the server works, which is repeated every `every_s` seconds (AIP-30.health-1)."""
+    """Check of a server, repeated every `every_s` seconds (AIP-30.health-1)."""
 
     method: Literal["ping", "exec", "http", "noop"]
     cmd: str | None = None

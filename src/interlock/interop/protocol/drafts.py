@@ -68,7 +68,7 @@ class Sandboxing:
                 self._work_on(value, self._read)
 
     def write(self, path: str) -> None:
-        """Allow the server to write to this path, unless it is too wide."""
+        """Allow the server to write to this path. A path that exposes too much, such as the root, is refused."""
         self._open(path, self._write)
 
     def _work_on(self, path: str, where: dict[str, None]) -> None:

@@ -70,7 +70,7 @@ _BUSY: Final = Refusal(TOOL_DEGRADED, "tool_degraded", {"reason": "link_busy", "
 
 
 class ToolOffer(msgspec.Struct, kw_only=True):
-    """The tools that a leaf offers on all its links, and the number of running calls on all of them."""
+    """The tools that a leaf offers on all its links, and the total number of calls that run over these links."""
 
     name: str
     version: str

@@ -111,7 +111,7 @@ class _Found(msgspec.Struct):
 
 
 class WrongSequence(Exception):
-    """Exception for a conditional write that failed because the last message of the subject is a different one."""
+    """Exception for a conditional write: the last message of the subject is not the one that the writer expected."""
 
 
 class JetStream:

@@ -42,7 +42,7 @@ class _NamesRun(msgspec.Struct, frozen=True, array_like=True):
 
 
 class NatsNamesLog:
-    """The log of the registry of names in one JetStream stream that does not allow deletion."""
+    """The log of the names registry, kept in one JetStream stream that does not allow deletion."""
 
     is_begun = True  # others may have begun it: only reading tells
 
