@@ -151,6 +151,7 @@ async def make_way(kind: str, schema: bytes = b'{"type":"object"}') -> Way:
     gate: Any = nobody  # nothing is held
     availability = AvailabilityCheck(node_plan.limits.calls_in_flight, {})
     agent = AgentCheck(gate)
+    commit = CommitCheck(budgets, on_committed=agent.use)
     checks = GuardChecks[Route](
         route=route_check,
         agent=agent,
@@ -159,8 +160,8 @@ async def make_way(kind: str, schema: bytes = b'{"type":"object"}') -> Way:
         availability=availability,
         budget=BudgetCheck(budgets),
         gate=GateCheck(gate, gate, CurrentPlan(node_plan)),
-        commit=CommitCheck(budgets, on_committed=agent.use),
-        send=SendCheck(),
+        commit=commit.check,
+        explained_later=(commit, SendCheck()),
         is_agent_checked=False,
     )
     guard = Guard(checks, budgets=budgets, calls_max=node_plan.limits.calls_in_flight)

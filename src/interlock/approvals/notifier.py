@@ -186,8 +186,8 @@ class MailChannel:
         lines += [f"Until {notice.expires_at}."] if notice.expires_at is not None else []
         lines += [f"Code: {notice.code}"] if notice.code is not None else []
         mail.set_content("\n".join(plain(line) for line in lines) + "\n")
-        context = ssl.create_default_context()
         try:
+            context = ssl.create_default_context()
             if self._is_tls:
                 server: smtplib.SMTP = smtplib.SMTP_SSL(self._host, self._port, timeout=MAIL_STEP_S, context=context)
             else:

@@ -67,7 +67,7 @@ class Busy(msgspec.Struct, frozen=True):
 CallOutcome = Succeeded | DeviceFailure | AnswerLost | Busy
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class DeviceCounters:
     """Counters of a device's session, which operators can read."""
 

@@ -105,7 +105,7 @@ _UNTRACKED: Final = Refused(
 _CallKey = tuple[str, str, str, str, bytes]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class ProposalHold:
     """The hold for a call by a restricted participant. It publishes the call as a proposal and never releases it."""
 

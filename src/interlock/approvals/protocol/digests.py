@@ -95,7 +95,7 @@ def shown_digest(params: Raw | bytes) -> str | None:
     if definition is not None and DRIVER in definition and "name" not in definition:  # a tool has a name
         try:
             return folder_digest(msgspec.json.decode(definition.get("files", b"null"), type=dict[str, str]))
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError):
             return None
     name = find_string((definition or {}).get("name"))
     if definition is None or name is None:
