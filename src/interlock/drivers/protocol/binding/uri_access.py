@@ -288,8 +288,10 @@ def _spread(schemas: Iterable[Any], root: Any) -> Iterator[Mapping[str, Any]]:
         reference = schema.get("$ref")
         if isinstance(reference, str):
             target = reference_target(root, reference)
-            # A reference by anchor counts as one to the whole schema. One to another document is not followed.
-            todo.append(target[0] if target is not None else root if reference.startswith("#") else None)
+            # A reference by anchor counts as one to the whole schema. A dangling pointer, or a reference to another
+            # document, leads to no schema.
+            is_anchor = reference.startswith("#") and not reference.startswith("#/")
+            todo.append(target[0] if target is not None else root if is_anchor else None)
 
 
 def _member_schemas(schemas: Iterable[Mapping[str, Any]], key: str) -> Iterator[Any]:
