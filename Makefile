@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help run quick quick-pure quick-in-process test check-flaky soak mutation check check-types check-rest conformance bench pictures clean
+.PHONY: help run quick quick-pure quick-first quick-second test check-flaky soak mutation check check-types check-rest conformance bench pictures clean
 
 help:
 	@echo "make run          start a node with a small example tree and say what to try"
@@ -72,19 +72,25 @@ CORES := $(shell nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 2)
 # One worker more than there are cores, because most tests wait for other processes; five at most.
 PARALLEL := --numprocesses=$(shell expr $(CORES) + 1) --maxprocesses=5 --dist=loadfile --no-loadscope-reorder
 
-# These tests start no process. Properties are tried with fewer examples than in `make test`. Two runs beside each other
-# are faster than workers, each of which would collect all tests. Files are in memory where the machine offers that.
+# These tests start no process. Properties are tried with fewer examples than in `make test`. Three runs beside each
+# other are faster than workers, each of which would collect all tests; those in process wait half of their time. Files
+# are in memory where the machine offers that.
 QUICK := TESTS_QUICK=1 $(if $(wildcard /dev/shm),PYTEST_DEBUG_TEMPROOT=/dev/shm) $(BIN)/python -m pytest --quiet
 
 quick: $(VENV)/.dev
-	@$(MAKE) --no-print-directory -j2 quick-pure quick-in-process
+	@$(MAKE) --no-print-directory -j3 quick-pure quick-first quick-second
 
 quick-pure: $(VENV)/.dev
 	@$(QUICK) -o cache_dir=.pytest_cache/pure $(wildcard tests/*/pure tests/*/fuzz) tests/config/in_process \
 		tests/test_words.py tests/test_newcomer.py $(ARGS)
 
-quick-in-process: $(VENV)/.dev
-	@$(QUICK) $(filter-out tests/config/in_process,$(wildcard tests/*/in_process)) $(ARGS)
+QUICK_FIRST := $(wildcard tests/[a-c]*/in_process tests/[e-m]*/in_process)
+
+quick-first: $(VENV)/.dev
+	@$(QUICK) -o cache_dir=.pytest_cache/first $(filter-out tests/config/in_process,$(QUICK_FIRST)) $(ARGS)
+
+quick-second: $(VENV)/.dev
+	@$(QUICK) -o cache_dir=.pytest_cache/second $(filter-out $(QUICK_FIRST),$(wildcard tests/*/in_process)) $(ARGS)
 
 test: $(VENV)/.browser $(VENV)/.sandbox $(VENV)/.devices
 	@$(BIN)/python tests/twice.py tests --ignore=tests/conformance $(PARALLEL) $(ARGS)
