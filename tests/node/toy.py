@@ -24,14 +24,7 @@ class Greetings(msgspec.Struct, frozen=True, kw_only=True):
     greeted: tuple[str, ...]
 
 
-LIST_GREETINGS = Operation(
-    name="list_greetings",
-    noun="toy",
-    method="GET",
-    path="/admin/toy",
-    summary="Who was greeted.",
-    output=Greetings,
-)
+LIST_GREETINGS = Operation("list_greetings", "toy", "GET /admin/toy", "Who was greeted.", output=Greetings)
 OPERATIONS = (LIST_GREETINGS,)
 
 SCHEMA: Mapping[str, Any] = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}

@@ -1,10 +1,10 @@
 """The operator API for access: tokens of clients, subservers, rooms and operators, and browser logins."""
 
-from typing import Annotated, Any, Final, Literal, get_args
+from typing import Annotated, Final, Literal, get_args
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from interlock.operator.operation import NOT_FOUND, ErrorCase, Operation, RequestBody
+from interlock.operator.operation import NOT_FOUND, ErrorCase, Operation, RequestBody, operations_in
 from interlock.rooms.api import RoomPrivilege
 
 TokenAudience = Literal["client", "subserver", "room", "operator"]
@@ -117,19 +117,13 @@ UNKNOWN_PRIVILEGE: Final = ErrorCase("unknown_privilege", 400, "a participant is
 # Operations
 
 LIST_TOKENS: Final = Operation(
-    name="list_tokens",
-    noun="access",
-    method="GET",
-    path="/admin/tokens",
-    summary="Every token that is not revoked.",
-    output=Tokens,
+    "list_tokens", "access", "GET /admin/tokens", "Every token that is not revoked.", output=Tokens
 )
 ISSUE_TOKEN: Final = Operation(
-    name="issue_token",
-    noun="access",
-    method="POST",
-    path="/admin/tokens",
-    summary="Make a token. This answer is the only one that shows it.",
+    "issue_token",
+    "access",
+    "POST /admin/tokens",
+    "Make a token. This answer is the only one that shows it.",
     role="admin",
     input=IssueToken,
     output=IssuedToken,
@@ -141,70 +135,42 @@ ISSUE_TOKEN: Final = Operation(
     ),
 )
 REVOKE_TOKEN: Final = Operation(
-    name="revoke_token",
-    noun="access",
-    method="DELETE",
-    path="/admin/tokens/{ref}",
-    summary="Revoke a token by its id, or all of one name. Their sessions end at once.",
+    "revoke_token",
+    "access",
+    "DELETE /admin/tokens/{ref}",
+    "Revoke a token by its id, or all of one name. Their sessions end at once.",
     role="admin",
     output=RevokedTokens,
     errors=(NOT_FOUND,),
 )
 MAKE_LOGIN: Final = Operation(
-    name="make_login",
-    noun="login",
-    method="POST",
-    path="/admin/logins",
-    summary="Make a login link for a browser: good once, for a minute. The session is a viewer's and an admin's.",
+    "make_login",
+    "login",
+    "POST /admin/logins",
+    "Make a login link for a browser: good once, for a minute. The session is a viewer's and an admin's.",
     role="admin",
     output=Login,
     status=201,
     errors=(LOGIN_FROM_BROWSER,),
 )
 VISIT_LOGIN: Final[Operation[None]] = Operation(
-    name="visit_login",
-    noun="login",
-    method="GET",
-    path="/login",
-    summary="The page behind a login link.",
-    role="anyone",
-    is_page=True,
+    "visit_login", "login", "GET /login", "The page behind a login link.", role="anyone", is_page=True
 )
 USE_LOGIN: Final = Operation(
-    name="use_login",
-    noun="login",
-    method="POST",
-    path="/login",
-    summary="Turn the ticket of a login link into a browser's session: a cookie, and the key that goes with it.",
+    "use_login",
+    "login",
+    "POST /login",
+    "Turn the ticket of a login link into a browser's session: a cookie, and the key that goes with it.",
     role="anyone",
     input=UseLogin,
     output=Session,
     errors=(LOGIN_OVER,),
 )
 GET_SESSION: Final = Operation(
-    name="get_session",
-    noun="login",
-    method="GET",
-    path="/session",
-    summary="Who asks, and what they may do.",
-    output=Session,
+    "get_session", "login", "GET /session", "Who asks, and what they may do.", output=Session
 )
 END_SESSION: Final = Operation(
-    name="end_session",
-    noun="login",
-    method="DELETE",
-    path="/session",
-    summary="Log out: end this browser's session.",
-    output=Session,
+    "end_session", "login", "DELETE /session", "Log out: end this browser's session.", output=Session
 )
 
-OPERATIONS: Final[tuple[Operation[Any], ...]] = (
-    LIST_TOKENS,
-    ISSUE_TOKEN,
-    REVOKE_TOKEN,
-    MAKE_LOGIN,
-    VISIT_LOGIN,
-    USE_LOGIN,
-    GET_SESSION,
-    END_SESSION,
-)
+OPERATIONS: Final = operations_in(globals())

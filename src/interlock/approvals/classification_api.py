@@ -1,6 +1,6 @@
 """Types of the operator API about the classification of tools by their effects."""
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Raw, Struct, field
 
@@ -13,7 +13,7 @@ from interlock.approvals.api import (
     PasskeyRequest,
     SignedProof,
 )
-from interlock.operator.operation import NOT_LOCAL, Operation, RequestBody
+from interlock.operator.operation import NOT_LOCAL, Operation, RequestBody, operations_in
 
 ToolClass = Literal["read_only", "reversible", "irreversible"]
 
@@ -93,41 +93,37 @@ class SignClasses(ClassifyTools, frozen=True, kw_only=True):
 # Operations
 
 PROPOSE_CLASSES: Final = Operation(
-    name="propose_classes",
-    noun="tools",
-    method="GET",
-    path="/admin/classification",
-    summary="What is proposed for every tool that does not say what it does, or whose name contradicts it.",
+    "propose_classes",
+    "tools",
+    "GET /admin/classification",
+    "What is proposed for every tool that does not say what it does, or whose name contradicts it.",
     output=ClassProposals,
 )
 SIGN_CLASSES: Final = Operation(
-    name="sign_classes",
-    noun="tools",
-    method="POST",
-    path="/admin/classification",
-    summary="Say what several tools are. The proof is over id and the digest of the sorted list.",
+    "sign_classes",
+    "tools",
+    "POST /admin/classification",
+    "Say what several tools are. The proof is over id and the digest of the sorted list.",
     role="admin",
     input=SignClasses,
     output=ClassifiedTools,
     errors=(CONFIRMATION_OVER, PROOF_INVALID),
 )
 ASK_CLASSES_PASSKEY: Final = Operation(
-    name="ask_classes_passkey",
-    noun="tools",
-    method="POST",
-    path="/admin/classification/passkey",
-    summary="What a browser asks a passkey, for it to sign this list.",
+    "ask_classes_passkey",
+    "tools",
+    "POST /admin/classification/passkey",
+    "What a browser asks a passkey, for it to sign this list.",
     role="admin",
     input=ClassifyTools,
     output=PasskeyRequest,
     errors=(PROOF_INVALID,),
 )
 PROVE_CLASSES: Final = Operation(
-    name="prove_classes",
-    noun="tools",
-    method="POST",
-    path="/admin/classification/proof",
-    summary="A proof for this list by an operator key of the node's machine, unlocked by its passphrase.",
+    "prove_classes",
+    "tools",
+    "POST /admin/classification/proof",
+    "A proof for this list by an operator key of the node's machine, unlocked by its passphrase.",
     role="admin",
     input=UnlockForClasses,
     output=SignedProof,
@@ -135,9 +131,4 @@ PROVE_CLASSES: Final = Operation(
     takes_passphrase=True,
 )
 
-OPERATIONS: Final[tuple[Operation[Any], ...]] = (
-    PROPOSE_CLASSES,
-    SIGN_CLASSES,
-    ASK_CLASSES_PASSKEY,
-    PROVE_CLASSES,
-)
+OPERATIONS: Final = operations_in(globals())

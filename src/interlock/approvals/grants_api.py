@@ -14,7 +14,7 @@ from interlock.approvals.api import (
     PasskeyRequest,
     SignedProof,
 )
-from interlock.operator.operation import CHANGED, NOT_FOUND, NOT_LOCAL, ErrorCase, Operation, RequestBody
+from interlock.operator.operation import CHANGED, NOT_FOUND, NOT_LOCAL, ErrorCase, Operation, RequestBody, operations_in
 
 
 class GrantRule(Struct, frozen=True, kw_only=True):
@@ -131,19 +131,13 @@ NOT_GRANTABLE: Final = ErrorCase(
 # Operations
 
 LIST_GRANTS: Final = Operation(
-    name="list_grants",
-    noun="grants",
-    method="GET",
-    path="/admin/grants",
-    summary="Every standing grant, and how often it was used.",
-    output=Grants,
+    "list_grants", "grants", "GET /admin/grants", "Every standing grant, and how often it was used.", output=Grants
 )
 SIGN_GRANT: Final = Operation(
-    name="sign_grant",
-    noun="grants",
-    method="POST",
-    path="/admin/grants",
-    summary="Sign a grant that was drafted: the proof is over terms.id and digest.",
+    "sign_grant",
+    "grants",
+    "POST /admin/grants",
+    "Sign a grant that was drafted: the proof is over terms.id and digest.",
     role="admin",
     input=SignGrant,
     output=Grant,
@@ -151,33 +145,30 @@ SIGN_GRANT: Final = Operation(
     errors=(BAD_GRANT, CHANGED, CONFIRMATION_OVER, NOT_FOUND, NOT_GRANTABLE, PROOF_INVALID),
 )
 DRAFT_GRANT: Final = Operation(
-    name="draft_grant",
-    noun="grants",
-    method="POST",
-    path="/admin/grants/draft",
-    summary="Draft a grant, from a held call with rules proposed from its arguments, or for a tool. Keeps nothing.",
+    "draft_grant",
+    "grants",
+    "POST /admin/grants/draft",
+    "Draft a grant, from a held call with rules proposed from its arguments, or for a tool. Keeps nothing.",
     role="admin",
     input=DraftGrant,
     output=GrantDraft,
     errors=(AMBIGUOUS_ID, BAD_GRANT_DRAFT, CHANGED, NOT_FOUND, NOT_GRANTABLE),
 )
 ASK_GRANT_PASSKEY: Final = Operation(
-    name="ask_grant_passkey",
-    noun="grants",
-    method="POST",
-    path="/admin/grants/passkey",
-    summary="What a browser asks a passkey, for it to sign this grant.",
+    "ask_grant_passkey",
+    "grants",
+    "POST /admin/grants/passkey",
+    "What a browser asks a passkey, for it to sign this grant.",
     role="admin",
     input=NameGrant,
     output=PasskeyRequest,
     errors=(BAD_GRANT, PROOF_INVALID),
 )
 PROVE_GRANT: Final = Operation(
-    name="prove_grant",
-    noun="grants",
-    method="POST",
-    path="/admin/grants/proof",
-    summary="A proof for this grant by an operator key of the node's machine, unlocked by its passphrase.",
+    "prove_grant",
+    "grants",
+    "POST /admin/grants/proof",
+    "A proof for this grant by an operator key of the node's machine, unlocked by its passphrase.",
     role="admin",
     input=UnlockForGrant,
     output=SignedProof,
@@ -185,31 +176,21 @@ PROVE_GRANT: Final = Operation(
     takes_passphrase=True,
 )
 GET_GRANT: Final = Operation(
-    name="get_grant",
-    noun="grants",
-    method="GET",
-    path="/admin/grants/{id}",
-    summary="One grant, by its id or the beginning of it, and the latest calls under it.",
+    "get_grant",
+    "grants",
+    "GET /admin/grants/{id}",
+    "One grant, by its id or the beginning of it, and the latest calls under it.",
     output=Grant,
     errors=(AMBIGUOUS_ID, NOT_FOUND),
 )
 REVOKE_GRANT: Final = Operation(
-    name="revoke_grant",
-    noun="grants",
-    method="POST",
-    path="/admin/grants/{id}/revoke",
-    summary="Revoke a grant: from now on it lets nothing pass.",
+    "revoke_grant",
+    "grants",
+    "POST /admin/grants/{id}/revoke",
+    "Revoke a grant: from now on it lets nothing pass.",
     role="admin",
     output=Grant,
     errors=(AMBIGUOUS_ID, NOT_FOUND),
 )
 
-OPERATIONS: Final[tuple[Operation[Any], ...]] = (
-    LIST_GRANTS,
-    SIGN_GRANT,
-    DRAFT_GRANT,
-    ASK_GRANT_PASSKEY,
-    PROVE_GRANT,
-    GET_GRANT,
-    REVOKE_GRANT,
-)
+OPERATIONS: Final = operations_in(globals())

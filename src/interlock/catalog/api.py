@@ -6,7 +6,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
 from interlock.approvals.api import Approval
 from interlock.drivers.api import Skills
-from interlock.operator.operation import NOT_FOUND, ErrorCase, Operation, RequestBody, TextParameter
+from interlock.operator.operation import NOT_FOUND, ErrorCase, Operation, RequestBody, TextParameter, operations_in
 
 
 class ToolOperation(Struct, frozen=True, kw_only=True):
@@ -161,36 +161,21 @@ CALLER: Final = TextParameter(
 # Operations
 
 LIST_TOOLS: Final = Operation(
-    name="list_tools",
-    noun="tools",
-    method="GET",
-    path="/admin/tools",
-    summary="Every tool, listed or withheld.",
-    output=Tools,
-    query=(SEARCH,),
+    "list_tools", "tools", "GET /admin/tools", "Every tool, listed or withheld.", output=Tools, query=(SEARCH,)
 )
 LIST_ROUTES: Final = Operation(
-    name="list_routes",
-    noun="tools",
-    method="GET",
-    path="/admin/tools/routes",
-    summary="Where every qualified name leads (MCP-AX 7.1).",
+    "list_routes",
+    "tools",
+    "GET /admin/tools/routes",
+    "Where every qualified name leads (MCP-AX 7.1).",
     output=ToolRoutes,
 )
-LIST_SKILLS: Final = Operation(
-    name="list_skills",
-    noun="tools",
-    method="GET",
-    path="/admin/skills",
-    summary="Skills that drivers bring.",
-    output=Skills,
-)
+LIST_SKILLS: Final = Operation("list_skills", "tools", "GET /admin/skills", "Skills that drivers bring.", output=Skills)
 GET_TOOL: Final = Operation(
-    name="get_tool",
-    noun="tools",
-    method="GET",
-    path="/admin/tools/{name}",
-    summary="One tool, by its qualified name or alias, and what a call of it would meet.",
+    "get_tool",
+    "tools",
+    "GET /admin/tools/{name}",
+    "One tool, by its qualified name or alias, and what a call of it would meet.",
     output=ToolDetail,
     query=(CALLER,),
     errors=(
@@ -199,22 +184,20 @@ GET_TOOL: Final = Operation(
     ),
 )
 CALL_TOOL: Final = Operation(
-    name="call_tool",
-    noun="tools",
-    method="POST",
-    path="/admin/tools/{name}/call",
-    summary="Call a tool, through the same guard as any client. To close the connection cancels the call.",
+    "call_tool",
+    "tools",
+    "POST /admin/tools/{name}/call",
+    "Call a tool, through the same guard as any client. To close the connection cancels the call.",
     role="admin",
     input=CallTool,
     output=CallEvent,
     is_stream=True,
 )
 CLASSIFY_TOOL: Final = Operation(
-    name="classify_tool",
-    noun="tools",
-    method="POST",
-    path="/admin/tools/{name}/classify",
-    summary="Ask what a tool does that does not say it; gives the approval that then waits.",
+    "classify_tool",
+    "tools",
+    "POST /admin/tools/{name}/classify",
+    "Ask what a tool does that does not say it; gives the approval that then waits.",
     role="admin",
     output=Approval,
     status=201,
@@ -224,11 +207,4 @@ CLASSIFY_TOOL: Final = Operation(
     ),
 )
 
-OPERATIONS: Final[tuple[Operation[Any], ...]] = (
-    LIST_TOOLS,
-    LIST_ROUTES,
-    LIST_SKILLS,
-    GET_TOOL,
-    CALL_TOOL,
-    CLASSIFY_TOOL,
-)
+OPERATIONS: Final = operations_in(globals())

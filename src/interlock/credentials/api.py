@@ -1,10 +1,10 @@
 """The operator API for the credentials of servers: secrets, and consents of people to OAuth tokens."""
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from interlock.operator.operation import NOT_FOUND, ErrorCase, Operation, RequestBody
+from interlock.operator.operation import NOT_FOUND, ErrorCase, Operation, RequestBody, operations_in
 
 SecretKind = Literal["secret", "token", "client"]
 
@@ -70,11 +70,10 @@ NO_OAUTH: Final = ErrorCase("no_oauth", 409, "the server is reached without OAut
 # Operations
 
 AUTHORIZE_LINK: Final = Operation(
-    name="authorize_link",
-    noun="links",
-    method="POST",
-    path="/admin/links/{segment}/authorize",
-    summary="The page on which a person agrees to a token for a server.",
+    "authorize_link",
+    "links",
+    "POST /admin/links/{segment}/authorize",
+    "The page on which a person agrees to a token for a server.",
     role="admin",
     output=Consent,
     errors=(
@@ -84,29 +83,26 @@ AUTHORIZE_LINK: Final = Operation(
     ),
 )
 TAKE_OAUTH_RETURN: Final[Operation[None]] = Operation(
-    name="take_oauth_return",
-    noun="links",
-    method="GET",
-    path="/oauth/callback",
-    summary="Where an authorization server sends a person back to. The state is the only credential.",
+    "take_oauth_return",
+    "links",
+    "GET /oauth/callback",
+    "Where an authorization server sends a person back to. The state is the only credential.",
     role="anyone",
     takes_any_query=True,
     is_page=True,
 )
 LIST_SECRETS: Final = Operation(
-    name="list_secrets",
-    noun="secrets",
-    method="GET",
-    path="/admin/secrets",
-    summary="The names of everything that is kept, never the values.",
+    "list_secrets",
+    "secrets",
+    "GET /admin/secrets",
+    "The names of everything that is kept, never the values.",
     output=Secrets,
 )
 SET_SECRET: Final = Operation(
-    name="set_secret",
-    noun="secrets",
-    method="POST",
-    path="/admin/secrets",
-    summary="Keep a secret. Servers that name it are started afresh with it.",
+    "set_secret",
+    "secrets",
+    "POST /admin/secrets",
+    "Keep a secret. Servers that name it are started afresh with it.",
     role="admin",
     input=SetSecret,
     output=StoredSecret,
@@ -114,20 +110,13 @@ SET_SECRET: Final = Operation(
     errors=(BAD_SECRET_NAME,),
 )
 REMOVE_SECRET: Final = Operation(
-    name="remove_secret",
-    noun="secrets",
-    method="DELETE",
-    path="/admin/secrets/{kind}/{name:path}",
-    summary="Forget a secret, a token for a server or a client registration.",
+    "remove_secret",
+    "secrets",
+    "DELETE /admin/secrets/{kind}/{name:path}",
+    "Forget a secret, a token for a server or a client registration.",
     role="admin",
     output=RemovedSecret,
     errors=(NOT_FOUND,),
 )
 
-OPERATIONS: Final[tuple[Operation[Any], ...]] = (
-    AUTHORIZE_LINK,
-    TAKE_OAUTH_RETURN,
-    LIST_SECRETS,
-    SET_SECRET,
-    REMOVE_SECRET,
-)
+OPERATIONS: Final = operations_in(globals())

@@ -6,7 +6,15 @@ from typing import Annotated, Any, Final, Literal, cast
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from interlock.approvals.api import PROOF_REQUIRED
-from interlock.operator.operation import CHANGED, NOT_FOUND, ErrorCase, FlagParameter, Operation, RequestBody
+from interlock.operator.operation import (
+    CHANGED,
+    NOT_FOUND,
+    ErrorCase,
+    FlagParameter,
+    Operation,
+    RequestBody,
+    operations_in,
+)
 
 
 class Problem(Struct, frozen=True, kw_only=True):
@@ -377,19 +385,13 @@ FORGET: Final = FlagParameter(
 # Operations
 
 LIST_DRIVERS: Final = Operation(
-    name="list_drivers",
-    noun="drivers",
-    method="GET",
-    path="/admin/drivers",
-    summary="Every driver of the workspace.",
-    output=Drivers,
+    "list_drivers", "drivers", "GET /admin/drivers", "Every driver of the workspace.", output=Drivers
 )
 ADD_DRIVER: Final = Operation(
-    name="add_driver",
-    noun="drivers",
-    method="POST",
-    path="/admin/drivers",
-    summary="Install a server, start it once in its sandbox to list its tools, and write a driver for it.",
+    "add_driver",
+    "drivers",
+    "POST /admin/drivers",
+    "Install a server, start it once in its sandbox to list its tools, and write a driver for it.",
     role="admin",
     input=AddDriver,
     output=AddedDriver,
@@ -401,11 +403,10 @@ ADD_DRIVER: Final = Operation(
     ),
 )
 GET_DRIVER: Final = Operation(
-    name="get_driver",
-    noun="drivers",
-    method="GET",
-    path="/admin/drivers/{name}",
-    summary="One driver, by its id, ID@MAJOR or folder; or a contract, and which driver serves it.",
+    "get_driver",
+    "drivers",
+    "GET /admin/drivers/{name}",
+    "One driver, by its id, ID@MAJOR or folder; or a contract, and which driver serves it.",
     output=cast("type[DriverDetail | ServedContract]", DriverDetail | ServedContract),
     errors=(
         NOT_FOUND,
@@ -413,11 +414,10 @@ GET_DRIVER: Final = Operation(
     ),
 )
 REMOVE_DRIVER: Final = Operation(
-    name="remove_driver",
-    noun="drivers",
-    method="DELETE",
-    path="/admin/drivers/{name}",
-    summary="Delete a driver's folder and stop its server.",
+    "remove_driver",
+    "drivers",
+    "DELETE /admin/drivers/{name}",
+    "Delete a driver's folder and stop its server.",
     role="admin",
     output=RemovedDriver,
     query=(FORGET,),
@@ -427,11 +427,10 @@ REMOVE_DRIVER: Final = Operation(
     ),
 )
 TRUST_DRIVER: Final = Operation(
-    name="trust_driver",
-    noun="drivers",
-    method="POST",
-    path="/admin/drivers/{name}/trust",
-    summary="Accept a driver's files as they were shown, where no approver could: its server is then started.",
+    "trust_driver",
+    "drivers",
+    "POST /admin/drivers/{name}/trust",
+    "Accept a driver's files as they were shown, where no approver could: its server is then started.",
     role="admin",
     input=TrustDriver,
     output=DriverSummary,
@@ -444,11 +443,10 @@ TRUST_DRIVER: Final = Operation(
     ),
 )
 ALLOW_HOST: Final = Operation(
-    name="allow_host",
-    noun="drivers",
-    method="POST",
-    path="/admin/drivers/{name}/allow",
-    summary="Let a driver reach a host that its file does not name.",
+    "allow_host",
+    "drivers",
+    "POST /admin/drivers/{name}/allow",
+    "Let a driver reach a host that its file does not name.",
     role="admin",
     input=AllowHost,
     output=AllowedHosts,
@@ -461,11 +459,10 @@ ALLOW_HOST: Final = Operation(
     ),
 )
 RUN_EXAMPLES: Final = Operation(
-    name="run_examples",
-    noun="drivers",
-    method="POST",
-    path="/admin/drivers/{name}/test",
-    summary="Run the examples of a driver's contracts through it.",
+    "run_examples",
+    "drivers",
+    "POST /admin/drivers/{name}/test",
+    "Run the examples of a driver's contracts through it.",
     role="admin",
     input=RunExamples,
     output=DriverExamples,
@@ -476,11 +473,10 @@ RUN_EXAMPLES: Final = Operation(
     ),
 )
 UPDATE_DRIVER: Final = Operation(
-    name="update_driver",
-    noun="drivers",
-    method="POST",
-    path="/admin/drivers/{name}/update",
-    summary="Look at the newest release of a driver's server; with the candidate that this names, switch to it.",
+    "update_driver",
+    "drivers",
+    "POST /admin/drivers/{name}/update",
+    "Look at the newest release of a driver's server; with the candidate that this names, switch to it.",
     role="admin",
     input=UpdateDriver,
     output=cast("type[DriverUpdate | SwitchedDriver]", DriverUpdate | SwitchedDriver),
@@ -494,13 +490,4 @@ UPDATE_DRIVER: Final = Operation(
     ),
 )
 
-OPERATIONS: Final[tuple[Operation[Any], ...]] = (
-    LIST_DRIVERS,
-    ADD_DRIVER,
-    GET_DRIVER,
-    REMOVE_DRIVER,
-    TRUST_DRIVER,
-    ALLOW_HOST,
-    RUN_EXAMPLES,
-    UPDATE_DRIVER,
-)
+OPERATIONS: Final = operations_in(globals())

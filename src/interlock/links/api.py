@@ -1,11 +1,11 @@
 """The operator API about links to servers, devices and subservers."""
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from interlock.guard.api import Spent
-from interlock.operator.operation import NOT_FOUND, IntegerParameter, Operation
+from interlock.operator.operation import NOT_FOUND, IntegerParameter, Operation, operations_in
 
 
 class Server(Struct, frozen=True, kw_only=True):
@@ -257,70 +257,46 @@ AFTER: Final = IntegerParameter(
 
 # Operations
 
-LIST_LINKS: Final = Operation(
-    name="list_links",
-    noun="links",
-    method="GET",
-    path="/admin/links",
-    summary="Every link with its state.",
-    output=Links,
-)
+LIST_LINKS: Final = Operation("list_links", "links", "GET /admin/links", "Every link with its state.", output=Links)
 GET_LINK: Final = Operation(
-    name="get_link",
-    noun="links",
-    method="GET",
-    path="/admin/links/{segment}",
-    summary="One link.",
-    output=Link,
-    errors=(NOT_FOUND,),
+    "get_link", "links", "GET /admin/links/{segment}", "One link.", output=Link, errors=(NOT_FOUND,)
 )
 GET_FRAMES: Final = Operation(
-    name="get_frames",
-    noun="links",
-    method="GET",
-    path="/admin/links/{segment}/frames",
-    summary="Messages between the node and a device, recorded from the first request on.",
+    "get_frames",
+    "links",
+    "GET /admin/links/{segment}/frames",
+    "Messages between the node and a device, recorded from the first request on.",
     role="admin",
     output=Frames,
     query=(AFTER,),
     errors=(NOT_FOUND,),
 )
 GET_LINK_LOG: Final = Operation(
-    name="get_link_log",
-    noun="links",
-    method="GET",
-    path="/admin/links/{segment}/logs",
-    summary="What the program of a link wrote to stderr.",
+    "get_link_log",
+    "links",
+    "GET /admin/links/{segment}/logs",
+    "What the program of a link wrote to stderr.",
     output=LinkLog,
     query=(LINES,),
     errors=(NOT_FOUND,),
 )
 RESTART_LINK: Final = Operation(
-    name="restart_link",
-    noun="links",
-    method="POST",
-    path="/admin/links/{segment}/restart",
-    summary="End a process or connection and start it afresh. Answers when the old one is gone.",
+    "restart_link",
+    "links",
+    "POST /admin/links/{segment}/restart",
+    "End a process or connection and start it afresh. Answers when the old one is gone.",
     role="admin",
     output=RestartedLink,
     errors=(NOT_FOUND,),
 )
 RELEASE_LINK: Final = Operation(
-    name="release_link",
-    noun="links",
-    method="POST",
-    path="/admin/links/{segment}/release",
-    summary="Forget who owns a segment, and what is kept for a subserver that is lost.",
+    "release_link",
+    "links",
+    "POST /admin/links/{segment}/release",
+    "Forget who owns a segment, and what is kept for a subserver that is lost.",
     role="admin",
     output=ReleasedSegment,
     errors=(NOT_FOUND,),
 )
 
-OPERATIONS: Final[tuple[Operation[Any], ...]] = (
-    LIST_LINKS,
-    GET_LINK,
-    GET_FRAMES,
-    GET_LINK_LOG,
-    RESTART_LINK,
-    RELEASE_LINK,
-)
+OPERATIONS: Final = operations_in(globals())

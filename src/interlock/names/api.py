@@ -1,6 +1,6 @@
 """The operator API about the registry of tool surface names."""
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
@@ -14,6 +14,7 @@ from interlock.operator.operation import (
     Operation,
     RequestBody,
     TextParameter,
+    operations_in,
 )
 
 NamesAction = Literal[
@@ -224,105 +225,86 @@ FORM: Final = ChoiceParameter(
 # Operations
 
 LIST_NAMES: Final = Operation(
-    name="list_names",
-    noun="names",
-    method="GET",
-    path="/admin/names",
-    summary="The registry of tool surface names.",
+    "list_names",
+    "names",
+    "GET /admin/names",
+    "The registry of tool surface names.",
     output=Names,
     query=(PUBLIC, STATUS, SEARCH, LIMIT),
 )
 LIST_PREFIXES: Final = Operation(
-    name="list_prefixes",
-    noun="names",
-    method="GET",
-    path="/admin/names/prefixes",
-    summary="The vendor prefixes, and who holds each by first use.",
+    "list_prefixes",
+    "names",
+    "GET /admin/names/prefixes",
+    "The vendor prefixes, and who holds each by first use.",
     output=NamePrefixes,
 )
 PUBLISH: Final[Operation[None]] = Operation(
-    name="publish",
-    noun="names",
-    method="GET",
-    path="/admin/names/publication",
-    summary="The registry as it is published.",
+    "publish",
+    "names",
+    "GET /admin/names/publication",
+    "The registry as it is published.",
     query=(FORM,),
     files=("application/xml", "text/csv; charset=utf-8", "text/plain; charset=utf-8", "application/json"),
 )
 SHOW_NAME: Final = Operation(
-    name="show_name",
-    noun="names",
-    method="GET",
-    path="/admin/names/entries/{name}",
-    summary="One entry in full, with its requests.",
+    "show_name",
+    "names",
+    "GET /admin/names/entries/{name}",
+    "One entry in full, with its requests.",
     output=NameDetails,
     query=(LOG,),
     errors=(NOT_FOUND,),
 )
 CHECK_NAME: Final = Operation(
-    name="check_name",
-    noun="names",
-    method="POST",
-    path="/admin/names/check",
-    summary="Run the machine checks of a request, and file nothing.",
+    "check_name",
+    "names",
+    "POST /admin/names/check",
+    "Run the machine checks of a request, and file nothing.",
     role="admin",
     input=CheckName,
     output=NameCheck,
     errors=(INVALID_BODY,),
 )
 VERIFY_NAME: Final = Operation(
-    name="verify_name",
-    noun="names",
-    method="POST",
-    path="/admin/names/verify",
-    summary="Compare a tool's definition with the registered specification of its name.",
+    "verify_name",
+    "names",
+    "POST /admin/names/verify",
+    "Compare a tool's definition with the registered specification of its name.",
     role="admin",
     input=VerifyName,
     output=NameVerification,
     errors=(INVALID_BODY,),
 )
 ACT: Final = Operation(
-    name="act",
-    noun="names",
-    method="POST",
-    path="/admin/names/actions",
-    summary="Ask for a name, or act on one: as its controller, or in its place and on record.",
+    "act",
+    "names",
+    "POST /admin/names/actions",
+    "Ask for a name, or act on one: as its controller, or in its place and on record.",
     role="admin",
     input=ActOnName,
     output=NameOutcome,
     errors=(NOT_FOUND, NAMES_REFUSED),
 )
 TRUST: Final = Operation(
-    name="trust",
-    noun="names",
-    method="POST",
-    path="/admin/names/trust",
-    summary="Say whether what an imported registry says is enforced.",
+    "trust",
+    "names",
+    "POST /admin/names/trust",
+    "Say whether what an imported registry says is enforced.",
     role="admin",
     input=TrustSource,
     output=Names,
     errors=(NOT_FOUND, NAMES_REFUSED),
 )
 REPIN: Final = Operation(
-    name="repin",
-    noun="names",
-    method="POST",
-    path="/admin/names/pins",
-    summary="Hold the tools of a name to what they are now, or no longer.",
+    "repin",
+    "names",
+    "POST /admin/names/pins",
+    "Hold the tools of a name to what they are now, or no longer.",
     role="admin",
     input=PinName,
     output=PinnedTools,
     errors=(NOT_FOUND,),
 )
 
-OPERATIONS: Final[tuple[Operation[Any], ...]] = (
-    LIST_NAMES,
-    LIST_PREFIXES,
-    PUBLISH,
-    SHOW_NAME,
-    CHECK_NAME,
-    VERIFY_NAME,
-    ACT,
-    TRUST,
-    REPIN,
-)
+OPERATIONS: Final = operations_in(globals())

@@ -168,54 +168,40 @@ UNKNOWN_FILE: Final = ErrorCase("unknown_path", 404, "there is no such file")
 # Operations
 
 GET_STATUS: Final = Operation(
-    name="get_status",
-    noun="node",
-    method="GET",
-    path="/admin/status",
-    summary="The node as a whole, and how every link stands.",
-    output=Status,
+    "get_status", "node", "GET /admin/status", "The node as a whole, and how every link stands.", output=Status
 )
 GET_METRICS: Final[Operation[None]] = Operation(
-    name="get_metrics",
-    noun="node",
-    method="GET",
-    path="/metrics",
-    summary="The metrics of rooms and of the registry of names, in the text format of monitoring programs.",
+    "get_metrics",
+    "node",
+    "GET /metrics",
+    "The metrics of rooms and of the registry of names, in the text format of monitoring programs.",
     files=("text/plain",),
 )
 GET_CONFIGURATION: Final = Operation(
-    name="get_configuration",
-    noun="node",
-    method="GET",
-    path="/admin/config",
-    summary="The configuration in effect: every key with its value, and no secret.",
+    "get_configuration",
+    "node",
+    "GET /admin/config",
+    "The configuration in effect: every key with its value, and no secret.",
     output=EffectiveConfiguration,
 )
 GET_OPENAPI: Final = Operation(
-    name="get_openapi",
-    noun="node",
-    method="GET",
-    path="/admin/openapi.json",
-    summary="This API as an OpenAPI 3.1 document.",
-    output=dict[str, Any],
+    "get_openapi", "node", "GET /admin/openapi.json", "This API as an OpenAPI 3.1 document.", output=dict[str, Any]
 )
 GET_CONSOLE_FILE: Final[Operation[None]] = Operation(
-    name="get_console_file",
-    noun="console",
-    method="GET",
-    path="/console/{file}",
-    summary="A script, the style or the icon of the console.",
+    "get_console_file",
+    "console",
+    "GET /console/{file}",
+    "A script, the style or the icon of the console.",
     role="anyone",
     takes_any_query=True,
     files=("text/css", "text/javascript", "image/svg+xml"),
     errors=(UNKNOWN_FILE,),
 )
 FOLLOW_NODE: Final = Operation(
-    name="follow_node",
-    noun="console",
-    method="GET",
-    path="/admin/events",
-    summary="The status now, then every change of it, of approvals and of the audit log, and signs of life.",
+    "follow_node",
+    "console",
+    "GET /admin/events",
+    "The status now, then every change of it, of approvals and of the audit log, and signs of life.",
     output=NodeEvent[AuditRecord],
     is_stream=True,
 )

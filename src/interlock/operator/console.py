@@ -27,11 +27,10 @@ def is_console(request: Request) -> bool:
 def _page_operation(path: str) -> Operation[None]:
     page = _PAGES[path]
     return Operation(
-        name=f"show_{page.script.removesuffix('.js')}",
-        noun="console",
-        method="GET",
-        path=path,
-        summary=f"The page {page.title} of the console, without data.",
+        f"show_{page.script.removesuffix('.js')}",
+        "console",
+        f"GET {path}",
+        f"The page {page.title} of the console, without data.",
         role="anyone",
         takes_any_query=True,
         is_page=True,

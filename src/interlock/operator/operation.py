@@ -9,7 +9,7 @@ This module imports msgspec alone, because every command loads declarations and 
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final, Generic, Literal, TypeVar
 
 from msgspec import Struct
@@ -18,7 +18,6 @@ Output = TypeVar("Output")
 AnyHandler = TypeVar("AnyHandler", bound=Callable[..., Any])
 
 Role = Literal["anyone", "viewer", "operator", "admin"]
-Method = Literal["GET", "POST", "DELETE"]
 
 
 class RequestBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -144,7 +143,7 @@ class FlagParameter(ChoiceParameter, frozen=True, kw_only=True):
 # Operations
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Operation(Generic[Output]):
     """Declaration of an operation of the operator API. `Output` is the type of its reply, or of
     each event of a stream.
@@ -152,9 +151,9 @@ class Operation(Generic[Output]):
 
     name: str
     noun: str  # the group in the OpenAPI document
-    method: Method
-    path: str
+    route: str  # method and path: "GET /admin/status"
     summary: str
+    _: KW_ONLY
     role: Role = "viewer"
     input: Any = None  # the type of the request body; None: there is none
     form: Any = None  # the type of the fields, where a page may also send a form
@@ -168,6 +167,14 @@ class Operation(Generic[Output]):
     is_page: bool = False  # a browser gets HTML
     files: tuple[str, ...] = ()  # media types, where the reply is a file
     takes_passphrase: bool = False  # taken on this machine or over https alone
+
+    @property
+    def method(self) -> str:
+        return self.route.partition(" ")[0]
+
+    @property
+    def path(self) -> str:
+        return self.route.partition(" ")[2]
 
     @property
     def path_parts(self) -> tuple[str, ...]:
@@ -196,6 +203,11 @@ class Operation(Generic[Output]):
         if values:
             raise TypeError(f"{self.name} takes no {', '.join(values)}")
         return "/".join(segments), query
+
+
+def operations_in(module: Mapping[str, object]) -> tuple[Operation[Any], ...]:
+    """Return the operations that a module declares. `module` contains its global names, in the order of declaration."""
+    return tuple(value for value in module.values() if isinstance(value, Operation))
 
 
 def handles(operation: Operation[Any]) -> Callable[[AnyHandler], AnyHandler]:

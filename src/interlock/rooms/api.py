@@ -4,11 +4,11 @@ The names of members and paths that MCPx defines (10.3) are spelled as there, in
 spelling of this API.
 """
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
-from interlock.operator.operation import NOT_FOUND, ErrorCase, Operation, RequestBody, TextParameter
+from interlock.operator.operation import NOT_FOUND, ErrorCase, Operation, RequestBody, TextParameter, operations_in
 
 RoomPrivilege = Literal["full", "restricted"]
 
@@ -186,15 +186,12 @@ TOPIC: Final = TextParameter(name="topic", description="Which room, where the pa
 
 # Operations
 
-LIST_ROOMS: Final = Operation(
-    name="list_rooms", noun="rooms", method="GET", path="/admin/rooms", summary="Every room.", output=Rooms
-)
+LIST_ROOMS: Final = Operation("list_rooms", "rooms", "GET /admin/rooms", "Every room.", output=Rooms)
 CREATE_ROOM: Final = Operation(
-    name="create_room",
-    noun="rooms",
-    method="POST",
-    path="/admin/rooms",
-    summary="Make a room. It keeps its history while it is empty.",
+    "create_room",
+    "rooms",
+    "POST /admin/rooms",
+    "Make a room. It keeps its history while it is empty.",
     role="admin",
     input=CreateRoom,
     output=Room,
@@ -202,48 +199,43 @@ CREATE_ROOM: Final = Operation(
     errors=(BAD_TOPIC, ROOM_EXISTS),
 )
 LIST_CONNECTIONS: Final = Operation(
-    name="list_connections",
-    noun="rooms",
-    method="GET",
-    path="/admin/rooms/{topic}/connections",
-    summary="Who is connected to a room.",
+    "list_connections",
+    "rooms",
+    "GET /admin/rooms/{topic}/connections",
+    "Who is connected to a room.",
     output=RoomConnections,
     errors=(NOT_FOUND,),
 )
 LIST_PARTICIPANTS: Final = Operation(
-    name="list_participants",
-    noun="rooms",
-    method="GET",
-    path="/admin/rooms/{topic}/participants",
-    summary="Who is or was in a room, with the record of each.",
+    "list_participants",
+    "rooms",
+    "GET /admin/rooms/{topic}/participants",
+    "Who is or was in a room, with the record of each.",
     output=RoomParticipants,
     errors=(NOT_FOUND,),
 )
 SHOW_OBSERVED: Final = Operation(
-    name="show_observed",
-    noun="rooms",
-    method="GET",
-    path="/admin/rooms/{topic}/observed",
-    summary="What the room would have refused as a mixed one, from the record of its time in observe mode.",
+    "show_observed",
+    "rooms",
+    "GET /admin/rooms/{topic}/observed",
+    "What the room would have refused as a mixed one, from the record of its time in observe mode.",
     output=ObservedRoom,
     errors=(NOT_FOUND,),
 )
 MIGRATE: Final = Operation(
-    name="migrate",
-    noun="rooms",
-    method="POST",
-    path="/admin/rooms/{topic}/migrate",
-    summary="Make those full who would be refused something as restricted.",
+    "migrate",
+    "rooms",
+    "POST /admin/rooms/{topic}/migrate",
+    "Make those full who would be refused something as restricted.",
     role="admin",
     output=ObservedRoom,
     errors=(NOT_FOUND,),
 )
 PROMOTE: Final = Operation(
-    name="promote",
-    noun="rooms",
-    method="POST",
-    path="/admin/participants/{id}/promote",
-    summary="Let a participant send MCP messages, from its next one on.",
+    "promote",
+    "rooms",
+    "POST /admin/participants/{id}/promote",
+    "Let a participant send MCP messages, from its next one on.",
     role="admin",
     input=ChangePrivilege,
     output=Promoted,
@@ -251,11 +243,10 @@ PROMOTE: Final = Operation(
     errors=(NOT_FOUND, TOPIC_REQUIRED, SELF_PROMOTION, PARTICIPANT_REMOVED),
 )
 DEMOTE: Final = Operation(
-    name="demote",
-    noun="rooms",
-    method="POST",
-    path="/admin/participants/{id}/demote",
-    summary="Let a participant only propose, from its next message on.",
+    "demote",
+    "rooms",
+    "POST /admin/participants/{id}/demote",
+    "Let a participant only propose, from its next message on.",
     role="admin",
     input=ChangePrivilege,
     output=Demoted,
@@ -263,25 +254,14 @@ DEMOTE: Final = Operation(
     errors=(NOT_FOUND, TOPIC_REQUIRED, PARTICIPANT_REMOVED),
 )
 DISCONNECT: Final = Operation(
-    name="disconnect",
-    noun="rooms",
-    method="POST",
-    path="/admin/participants/{id}/disconnect",
-    summary="Remove a participant: it may come in again when it is promoted or demoted.",
+    "disconnect",
+    "rooms",
+    "POST /admin/participants/{id}/disconnect",
+    "Remove a participant: it may come in again when it is promoted or demoted.",
     role="admin",
     output=Disconnected,
     query=(TOPIC,),
     errors=(NOT_FOUND, TOPIC_REQUIRED),
 )
 
-OPERATIONS: Final[tuple[Operation[Any], ...]] = (
-    LIST_ROOMS,
-    CREATE_ROOM,
-    LIST_CONNECTIONS,
-    LIST_PARTICIPANTS,
-    SHOW_OBSERVED,
-    MIGRATE,
-    PROMOTE,
-    DEMOTE,
-    DISCONNECT,
-)
+OPERATIONS: Final = operations_in(globals())

@@ -1,10 +1,10 @@
 """Types of the operator API about agents in the safety loop."""
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
-from interlock.operator.operation import NOT_FOUND, Operation, RequestBody
+from interlock.operator.operation import NOT_FOUND, Operation, RequestBody, operations_in
 
 
 class Agent(Struct, frozen=True, kw_only=True):
@@ -39,38 +39,31 @@ class NameAgent(RequestBody, frozen=True, kw_only=True):
 # Operations
 
 LIST_AGENTS: Final = Operation(
-    name="list_agents",
-    noun="agents",
-    method="GET",
-    path="/admin/agents",
-    summary="Agents inside the safety loop, the blocked ones first.",
+    "list_agents",
+    "agents",
+    "GET /admin/agents",
+    "Agents inside the safety loop, the blocked ones first.",
     output=Agents,
 )
 ORDER_CHALLENGE: Final = Operation(
-    name="order_challenge",
-    noun="agents",
-    method="POST",
-    path="/admin/agents/challenge",
-    summary="Order a fresh code for a blocked agent; the one before is void. This answer does not show it.",
+    "order_challenge",
+    "agents",
+    "POST /admin/agents/challenge",
+    "Order a fresh code for a blocked agent; the one before is void. This answer does not show it.",
     role="admin",
     input=NameAgent,
     output=Agent,
     errors=(NOT_FOUND,),
 )
 ABORT_AGENT: Final = Operation(
-    name="abort_agent",
-    noun="agents",
-    method="POST",
-    path="/admin/agents/abort",
-    summary="End what an agent is doing. A block stays.",
+    "abort_agent",
+    "agents",
+    "POST /admin/agents/abort",
+    "End what an agent is doing. A block stays.",
     role="admin",
     input=NameAgent,
     output=Agent,
     errors=(NOT_FOUND,),
 )
 
-OPERATIONS: Final[tuple[Operation[Any], ...]] = (
-    LIST_AGENTS,
-    ORDER_CHALLENGE,
-    ABORT_AGENT,
-)
+OPERATIONS: Final = operations_in(globals())

@@ -1,10 +1,10 @@
 """The operator API about the audit log."""
 
-from typing import Annotated, Any, Final, Generic, TypeVar
+from typing import Annotated, Final, Generic, TypeVar
 
 from msgspec import Meta, Struct
 
-from interlock.operator.operation import IntegerParameter, Operation
+from interlock.operator.operation import IntegerParameter, Operation, operations_in
 
 Record = TypeVar("Record")
 
@@ -63,13 +63,12 @@ LIMIT: Final = IntegerParameter(
 # Operations
 
 READ_AUDIT: Final = Operation(
-    name="read_audit",
-    noun="node",
-    method="GET",
-    path="/admin/audit",
-    summary="A page of the audit log.",
+    "read_audit",
+    "node",
+    "GET /admin/audit",
+    "A page of the audit log.",
     output=AuditPage[AuditRecord],
     query=(AFTER, LIMIT),
 )
 
-OPERATIONS: Final[tuple[Operation[Any], ...]] = (READ_AUDIT,)
+OPERATIONS: Final = operations_in(globals())
