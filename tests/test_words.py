@@ -17,7 +17,7 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -285,9 +285,9 @@ def capabilities() -> list[str]:
     return sorted(path.parent.name for path in SOURCES.glob("*/__init__.py"))
 
 
-def variables(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def variables(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
     """Yield the line and the name of every variable and parameter that is bound."""
-    for node in ast.walk(tree):
+    for node in nodes:
         match node:
             case ast.Name(id=name, ctx=ast.Store(), lineno=line) | ast.arg(arg=name, lineno=line):
                 yield line, name
@@ -324,9 +324,9 @@ Splits Starts Takes Tells Tries Turns Verifies Waits Watches Writes
 NEVER_NOUNS = frozenset(_NEVER_NOUNS.split())
 
 
-def faulty_docstrings(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def faulty_docstrings(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
     """Yield the line and the first words of every docstring that begins with the wrong kind of word."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             continue
         docstring = ast.get_docstring(node)
@@ -358,10 +358,11 @@ class Words(NamedTuple):
 def words_of(package: str) -> Words:
     words = Words([], [], [])
     for path in sorted((SOURCES / package).rglob("*.py")):
-        place, tree = path.relative_to(ROOT), ast.parse(path.read_text(encoding="utf-8"))
-        words.empty_names.extend(f"{place}:{line} {name}" for line, name in variables(tree) if name in EMPTY_NAMES)
-        words.docstrings.extend(f"{place}:{line} {text}" for line, text in faulty_docstrings(tree))
-        words.class_names.extend(node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+        place = path.relative_to(ROOT)
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))  # a walk takes as long as the parser
+        words.empty_names.extend(f"{place}:{line} {name}" for line, name in variables(nodes) if name in EMPTY_NAMES)
+        words.docstrings.extend(f"{place}:{line} {text}" for line, text in faulty_docstrings(nodes))
+        words.class_names.extend(node.name for node in nodes if isinstance(node, ast.ClassDef))
     return words
 
 
@@ -425,12 +426,12 @@ def test_every_package_is_counted() -> None:
     ],
 )
 def test_a_planted_variable_is_found(text: str) -> None:
-    assert [name for _, name in variables(ast.parse(text)) if name in EMPTY_NAMES]
+    assert [name for _, name in variables(ast.walk(ast.parse(text))) if name in EMPTY_NAMES]
 
 
 @pytest.mark.parametrize("text", ["a.found = 1", "f(said=1)", "ones = 1", "'one'", "entry = found"])
 def test_other_uses_of_the_word_are_no_variables(text: str) -> None:
-    assert [name for _, name in variables(ast.parse(text)) if name in EMPTY_NAMES] == []
+    assert [name for _, name in variables(ast.walk(ast.parse(text))) if name in EMPTY_NAMES] == []
 
 
 @pytest.mark.parametrize(
@@ -446,7 +447,7 @@ def test_other_uses_of_the_word_are_no_variables(text: str) -> None:
     ],
 )
 def test_a_planted_docstring_is_found(text: str) -> None:
-    assert list(faulty_docstrings(ast.parse(text)))
+    assert list(faulty_docstrings(ast.walk(ast.parse(text))))
 
 
 @pytest.mark.parametrize(
@@ -460,7 +461,7 @@ def test_a_planted_docstring_is_found(text: str) -> None:
     ],
 )
 def test_plain_docstrings_are_not_found(text: str) -> None:
-    assert list(faulty_docstrings(ast.parse(text))) == []
+    assert list(faulty_docstrings(ast.walk(ast.parse(text)))) == []
 
 
 def lower() -> int:

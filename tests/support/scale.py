@@ -15,6 +15,11 @@ def many(usual: int, in_soak: int) -> int:
     return in_soak if SOAK else usual
 
 
+def quick_or(in_quick: int, usual: int) -> int:
+    """Return the size of an input that takes seconds to handle: smaller in `make quick`."""
+    return in_quick if QUICK else usual
+
+
 def examples(usual: int, in_soak: int | None = None) -> int:
     """Return how many examples of a property hypothesis tries."""
     if SOAK and in_soak is not None:

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec import Raw
+from tests.support.scale import quick_or
 
 from interlock.aql.protocol import search as search_module
 from interlock.aql.protocol.envelope import AnswerWarning, Halted, batch, failed, success, tool_result
@@ -331,12 +332,14 @@ def test_a_string_is_measured_in_utf_8_bytes() -> None:
     two = "\u00e9".encode()
     assert refused(b'{"a":"%b"}' % (two * 524_288), limits) is None
     assert refused(b'{"a":"%b"}' % (two * 524_289), limits) == ("string_length", 1_048_576, 1_048_578)
-    assert refused(b'{"a":"%b"}' % (b"\\u00e9" * 524_288), limits) is None
-    assert refused(b'{"a":"%b"}' % (b"\\u00e9" * 524_289), limits) == ("string_length", 1_048_576, 1_048_578)
-    assert refused(b'{"a":"%b"}' % (b"\\ud83d\\ude00" * 262_144), limits) is None
-    assert refused(b'{"a":"%b"}' % (b"\\n" * 1_048_577), limits) == ("string_length", 1_048_576, 1_048_577)
-    assert refused(b'{"%b":1}' % (b"k" * 1_048_577), limits) == ("string_length", 1_048_576, 1_048_577)
-    assert check_request(b'{"%b":1}' % (b"k" * 1_048_577), limits).details["unit"] == "bytes"  # type: ignore[union-attr, index]
+    size = quick_or(65_536, 1_048_576)
+    limits = PayloadLimits(request_bytes=10 * 1024 * 1024, string_bytes=size)
+    assert refused(b'{"a":"%b"}' % (b"\\u00e9" * (size // 2)), limits) is None
+    assert refused(b'{"a":"%b"}' % (b"\\u00e9" * (size // 2 + 1)), limits) == ("string_length", size, size + 2)
+    assert refused(b'{"a":"%b"}' % (b"\\ud83d\\ude00" * (size // 4)), limits) is None
+    assert refused(b'{"a":"%b"}' % (b"\\n" * (size + 1)), limits) == ("string_length", size, size + 1)
+    assert refused(b'{"%b":1}' % (b"k" * (size + 1)), limits) == ("string_length", size, size + 1)
+    assert check_request(b'{"%b":1}' % (b"k" * (size + 1)), limits).details["unit"] == "bytes"  # type: ignore[union-attr, index]
 
 
 @pytest.mark.req("AQL-4.7.5-1", "AQL-4.7.5-7", "AQL-4.7.5-2")

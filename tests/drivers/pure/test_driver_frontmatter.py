@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.drivers.driver_texts import as_driver, driver
+from tests.support.scale import quick_or
 
 from interlock.drivers.protocol.files.frontmatter import (
     DEPTH_MAX,
@@ -17,6 +18,7 @@ from interlock.drivers.protocol.files.frontmatter import (
 )
 from interlock.drivers.protocol.problems import FileProblem
 
+LARGE = quick_or(40_000, 200_000)
 HOSTILE_S_MAX = 20.0  # a parser that grows with the square of the depth takes minutes for these
 
 
@@ -224,15 +226,15 @@ def test_a_file_of_ten_megabytes_is_refused_without_reading_it() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "[" * 200_000,
-        "{" * 200_000,
-        "- " * 100_000,
-        "a: [" + "1," * 100_000,
-        "".join(f"k{i}: v\n" for i in range(20_000)),
-        "a: [" + "!!str x," * 20_000,
-        "!" * 200_000,
-        "&" * 200_000,
-        'a: "' + "\\n" * 100_000,
+        "[" * LARGE,
+        "{" * LARGE,
+        "- " * (LARGE // 2),
+        "a: [" + "1," * (LARGE // 2),
+        "".join(f"k{i}: v\n" for i in range(LARGE // 10)),
+        "a: [" + "!!str x," * (LARGE // 10),
+        "!" * LARGE,
+        "&" * LARGE,
+        'a: "' + "\\n" * (LARGE // 2),
         "\n".join(" " * i + "a:" for i in range(500)),
     ],
     ids=lambda text: text[:8],

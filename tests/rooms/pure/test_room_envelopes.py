@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.scale import quick_or
 
 from interlock.rooms.protocol import enforcement
 from interlock.rooms.protocol.enforcement import OpenRequest, RateWindow, rpc_id
@@ -225,7 +226,7 @@ def test_the_verdict_depends_on_kind_and_privilege_and_not_on_the_payload(
 
 @pytest.mark.req("X-2.1-1", "X-3.2-3")
 def test_ten_thousand_payloads_of_one_kind_and_privilege_have_one_verdict() -> None:
-    chance = random.Random(210)
+    chance, count = random.Random(210), quick_or(2_000, 10_000)
     methods = ("tools/call", "tools/list", "initialize", "resources/read", "notifications/progress", "no/such", "")
 
     def value() -> Any:
@@ -250,8 +251,8 @@ def test_ten_thousand_payloads_of_one_kind_and_privilege_have_one_verdict() -> N
         current_value = {name: each for name, each in members.items() if chance.random() < 0.5}
         return current_value | ({"method": chance.choice(methods)} if chance.random() < 0.7 else {})
 
-    payloads = [payload() for _ in range(10_000)]
-    assert len({json.dumps(payload) for payload in payloads}) > 9_000
+    payloads = [payload() for _ in range(count)]
+    assert len({json.dumps(payload) for payload in payloads}) > 0.9 * count
     verdicts: dict[tuple[str, Privilege], set[str | None]] = {}
     for current_payload in payloads:
         for kind in ("mcp", "mcp/proposal", "chat"):

@@ -6,13 +6,14 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.scale import quick_or
 
 from interlock.approvals.protocol.approval import shown_params
 from interlock.wire.jsontext.display import WHOLE_CHARS_MAX, fold, fold_differences, layout_lines
 
 KEYS = st.text(min_size=1, max_size=12)
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=600),
+    st.none() | st.booleans() | st.integers() | st.text(max_size=12).map(lambda text: text * 50),
     lambda inner: st.lists(inner, max_size=30) | st.dictionaries(KEYS, inner, max_size=8),
     max_leaves=60,
 )
@@ -122,4 +123,5 @@ def test_four_times_the_text_takes_about_four_times_as_long(make: object) -> Non
             times.append(time.process_time() - begun)
         return min(times)
 
-    assert seconds(20_000) < 12 * seconds(5_000) + 0.02
+    count = quick_or(2_000, 5_000)
+    assert seconds(4 * count) < 12 * seconds(count) + 0.02
