@@ -101,7 +101,7 @@ def _node_remarks(status: Status) -> Iterator[tuple[str, str]]:
     if status.gate.without_approver:
         tools = count(status.gate.without_approver, "tool")
         next_step = " ".join(approver_step(status.approvers))
-        yield f"no one can approve calls yet ({tools} need it): {next_step}", "yellow"
+        yield f"no one can approve calls of {tools} yet: {next_step}", "yellow"
     if status.loosened:
         loosened = one_line("; ".join(status.loosened))
         yield f"the configuration was loosened, and no approver signed for it: {loosened}", "red"
