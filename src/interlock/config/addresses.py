@@ -59,7 +59,7 @@ def collide(first: Address, second: Address) -> bool:
     return len(hosts) == 1 or bool(hosts & UNSPECIFIED_HOSTS) or all(map(is_loopback, hosts))
 
 
-class Listen(ValueType, frozen=True, kw_only=True):
+class Listen(ValueType, frozen=True):
     """An address to listen on, as "HOST:PORT" or "[IPV6]:PORT"."""
 
     def read(self, value: object, at: At) -> Address | WrongValue:
@@ -104,7 +104,7 @@ def _find_host(six: str | None, name: str | None) -> str | None:
     return name.lower() if _HOST_NAME.fullmatch(name) else None
 
 
-class Url(ParsedText, frozen=True, kw_only=True):
+class Url(ParsedText, frozen=True):
     """An http or https URL without credentials."""
 
     called = "a URL"
@@ -139,7 +139,7 @@ class Url(ParsedText, frozen=True, kw_only=True):
         return {"type": "string", "minLength": 1} if self.outward else {"type": "string", "pattern": f"^{_URL}$"}
 
 
-class Origin(ParsedText, frozen=True, kw_only=True):
+class Origin(ParsedText, frozen=True):
     """An origin as a browser sends it: scheme, host and port, in lower case and without the default port."""
 
     called = "an origin"
@@ -157,7 +157,7 @@ class Origin(ParsedText, frozen=True, kw_only=True):
         return f"{parts.scheme}://{host}" + ("" if parts.port is None or default else f":{parts.port}")
 
 
-class Network(ParsedText, frozen=True, kw_only=True):
+class Network(ParsedText, frozen=True):
     """An IP address or a network such as 10.0.0.0/8."""
 
     called = "an IP address or network"
@@ -181,7 +181,7 @@ def _split(text: str) -> SplitResult | None:
     return parts
 
 
-class NatsUrls(ValueType, frozen=True, kw_only=True):
+class NatsUrls(ValueType, frozen=True):
     """The servers of one NATS cluster, written as one URL, several URLs separated by commas, or a list."""
 
     bare = "either"
@@ -202,7 +202,7 @@ class NatsUrls(ValueType, frozen=True, kw_only=True):
         return {"anyOf": [url, {"type": "array", "items": url}]}
 
 
-class _NatsUrl(ParsedText, frozen=True, kw_only=True):
+class _NatsUrl(ParsedText, frozen=True):
     """The URL of one NATS server. Its port is added if it is missing."""
 
     called = "a URL"
@@ -220,7 +220,7 @@ class _NatsUrl(ParsedText, frozen=True, kw_only=True):
         return f"{parts.scheme}://{host}:{parts.port or NATS_PORT}"
 
 
-class MailServer(Text, frozen=True, kw_only=True):
+class MailServer(Text, frozen=True):
     """The URL of a mail server, smtp:// or smtps://, with credentials if the server asks for them."""
 
     def read(self, value: object, at: At) -> str | WrongValue:
@@ -235,7 +235,7 @@ class MailServer(Text, frozen=True, kw_only=True):
         return text
 
 
-class Protected(ParsedText, frozen=True, kw_only=True):
+class Protected(ParsedText, frozen=True):
     """A URL that is protected against changes in transit.
 
     It is kept exactly as written, as issuers are compared as strings.
@@ -251,7 +251,7 @@ class Protected(ParsedText, frozen=True, kw_only=True):
         return text
 
 
-class SocketUrl(ParsedText, frozen=True, kw_only=True):
+class SocketUrl(ParsedText, frozen=True):
     """The URL at which a parent accepts registrations: /ax of its public endpoint."""
 
     called = "a URL"
@@ -270,7 +270,7 @@ class SocketUrl(ParsedText, frozen=True, kw_only=True):
         return text
 
 
-class PublicKey(ParsedText, frozen=True, kw_only=True):
+class PublicKey(ParsedText, frozen=True):
     """A public key as text, or the path of a file that contains one.
 
     A private key is refused and never repeated in messages.
@@ -292,7 +292,7 @@ class PublicKey(ParsedText, frozen=True, kw_only=True):
         return text
 
 
-class Passkey(ParsedText, frozen=True, kw_only=True):
+class Passkey(ParsedText, frozen=True):
     """A person's passkey: algorithm, credential id and public key, as `interlock access passkey` prints them."""
 
     called = "a passkey"
@@ -306,7 +306,7 @@ class Passkey(ParsedText, frozen=True, kw_only=True):
         return text
 
 
-class KeySet(ParsedText, frozen=True, kw_only=True):
+class KeySet(ParsedText, frozen=True):
     """The key set (JWKS) of an issuer of signatures, given as a protected URL or a file."""
 
     called = "a URL or a file"
@@ -315,7 +315,7 @@ class KeySet(ParsedText, frozen=True, kw_only=True):
         return Protected().parse(text, at) if "://" in text else resolve(text, at)
 
 
-class DnsName(ParsedText, frozen=True, kw_only=True):
+class DnsName(ParsedText, frozen=True):
     """A host name, with or without the prefix "dns:". The value is normalized for comparison."""
 
     called = "a DNS name"

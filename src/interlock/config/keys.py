@@ -3,13 +3,13 @@
 A field of a section class carries everything about its key:
 
     class GatePlan(msgspec.Struct, frozen=True, kw_only=True):
-        also: Annotated[tuple[str, ...], Key("Further tools (globs) ...", example=["mail.send_*"])] = ()
+        also: Annotated[tuple[str, ...], Key("Further tools (globs) ...", ["mail.send_*"])] = ()
 
-Name, type and default are the field's own. `Key` adds the help text, an example, how the value is read when its type
-alone does not say so, and the name of an environment variable if a specification gives it one. `SecretPart` beside it
-says what `interlock check --effective` masks, `AT_ONCE` that a running node applies a change without a restart. A field
-without a `Key` is computed and cannot be written in a file. Reading, error messages, the JSON Schema and the effective
-configuration follow from these declarations (`keys_of`, `sections_of`).
+Name, type and default are the field's own. `Key` adds the help text, an example, and the name of an environment
+variable if a specification gives it one. A `ValueType` beside it says how the value is read when its type alone does
+not, `SecretPart` what `interlock check --effective` masks, `AT_ONCE` that a running node applies a change without a
+restart. A field without a `Key` is computed and cannot be written in a file. Reading, error messages, the JSON Schema
+and the effective configuration follow from these declarations (`keys_of`, `sections_of`).
 
 A value of a protocol package cannot import this module. Its fields carry `msgspec.Meta` instead: `description` and
 `examples` make a key, `ge` and `le` its bounds, and `extra` may hold arguments of the value type.
@@ -52,8 +52,8 @@ class Key(msgspec.Struct, frozen=True):
     """A key that a person may write in a configuration. `keys_of` fills in what follows from the annotated field."""
 
     help: str
-    kind: ValueType = ValueType()  # left out: decided by the type of the field
     example: Any = None
+    kind: ValueType = ValueType()
     default: Any = None  # as written in a file; None: there is none
     goes_with: tuple[str, ...] = ()  # of a server: the ways to reach it that the key may be combined with
     variable: str | None = None  # an environment variable beside INTERLOCK_SECTION__KEY
@@ -77,7 +77,7 @@ class Section(msgspec.Struct, frozen=True):
     keys: dict[str, Key] = {}
 
 
-class StructTable(ValueType, frozen=True, kw_only=True):
+class StructTable(ValueType, frozen=True):
     """A table whose keys are the fields of a struct."""
 
     bare = "toml"
@@ -153,7 +153,7 @@ def keys_of(plan: type[msgspec.Struct], *, defaults: bool = True) -> dict[str, K
         declared = _declared_key(field)
         if declared is None:
             continue
-        kind = declared.kind if type(declared.kind) is not ValueType else _value_type(field.name, field.type)
+        kind = _value_type(field.name, field.type)
         default = declared.default
         if default is None and not field.required and defaults:
             default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
@@ -203,7 +203,7 @@ def _declared_key(field: msgspec.structs.FieldInfo) -> Key | None:
         if isinstance(note, Key):
             return note
         if isinstance(note, msgspec.Meta) and note.description is not None:
-            return Key(note.description, example=note.examples[0] if note.examples else None)
+            return Key(note.description, note.examples[0] if note.examples else None)
     return None
 
 
@@ -219,9 +219,8 @@ def _value_type(name: str, type_: Any) -> ValueType:
     bare, notes = _split_annotation(type_)
     meta = next((note for note in notes if isinstance(note, msgspec.Meta)), msgspec.Meta())
     for note in notes:
-        kind = note.kind if isinstance(note, Key) else note
-        if isinstance(kind, ValueType) and type(kind) is not ValueType:
-            return kind
+        if isinstance(note, ValueType):
+            return note
     if get_origin(bare) in (Union, types.UnionType):
         (bare,) = (each for each in get_args(bare) if each is not types.NoneType)
     extra = meta.extra or {}
@@ -233,17 +232,17 @@ def _value_type(name: str, type_: Any) -> ValueType:
     if origin is Path:
         return FilePath()
     if origin is tuple:
-        return Many(item=_value_type(name, get_args(bare)[0]))
+        return Many(_value_type(name, get_args(bare)[0]))
     if origin is Literal:
-        return Choice(values=get_args(bare), **extra)
+        return Choice(get_args(bare), **extra)
     if origin is dict and extra:
         return Table(item=_value_type(name, get_args(bare)[1]), **extra)
     if origin in (int, float) and meta.ge is not None and meta.le is not None:
         if origin is float:
-            return Seconds(low=meta.ge, high=meta.le)
-        return (Size if name.endswith("_bytes") else Whole)(low=int(meta.ge), high=int(meta.le))
+            return Seconds(meta.ge, meta.le)
+        return (Size if name.endswith("_bytes") else Whole)(int(meta.ge), int(meta.le))
     if inspect.isclass(origin) and issubclass(origin, enum.Enum):
-        return Choice(values=tuple(member.value for member in origin), **extra)
+        return Choice(tuple(member.value for member in origin), **extra)
     if inspect.isclass(origin) and issubclass(origin, msgspec.Struct) and extra:
-        return StructTable(make=origin, **extra)
+        return StructTable(origin, **extra)
     raise TypeError(f"the type of {name} does not say how it is read: {type_}")

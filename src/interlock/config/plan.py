@@ -132,8 +132,8 @@ Surface = Literal["flat", "auto", "aql", "aql-single", "safety"]
 Channel = Literal["console", "cli", "os_dialog", "command", "webhook", "smtp"]
 
 KEY_SOURCES: Final = ("key", "jwks", "passkey")
-_NAME: Final = Text(pattern=r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", what="1 to 63 of the characters A-Z a-z 0-9 . _ -")
-_MAIL_ADDRESS: Final = Text(pattern=r"[^@\s<>,]{1,64}@[^@\s<>,]{1,255}", what="a mail address, such as ops@example.com")
+_NAME: Final = Text(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", "1 to 63 of the characters A-Z a-z 0-9 . _ -")
+_MAIL_ADDRESS: Final = Text(r"[^@\s<>,]{1,64}@[^@\s<>,]{1,255}", "a mail address, such as ops@example.com")
 
 # Who may connect, and where
 
@@ -143,75 +143,59 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
 
     name: Annotated[
         str,
-        Key(
-            "The node's name; replicas of one node share it, and so its identity.",
-            Text(pattern=r"[A-Za-z0-9_.-]{1,63}", what="1 to 63 of the characters A-Z a-z 0-9 _ . -"),
-            example="office",
-        ),
+        Text(r"[A-Za-z0-9_.-]{1,63}", "1 to 63 of the characters A-Z a-z 0-9 _ . -"),
+        Key("The node's name; replicas of one node share it, and so its identity.", "office"),
     ] = "default"
     listen: Annotated[
         Address,
-        Key(
-            "Where programs connect (the public endpoint). Port 0: the system chooses.",
-            Listen(),
-            example="127.0.0.1:7411",
-        ),
+        Listen(),
+        Key("Where programs connect (the public endpoint). Port 0: the system chooses.", "127.0.0.1:7411"),
     ] = Address("127.0.0.1", 7411)
     public_url: Annotated[
         str | None,
+        Url(),
         Key(
             "How clients reach the public endpoint, when that differs from `listen` (a proxy in front).",
-            Url(),
-            example="https://mcp.example.com",
+            "https://mcp.example.com",
         ),
     ] = None
     operator_listen: Annotated[
         Address,
+        Listen(),
         Key(
-            "Where people connect (the operator endpoint). Never the address of the public endpoint.",
-            Listen(),
-            example="127.0.0.1:7412",
+            "Where people connect (the operator endpoint). Never the address of the public endpoint.", "127.0.0.1:7412"
         ),
     ] = Address("127.0.0.1", 7412)
     operator_url: Annotated[
         str | None,
+        Url(),
         Key(
             "How people reach the operator endpoint, when that differs from `operator_listen`.",
-            Url(),
-            example="https://operator.example.com",
+            "https://operator.example.com",
         ),
     ] = None
-    tls_cert: Annotated[Path | None, Key("Certificate chain (PEM). Needs tls_key.", example="tls/cert.pem")] = None
-    tls_key: Annotated[Path | None, Key("Private key (PEM). Needs tls_cert.", example="tls/key.pem")] = None
+    tls_cert: Annotated[Path | None, Key("Certificate chain (PEM). Needs tls_key.", "tls/cert.pem")] = None
+    tls_key: Annotated[Path | None, Key("Private key (PEM). Needs tls_cert.", "tls/key.pem")] = None
     client_ca: Annotated[
         Path | None,
-        Key(
-            "CA certificates (PEM). A subserver's client certificate under them proves its authority.",
-            example="tls/ca.pem",
-        ),
+        Key("CA certificates (PEM). A subserver's client certificate under them proves its authority.", "tls/ca.pem"),
     ] = None
     crl: Annotated[
         Path | None,
         Key(
             "Which certificates of client_ca are revoked (PEM); read again when it changes. Needs client_ca.",
-            example="tls/crl.pem",
+            "tls/crl.pem",
         ),
     ] = None
     origins: Annotated[
         tuple[str, ...],
-        Key(
-            "Web pages that may call this node, besides those on this machine.",
-            Many(item=Origin()),
-            example=["https://app.example.com"],
-        ),
+        Many(Origin()),
+        Key("Web pages that may call this node, besides those on this machine.", ["https://app.example.com"]),
     ] = ()
     trusted_proxies: Annotated[
         tuple[str, ...],
-        Key(
-            "Proxies whose word on the caller's address is believed (Forwarded, X-Forwarded-For).",
-            Many(item=Network()),
-            example=["10.0.0.0/8"],
-        ),
+        Many(Network()),
+        Key("Proxies whose word on the caller's address is believed (Forwarded, X-Forwarded-For).", ["10.0.0.0/8"]),
     ] = ()
 
 
@@ -228,15 +212,14 @@ class IssuerPlan(msgspec.Struct, frozen=True, kw_only=True):
     client_secret: Annotated[str | None, Text(references=True), SecretPart.VALUE] = None
     # None: the usual names; empty: [[access]] alone decides
     scopes: Annotated[
-        dict[str, Scope] | None,
-        Table(names=OAUTH_SCOPE, names_are="an OAuth scope", item=Choice(values=get_args(Scope))),
+        dict[str, Scope] | None, Table(names=OAUTH_SCOPE, names_are="an OAuth scope", item=Choice(get_args(Scope)))
     ] = None
 
 
 _ISSUERS: Final = Many(
-    item=StructTable(
-        make=IssuerPlan,
-        what="an issuer",
+    StructTable(
+        IssuerPlan,
+        "an issuer",
         where="[[auth.issuers]]",
         needs={
             "introspection_url": ("client_id", "client_secret"),
@@ -252,20 +235,17 @@ class AuthPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     anonymous: Annotated[
         Literal["loopback", "never", "any"],
-        Key(
-            "Which programs may call without a token: those on this machine, none, or all that can connect.",
-            example="never",
-        ),
+        Key("Which programs may call without a token: those on this machine, none, or all that can connect.", "never"),
     ] = "loopback"
     issuers: Annotated[
         tuple[IssuerPlan, ...],
+        _ISSUERS,
         Key(
             "Authorization servers whose access tokens the public endpoint accepts, as client:NAME/SUBJECT@CLIENT_ID.",
-            _ISSUERS,
-            example=[{"name": "corp", "url": "https://login.example.com", "scopes": {"mcp.use": "write"}}],
+            [{"name": "corp", "url": "https://login.example.com", "scopes": {"mcp.use": "write"}}],
         ),
     ] = ()
-    token_days: Annotated[int, Key("How long a new token is valid, in days.", Whole(low=1, high=3650), example=90)] = 30
+    token_days: Annotated[int, Whole(1, 3650), Key("How long a new token is valid, in days.", 90)] = 30
 
 
 class AccessRule(msgspec.Struct, frozen=True, kw_only=True):
@@ -273,10 +253,10 @@ class AccessRule(msgspec.Struct, frozen=True, kw_only=True):
 
     who: Annotated[
         tuple[str, ...],
+        Many(Text(), least=1),
         Key(
             "Principals (globs) the entry is for; the first entry that holds the caller applies.",
-            Many(item=Text(), least=1),
-            example=[
+            [
                 "client:ci",
                 "client:team-*",
                 "client:corp/*@build",
@@ -286,36 +266,33 @@ class AccessRule(msgspec.Struct, frozen=True, kw_only=True):
             ],
         ),
     ]
-    scope: Annotated[Scope, Key("The most a caller may do.", example="read")] = "write"
-    tools: Annotated[tuple[str, ...], Key("Tools (globs) the caller may use.", example=["files.read_*"])] = ("*",)
-    names: Annotated[NameForm | None, Key("Form of the tool names for these callers.", example="qualified")] = None
-    surface: Annotated[Surface | None, Key("What /mcp shows these callers.", example="aql")] = None
+    scope: Annotated[Scope, Key("The most a caller may do.", "read")] = "write"
+    tools: Annotated[tuple[str, ...], Key("Tools (globs) the caller may use.", ["files.read_*"])] = ("*",)
+    names: Annotated[NameForm | None, Key("Form of the tool names for these callers.", "qualified")] = None
+    surface: Annotated[Surface | None, Key("What /mcp shows these callers.", "aql")] = None
     authority: Annotated[
         str | None,
+        AUTHORITY,
         Key(
             "What these subservers speak for when they register from this machine, without further proof.",
-            AUTHORITY,
-            example="dns:edge01.example.com",
+            "dns:edge01.example.com",
         ),
     ] = None
     secure_by: Annotated[
-        str | None, Key("What protects the links of these subservers, where it is not TLS 1.3.", example="WireGuard")
+        str | None, Key("What protects the links of these subservers, where it is not TLS 1.3.", "WireGuard")
     ] = None
     link_latency_ms: Annotated[
         int,
-        Key(
-            "What the way to these subservers takes; raises the latency class of their tools.",
-            Whole(low=0, high=3_600_000),
-            example=700,
-        ),
+        Whole(0, 3_600_000),
+        Key("What the way to these subservers takes; raises the latency class of their tools.", 700),
     ] = 0
     # A subserver gets this budget for its registration, instead of the one in [budget].
     budget: Annotated[
         BudgetLimits | None,
+        BUDGET,
         Key(
             "How much each of these callers may use; for subservers: instead of what [budget] says.",
-            BUDGET,
-            example={"max_calls_per_minute": 60},
+            {"max_calls_per_minute": 60},
         ),
     ] = None
 
@@ -326,43 +303,37 @@ class AnchorPlan(msgspec.Struct, frozen=True, kw_only=True):
     Exactly one of `key`, `jwks` and `passkey` is set.
     """
 
-    name: Annotated[str, Key("What the anchor is called in the log and in the audit.", _NAME, example="plant")]
+    name: Annotated[str, _NAME, Key("What the anchor is called in the log and in the audit.", "plant")]
     key: Annotated[
         str | Path | None,
+        PublicKey(),
         Key(
             "Its public key: ed25519:BASE64, a JWK, PEM, or the file that holds one of them.",
-            PublicKey(),
-            example="ed25519:11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=",
+            "ed25519:11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=",
         ),
     ] = None
     jwks: Annotated[
         str | Path | None,
-        Key(
-            "Its key set: a URL (https, or http on this machine), or a file.",
-            KeySet(),
-            example="https://login.example.com/jwks",
-        ),
+        KeySet(),
+        Key("Its key set: a URL (https, or http on this machine), or a file.", "https://login.example.com/jwks"),
     ] = None
     # ALGORITHM:CREDENTIAL:KEY (`crypto.webauthn.passkeys`)
     passkey: Annotated[
         str | None,
+        Passkey(),
         Key(
             "A person's passkey, as `interlock access passkey NAME` prints it.",
-            Passkey(),
-            example="ed25519:AbCdEf0123456789:11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo",
+            "ed25519:AbCdEf0123456789:11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo",
         ),
     ] = None
     approves: Annotated[
-        tuple[str, ...], Key("Tools (globs over qualified names) whose calls it may approve.", example=["files.*"])
+        tuple[str, ...], Key("Tools (globs over qualified names) whose calls it may approve.", ["files.*"])
     ] = ()
     # In the form in which names are compared (`ax.protocol.registration.authority`).
     speaks_for: Annotated[
         tuple[str, ...],
-        Key(
-            "DNS names it may prove for subservers that register (their `authority`).",
-            Many(item=DnsName()),
-            example=["edge01.example.com"],
-        ),
+        Many(DnsName()),
+        Key("DNS names it may prove for subservers that register (their `authority`).", ["edge01.example.com"]),
     ] = ()
 
 
@@ -376,26 +347,23 @@ class McpPlan(msgspec.Struct, frozen=True, kw_only=True):
         Surface,
         Key(
             "What /mcp shows: every tool (flat), a few AQL endpoints (aql), one (aql-single), or by size (auto).",
-            example="auto",
+            "auto",
         ),
     ] = "flat"
     names: Annotated[
-        NameForm, Key("Form of tool names: with dots, safe for clients that refuse dots, or by client.", example="safe")
+        NameForm, Key("Form of tool names: with dots, safe for clients that refuse dots, or by client.", "safe")
     ] = "auto"
     meta_pass: Annotated[
-        Literal["vendor", "none"], Key("Whether servers' own _meta keys reach the client.", example="none")
+        Literal["vendor", "none"], Key("Whether servers' own _meta keys reach the client.", "none")
     ] = "vendor"  # noqa: S105
-    latency_meta: Annotated[bool, Key("Whether results say how long the call took.", example=True)] = False
+    latency_meta: Annotated[bool, Key("Whether results say how long the call took.", True)] = False
     session_idle_s: Annotated[
-        float, Key("After how many idle seconds a client's session ends.", Seconds(low=1, high=MONTH_S), example=3600)
+        float, Seconds(1, MONTH_S), Key("After how many idle seconds a client's session ends.", 3600)
     ] = 1800
     list_wait_s: Annotated[
         float,
-        Key(
-            "How long lists wait for servers that were just started; then they name what is missing.",
-            Seconds(low=0, high=600),
-            example=30,
-        ),
+        Seconds(0, 600),
+        Key("How long lists wait for servers that were just started; then they name what is missing.", 30),
     ] = 10
 
 
@@ -408,27 +376,21 @@ class GatePlan(msgspec.Struct, frozen=True, kw_only=True):
     # defer: leave a call to the node below that holds it
     mode: Annotated[
         Literal["gated", "defer", "open"],
-        Key(
-            "Whether calls that cannot be undone wait for a person: all, those no node below holds, or none.",
-            example="defer",
-        ),
+        Key("Whether calls that cannot be undone wait for a person: all, those no node below holds, or none.", "defer"),
     ] = "gated"
     also: Annotated[
         tuple[str, ...],
-        Key(
-            "Further tools (globs) whose calls wait for a person, whatever they say of themselves.",
-            example=["mail.send_*"],
-        ),
+        Key("Further tools (globs) whose calls wait for a person, whatever they say of themselves.", ["mail.send_*"]),
     ] = ()
     unannotated: Annotated[
         Literal["classify", "allow"],
         Key(
             "Tools that do not say what they do: wait until an operator has said it once, or are called at once.",
-            example="allow",
+            "allow",
         ),
     ] = "classify"
     show_holder: Annotated[
-        bool, Key("Whether clients are shown the id and the page of a node below that holds their call.", example=True)
+        bool, Key("Whether clients are shown the id and the page of a node below that holds their call.", True)
     ] = False
 
 
@@ -436,70 +398,59 @@ class ApprovalsPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of the inbox of approvals: how long a decision may take, and how operators are notified."""
 
     # AX-11.3-4
-    expiry_s: Annotated[
-        float, Key("How long a held call waits for a decision.", Seconds(low=30, high=86_400), example=900)
-    ] = 300
+    expiry_s: Annotated[float, Seconds(30, 86_400), Key("How long a held call waits for a decision.", 900)] = 300
     redeem_s: Annotated[
         float,
-        Key(
-            "How long an approved call may then be made; never longer than its proof is good.",
-            Seconds(low=30, high=86_400),
-            example=60,
-        ),
+        Seconds(30, 86_400),
+        Key("How long an approved call may then be made; never longer than its proof is good.", 60),
     ] = 300
-    max_pending: Annotated[
-        int, Key("How many calls of one caller may wait at once.", Whole(low=1, high=10_000), example=20)
-    ] = 100
+    max_pending: Annotated[int, Whole(1, 10_000), Key("How many calls of one caller may wait at once.", 20)] = 100
     channels: Annotated[
         tuple[Channel, ...],
         Key(
             "Where operators hear that something waits: the page, `interlock approvals --watch`,"
             " a notification on this machine's desktop, a command, a webhook, a mail.",
-            example=["cli", "os_dialog"],
+            ["cli", "os_dialog"],
         ),
     ] = ("console", "cli")
     command: Annotated[
         tuple[str, ...],
+        CommandLine(),
         Key(
             "For the channel command: a program to start; it is told what waits in a line of JSON on stdin.",
-            CommandLine(),
-            example="notify-team",
+            "notify-team",
         ),
         SecretPart.ARGUMENTS,
     ] = ()
     webhook_url: Annotated[
         str | None,
-        Key(
-            "For the channel webhook: where to post it.",
-            Url(outward=True),
-            example="https://hooks.example.com/interlock",
-        ),
+        Url(outward=True),
+        Key("For the channel webhook: where to post it.", "https://hooks.example.com/interlock"),
         SecretPart.URL_PATH,
     ] = None
     webhook_secret: Annotated[
         str | None,
+        TEXT,
         Key(
             "The key under which the receiver checks that it comes from here (HMAC-SHA256). ${env:NAME} is replaced.",
-            TEXT,
-            example="a-long-random-text",
+            "a-long-random-text",
         ),
         SecretPart.VALUE,
     ] = None
     smtp_url: Annotated[
         str | None,
+        MailServer(references=True),
         Key(
             "For the channel smtp: the mail server. To another machine always over TLS. ${env:NAME} is replaced.",
-            MailServer(references=True),
-            example="smtps://interlock:${env:MAIL_PASSWORD}@mail.example.com",
+            "smtps://interlock:${env:MAIL_PASSWORD}@mail.example.com",
         ),
         SecretPart.URL_LOGIN,
     ] = None
     smtp_from: Annotated[
-        str | None, Key("For the channel smtp: who the mails are from.", _MAIL_ADDRESS, example="interlock@example.com")
+        str | None, _MAIL_ADDRESS, Key("For the channel smtp: who the mails are from.", "interlock@example.com")
     ] = None
     smtp_to: Annotated[
-        tuple[str, ...],
-        Key("For the channel smtp: who they go to.", Many(item=_MAIL_ADDRESS), example=["ops@example.com"]),
+        tuple[str, ...], Many(_MAIL_ADDRESS), Key("For the channel smtp: who they go to.", ["ops@example.com"])
     ] = ()
 
 
@@ -519,31 +470,21 @@ class BudgetPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     max_calls_per_minute: Annotated[
         int | None,
-        Key(
-            "How many calls a subserver may get, and requests it may send, within any minute. Default: no limit.",
-            AMOUNT,
-            example=60,
-        ),
+        AMOUNT,
+        Key("How many calls a subserver may get, and requests it may send, within any minute. Default: no limit.", 60),
     ] = None
     max_mutable_calls_per_session: Annotated[
         int | None,
-        Key(
-            "How many of its calls may change something until it registers again. Default: no limit.",
-            AMOUNT,
-            example=10,
-        ),
+        AMOUNT,
+        Key("How many of its calls may change something until it registers again. Default: no limit.", 10),
     ] = None
     max_cost_units_per_session: Annotated[
-        int | None,
-        Key("How many units its calls may cost until it registers again. Default: no limit.", AMOUNT, example=1000),
+        int | None, AMOUNT, Key("How many units its calls may cost until it registers again. Default: no limit.", 1000)
     ] = None
     units: Annotated[
         UnitsPlan,
-        Key(
-            "How many units a call costs, by the cost_class of its tool.",
-            StructTable(make=UnitsPlan, what="the units of a call", example="units = { expensive = 50 }", each=AMOUNT),
-            example={"metered": 2, "expensive": 50},
-        ),
+        StructTable(UnitsPlan, "the units of a call", example="units = { expensive = 50 }", each=AMOUNT),
+        Key("How many units a call costs, by the cost_class of its tool.", {"metered": 2, "expensive": 50}),
     ] = UnitsPlan()
 
     @property
@@ -559,37 +500,28 @@ class LimitsPlan(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     message_bytes: Annotated[
-        int, Key("The largest message taken from anybody: a body, a line, a frame.", MESSAGE_SIZE, example="64Mi")
+        int, MESSAGE_SIZE, Key("The largest message taken from anybody: a body, a line, a frame.", "64Mi")
     ] = 16 * 1024 * 1024
-    calls_in_flight: Annotated[
-        int, Key("How many calls may wait for servers at once.", Whole(low=1, high=1_000_000), example=256)
-    ] = 1024
+    calls_in_flight: Annotated[int, Whole(1, 1_000_000), Key("How many calls may wait for servers at once.", 256)] = (
+        1024
+    )
     own_processes: Annotated[
         int,
-        Key(
-            "How many processes principals, sessions and tenants may have of their own, at all servers together.",
-            Whole(low=1, high=100_000),
-            example=32,
-        ),
+        Whole(1, 100_000),
+        Key("How many processes principals, sessions and tenants may have of their own, at all servers together.", 32),
     ] = 64
     sandbox_memory_mb: Annotated[
         int,
-        Key(
-            "How much memory all processes in one sandbox may use, unless a driver's runner says it.",
-            Whole(low=16, high=1024**2),
-            example=1024,
-        ),
+        Whole(16, 1024**2),
+        Key("How much memory all processes in one sandbox may use, unless a driver's runner says it.", 1024),
     ] = 4096
     sandbox_processes: Annotated[
-        int, Key("How many processes and threads may run in one sandbox.", Whole(low=16, high=1_000_000), example=256)
+        int, Whole(16, 1_000_000), Key("How many processes and threads may run in one sandbox.", 256)
     ] = 2048
     sandbox_disk_mb: Annotated[
         int,
-        Key(
-            "How much a sandboxed server may keep in its own home, temporary files included.",
-            Whole(low=16, high=1024**2),
-            example=512,
-        ),
+        Whole(16, 1024**2),
+        Key("How much a sandboxed server may keep in its own home, temporary files included.", 512),
     ] = 4096
 
 
@@ -599,25 +531,24 @@ class StorePlan(msgspec.Struct, frozen=True, kw_only=True):
     backend: Annotated[
         Literal["sqlite", "nats"],
         Key(
-            "What remembers: a file in the data folder, or NATS JetStream, which replicas of this node share.",
-            example="sqlite",
+            "What remembers: a file in the data folder, or NATS JetStream, which replicas of this node share.", "sqlite"
         ),
     ] = "sqlite"
     nats_url: Annotated[
         tuple[str, ...],
+        NatsUrls(),
         Key(
             "For the backend nats: its servers, nats:// or tls://, in a list or with commas between.",
-            NatsUrls(),
-            example=["tls://nats-1.example.com:4222", "tls://nats-2.example.com:4222"],
+            ["tls://nats-1.example.com:4222", "tls://nats-2.example.com:4222"],
         ),
     ] = ()
     nats_secret: Annotated[
         str | None,
+        Text(references=True, stored=True),
         Key(
             "For the backend nats: user:password, a token, an nkey seed or the text of a credentials file."
             " ${env:NAME} and ${secrets.NAME} are replaced.",
-            Text(references=True, stored=True),
-            example="${secrets.nats}",
+            "${secrets.nats}",
         ),
         SecretPart.VALUE,
     ] = None
@@ -625,27 +556,21 @@ class StorePlan(msgspec.Struct, frozen=True, kw_only=True):
         Path | None,
         Key(
             "For the backend nats: who may vouch for its servers, where the system's own authorities do not.",
-            example="/etc/interlock/nats-ca.pem",
+            "/etc/interlock/nats-ca.pem",
         ),
     ] = None
     nats_replicas: Annotated[
-        int,
-        Key(
-            "For the backend nats: on how many servers of the cluster each thing is kept.",
-            Whole(low=1, high=5),
-            example=3,
-        ),
+        int, Whole(1, 5), Key("For the backend nats: on how many servers of the cluster each thing is kept.", 3)
     ] = 1
     audit_days: Annotated[
-        int,
-        Key("How long audit records are kept, in days; 0 keeps them for ever.", Whole(low=0, high=36500), example=365),
+        int, Whole(0, 36500), Key("How long audit records are kept, in days; 0 keeps them for ever.", 365)
     ] = 0
     # MCP-AX 13.4
     shared: Annotated[
         Path | None,
         Key(
             "A folder that the aggregators of one tree on this machine share: a subserver is with one of them only.",
-            example="/srv/interlock-tree",
+            "/srv/interlock-tree",
         ),
     ] = None
 
@@ -657,7 +582,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         Path,
         Key(
             "The folder servers work in. Default: the folder of the configuration file.",
-            example="~/projects/garden",
+            "~/projects/garden",
             default=".",
         ),
     ]
@@ -666,7 +591,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         Key(
             "Where the node keeps its identity, tokens and audit log; outside the workspace."
             " Default: interlock in the user's data folder.",
-            example="~/.local/share/interlock",
+            "~/.local/share/interlock",
         ),
     ]
     node: Annotated[NodePlan, Section("The node and its two endpoints.")] = NodePlan()
@@ -686,9 +611,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         ApprovalsPlan()
     )
     servers: Annotated[
-        tuple[ServerPlan, ...],
-        Section("The MCP servers, by segment.", entry=ServerTable, shape="segments"),
-        AT_ONCE,
+        tuple[ServerPlan, ...], Section("The MCP servers, by segment.", entry=ServerTable, shape="segments"), AT_ONCE
     ] = ()
     drivers: Annotated[DriversPlan, Section("Servers that are declared as files."), AT_ONCE] = DriversPlan()
     tools: Annotated[

@@ -34,12 +34,12 @@ from interlock.safety.protocol.policy import (
 
 _MONTH_S: Final = 30 * 86_400
 SKEW_PLAIN_S: Final = 60  # above, the operator is warned
-_NAME: Final = Text(pattern=r"[a-z][a-z0-9_]*", what="a name of a-z, 0-9 and _")
+_NAME: Final = Text(r"[a-z][a-z0-9_]*", "a name of a-z, 0-9 and _")
 OPERATION: Final = StructTable(
-    make=OperationRule,
-    what="an operation",
+    OperationRule,
+    "an operation",
     example='aql = { category = "READ" }',
-    kinds={"name": _NAME, "family": _NAME, "identifiers": Many(item=_NAME)},
+    kinds={"name": _NAME, "family": _NAME, "identifiers": Many(_NAME)},
     removed={
         "read": (
             "'read' of aql is not available: the node merges nothing into what a tool has stored",
@@ -48,20 +48,18 @@ OPERATION: Final = StructTable(
     },
 )
 _LIMITS: Final = StructTable(
-    make=AqlLimits,
-    what="the limits of a request",
+    AqlLimits,
+    "the limits of a request",
     example="limits = { batch_operations = 20 }",
-    kinds={
-        name: (Size if name.endswith("_bytes") else Whole)(low=low, high=high) for name, (low, high) in RANGES.items()
-    },
+    kinds={name: (Size if name.endswith("_bytes") else Whole)(low, high) for name, (low, high) in RANGES.items()},
 )
 _MEMBER: Final = Text(
-    pattern="|".join((*(category.value for category in Category), "[a-z][a-z0-9_]*")),
-    what="a category (CREATE, READ, UPDATE, DELETE, EXECUTE) or the name of an operation",
+    "|".join((*(category.value for category in Category), "[a-z][a-z0-9_]*")),
+    "a category (CREATE, READ, UPDATE, DELETE, EXECUTE) or the name of an operation",
 )
 
 
-class _ClockSkew(Whole, frozen=True, kw_only=True):
+class _ClockSkew(Whole, frozen=True):
     """A number of seconds of clock skew. A large value causes a warning, because expired tokens would stay valid."""
 
     def read(self, value: object, at: At) -> Any:
@@ -71,7 +69,7 @@ class _ClockSkew(Whole, frozen=True, kw_only=True):
         return skew
 
 
-class _Families(Table, frozen=True, kw_only=True):
+class _Families(Table, frozen=True):
     """A profile: families of operations, by name."""
 
     def read(self, value: object, at: At) -> Any:
@@ -82,7 +80,7 @@ class _Families(Table, frozen=True, kw_only=True):
         return at.wrong(f"{at.name}: {profile}") if isinstance(profile, str) else families
 
 
-class _EndpointMode(Choice, frozen=True, kw_only=True):
+class _EndpointMode(Choice, frozen=True):
     """A mode of the AQL endpoints. The older name `crude` selects the semantic mode with the profile of that name."""
 
     def read(self, value: object, at: At) -> str | WrongValue:
@@ -92,7 +90,7 @@ class _EndpointMode(Choice, frozen=True, kw_only=True):
         return super().read(value, at)
 
 
-class _ToolPrefix(Text, frozen=True, kw_only=True):
+class _ToolPrefix(Text, frozen=True):
     """A prefix of tool names, which may be empty."""
 
     def read(self, value: object, at: At) -> str | WrongValue:
@@ -109,19 +107,19 @@ class _ToolPrefix(Text, frozen=True, kw_only=True):
 class AqlTokenPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The lifetime of confirmation tokens in seconds, for each danger level of an operation."""
 
-    destructive: Annotated[int, Whole(low=1, high=900)] = 300
-    dangerous: Annotated[int, Whole(low=1, high=900)] = 300
-    forbidden: Annotated[int, Whole(low=1, high=300)] = 120
+    destructive: Annotated[int, Whole(1, 900)] = 300
+    dangerous: Annotated[int, Whole(1, 900)] = 300
+    forbidden: Annotated[int, Whole(1, 300)] = 120
 
 
 class AqlDangerPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Settings for the confirmation of destructive operations."""
 
     enforce: bool = True
-    skew_s: Annotated[int, _ClockSkew(low=0, high=300)] = 0
+    skew_s: Annotated[int, _ClockSkew(0, 300)] = 0
     token_s: Annotated[
         AqlTokenPlan,
-        StructTable(make=AqlTokenPlan, what="the lives of confirmation tokens", example="token_s = { forbidden = 60 }"),
+        StructTable(AqlTokenPlan, "the lives of confirmation tokens", example="token_s = { forbidden = 60 }"),
     ] = AqlTokenPlan()
 
 
@@ -130,85 +128,65 @@ class AqlPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     mode: Annotated[
         AqlMode,
-        Key(
-            "What /mcp/aql lists: tools per family, one, or both.",
-            _EndpointMode(values=MODES),
-            example="single",
-            variable="MCP_AQL_ENDPOINT_MODE",
-        ),
+        _EndpointMode(MODES),
+        Key("What /mcp/aql lists: tools per family, one, or both.", "single", variable="MCP_AQL_ENDPOINT_MODE"),
     ] = "semantic"
     # Measured by bench.tokens: a longer flat list costs more tokens than search, details and call.
     auto_tokens: Annotated[
         int,
-        Key(
-            'With surface = "auto": from how many tokens of the flat list on a client gets the AQL surface.',
-            Whole(low=0, high=10_000_000),
-            example=20_000,
-        ),
+        Whole(0, 10_000_000),
+        Key('With surface = "auto": from how many tokens of the flat list on a client gets the AQL surface.', 20_000),
     ] = 4000
     profile: Annotated[
         str,
+        _NAME,
         Key(
             f"Which families there are: {', '.join(PROFILES)}, or a name of your own with `families`.",
-            _NAME,
-            example="database",
+            "database",
             variable="MCP_AQL_ENDPOINT_PROFILE",
         ),
     ] = "crude"
     families: Annotated[
         dict[str, tuple[str, ...]],
+        _Families(names=r"[a-z][a-z0-9_]*", names_are="the name of a family", item=Many(_MEMBER)),
         Key(
             "Families of your own: the categories and operations of each.",
-            _Families(names=r"[a-z][a-z0-9_]*", names_are="the name of a family", item=Many(item=_MEMBER)),
-            example={"look": ["READ"], "change": ["CREATE", "UPDATE", "DELETE"], "run": ["EXECUTE"]},
+            {"look": ["READ"], "change": ["CREATE", "UPDATE", "DELETE"], "run": ["EXECUTE"]},
         ),
     ] = {}
     tool_prefix: Annotated[
         str,
-        Key(
-            "What the names of the AQL tools begin with.",
-            _ToolPrefix(empty=True),
-            example="github_",
-            variable="MCP_AQL_TOOL_PREFIX",
-        ),
+        _ToolPrefix(empty=True),
+        Key("What the names of the AQL tools begin with.", "github_", variable="MCP_AQL_TOOL_PREFIX"),
     ] = ""
     execution_idle_s: Annotated[
-        float,
-        Key("After how long without activity an execution has failed.", Seconds(low=1, high=_MONTH_S), example=600),
+        float, Seconds(1, _MONTH_S), Key("After how long without activity an execution has failed.", 600)
     ] = 1800
     execution_keep_s: Annotated[
-        float,
-        Key("How long an execution that has ended can still be read.", Seconds(low=0, high=_MONTH_S), example=3600),
+        float, Seconds(0, _MONTH_S), Key("How long an execution that has ended can still be read.", 3600)
     ] = 86_400
-    limits: Annotated[
-        AqlLimits, Key("The limits of requests and answers.", _LIMITS, example={"batch_operations": 20})
-    ] = AqlLimits()
+    limits: Annotated[AqlLimits, _LIMITS, Key("The limits of requests and answers.", {"batch_operations": 20})] = (
+        AqlLimits()
+    )
     danger: Annotated[
         AqlDangerPlan,
-        Key(
-            "Whether destructive operations need a confirmation token, and how long one is good.",
-            StructTable(
-                make=AqlDangerPlan, what="the handling of dangerous operations", example="danger = { enforce = false }"
-            ),
-            example={"enforce": False},
-        ),
+        StructTable(AqlDangerPlan, "the handling of dangerous operations", example="danger = { enforce = false }"),
+        Key("Whether destructive operations need a confirmation token, and how long one is good.", {"enforce": False}),
     ] = AqlDangerPlan()
     # AQL-4.6.2-2
-    strict_mode: Annotated[
-        bool, Key("Whether unknown parameters are refused; off only for development.", example=False)
-    ] = True
-    batch: Annotated[bool, Key("Whether several operations can be sent in one call.", example=False)] = True
-    field_selection: Annotated[bool, Key("Whether READ operations take `fields`.", example=False)] = True
-    response_meta: Annotated[bool, Key("Whether every success says how long it took.", example=True)] = False
+    strict_mode: Annotated[bool, Key("Whether unknown parameters are refused; off only for development.", False)] = True
+    batch: Annotated[bool, Key("Whether several operations can be sent in one call.", False)] = True
+    field_selection: Annotated[bool, Key("Whether READ operations take `fields`.", False)] = True
+    response_meta: Annotated[bool, Key("Whether every success says how long it took.", True)] = False
 
 
 # [safety]
 
 Stage = Literal["outcome", "patterns", "risk", "tolerance"]
-_STEPS: Final = Whole(low=1, high=1_000_000)
+_STEPS: Final = Whole(1, 1_000_000)
 
 
-class _HintPattern(ParsedText, frozen=True, kw_only=True):
+class _HintPattern(ParsedText, frozen=True):
     """A regular expression that is matched against the hints of an agent's steps."""
 
     called = "a pattern"
@@ -224,7 +202,7 @@ class _HintPattern(ParsedText, frozen=True, kw_only=True):
         return {"type": "string", "minLength": 1, "maxLength": PATTERN_CHARS_MAX}
 
 
-_PATTERNS: Final = Many(item=_HintPattern())
+_PATTERNS: Final = Many(_HintPattern())
 
 
 class AgentPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -244,7 +222,7 @@ class AgentPlan(msgspec.Struct, frozen=True, kw_only=True):
 _AGENTS: Final = Table(
     names=r"[^\x00-\x1f\x7f]{1,100}",
     names_are="the name of an agent",
-    item=StructTable(make=AgentPlan, what="an agent", example='agents.reporter = { risk_tolerance = "conservative" }'),
+    item=StructTable(AgentPlan, "an agent", example='agents.reporter = { risk_tolerance = "conservative" }'),
 )
 
 
@@ -256,61 +234,57 @@ class SafetyPlan(msgspec.Struct, frozen=True, kw_only=True):
         Key(
             "Whether reported steps are judged and what was not reported is refused, only judged, only recorded,"
             " or nothing of it. MCPAQL_SAFETY_LOOP goes first.",
-            example="enforcing",
+            "enforcing",
             variable="MCPAQL_SAFETY_LOOP",
         ),
     ] = "disabled"
     require: Annotated[
-        tuple[str, ...],
-        Key("Principals that may call nothing outside a monitored execution.", example=["client:coder"]),
+        tuple[str, ...], Key("Principals that may call nothing outside a monitored execution.", ["client:coder"])
     ] = ()
     max_autonomous_steps: Annotated[
         int,
+        _STEPS,
         Key(
             "How many steps an agent may take before a person has to agree that it goes on. Reads that are approved"
             " automatically do not count.",
-            _STEPS,
-            example=10,
+            10,
         ),
     ] = STEPS_DEFAULT
     risk_tolerance: Annotated[
-        Tolerance, Key("Above which risk an agent pauses: 25, 50 or 75 of 100.", example="conservative")
+        Tolerance, Key("Above which risk an agent pauses: 25, 50 or 75 of 100.", "conservative")
     ] = "moderate"
     deny: Annotated[
         tuple[str, ...],
+        _PATTERNS,
         Key(
             "Actions that block the agent until a person verifies it. Looked for from every word of a hint.",
-            _PATTERNS,
-            example=["drop_*", "rm -rf*"],
+            ["drop_*", "rm -rf*"],
         ),
     ] = DENY
-    requires_approval: Annotated[
-        tuple[str, ...], Key("Actions that wait for a person.", _PATTERNS, example=["deploy_*"])
-    ] = REQUIRES_APPROVAL
+    requires_approval: Annotated[tuple[str, ...], _PATTERNS, Key("Actions that wait for a person.", ["deploy_*"])] = (
+        REQUIRES_APPROVAL
+    )
     auto_approve: Annotated[
         tuple[str, ...],
-        Key(
-            "Actions that need no further judgement, where the pattern covers the whole hint.",
-            _PATTERNS,
-            example=["read_*"],
-        ),
+        _PATTERNS,
+        Key("Actions that need no further judgement, where the pattern covers the whole hint.", ["read_*"]),
     ] = AUTO_APPROVE
     stages: Annotated[
-        tuple[Stage, ...], Key("Which stages of the evaluation are on, besides the step limit.", example=["patterns"])
+        tuple[Stage, ...], Key("Which stages of the evaluation are on, besides the step limit.", ["patterns"])
     ] = ("outcome", "patterns", "risk", "tolerance")
     progressive_lockout: Annotated[
-        bool, Key("Whether wrong codes beyond the limit make the time to wait longer.", example=False)
+        bool, Key("Whether wrong codes beyond the limit make the time to wait longer.", False)
     ] = True
     tolerance_relaxes_confirm: Annotated[
-        bool, Key("Whether a risk within the tolerance goes on although it is in the tier confirm.", example=True)
+        bool, Key("Whether a risk within the tolerance goes on although it is in the tier confirm.", True)
     ] = False
-    preapproved: Annotated[bool, Key("Whether agents start without a person's approval.", example=True)] = False
+    preapproved: Annotated[bool, Key("Whether agents start without a person's approval.", True)] = False
     agents: Annotated[
         dict[str, AgentPlan],
+        _AGENTS,
         Key(
             "The same for one agent, by its name. Its deny and requires_approval are added to those of all agents.",
-            _AGENTS,
-            example={"reporter": {"risk_tolerance": "conservative"}},
+            {"reporter": {"risk_tolerance": "conservative"}},
         ),
     ] = {}
 
@@ -321,9 +295,7 @@ class SafetyPlan(msgspec.Struct, frozen=True, kw_only=True):
 class RoomsPlan(RoomSettings, frozen=True, kw_only=True):
     """Settings of all rooms ([rooms]). The [[room]] entry of a room can replace them."""
 
-    auto_create: Annotated[bool, Key("Whether connecting to an unknown topic makes a room of it.", example=True)] = (
-        False
-    )
+    auto_create: Annotated[bool, Key("Whether connecting to an unknown topic makes a room of it.", True)] = False
 
 
 class RoomPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -331,14 +303,11 @@ class RoomPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     topic: Annotated[
         str,
-        Key(
-            "The room's name.",
-            Text(
-                pattern=r"[A-Za-z0-9][A-Za-z0-9._:@~-]{0,127}",
-                what="1 to 128 of the characters A-Z a-z 0-9 . _ : @ ~ -, beginning with a letter or digit",
-            ),
-            example="garden",
+        Text(
+            r"[A-Za-z0-9][A-Za-z0-9._:@~-]{0,127}",
+            "1 to 128 of the characters A-Z a-z 0-9 . _ : @ ~ -, beginning with a letter or digit",
         ),
+        Key("The room's name.", "garden"),
     ]
     written: dict[str, Any] = {}
 
@@ -370,28 +339,23 @@ class RegistryPlan(msgspec.Struct, frozen=True, kw_only=True):
             "What becomes of a tool that does not keep to the registered specification of its name: it is refused"
             " (reject), its server is (session), it is listed with its verdict (warn), or nothing is compared (off)."
             " Imported registries warn until they are trusted.",
-            example="warn",
+            "warn",
         ),
     ] = "reject"
     per_name: Annotated[
         dict[str, Enforcement],
-        Key(
-            "The same for single names.",
-            Table(names=_SURFACE_NAME, names_are="a surface name", item=Choice(values=get_args(Enforcement))),
-            example={"search": "off"},
-        ),
+        Table(names=_SURFACE_NAME, names_are="a surface name", item=Choice(get_args(Enforcement))),
+        Key("The same for single names.", {"search": "off"}),
     ] = {}
     routes: Annotated[
         dict[str, tuple[str, ...]],
+        Table(names=_SURFACE_NAME, names_are="a surface name", item=Many(Text())),
         Key(
             "Names that are offered without a segment, and the servers that may serve each: the first that is there"
             " and keeps to the specification.",
-            Table(names=_SURFACE_NAME, names_are="a surface name", item=Many(item=Text())),
-            example={"search": ["a", "b"]},
+            {"search": ["a", "b"]},
         ),
     ] = {}
-    strict: Annotated[bool, Key("Whether a server without an output schema is refused as well.", example=True)] = False
-    public_read: Annotated[bool, Key("Whether the registry can be read without a credential.", example=True)] = False
-    tools: Annotated[
-        bool, Key("Whether clients are offered names.lookup, .check, .verify and .request.", example=True)
-    ] = False
+    strict: Annotated[bool, Key("Whether a server without an output schema is refused as well.", True)] = False
+    public_read: Annotated[bool, Key("Whether the registry can be read without a credential.", True)] = False
+    tools: Annotated[bool, Key("Whether clients are offered names.lookup, .check, .verify and .request.", True)] = False

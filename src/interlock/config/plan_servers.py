@@ -37,7 +37,7 @@ from interlock.config.value_types import (
 from interlock.net.protocol.egress import ENTRY
 
 MONTH_S: Final = 31 * 24 * 3600
-MESSAGE_SIZE: Final = Size(low=1024, high=1024**3)
+MESSAGE_SIZE: Final = Size(1024, 1024**3)
 OAUTH_SCOPE: Final = r"[\x21\x23-\x5b\x5d-\x7e]+"  # RFC 6749 3.3
 # A leading "-" would be an option to the installer, so no package or image may start with one.
 NPM_PACKAGE: Final = r"(?:@[a-z0-9~][a-z0-9._~-]*/)?[a-z0-9~][a-z0-9._~-]*(?:@[0-9A-Za-z^~][0-9A-Za-z.+_-]*)?"
@@ -52,10 +52,8 @@ ENVIRONMENT: Final = Table(  # of a program that the node starts
     item=Text(references=True, empty=True, stored=True),
     reserved="INTERLOCK_",  # a node started as a server would read them as its own settings
 )
-AMOUNT: Final = Whole(low=0, high=LIMIT_MAX)
-BUDGET: Final = StructTable(
-    make=BudgetLimits, what="a budget", example="budget = { max_calls_per_minute = 60 }", each=AMOUNT
-)
+AMOUNT: Final = Whole(0, LIMIT_MAX)
+BUDGET: Final = StructTable(BudgetLimits, "a budget", example="budget = { max_calls_per_minute = 60 }", each=AMOUNT)
 
 ToolClass = Literal["read_only", "reversible", "irreversible"]
 Share = Literal["auto", "node", "principal", "session"]
@@ -119,7 +117,7 @@ class OAuthPlan(msgspec.Struct, frozen=True, kw_only=True):
     client_secret: Annotated[str | None, Text(references=True, stored=True), SecretPart.VALUE] = None
     private_key: Path | None = None
     # Empty: the scopes that the server asks for.
-    scopes: Annotated[tuple[str, ...], Many(item=Text(pattern=OAUTH_SCOPE, what="an OAuth scope"))] = ()
+    scopes: Annotated[tuple[str, ...], Many(Text(OAUTH_SCOPE, "an OAuth scope"))] = ()
     per: Literal["server", "user"] = "server"
 
 
@@ -160,16 +158,16 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
         tuple[Path, ...] | None,
         Key(
             "The folders it is told as roots, whatever clients say. Default: files, else the folders in args.",
-            example=["~/notes"],
+            ["~/notes"],
             goes_with=REACHES,
         ),
     ] = None
     timeout_s: Annotated[
         float,
+        Seconds(1, MONTH_S),
         Key(
             "How long a call may be silent whose tool declares no latency class. Progress starts it anew.",
-            Seconds(low=1, high=MONTH_S),
-            example=900,
+            900,
             goes_with=REACHES,
         ),
     ] = 300
@@ -177,34 +175,30 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
         Share,
         Key(
             "Who uses one process or connection: all (node), a principal, a session. auto: all, until it matters.",
-            example="session",
+            "session",
             goes_with=REACHES,
         ),
     ] = "auto"
     max_processes: Annotated[
         int,
-        Key(
-            "How many processes principals or sessions may have of their own.",
-            Whole(low=1, high=10_000),
-            example=4,
-            goes_with=(*PROGRAMS, "docker"),
-        ),
+        Whole(1, 10_000),
+        Key("How many processes principals or sessions may have of their own.", 4, goes_with=(*PROGRAMS, "docker")),
     ] = 16
     idle_timeout_s: Annotated[
         float,
+        Seconds(1, MONTH_S),
         Key(
             "How long the process or connection of a principal or session may be idle until it ends.",
-            Seconds(low=1, high=MONTH_S),
-            example=300,
+            300,
             goes_with=REACHES,
         ),
     ] = 1800
     result_bytes: Annotated[
         int | None,
+        MESSAGE_SIZE,
         Key(
             "The largest answer taken from it; a larger one fails its call alone. Default: limits.message_bytes.",
-            MESSAGE_SIZE,
-            example="64Mi",
+            "64Mi",
             goes_with=REACHES,
         ),
     ] = None
@@ -215,98 +209,86 @@ class ServerTable(ServerSettings, frozen=True, kw_only=True):
 
     command: Annotated[
         tuple[str, ...] | None,
-        Key(
-            "A program to start: one string, split like a shell does it, or a list.",
-            CommandLine(),
-            example="python -m my_server",
-        ),
+        CommandLine(),
+        Key("A program to start: one string, split like a shell does it, or a list.", "python -m my_server"),
     ] = None
     npm: Annotated[
         str | None,
-        Key(
-            "An npm package to install and start.",
-            Text(pattern=NPM_PACKAGE, what="an npm package", hint='write "@scope/name" or "name@1.2.3"'),
-            example="@modelcontextprotocol/server-memory",
-        ),
+        Text(NPM_PACKAGE, "an npm package", hint='write "@scope/name" or "name@1.2.3"'),
+        Key("An npm package to install and start.", "@modelcontextprotocol/server-memory"),
     ] = None
     pypi: Annotated[
         str | None,
-        Key(
-            "A PyPI package to install and start.",
-            Text(pattern=PYPI_PACKAGE, what="a PyPI package", hint='write "name" or "name==1.2.3"'),
-            example="mcp-server-time",
-        ),
+        Text(PYPI_PACKAGE, "a PyPI package", hint='write "name" or "name==1.2.3"'),
+        Key("A PyPI package to install and start.", "mcp-server-time"),
     ] = None
     docker: Annotated[
         str | None,
-        Key(
-            "A container image to start with docker run.",
-            Text(pattern=DOCKER_IMAGE, what="a container image", hint='write "owner/image:tag"'),
-            example="mcp/fetch",
-        ),
+        Text(DOCKER_IMAGE, "a container image", hint='write "owner/image:tag"'),
+        Key("A container image to start with docker run.", "mcp/fetch"),
     ] = None
     url: Annotated[
-        str | None, Key("A server that is already running.", Url(outward=True), example="https://mcp.example.com/mcp")
+        str | None, Url(outward=True), Key("A server that is already running.", "https://mcp.example.com/mcp")
     ] = None
     args: Annotated[
         tuple[str, ...],
+        Many(TEXT),
         Key(
             "Arguments of the program. ${env:NAME} is replaced.",
-            Many(item=TEXT),
-            example=["--local-timezone", "Europe/Berlin"],
+            ["--local-timezone", "Europe/Berlin"],
             goes_with=(*PROGRAMS, "docker"),
         ),
     ] = ()
     env: Annotated[
         dict[str, str],
+        ENVIRONMENT,
         Key(
             "Environment variables of the program. ${env:NAME} and ${secrets.NAME} are replaced.",
-            ENVIRONMENT,
-            example={"LOG_LEVEL": "info"},
+            {"LOG_LEVEL": "info"},
             goes_with=(*PROGRAMS, "docker"),
         ),
         SecretPart.VALUE,
     ] = {}
     cwd: Annotated[
-        Path | None, Key("The folder the program starts in. Default: workspace.", example="servers", goes_with=PROGRAMS)
+        Path | None, Key("The folder the program starts in. Default: workspace.", "servers", goes_with=PROGRAMS)
     ] = None
     headers: Annotated[
         dict[str, str],
+        Headers(),
         Key(
             "Headers sent with every request. ${env:NAME} and ${secrets.NAME} are replaced.",
-            Headers(),
-            example={"X-Team": "blue"},
+            {"X-Team": "blue"},
             goes_with=("url",),
         ),
         SecretPart.VALUE,
     ] = {}
     auth: Annotated[
         OAuthPlan | None,
+        StructTable(
+            OAuthPlan,
+            "'auth'",
+            where="[servers.SEGMENT.auth]",
+            needs={"client_secret": ("client_id",), "private_key": ("client_id",)},
+            check=_check_oauth,
+        ),
         Key(
             "How OAuth tokens for the server are had. Default: a person agrees on the page the server names.",
-            StructTable(
-                make=OAuthPlan,
-                what="'auth'",
-                where="[servers.SEGMENT.auth]",
-                needs={"client_secret": ("client_id",), "private_key": ("client_id",)},
-                check=_check_oauth,
-            ),
-            example={"grant": "client_credentials", "client_id": "node", "client_secret": "${secrets.CRM}"},
+            {"grant": "client_credentials", "client_id": "node", "client_secret": "${secrets.CRM}"},
             goes_with=("url",),
         ),
     ] = None
     egress: Annotated[
         tuple[str, ...] | None,
+        Many(
+            Text(
+                ENTRY.pattern,
+                "the name of a host, *.NAME or *, with :PORT or without",
+                hint="without path or network mask",
+            )
+        ),
         Key(
             "Start it in a sandbox, from which it reaches these hosts and no other. Empty: none.",
-            Many(
-                item=Text(
-                    pattern=ENTRY.pattern,
-                    what="the name of a host, *.NAME or *, with :PORT or without",
-                    hint="without path or network mask",
-                )
-            ),
-            example=["api.example.com"],
+            ["api.example.com"],
             goes_with=(*PROGRAMS, "docker"),
         ),
     ] = None
@@ -314,24 +296,22 @@ class ServerTable(ServerSettings, frozen=True, kw_only=True):
         tuple[Path, ...] | None,
         Key(
             "Start it in a sandbox, in which it reads and writes these files and folders beside its own.",
-            example=["~/notes"],
+            ["~/notes"],
             goes_with=(*PROGRAMS, "docker"),
         ),
     ] = None
     transport: Annotated[
         Literal["auto", "http", "sse", "stdio"],
         Key(
-            "With url: http (streamable), sse (2024-11-05) or auto. A program speaks stdio.",
-            example="auto",
-            goes_with=REACHES,
+            "With url: http (streamable), sse (2024-11-05) or auto. A program speaks stdio.", "auto", goes_with=REACHES
         ),
     ] = "auto"
     tools: Annotated[
         dict[str, ToolClass],
+        Table(names=r"[^\x00]+", names_are="a tool's name", item=Choice(get_args(ToolClass))),
         Key(
             "What a tool's effect is, by the name the server gives it.",
-            Table(names=r"[^\x00]+", names_are="a tool's name", item=Choice(values=get_args(ToolClass))),
-            example={"delete_file": "irreversible"},
+            {"delete_file": "irreversible"},
             goes_with=REACHES,
         ),
     ] = {}
@@ -351,20 +331,18 @@ class ServerPlan(ServerSettings, frozen=True, kw_only=True):
 
 _ID: Final = r"[a-z0-9][a-z0-9.-]{1,79}"  # AIP-30 and AIP-14 give drivers and contracts the same form
 _HOST: Final = Text(
-    pattern=r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?|\[[0-9A-Fa-f:.]{2,45}\]",
-    what="a host's name or address",
+    r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?|\[[0-9A-Fa-f:.]{2,45}\]",
+    "a host's name or address",
     hint="without scheme, port and path, for instance mcp.lan",
 )
-_TAGS: Final = Many(
-    item=Text(pattern=r"[a-z0-9][a-z0-9-]{0,63}", what="a policy tag", hint="in lower case, for instance self-hosted")
-)
-_REGION: Final = Text(pattern=r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", what="a region", hint='for instance "EU"')
-_SANDBOXES: Final = Table(names=_ID, names_are="a driver's id", item=Choice(values=("off",)))
+_TAGS: Final = Many(Text(r"[a-z0-9][a-z0-9-]{0,63}", "a policy tag", hint="in lower case, for instance self-hosted"))
+_REGION: Final = Text(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", "a region", hint='for instance "EU"')
+_SANDBOXES: Final = Table(names=_ID, names_are="a driver's id", item=Choice(("off",)))
 _RESULT_SIZES: Final = Table(names=_ID, names_are="a driver's id", item=MESSAGE_SIZE)
 _PINS: Final = Table(
     names=_ID,
     names_are="a contract's id",
-    item=Text(pattern=rf"{_ID}(?:@[0-9]{{1,9}})?", what="a driver's id", hint="for instance filesystem-mcp"),
+    item=Text(rf"{_ID}(?:@[0-9]{{1,9}})?", "a driver's id", hint="for instance filesystem-mcp"),
 )
 
 
@@ -385,83 +363,75 @@ class DriversPlan(msgspec.Struct, frozen=True, kw_only=True):
         tuple[Path, ...],
         Key(
             "Further folders of drivers, searched after .drivers in the workspace and the person's own.",
-            example=["/srv/drivers"],
+            ["/srv/drivers"],
         ),
     ] = ()
     # Computed: <config>/interlock/drivers, which holds the person's drivers for every workspace.
     own: Path | None = None
     registration: Annotated[
         Literal["eager", "lazy"],
-        Key("Whether a driver's server is started and checked at once, or when it is first called.", example="lazy"),
+        Key("Whether a driver's server is started and checked at once, or when it is first called.", "lazy"),
     ] = "eager"
     idle_timeout_s: Annotated[
-        float,
-        Key(
-            "After how many seconds without a call a driver's server is stopped.",
-            Seconds(low=1, high=MONTH_S),
-            example=60,
-        ),
+        float, Seconds(1, MONTH_S), Key("After how many seconds without a call a driver's server is stopped.", 60)
     ] = 300
     on_mismatch: Annotated[
         Literal["reject", "drop_binding"],
         Key(
             "When a server's tool does not fit its contract: the whole driver is rejected, or only that tool.",
-            example="drop_binding",
+            "drop_binding",
         ),
     ] = "reject"
     sandbox: Annotated[
         dict[str, Literal["off"]],
+        _SANDBOXES,
         Key(
             "Drivers that run without a sandbox. It is shown in lists and written to the audit log.",
-            _SANDBOXES,
-            example={"legacy-mcp": "off"},
+            {"legacy-mcp": "off"},
         ),
     ] = {}
     result_bytes: Annotated[
         dict[str, int],
+        _RESULT_SIZES,
         Key(
-            "The largest answer taken from a driver's server; a larger one fails its call alone.",
-            _RESULT_SIZES,
-            example={"files-mcp": "64Mi"},
+            "The largest answer taken from a driver's server; a larger one fails its call alone.", {"files-mcp": "64Mi"}
         ),
     ] = {}
     insecure_hosts: Annotated[
-        tuple[str, ...],
-        Key("Hosts of remote drivers that may be reached over plain http.", Many(item=_HOST), example=["mcp.lan"]),
+        tuple[str, ...], Many(_HOST), Key("Hosts of remote drivers that may be reached over plain http.", ["mcp.lan"])
     ] = ()
-    ca_file: Annotated[
-        Path | None, Key("Further CA certificates (PEM) for remote drivers.", example="tls/company-ca.pem")
-    ] = None
+    ca_file: Annotated[Path | None, Key("Further CA certificates (PEM) for remote drivers.", "tls/company-ca.pem")] = (
+        None
+    )
     region: Annotated[
-        str | None, Key("Where this node runs: what the region self-hosted of a driver means.", _REGION, example="EU")
+        str | None, _REGION, Key("Where this node runs: what the region self-hosted of a driver means.", "EU")
     ] = None
     policy: Annotated[
         PolicyPlan,
+        StructTable(PolicyPlan, "the policy on drivers", example='policy = { deny = ["third-party-api"] }'),
         Key(
             "Which drivers may serve, by their policy tags: only those with one of allow, none with one of deny.",
-            StructTable(
-                make=PolicyPlan, what="the policy on drivers", example='policy = { deny = ["third-party-api"] }'
-            ),
-            example={"deny": ["third-party-api"]},
+            {"deny": ["third-party-api"]},
         ),
     ] = PolicyPlan()
     pins: Annotated[
         dict[str, str],
-        Key("The driver that serves a contract, where several could.", _PINS, example={"fs.read": "filesystem-mcp"}),
+        _PINS,
+        Key("The driver that serves a contract, where several could.", {"fs.read": "filesystem-mcp"}),
     ] = {}
     trust_workspace: Annotated[
-        bool, Key("Whether drivers of the workspace need no `interlock drivers trust NAME`.", example=True)
+        bool, Key("Whether drivers of the workspace need no `interlock drivers trust NAME`.", True)
     ] = False
     allow_unverified_install: Annotated[
         bool,
         Key(
             "Whether a download without a checksum may be installed, and a Python package without a wheel be built.",
-            example=True,
+            True,
         ),
     ] = False
-    npx: Annotated[bool, Key("Whether npm packages are run with npx instead of being installed.", example=True)] = False
+    npx: Annotated[bool, Key("Whether npm packages are run with npx instead of being installed.", True)] = False
     dev: Annotated[
-        bool, Key("Whether a change that needs a new major version of a driver is only warned of.", example=True)
+        bool, Key("Whether a change that needs a new major version of a driver is only warned of.", True)
     ] = False
 
 
@@ -473,23 +443,20 @@ _TRANSPORT: Final = "|".join((*(each.id for each in TRANSPORT_CLASSES), PRIVATE_
 class ToolCapability(msgspec.Struct, frozen=True, kw_only=True):
     """The capability of a tool, declared by a [[tool]] entry instead of by its server (MCP-AX 9.1)."""
 
-    latency_class: Annotated[LatencyClass | None, Key("How long a call usually takes.", example="slow")] = None
-    consistency: Annotated[Consistency | None, Key("What a read after a write sees.", example="eventual")] = None
-    mutable: Annotated[bool | None, Key("Whether a call changes anything.", example=False)] = None
-    reversible: Annotated[bool | None, Key("Whether what a call changed can be undone.", example=True)] = None
-    idempotent: Annotated[bool | None, Key("Whether a repeated call changes nothing more.", example=True)] = None
+    latency_class: Annotated[LatencyClass | None, Key("How long a call usually takes.", "slow")] = None
+    consistency: Annotated[Consistency | None, Key("What a read after a write sees.", "eventual")] = None
+    mutable: Annotated[bool | None, Key("Whether a call changes anything.", False)] = None
+    reversible: Annotated[bool | None, Key("Whether what a call changed can be undone.", True)] = None
+    idempotent: Annotated[bool | None, Key("Whether a repeated call changes nothing more.", True)] = None
     transport: Annotated[
         str | None,
-        Key(
-            "How the tool is reached.",
-            Text(pattern=_TRANSPORT, what="a transport class", hint="such as native, or a private one as x-lora"),
-            example="native",
-        ),
+        Text(_TRANSPORT, "a transport class", hint="such as native, or a private one as x-lora"),
+        Key("How the tool is reached.", "native"),
     ] = None
-    auth_scope: Annotated[AuthScope | None, Key("The scope a caller needs.", example="admin")] = None
-    cost_class: Annotated[CostClass | None, Key("What a call costs.", example="metered")] = None
-    availability: Annotated[Availability | None, Key("When the tool can be called.", example="best_effort")] = None
-    schema_version: Annotated[str | None, Key("Version of the tool's definition.", Version(), example="1.2.0")] = None
+    auth_scope: Annotated[AuthScope | None, Key("The scope a caller needs.", "admin")] = None
+    cost_class: Annotated[CostClass | None, Key("What a call costs.", "metered")] = None
+    availability: Annotated[Availability | None, Key("When the tool can be called.", "best_effort")] = None
+    schema_version: Annotated[str | None, Version(), Key("Version of the tool's definition.", "1.2.0")] = None
 
 
 class ToolRule(msgspec.Struct, frozen=True, kw_only=True):
@@ -498,43 +465,33 @@ class ToolRule(msgspec.Struct, frozen=True, kw_only=True):
     Only the first entry whose glob matches the qualified name of a tool applies to the tool.
     """
 
-    match: Annotated[
-        str, Key("Qualified tool name (glob); the first entry that matches applies.", example="files.write_*")
-    ]
+    match: Annotated[str, Key("Qualified tool name (glob); the first entry that matches applies.", "files.write_*")]
     capability: dict[str, str | bool] = {}  # what is written of the keys of `ToolCapability`
-    hide: Annotated[bool, Key("Whether clients do not see the tool.", example=True)] = False
+    hide: Annotated[bool, Key("Whether clients do not see the tool.", True)] = False
     pin: Annotated[
         bool,
-        Key(
-            "Whether the tool, once its definition changes, is withheld until an operator accepts the change.",
-            example=True,
-        ),
+        Key("Whether the tool, once its definition changes, is withheld until an operator accepts the change.", True),
     ] = False
     cost_units: Annotated[
         int | None,
-        Key("How many units a call costs. Default: what units in [budget] says of its cost_class.", AMOUNT, example=5),
+        AMOUNT,
+        Key("How many units a call costs. Default: what units in [budget] says of its cost_class.", 5),
     ] = None
     budget: Annotated[
         BudgetLimits | None,
-        Key(
-            "How much of each of these tools may be used, by all callers together.",
-            BUDGET,
-            example={"max_calls_per_minute": 10},
-        ),
+        BUDGET,
+        Key("How much of each of these tools may be used, by all callers together.", {"max_calls_per_minute": 10}),
     ] = None
     # None: decided by where the tool comes from
     trust: Annotated[
         Trust | None,
-        Key(
-            "How far the tool's server is trusted (MCP-AQL); a low trust denies dangerous operations.",
-            example="certified",
-        ),
+        Key("How far the tool's server is trusted (MCP-AQL); a low trust denies dangerous operations.", "certified"),
     ] = None
     aql: Annotated[
         OperationRule | None,
+        OPERATION,
         Key(
             "What is known of the tool's operation (MCP-AQL): name, category, family, danger and more.",
-            OPERATION,
-            example={"category": "READ"},
+            {"category": "READ"},
         ),
     ] = None

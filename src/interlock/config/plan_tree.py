@@ -15,15 +15,13 @@ from interlock.config.value_types import CommandLine, Many, Seconds, Segment, Te
 from interlock.devices.protocol.description import DeviceDescription
 from interlock.net.protocol.address_scope import is_loopback
 
-_TREE: Final = Text(pattern=r"[a-z0-9][a-z0-9._-]{0,62}", what="1 to 63 of the characters a-z 0-9 . _ -")
+_TREE: Final = Text(r"[a-z0-9][a-z0-9._-]{0,62}", "1 to 63 of the characters a-z 0-9 . _ -")
 AUTHORITY: Final = Text(
-    pattern=r"dns:(?=.{1,253}$)(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.)*[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?",
-    what='a DNS name after "dns:"',
+    r"dns:(?=.{1,253}$)(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.)*[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?",
+    'a DNS name after "dns:"',
     hint='for instance "dns:edge01.example.com"',
 )
-_URL_GLOBS: Final = Many(
-    item=Text(pattern=r"https?://[!-~]+", what="an http:// or https:// URL, * standing for any part")
-)
+_URL_GLOBS: Final = Many(Text(r"https?://[!-~]+", "an http:// or https:// URL, * standing for any part"))
 
 
 class ParentPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,9 +58,9 @@ def _check_parent(parent: ParentPlan, at: At) -> bool:
 
 
 _PARENTS: Final = Many(
-    item=StructTable(
-        make=ParentPlan,
-        what="a parent",
+    StructTable(
+        ParentPlan,
+        "a parent",
         where="[[ax.parents]]",
         needs={"tls_cert": ("tls_key",), "tls_key": ("tls_cert",)},
         check=_check_parent,
@@ -78,7 +76,7 @@ class ChildPlan(msgspec.Struct, frozen=True, kw_only=True):
     env: Annotated[dict[str, str], ENVIRONMENT, SecretPart.VALUE] = {}
 
 
-_CHILDREN: Final = Many(item=StructTable(make=ChildPlan, what="a child", where="[[ax.children]]"))
+_CHILDREN: Final = Many(StructTable(ChildPlan, "a child", where="[[ax.children]]"))
 
 
 class AxPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,93 +85,73 @@ class AxPlan(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     tree: Annotated[
-        str, Key("Which tree the node belongs to; within one tree a subserver has one parent.", _TREE, example="plant")
+        str, _TREE, Key("Which tree the node belongs to; within one tree a subserver has one parent.", "plant")
     ] = "default"
     parents: Annotated[
         tuple[ParentPlan, ...],
+        _PARENTS,
         Key(
             "Aggregators to register with: the first of each tree, and the others as its backups.",
-            _PARENTS,
-            example=[{"url": "wss://hub.example.com/ax", "segment": "edge"}],
+            [{"url": "wss://hub.example.com/ax", "segment": "edge"}],
         ),
         AT_ONCE,
     ] = ()
     children: Annotated[
         tuple[ChildPlan, ...],
+        _CHILDREN,
         Key(
             "Subservers to start as children, which register over their stdio.",
-            _CHILDREN,
-            example=[{"command": "python greenhouse.py", "segment": "greenhouse"}],
+            [{"command": "python greenhouse.py", "segment": "greenhouse"}],
         ),
         AT_ONCE,
     ] = ()
     dial_back: Annotated[
         tuple[str, ...],
+        _URL_GLOBS,
         Key(
             "Where the node may connect to when a subserver registers by POST and names its endpoint.",
-            _URL_GLOBS,
-            example=["https://*.example.com/*"],
+            ["https://*.example.com/*"],
         ),
     ] = ()
     socket: Annotated[
         Path | None,
         Key(
             "A Unix socket for subservers of this machine; [[access]] says which users may register (uid:1000).",
-            example="/run/interlock/ax.sock",
+            "/run/interlock/ax.sock",
         ),
     ] = None
     require_proof: Annotated[
         Literal["mutable", "always", "never"],
         Key(
             "For which subservers a claim of authority must be proved: those with mutable tools, all, or none.",
-            example="always",
+            "always",
         ),
     ] = "mutable"
     heartbeat_min_ms: Annotated[
         int,
-        Key(
-            "The shortest heartbeat interval a subserver may promise, in milliseconds.",
-            Whole(low=10, high=3_600_000),
-            example=1000,
-        ),
+        Whole(10, 3_600_000),
+        Key("The shortest heartbeat interval a subserver may promise, in milliseconds.", 1000),
     ] = 100
-    max_hops: Annotated[
-        int, Key("Tools that are more aggregators away are withheld.", Whole(low=1, high=255), example=8)
-    ] = 32
+    max_hops: Annotated[int, Whole(1, 255), Key("Tools that are more aggregators away are withheld.", 8)] = 32
     notify_per_s: Annotated[
-        int,
-        Key(
-            "How many notifications a second are passed on for one subserver.",
-            Whole(low=1, high=1_000_000),
-            example=500,
-        ),
+        int, Whole(1, 1_000_000), Key("How many notifications a second are passed on for one subserver.", 500)
     ] = 100
     notify_buffer: Annotated[
-        int,
-        Key(
-            "How many more wait, before the oldest are dropped and counted.", Whole(low=1, high=1_000_000), example=5000
-        ),
+        int, Whole(1, 1_000_000), Key("How many more wait, before the oldest are dropped and counted.", 5000)
     ] = 1000
     transport_classes: Annotated[
         tuple[str, ...],
-        Key(
-            "Private transport classes that subservers and tools may name.",
-            Many(item=Text(pattern=PRIVATE_CLASS, what='a private class, "x-" and a-z, 0-9, _ and -')),
-            example=["x-lora"],
-        ),
+        Many(Text(PRIVATE_CLASS, 'a private class, "x-" and a-z, 0-9, _ and -')),
+        Key("Private transport classes that subservers and tools may name.", ["x-lora"]),
     ] = ()
     root_segment: Annotated[
-        str | None,
-        Key("First segment of every qualified name; changing it renames every tool.", Segment(), example="home"),
+        str | None, Segment(), Key("First segment of every qualified name; changing it renames every tool.", "home")
     ] = None
     # AX-5.1-3
     list_ttl_s: Annotated[
         float,
-        Key(
-            "How many seconds the tool list of a server that announces no changes stays valid.",
-            Seconds(low=0, high=MONTH_S),
-            example=300,
-        ),
+        Seconds(0, MONTH_S),
+        Key("How many seconds the tool list of a server that announces no changes stays valid.", 300),
     ] = 60
 
 
@@ -181,9 +159,9 @@ class DegradedPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Settings for the tools of a subserver that is not connected any more (MCP-AX 13.2)."""
 
     enabled: Annotated[
-        bool, Key("Whether the tools of a lost subserver stay listed, as degraded, for a while.", example=False)
+        bool, Key("Whether the tools of a lost subserver stay listed, as degraded, for a while.", False)
     ] = True
-    grace_s: Annotated[float, Key("How long they stay.", Seconds(low=0, high=MONTH_S), example=60)] = 300
+    grace_s: Annotated[float, Seconds(0, MONTH_S), Key("How long they stay.", 60)] = 300
 
 
 class DevicePlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -202,7 +180,7 @@ class DevicesPlan(msgspec.Struct, frozen=True, kw_only=True):
         Key(
             "Where devices are registered: here, as servers of this node (aggregate), or each of them at the parents"
             " of this node, which speaks and beats for it (on_behalf).",
-            example="on_behalf",
+            "on_behalf",
         ),
     ] = "aggregate"
     # Computed: the descriptions in the workspace.

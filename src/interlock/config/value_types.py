@@ -148,7 +148,7 @@ def read_text(value: object, at: At, what: str = "a string", *, empty: bool = Fa
     return value
 
 
-class ParsedText(ValueType, frozen=True, kw_only=True):
+class ParsedText(ValueType, frozen=True):
     """A string with a special format, such as an address. A subclass names the format and parses the string."""
 
     called: ClassVar[str]  # "a URL": the beginning of a complaint about a value that is no string
@@ -166,7 +166,7 @@ class ParsedText(ValueType, frozen=True, kw_only=True):
         return {"type": "string", "minLength": 1} if self.form is None else {"type": "string", "pattern": self.form}
 
 
-class Text(ValueType, frozen=True, kw_only=True):
+class Text(ValueType, frozen=True):
     """A string, which must match `pattern` if that is set."""
 
     pattern: str | None = None
@@ -196,7 +196,7 @@ class Text(ValueType, frozen=True, kw_only=True):
         return schema
 
 
-class Segment(ValueType, frozen=True, kw_only=True):
+class Segment(ValueType, frozen=True):
     """A segment of the namespace, such as the name of a server."""
 
     def read(self, value: object, at: At) -> str | WrongValue:
@@ -213,7 +213,7 @@ class Segment(ValueType, frozen=True, kw_only=True):
         return {"type": "string", "pattern": pattern, "not": {"enum": sorted(RESERVED_SEGMENTS | OWN_TOOLS)}}
 
 
-class Version(ValueType, frozen=True, kw_only=True):
+class Version(ValueType, frozen=True):
     """A semantic version, such as "1.0.0"."""
 
     def read(self, value: object, at: At) -> str | WrongValue:
@@ -225,7 +225,7 @@ class Version(ValueType, frozen=True, kw_only=True):
         return {"type": "string", "pattern": r"^[0-9]+\.[0-9]+\.[0-9]+(?:[-+][0-9A-Za-z.+-]+)?$"}
 
 
-class Choice(ValueType, frozen=True, kw_only=True):
+class Choice(ValueType, frozen=True):
     """A string that is one of a fixed set of values."""
 
     values: tuple[str, ...]
@@ -248,7 +248,7 @@ class Choice(ValueType, frozen=True, kw_only=True):
         return {"enum": list(self.values)}
 
 
-class Flag(ValueType, frozen=True, kw_only=True):
+class Flag(ValueType, frozen=True):
     """A boolean."""
 
     bare = "toml"
@@ -260,7 +260,7 @@ class Flag(ValueType, frozen=True, kw_only=True):
         return {"type": "boolean"}
 
 
-class Whole(ValueType, frozen=True, kw_only=True):
+class Whole(ValueType, frozen=True):
     """An integer between two bounds."""
 
     bare = "toml"
@@ -278,7 +278,7 @@ class Whole(ValueType, frozen=True, kw_only=True):
         return {"type": "integer", "minimum": self.low, "maximum": self.high}
 
 
-class Seconds(ValueType, frozen=True, kw_only=True):
+class Seconds(ValueType, frozen=True):
     """A duration in seconds between two bounds."""
 
     bare = "toml"
@@ -298,7 +298,7 @@ class Seconds(ValueType, frozen=True, kw_only=True):
         return {"type": "number", "minimum": self.low, "maximum": self.high}
 
 
-class Size(ValueType, frozen=True, kw_only=True):
+class Size(ValueType, frozen=True):
     """A number of bytes, written as an integer or as text such as "16Mi"."""
 
     bare = "either"
@@ -332,7 +332,7 @@ class Size(ValueType, frozen=True, kw_only=True):
         return value if unit is None else f"{value // _UNITS[unit]}{unit}"
 
 
-class FilePath(ParsedText, frozen=True, kw_only=True):
+class FilePath(ParsedText, frozen=True):
     """A path of a file or folder.
 
     `~` means the home folder; relative paths start at the folder of the configuration file.
@@ -355,7 +355,7 @@ def resolve(text: str, at: At) -> Path | WrongValue:
     return Path(os.path.normpath(at.around.home / rest if first == "~" else at.layer.base / text))
 
 
-class Many(ValueType, frozen=True, kw_only=True):
+class Many(ValueType, frozen=True):
     """A list whose items are all of one kind, with a minimum length."""
 
     bare = "toml"
@@ -374,7 +374,7 @@ class Many(ValueType, frozen=True, kw_only=True):
         return {"type": "array", "items": self.item.schema()} | ({"minItems": self.least} if self.least else {})
 
 
-class Table(ValueType, frozen=True, kw_only=True):
+class Table(ValueType, frozen=True):
     """A table with arbitrary keys that match one pattern, and values that are all of one kind."""
 
     bare = "toml"
@@ -405,7 +405,7 @@ class Table(ValueType, frozen=True, kw_only=True):
         }
 
 
-class CommandLine(ValueType, frozen=True, kw_only=True):
+class CommandLine(ValueType, frozen=True):
     """A program and its arguments, written as a list or as one string that is split as a shell would.
 
     No shell is started.
@@ -464,7 +464,7 @@ _OF_THE_LINK: Final = re.compile(
 )
 
 
-class Headers(ValueType, frozen=True, kw_only=True):
+class Headers(ValueType, frozen=True):
     """HTTP headers to add to every request to a server.
 
     Headers that frame a message are refused, as Interlock sets them.
