@@ -10,7 +10,6 @@ from interlock.config.problems import At, ConfigContext, Findings, Problem, Wron
 from interlock.config.reader import Settings
 from interlock.config.value_types import Segment
 from interlock.devices.protocol.description import SIMULATED, DeviceDescription, LinkDescription
-from interlock.devices.protocol.description_check import DescriptionFault, read_description
 
 FOLDER: Final = ".devices"
 DEVICES_MAX: Final = 10_000
@@ -61,12 +60,27 @@ def read_device_file(file: Path) -> DeviceDescription | tuple[Problem, ...]:
     """Read one description file, which may lie outside the workspace. Return all its problems if it is wrong."""
     findings = Findings()
     layer = file_layer(file, findings, Problem(file=str(file), message="there is no such file"))
-    read = read_description(layer.tree) if layer is not None else ()
-    if layer is not None and isinstance(read, tuple):
-        at = At(layer, ConfigContext(env={}, home=Path()), findings)
-        for fault in read:
-            _report(fault, at)
-    return read if not isinstance(read, tuple) else findings.problems()
+    if layer is None:
+        return findings.problems()
+    return _describe(At(layer, ConfigContext(env={}, home=Path()), findings)) or findings.problems()
+
+
+def _describe(at: At) -> DeviceDescription | None:
+    """Return the description in the layer of `at`, or None after reporting every fault in it."""
+    # Imported when there is a description: a node without devices does not load what checks them.
+    from interlock.devices.protocol.description_check import read_description
+
+    description = read_description(at.layer.tree)
+    if not isinstance(description, tuple):
+        return description
+    for fault in description:
+        place = at
+        for step in fault.path:
+            place = place.inside(step)
+        like = nearest(fault.unknown, fault.existing) if fault.unknown is not None else None
+        fallback = f"known here: {', '.join(fault.existing)}" if fault.existing else fault.hint
+        place.wrong(fault.message, f"did you mean '{like}'?" if like is not None else fallback)
+    return None
 
 
 def _read(file: Path, settings: Settings, around: ConfigContext, findings: Findings) -> DevicePlan | None:
@@ -79,12 +93,8 @@ def _read(file: Path, settings: Settings, around: ConfigContext, findings: Findi
         return None
     if segment in settings.servers:
         at.wrong(f"'{segment}' is the segment of a server already", "give the file another name")
-    read = read_description(layer.tree)
-    if isinstance(read, tuple):
-        for fault in read:
-            _report(fault, at)
-        return None
-    return DevicePlan(segment=segment, description=read)
+    description = _describe(at)
+    return None if description is None else DevicePlan(segment=segment, description=description)
 
 
 def _read_leniently(file: Path, settings: Settings, around: ConfigContext, findings: Findings) -> DevicePlan | None:
@@ -100,12 +110,3 @@ def _read_leniently(file: Path, settings: Settings, around: ConfigContext, findi
         return None
     nothing = DeviceDescription(profile="a", link=LinkDescription(transport="uart_cbor"))
     return DevicePlan(segment=file.stem, description=nothing, fault=str(problems[0]))
-
-
-def _report(fault: DescriptionFault, at: At) -> None:
-    """Report a fault of a description at the key that causes it. Suggest the key that was probably meant."""
-    for step in fault.path:
-        at = at.inside(step)
-    like = nearest(fault.unknown, fault.existing) if fault.unknown is not None else None
-    fallback = f"known here: {', '.join(fault.existing)}" if fault.existing else fault.hint
-    at.wrong(fault.message, f"did you mean '{like}'?" if like is not None else fallback)

@@ -96,11 +96,11 @@ class Devices:
         await asyncio.gather(*(self._remove(segment) for segment in list(self._own)))
 
     def _add(self, devices: Iterable[DevicePlan]) -> None:
-        # Imported when there is a device: a node without devices does not load what they need.
-        from interlock.devices.device_link import DeviceKeeper
-
         members = BESIDE if self._current.plan.devices.mode == "on_behalf" else None
         for device in devices:
+            # Imported when there is a device: a node without devices does not load what they need.
+            from interlock.devices.device_link import DeviceKeeper
+
             keeper = DeviceKeeper(
                 device, self._connector_parts, self._connections, self._stock, self._link_events, members
             )

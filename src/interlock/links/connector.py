@@ -33,7 +33,6 @@ from interlock.net.http.client import header
 from interlock.process.child import Child, ChildStartFailed, child_environment
 from interlock.process.limits import StartLimits
 from interlock.process.orphan_reaper import OrphanReaper
-from interlock.process.packages.installer import ensure
 from interlock.process.packages.programs import PackageUnavailable
 from interlock.process.sandbox.host_paths import SandboxFailed
 from interlock.process.sandbox.sandbox import SandboxedCommand, Sandboxes
@@ -299,6 +298,8 @@ class Connector:
         parts, argv = self._connector_parts, reach.command
         limits = parts.limits
         if reach.package is not None:
+            from interlock.process.packages.installer import ensure  # a node without packages does not load it
+
             program = await ensure(
                 reach.package,
                 parts.packages,

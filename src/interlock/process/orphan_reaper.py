@@ -12,20 +12,22 @@ A process that moved itself into another session is in no group that the node kn
 
 import asyncio
 import contextlib
-import ctypes
+import functools
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import ctypes
 
 # Process groups: how a child and everything it forks are signalled, and how they die with the node. POSIX only.
 
 _PR_SET_PDEATHSIG = 1
 _CLOSE_RANGE_CLOEXEC = 4
-_LAST_FD = ctypes.c_uint(2**32 - 1)
-# Loaded here because nothing may be loaded between fork and exec.
-_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+_LAST_FD = 2**32 - 1
 
 
 def group_exists(pgid: int) -> bool:
@@ -60,10 +62,11 @@ def between_fork_and_exec(handed: Sequence[int] = ()) -> Callable[[], None] | No
     It makes the kernel end the child when the thread that spawned it ends (prctl(2)). Where libc has close_range, it
     also marks all files to be closed at exec, except the child's pipes and `handed`.
     """
-    if _LIBC is None:
+    if sys.platform != "linux":
         return None
-    prctl, kill, node = _LIBC.prctl, int(signal.SIGKILL), os.getpid()
-    close_range = getattr(_LIBC, "close_range", None)  # close_range(2): not in every libc
+    libc, last_descriptor = _load_libc()
+    prctl, kill, node = libc.prctl, int(signal.SIGKILL), os.getpid()
+    close_range = getattr(libc, "close_range", None)  # close_range(2): not in every libc
 
     def first_steps() -> None:
         prctl(_PR_SET_PDEATHSIG, kill)
@@ -71,11 +74,19 @@ def between_fork_and_exec(handed: Sequence[int] = ()) -> Callable[[], None] | No
             os._exit(1)
         # uvloop leaves a second copy of each pipe open, so a child that closes its output would not be noticed.
         if close_range is not None:
-            close_range(3, _LAST_FD, _CLOSE_RANGE_CLOEXEC)
+            close_range(3, last_descriptor, _CLOSE_RANGE_CLOEXEC)
         for descriptor in handed:
             os.set_inheritable(descriptor, True)
 
     return first_steps
+
+
+@functools.cache
+def _load_libc() -> "tuple[ctypes.CDLL, ctypes.c_uint]":
+    """Load the C library before the first fork, because nothing may be loaded between fork and exec."""
+    import ctypes  # here, because a node that starts no programs does not need it
+
+    return ctypes.CDLL(None), ctypes.c_uint(_LAST_FD)
 
 
 def reap_adopted(pgid: int) -> None:
