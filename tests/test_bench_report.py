@@ -58,7 +58,7 @@ def test_a_crowd_that_left_something_did_not_keep_the_promise(one: Crowd, kept: 
     assert bool(missed(report(one))) is (kept is not True)
 
 
-def test_what_one_takes_is_the_growth_of_the_first_cycle() -> None:
+def test_the_memory_per_participant_is_the_growth_of_the_first_cycle() -> None:
     assert crowd(60.0, 90.0, 90.0).each_kb == pytest.approx(10 * 1024 / 100)
     assert "102.4 KB" in markdown(report(crowd(60.0, 90.0, 90.0)))
 

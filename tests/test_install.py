@@ -25,7 +25,7 @@ def run(said: str, **options: object) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, **options)  # type: ignore[call-overload]
 
 
-def test_without_a_terminal_each_step_is_a_line_and_a_long_one_says_more() -> None:
+def test_without_a_terminal_each_step_is_a_line_and_a_long_step_reports_progress() -> None:
     process = run(f"{SAYING}import time; time.sleep(0.5)", stdout=subprocess.PIPE)
     printed = process.communicate(timeout=20)[0].decode()
     assert "\r" not in printed

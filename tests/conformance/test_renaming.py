@@ -48,7 +48,7 @@ def test_the_name_in_the_header_gets_the_prefix(method: str, value: str, wanted:
     assert renaming.name_header(method, value) == wanted
 
 
-def test_what_a_node_lists_loses_the_prefix_and_is_spoilt_without_one() -> None:
+def test_the_names_that_a_node_lists_lose_the_prefix_and_are_invalid_without_it() -> None:
     message = {"result": {"tools": [{"name": "fixture__a"}, {"name": "b"}], "resources": [{"uri": "test://r"}]}}
     renaming.to_suite(message)
     assert message["result"]["tools"] == [{"name": "a"}, {"name": "without-prefix:b"}]

@@ -92,7 +92,9 @@ async def test_keys_are_fetched_once_while_they_are_fresh(ring: KeyRing, server:
     assert len(server.asked) == 2
 
 
-async def test_many_who_wait_are_one_fetch_and_one_who_leaves_does_not_end_it(ring: KeyRing, server: Server) -> None:
+async def test_many_waiters_share_one_fetch_and_a_waiter_that_leaves_does_not_end_it(
+    ring: KeyRing, server: Server
+) -> None:
     server.waiting = asyncio.Event()
     waiting = [asyncio.create_task(ring.key_for(token("a"))) for _ in range(50)]
     await asyncio.sleep(0)

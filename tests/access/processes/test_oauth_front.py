@@ -180,7 +180,7 @@ def test_a_token_in_the_url_is_refused_even_beside_a_good_one(corp: Authority, n
         assert_invalid(node, ask(node, call("good__echo", path=path, authorization=bearer(token))))
 
 
-def test_without_a_credential_only_the_way_to_one_is_shown(node: RunningNode) -> None:
+def test_without_a_credential_only_the_way_to_obtain_a_credential_is_shown(node: RunningNode) -> None:
     for value in (None, "Basic eDp5", "DPoP x"):
         answer = ask(node, call("good__echo", authorization=value))
         assert answer.status == 401

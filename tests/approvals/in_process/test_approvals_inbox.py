@@ -55,7 +55,7 @@ async def test_what_is_raised_waits_with_its_arguments_and_is_found_by_who_asked
         assert desk.inbox.find(ALICE, "d2") is None
 
 
-async def test_an_identical_call_gets_the_same_one_and_does_not_extend_it(tmp_path: Path) -> None:
+async def test_an_identical_call_gets_the_same_approval_and_does_not_extend_it(tmp_path: Path) -> None:
     clock = ManualClock()
     async with stored_inbox(tmp_path, clock) as desk:
         first = await desk.raised()
@@ -162,7 +162,7 @@ async def test_what_a_client_calls_itself_is_cut_and_made_writable(tmp_path: Pat
 # Deciding
 
 
-async def test_an_approved_one_is_used_once_and_gives_its_arguments_for_the_last_time(tmp_path: Path) -> None:
+async def test_an_approved_call_is_used_once_and_returns_its_arguments_for_the_last_time(tmp_path: Path) -> None:
     async with stored_inbox(tmp_path) as desk:
         approved = await desk.approved()
         used = ok(await desk.inbox.use(approved.id))
@@ -200,7 +200,7 @@ async def test_two_inboxes_on_one_store_use_it_once_between_them(tmp_path: Path)
             assert sum(isinstance(answer, Approval) for answer in answers) == 1
 
 
-async def test_of_two_decisions_at_once_one_counts_and_both_are_on_record(tmp_path: Path) -> None:
+async def test_of_two_simultaneous_decisions_one_counts_and_both_are_recorded(tmp_path: Path) -> None:
     async with stored_inbox(tmp_path) as desk:
         raised = await desk.raised()
         answers = await asyncio.gather(

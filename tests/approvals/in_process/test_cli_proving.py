@@ -159,7 +159,7 @@ def test_a_key_with_a_passphrase_signs_only_with_it(
     assert load_pem_private_key(path.read_bytes(), b"a grey horse")
 
 
-def test_the_one_key_there_is_signs_and_of_several_one_is_chosen(inline: Inline) -> None:
+def test_the_only_key_signs_and_of_several_keys_one_is_chosen(inline: Inline) -> None:
     with pytest.raises(Refused) as none:
         sign(shown(), key=None)
     assert none.value.code == "no_key" and "interlock access key" in (none.value.hint or "")

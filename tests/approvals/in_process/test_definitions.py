@@ -98,7 +98,7 @@ async def shop_at(folder: Path, clock: ManualClock | None = None) -> AsyncIterat
         await shop.definitions.wait_until_processed()
 
 
-async def test_the_first_definition_is_taken_on_trust_and_the_same_one_is_no_news(tmp_path: Path) -> None:
+async def test_the_first_definition_is_trusted_and_the_same_definition_is_no_change(tmp_path: Path) -> None:
     async with shop_at(tmp_path) as shop:
         assert await shop.lists(sight(FIRST)) == [DefinitionState.NEW]
         assert await shop.lists(sight(FIRST)) == [DefinitionState.SAME]
@@ -138,7 +138,7 @@ async def test_a_change_waits_in_the_inbox_as_a_diff_once_and_is_in_the_log(
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-async def test_a_change_that_is_accepted_is_the_new_known_one(tmp_path: Path, restarted: bool) -> None:
+async def test_an_accepted_change_becomes_the_known_definition(tmp_path: Path, restarted: bool) -> None:
     clock = ManualClock()
     async with shop_at(tmp_path, clock) as shop:
         await shop.lists(sight(FIRST))

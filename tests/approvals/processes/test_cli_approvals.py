@@ -299,7 +299,7 @@ def test_claims_of_the_server_are_marked_as_its_own_and_those_of_the_operator_ar
     assert "the server says" not in said
 
 
-def test_watching_tells_each_one_when_it_comes_or_changes(interlock: Interlock, inbox: FakeApprovals) -> None:
+def test_watching_reports_each_item_when_it_appears_or_changes(interlock: Interlock, inbox: FakeApprovals) -> None:
     with interlock.start("approvals", "--watch", "--all", "--json") as running:
         assert [json.loads(running.next_line())["id"] for _ in range(3)] == [CALL_ID, DEFINITION_ID, CHANGE_ID]
         inbox.all[0]["status"] = "denied"

@@ -73,7 +73,7 @@ def test_the_ends_are_the_states_that_nothing_leaves_and_live_ones_are_no_ends()
     assert {status.value for status in LIVE} == {"pending", "approved"}
 
 
-def test_only_an_approved_one_can_be_used_and_only_once() -> None:
+def test_only_an_approved_call_can_be_used_and_only_once() -> None:
     assert [status for status in Status if find_next_status(status, Move.USE)] == [Status.APPROVED]
     assert find_next_status(Status.USED, Move.USE) is None
 

@@ -162,7 +162,7 @@ def test_each_operation_is_taken_by_exactly_one_tool(tmp_path: Path, settings: s
 
 @pytest.mark.req("AQL-4.1-1", "AQL-4.1-2", "AQL-C.tool-7")
 @in_frozen_time
-async def test_wrong_shapes_are_answered_with_the_right_one(tmp_path: Path) -> None:
+async def test_wrong_shapes_are_answered_with_the_right_shape(tmp_path: Path) -> None:
     async with aql_node(tmp_path) as here:
         leaf = await here.leaf()
         client = here.modern()

@@ -130,7 +130,7 @@ def session(above: Level, name: str) -> str:
     return str(link.registration.session_id)
 
 
-async def test_one_that_names_our_parent_is_refused_or_goes_and_we_stay(tmp_path: Path) -> None:
+async def test_a_registrant_that_names_our_parent_is_refused_or_leaves_and_we_stay(tmp_path: Path) -> None:
     async with (
         level(tmp_path / "top", ACCESS) as top,
         below(tmp_path, "edge", top) as edge,
@@ -156,7 +156,7 @@ async def test_one_that_names_our_parent_is_refused_or_goes_and_we_stay(tmp_path
 
 
 @pytest.mark.parametrize("named", [0, 1])
-async def test_one_that_names_somebody_further_up_goes_alone(tmp_path: Path, named: int) -> None:
+async def test_only_the_registrant_that_names_a_higher_aggregator_has_to_leave(tmp_path: Path, named: int) -> None:
     """top over a over b over c, and the liar below c: nobody near it knows the id."""
     async with (
         level(tmp_path / "top", ACCESS) as top,
@@ -184,7 +184,7 @@ async def test_one_that_names_somebody_further_up_goes_alone(tmp_path: Path, nam
         await again.stop()
 
 
-async def test_one_that_named_our_parent_before_we_knew_it_does_not_keep_us_away(tmp_path: Path) -> None:
+async def test_a_registrant_that_named_our_parent_before_us_does_not_keep_us_away(tmp_path: Path) -> None:
     port = free_port()
     async with contextlib.AsyncExitStack() as stack:
         async with level(tmp_path / "top", ACCESS + at(port)) as once:

@@ -58,7 +58,7 @@ SLOW_LINK = 6
 DEPTH = 12
 
 
-async def test_a_slow_link_in_the_middle_raises_the_class_above_it_and_nothing_ever_lowers_one(tmp_path: Path) -> None:
+async def test_a_slow_link_raises_the_latency_class_above_it_and_nothing_lowers_a_class(tmp_path: Path) -> None:
     """The link into level 6 takes 700 ms by its operator's word; the leaf answers at once."""
 
     def said(depth: int) -> str:

@@ -106,7 +106,7 @@ async def test_a_registration_is_answered_before_the_tools_are_asked_for(tmp_pat
 
 @pytest.mark.req("AX-4.2-1")
 @in_frozen_time
-async def test_one_that_never_lists_stays_registered_without_tools_and_is_reported_after_five_seconds(
+async def test_a_subserver_that_never_lists_stays_registered_without_tools_and_is_reported_after_five_seconds(
     tmp_path: Path,
 ) -> None:
     async with frozen_node(tmp_path) as node:
@@ -225,7 +225,9 @@ async def test_an_old_list_is_asked_for_once_however_many_want_it_and_read_to_it
 @pytest.mark.req("AX-5.1-2")
 @pytest.mark.parametrize("fault", ["hangs", "refuses"])
 @in_frozen_time
-async def test_one_that_does_not_list_again_keeps_its_tools_and_holds_up_nobody(tmp_path: Path, fault: str) -> None:
+async def test_a_subserver_that_does_not_list_again_keeps_its_tools_and_delays_no_other(
+    tmp_path: Path, fault: str
+) -> None:
     async with frozen_node(tmp_path) as node:
         bad = await node.leaf("bad", tools=[tool("read")], heartbeat_interval_ms=0).joined()
         good = await node.leaf("good", tools=[tool("old")], heartbeat_interval_ms=0).joined()
@@ -244,7 +246,7 @@ async def test_one_that_does_not_list_again_keeps_its_tools_and_holds_up_nobody(
 
 @pytest.mark.req("AX-5.1-2")
 @in_frozen_time
-async def test_one_that_lists_again_after_it_did_not_is_read_when_its_list_is_old(tmp_path: Path) -> None:
+async def test_a_subserver_that_did_not_answer_is_listed_again_when_its_list_is_old(tmp_path: Path) -> None:
     async with frozen_node(tmp_path) as node:
         leaf = await node.leaf("bad", tools=[tool("read")], heartbeat_interval_ms=0).joined()
         await advance_time(TTL_S)

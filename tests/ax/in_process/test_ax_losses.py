@@ -75,7 +75,7 @@ async def test_a_returning_server_is_listed_again_and_clients_learn_of_it_only_i
 
 @pytest.mark.req("AX-13.1-3")
 @in_frozen_time
-async def test_one_that_returns_with_another_schema_is_shown_with_it_at_once_and_not_called_by_the_old_one(
+async def test_a_subserver_that_returns_with_another_schema_is_shown_and_called_with_the_new_schema(
     tmp_path: Path,
 ) -> None:
     schema = {"type": "object", "properties": {"bench": {"type": "integer"}}}
@@ -449,7 +449,7 @@ async def test_after_a_partition_two_never_serve_one_subserver_for_longer_than_a
 @pytest.mark.req("AX-13.4-5")
 @pytest.mark.parametrize("interval_ms", [5000, 0])
 @in_frozen_time
-async def test_one_that_still_speaks_to_its_aggregator_cannot_be_had_by_another(
+async def test_a_subserver_that_still_speaks_to_its_aggregator_is_refused_by_another(
     tmp_path: Path, interval_ms: int
 ) -> None:
     async with two_houses(tmp_path) as (a, b):

@@ -92,7 +92,7 @@ async def until_taken(place: Level, leaf_id: str) -> Draft:
                 return await register(place, leaf_id)
 
 
-async def test_of_two_that_come_together_one_is_taken(tmp_path: Path) -> None:
+async def test_of_two_simultaneous_registrations_one_is_accepted(tmp_path: Path) -> None:
     async with tree(tmp_path) as (_, _, deep, b):
         for _ in range(20):
             leaf_id = str(uuid.uuid4())
@@ -103,7 +103,7 @@ async def test_of_two_that_come_together_one_is_taken(tmp_path: Path) -> None:
             await taken[0].stop()
 
 
-async def test_one_that_lost_its_aggregator_is_taken_by_another_and_gives_up_its_session_at_once(
+async def test_a_subserver_that_lost_its_aggregator_is_accepted_by_another_and_gives_up_its_session(
     tmp_path: Path,
 ) -> None:
     async with tree(tmp_path) as (_, a, deep, b):
@@ -130,7 +130,9 @@ async def test_what_an_aggregator_had_is_free_when_it_is_gone(tmp_path: Path) ->
         await leaf.stop()
 
 
-async def test_two_that_took_it_while_they_had_no_parent_settle_it_when_they_have_one(tmp_path: Path) -> None:
+async def test_two_nodes_that_accepted_a_subserver_without_a_parent_settle_it_when_they_have_a_parent(
+    tmp_path: Path,
+) -> None:
     port = free_port()
     async with contextlib.AsyncExitStack() as stack:
         places = []

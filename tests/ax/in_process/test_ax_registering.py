@@ -39,7 +39,7 @@ def shown(node: FrozenNode, segment: str) -> dict[str, Any]:
 @pytest.mark.req("AX-6.1-3")
 @pytest.mark.parametrize("said", [{}, {"authority": None}, {"authority": "dns:a.example"}])
 @in_frozen_time
-async def test_one_that_only_reads_needs_no_authority(tmp_path: Path, said: dict[str, str | None]) -> None:
+async def test_a_subserver_that_only_reads_needs_no_authority(tmp_path: Path, said: dict[str, str | None]) -> None:
     async with frozen_node(tmp_path) as node:
         leaf = await node.leaf("bench", tools=[tool("read")], proved=False, scope="read", **said).joined()
         assert "bench.read" in await node.client().tools()
@@ -105,7 +105,7 @@ async def test_a_version_nobody_knows_is_accepted_shown_and_logged_once(
 
 @pytest.mark.req("AX-13.4-4")
 @in_frozen_time
-async def test_one_that_says_nothing_of_a_parent_has_two_seconds_to_answer_for_it(tmp_path: Path) -> None:
+async def test_a_registrant_that_names_no_parent_has_two_seconds_to_answer_the_query(tmp_path: Path) -> None:
     async with frozen_node(tmp_path) as node:
         leaf = node.leaf("mute")
         del leaf.register_params["parent_id"]
@@ -185,7 +185,7 @@ async def test_a_refused_registration_is_named_and_leaves_no_trace(tmp_path: Pat
 
 @pytest.mark.req("AX-6.2-5")
 @in_frozen_time
-async def test_one_whose_connection_ends_while_it_registers_leaves_no_trace_and_harms_no_other(tmp_path: Path) -> None:
+async def test_a_registrant_whose_connection_ends_while_it_registers_leaves_no_trace(tmp_path: Path) -> None:
     async with frozen_node(tmp_path) as node:
         other = await node.leaf("other", tools=[tool("read")]).joined()
         gone = node.leaf("plant")
@@ -216,7 +216,7 @@ async def test_malformed_params_are_refused_as_such_and_leave_no_trace(tmp_path:
 
 
 @in_frozen_time
-async def test_one_that_asks_for_a_taken_segment_again_and_again_is_on_record_twice(tmp_path: Path) -> None:
+async def test_repeated_requests_for_a_taken_segment_are_recorded_twice(tmp_path: Path) -> None:
     async with frozen_node(tmp_path) as node:
         await node.leaf("plant", heartbeat_interval_ms=0).joined()
         for _ in range(20):
@@ -237,7 +237,9 @@ async def test_one_that_asks_for_a_taken_segment_again_and_again_is_on_record_tw
 
 @pytest.mark.req("AX-6.3-3")
 @in_frozen_time
-async def test_one_that_promises_no_heartbeat_stays_for_an_hour_and_goes_with_its_link(tmp_path: Path) -> None:
+async def test_a_subserver_that_promises_no_heartbeat_stays_for_an_hour_and_leaves_with_its_link(
+    tmp_path: Path,
+) -> None:
     async with frozen_node(tmp_path) as node:
         leaf = await node.leaf("quiet", tools=[tool("read")], heartbeat_interval_ms=0).joined()
         await advance_time(HOUR_S)
@@ -302,7 +304,7 @@ class Endpoint:
 
 @pytest.mark.req("AX-6.3-3")
 @in_frozen_time
-async def test_one_that_is_dialled_back_without_heartbeats_goes_when_two_probes_fail(tmp_path: Path) -> None:
+async def test_a_subserver_dialled_back_without_heartbeats_is_removed_when_two_probes_fail(tmp_path: Path) -> None:
     endpoint = Endpoint()
     url = await endpoint.start()
     async with frozen_node(tmp_path) as node:

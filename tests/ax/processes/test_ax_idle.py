@@ -14,7 +14,7 @@ def test_what_speaks_websocket_is_not_loaded_before_somebody_asks() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_what_reads_driver_files_is_not_loaded_before_there_is_one() -> None:
+def test_the_reader_of_driver_files_is_not_loaded_before_there_is_a_driver() -> None:
     program = (
         "import sys; sys.path[:0] = " + repr(sys.path) + "; import interlock.node.node; "
         "ours = 'interlock.drivers.'; "

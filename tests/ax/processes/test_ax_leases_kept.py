@@ -81,7 +81,7 @@ async def test_of_two_at_once_exactly_one_has_it_a_thousand_times(tmp_path: Path
         await one.claim(_register(str(uuid.uuid4())), "z")
 
 
-async def test_a_holder_is_named_a_release_swaps_and_the_slow_one_finds_out(tmp_path: Path) -> None:
+async def test_a_lease_names_its_holder_and_a_slow_holder_notices_a_release(tmp_path: Path) -> None:
     store = build_store("sqlite", tmp_path)
     await store.open()
     clock = Hands()

@@ -28,7 +28,7 @@ def _availability(shown: dict[str, Any]) -> str:
 
 
 @pytest.mark.req("AX-13.2-1", "AX-13.2-2", "AX-6.3-2")
-async def test_one_that_falls_silent_is_degraded_then_gone(node: RunningNode) -> None:
+async def test_a_silent_subserver_is_degraded_and_then_removed(node: RunningNode) -> None:
     async with bare_subserver(node, "silent", tools=[tool("read")], heartbeat_interval_ms=300) as leaf:
         await ready(node, "silent", tools=1)
         before = time.time()
@@ -81,7 +81,7 @@ async def test_two_misses_and_a_beat_are_no_loss(node: RunningNode) -> None:
 
 
 @pytest.mark.req("AX-6.3-5", "AX-6.3-4", "AX-13.1-1")
-async def test_one_that_deregisters_is_gone_at_once_and_its_segment_free(node: RunningNode) -> None:
+async def test_a_subserver_that_deregisters_is_gone_at_once_and_its_segment_is_free(node: RunningNode) -> None:
     async with (
         bare_subserver(node, "polite", tools=[tool("read")]) as leaf,
         bare_subserver(node, "beside", tools=[tool("read")]) as other,
@@ -136,7 +136,7 @@ async def test_calls_under_way_end_when_the_subserver_is_cut_off(node: RunningNo
 
 
 @pytest.mark.req("AX-13.2-5")
-async def test_one_that_returns_takes_its_names_back_as_it_now_defines_them(node: RunningNode) -> None:
+async def test_a_returning_subserver_takes_its_names_back_with_its_new_definitions(node: RunningNode) -> None:
     first = BareSubserver(await connect(node), "back", tools=[tool("read", description="old")])
     await first.register()
     await ready(node, "back", tools=1)

@@ -78,7 +78,7 @@ def test_no_credential_of_one_reaches_another(saas: Saas) -> None:
         assert known == {service}
 
 
-async def test_killing_one_leaves_the_others_working_and_it_comes_back(saas: Saas) -> None:
+async def test_a_killed_server_leaves_the_others_working_and_comes_back(saas: Saas) -> None:
     async with Client(f"{saas.node.url}/mcp", mode="2026-07-28") as client:
         await client.call_tool("jira__echo", {"to": "jira"})
         saas.jira.close()

@@ -170,7 +170,7 @@ def test_what_an_entry_leaves_open_is_as_usual() -> None:
 
 
 @pytest.mark.req("AX-6.2-4")
-def test_an_unlimited_one_is_left_out() -> None:
+def test_an_unlimited_budget_is_left_out() -> None:
     assert UNLIMITED.as_object() == {}
     assert UNLIMITED.is_unlimited
     assert BudgetLimits(max_cost_units_per_session=0).as_object() == {"max_cost_units_per_session": 0}

@@ -21,7 +21,7 @@ def test_a_mark_is_of_one_caller_and_one_node_and_always_the_same() -> None:
     assert "ada" not in bytes(marks[0]).decode()
 
 
-def test_a_parent_that_says_nothing_is_one_caller() -> None:
+def test_a_parent_that_says_nothing_counts_as_one_caller() -> None:
     assert requester("parent:ws://x/ax", {}) == "parent:ws://x/ax"
 
 

@@ -93,7 +93,7 @@ def test_the_five_latency_classes_pass_in_their_order_and_no_other_does() -> Non
 
 
 @pytest.mark.req("AX-9.1-6")
-def test_the_three_booleans_are_booleans_and_nothing_that_looks_like_one() -> None:
+def test_the_three_booleans_are_booleans_and_no_other_value_is_accepted() -> None:
     for key, value in itertools.product(BOOLEANS, (True, False)):
         assert as_object(valid({**FULL, key: value}))[key] is value
     for key, value in itertools.product(BOOLEANS, ("false", "true", 0, 1, None, [], 1.0)):

@@ -68,7 +68,7 @@ def test_every_other_error_stays_what_it_is(error: object) -> None:
         ("", ()),
     ],
 )
-def test_the_way_to_a_resource_is_in_its_uri_where_an_aggregator_calls_it_one_of_the_tree(
+def test_the_route_to_a_resource_is_in_its_uri_where_an_aggregator_marks_it_as_part_of_the_tree(
     uri: str, way: tuple[str, ...]
 ) -> None:
     assert nested_segments(uri) == way

@@ -41,7 +41,7 @@ def test_an_aggregator_may_claim_again_with_another_session_and_the_same_session
     assert via(holders) == "2"
 
 
-def test_one_that_only_says_the_name_of_the_holder_gets_nothing() -> None:
+def test_a_registrant_that_only_uses_the_holders_name_gets_nothing() -> None:
     holders = Holders()
     holders.claim(claimed("a", "s"), "1")
     assert holders.claim(claimed("a", "made up"), "2") == "a"

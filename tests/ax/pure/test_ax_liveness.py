@@ -145,7 +145,7 @@ def test_a_beat_that_comes_too_late_is_too_late_even_if_nobody_looked_before() -
 
 
 @pytest.mark.req("AX-6.3-2")
-def test_what_was_due_happened_when_it_was_due_however_late_one_looks() -> None:
+def test_due_events_happen_at_their_time_however_late_the_clock_is_read() -> None:
     made = engine()
     suspected, lost = made.on_deadline(100.0)
     assert isinstance(suspected, Suspected)

@@ -101,7 +101,7 @@ def test_a_name_that_grows_beyond_63_by_its_boundaries_is_shortened_too() -> Non
 
 
 @given(tool_names)
-def test_every_name_but_the_empty_one_becomes_a_segment_and_stays_one(original: str) -> None:
+def test_every_name_but_the_empty_name_becomes_a_segment_that_stays_the_same(original: str) -> None:
     local = normalise(original)
     assert is_segment(local) == (original != "")
     assert normalise(local) == local

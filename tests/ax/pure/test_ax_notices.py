@@ -281,7 +281,7 @@ def test_the_origin_grows_at_each_hop() -> None:
 
 @pytest.mark.req("AX-12-1")
 @pytest.mark.parametrize("forged", ["jira", "a.b", "", "..", 7, None, ["x"], "a" * 300])
-def test_a_leaf_cannot_set_an_origin_and_an_aggregator_only_one_below_its_own(forged: object) -> None:
+def test_a_leaf_cannot_set_an_origin_and_an_aggregator_only_an_origin_below_itself(forged: object) -> None:
     params = json.dumps({"_meta": {"x-mcpax-origin": forged}}).encode()
     assert up(EVENT, params, ("leaf", False)) == {"_meta": {"x-mcpax-origin": "leaf"}}
     origin = up(EVENT, params, ("agg", True))["_meta"]["x-mcpax-origin"]  # type: ignore[index]

@@ -208,7 +208,7 @@ def test_our_own_stall_is_not_taken_for_the_parents_silence() -> None:
     assert engine.state is RegistrantState.REGISTERED
 
 
-def test_a_late_answer_to_an_earlier_heartbeat_does_not_excuse_the_later_one() -> None:
+def test_a_late_answer_to_an_earlier_heartbeat_does_not_answer_the_later_heartbeat() -> None:
     engine = settled(parents=2)
     early = sent(engine.on_deadline(1.0, 0.0))
     sent(engine.on_deadline(1.5, 0.0))
@@ -378,7 +378,7 @@ BELOW = "33333333-3333-4333-8333-333333333333"
 @pytest.mark.req("AX-5.3-3")
 @pytest.mark.parametrize("is_gone", [False, True])
 @pytest.mark.parametrize("data", [{"id": FIRST}, {"id": FIRST.upper()}, {}])
-def test_a_cycle_that_one_below_us_claims_costs_that_one_and_not_us(data: dict[str, str], is_gone: bool) -> None:
+def test_a_cycle_that_a_child_claims_costs_the_child_and_not_this_node(data: dict[str, str], is_gone: bool) -> None:
     engine = Registrant(register(subtree_ids=(OURS, BELOW)), 1)
     engine.start(0.0)
     engine.granted(sent(engine.opened(0.0)).id, answer(), 0.0)
@@ -394,7 +394,7 @@ def test_a_cycle_that_one_below_us_claims_costs_that_one_and_not_us(data: dict[s
 
 
 @pytest.mark.req("AX-5.3-3")
-def test_a_claim_that_the_new_parent_says_is_wrong_is_dropped_and_a_true_one_stays_a_refusal() -> None:
+def test_a_claim_that_the_new_parent_denies_is_dropped_and_a_true_claim_stays_refused() -> None:
     engine = Registrant(register(subtree_ids=(OURS, BELOW, FIRST)), 1)
     engine.start(0.0)
     for is_below in (True, False):

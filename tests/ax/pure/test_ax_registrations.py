@@ -337,7 +337,7 @@ def test_a_segment_in_grace_goes_to_who_proves_the_same_authority(number: int) -
     assert aggregator.segments == {"leaf": "s5"}
 
 
-def test_one_that_takes_over_a_segment_leaves_its_own() -> None:
+def test_a_subserver_that_takes_over_a_segment_leaves_its_former_segment() -> None:
     aggregator = lost(register(1, authority="a.example"))
     aggregator.joined(register(2, "mine"), proved("bob"), now=2.0)
     step = aggregator.asked(register(2, authority="a.example"), proved("bob"), now=2.0)
@@ -463,7 +463,7 @@ ABOVE = uuid(77)
 @pytest.mark.parametrize(
     "request_", [register(77), register(1, subtree_ids=(uuid(1), ABOVE)), register(77, subtree_ids=(ABOVE,))]
 )
-def test_a_registrant_that_names_one_above_us_is_refused(request_: Register) -> None:
+def test_a_registrant_that_names_an_aggregator_above_us_is_refused(request_: Register) -> None:
     aggregator = Aggregator()
     aggregator.engine.set_above(frozenset({ABOVE}))
     refused = aggregator.refused(request_)
@@ -472,7 +472,7 @@ def test_a_registrant_that_names_one_above_us_is_refused(request_: Register) -> 
 
 
 @pytest.mark.req("AX-5.3-3")
-def test_one_above_us_named_by_a_heartbeat_is_refused_and_who_takes_it_back_in_time_stays() -> None:
+def test_a_registrant_whose_heartbeat_names_an_aggregator_above_us_is_refused_unless_it_withdraws_in_time() -> None:
     aggregator = Aggregator()
     aggregator.joined(register(1, subtree_ids=(uuid(1),)))
     aggregator.engine.set_above(frozenset({ABOVE}))
@@ -598,7 +598,7 @@ def test_a_leaf_may_become_an_aggregator() -> None:
 # Trees and links
 
 
-def test_a_registrant_of_another_tree_is_refused_and_one_that_says_none_is_not() -> None:
+def test_a_registrant_of_another_tree_is_refused_and_a_registrant_without_a_tree_is_not() -> None:
     aggregator = Aggregator()
     refusal = aggregator.refused(register(tree="lab"))
     assert (refusal.code, refusal.details) == (INVALID_PARAMS, {"member": "tree", "tree": "default"})

@@ -111,7 +111,7 @@ def test_only_names_that_were_shortened_can_share_an_alias(one: str, other: str)
     assert one == other or alias(one) != alias(other) or (may_collide(alias(one)) and may_collide(alias(other)))
 
 
-def test_a_shortened_alias_may_collide_and_a_spelled_one_may_not() -> None:
+def test_a_shortened_alias_may_collide_and_a_spelled_alias_may_not() -> None:
     assert may_collide(alias(".".join([LONG, LONG])))
     assert not may_collide(alias("a" * 60 + "." + "bb"))
     assert not may_collide("x" * 64)

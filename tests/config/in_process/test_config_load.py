@@ -259,6 +259,6 @@ def test_no_more_problems_are_shown_than_a_person_can_fix(project: Project) -> N
         ("listen" * 1000, None),
     ],
 )
-def test_the_nearest_word_is_the_one_meant(word: str, meant: str | None) -> None:
+def test_the_nearest_word_is_suggested(word: str, meant: str | None) -> None:
     known = ["name", "listen", "public_url", "operator_listen", "operator_url", "tls_cert", "tls_key", "origins"]
     assert nearest(word, known) == meant

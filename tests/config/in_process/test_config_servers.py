@@ -310,7 +310,7 @@ def test_a_good_segment_in_the_configuration_passes(project: Project, segment: s
     assert [each.segment for each in plan.servers] == [segment]
 
 
-def test_a_bad_segment_comes_with_one_that_would_do(project: Project) -> None:
+def test_a_bad_segment_is_refused_with_a_suggestion(project: Project) -> None:
     assert project.problem("[servers.GitHub]\npypi = 'x'\n").hint == "for instance 'git_hub'"
 
 

@@ -218,7 +218,7 @@ def test_a_wrong_flag_is_a_problem_of_the_command_line(project: Project) -> None
     assert {problem.key for problem in problems} == {"node.listen", "nod", "mcp.latency_meta"}
 
 
-def test_problems_of_a_weaker_source_count_even_where_a_stronger_one_wins(project: Project) -> None:
+def test_problems_of_a_weaker_source_count_even_where_a_stronger_source_wins(project: Project) -> None:
     assert project.problem("[node]\nname = 5\n", flags={"node.name": "fine"}).line == 2
 
 

@@ -176,7 +176,9 @@ def test_a_users_token_is_still_good_after_a_restart(corp: Authority, tmp_path: 
             assert agreed == ["operator", "client:ada"]
 
 
-def test_a_server_that_goes_away_is_not_taken_for_one_that_refuses_a_user(corp: Authority, tmp_path: Path) -> None:
+def test_a_server_that_disconnects_is_not_mistaken_for_a_server_that_refuses_a_user(
+    corp: Authority, tmp_path: Path
+) -> None:
     with contextlib.ExitStack() as stack:
         url = stack.enter_context(guarded_server(corp))
         with running_node(tmp_path, {"crm": {"url": url, "auth": {"per": "user"}}}, NEVER) as node:

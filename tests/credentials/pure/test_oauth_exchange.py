@@ -176,7 +176,7 @@ def test_a_registration_is_read(said: Any, asked: Method, method: str, secret: s
         [],
     ],
 )
-def test_a_registration_that_is_none_raises_its_one_error(said: Any) -> None:
+def test_a_malformed_registration_raises_exactly_one_error(said: Any) -> None:
     with pytest.raises(BadRegistration):
         read_registration_untrusted(json.dumps(said).encode(), ISSUER, "none", "http://127.0.0.1/cb")
 
@@ -259,7 +259,7 @@ def test_a_token_is_read(said: dict[str, Any], lifetime: float | None) -> None:
         {"scope": ["a"]},
     ],
 )
-def test_a_token_that_is_none_raises_its_one_error(changes: dict[str, Any]) -> None:
+def test_a_malformed_token_raises_exactly_one_error(changes: dict[str, Any]) -> None:
     with pytest.raises(BadAnswer):
         read_token_untrusted(json.dumps(GOOD | changes).encode())
 

@@ -146,7 +146,7 @@ async def test_a_message_without_flow_control_fails_alone(
     assert owner.lost == []
 
 
-async def test_devices_of_one_bus_share_it_and_keep_their_ids_apart() -> None:
+async def test_devices_of_one_bus_share_it_and_have_separate_ids() -> None:
     channel, connections = next(CHANNELS), SharedConnections()
     link = {"transport": "can_cbor", "interface": "virtual", "channel": channel}
     owners = [Owner(), Owner(), Owner()]

@@ -55,7 +55,7 @@ def linked(text: str) -> DeviceLink:
     return DeviceLink(DevicePlan(segment="board", description=description), events, clock, session, None)
 
 
-async def test_a_tool_without_a_class_has_the_time_of_a_standard_one_or_that_of_its_attempts() -> None:
+async def test_a_tool_without_a_class_has_the_timeout_of_the_standard_class_or_of_its_attempts() -> None:
     assert linked(TEXT).timeout_s == 30.0
     assert linked(TEXT.replace("timeout_ms = 20", "timeout_ms = 20000")).timeout_s == 60.0
 

@@ -41,7 +41,7 @@ def described(interlock: Interlock) -> Path:
     return file
 
 
-def test_a_description_is_checked_as_one_wherever_it_is(inline: Inline, described: Path) -> None:
+def test_a_description_is_checked_wherever_it_occurs(inline: Inline, described: Path) -> None:
     assert inline("check", str(described)).out == f"{described}: in order, profile b, 1 tool\n"
     described.write_text(DESCRIBED.replace('"read"', '"read"\nmutabel = true'))
     elsewhere = described.parent.parent / "vent.toml"

@@ -102,7 +102,7 @@ async def test_the_last_will_of_a_device_loses_it(pair: Pair, broker: Broker) ->
             await anext(device.messages)
 
 
-async def test_devices_of_one_broker_share_a_connection_and_keep_their_topics_apart(pair: Pair, broker: Broker) -> None:
+async def test_devices_of_one_broker_share_a_connection_and_have_separate_topics(pair: Pair, broker: Broker) -> None:
     owner = Owner()
     other = MqttTransport(f"{pair.name}b", pair.description, owner, pair.connections)
     same = MqttTransport(pair.name, pair.description, Owner(), pair.connections)

@@ -90,7 +90,7 @@ async def test_principals_take_turns(here: BudgetNode, slow: Slow) -> None:
     await assert_answered(asked)
 
 
-async def test_a_call_that_came_later_does_not_overtake_one_that_waits(here: BudgetNode, slow: Slow) -> None:
+async def test_a_later_call_does_not_overtake_a_waiting_call(here: BudgetNode, slow: Slow) -> None:
     first = calls(here.client(who="client:ada"), MOST + 1, "first")
     await until(lambda: len(slow.calls) == MOST)
     slow.calls.pop()[1].set_result({"content": []})

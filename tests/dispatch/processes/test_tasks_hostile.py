@@ -144,7 +144,7 @@ async def test_an_answer_about_another_task_is_shown_to_nobody(tree: Tree, era: 
 
 
 @pytest.mark.parametrize("link", SERVERS["legacy"])
-async def test_a_result_that_is_no_task_though_one_was_asked_for_passes_as_it_is(tree: Tree, link: str) -> None:
+async def test_a_result_that_is_no_task_though_a_task_was_requested_passes_unchanged(tree: Tree, link: str) -> None:
     answer = {"content": [], "x-kept": {"n": 1.0}}
     async with tree.peer("http-legacy") as peer:
         assert (await make(peer, link, answer=answer)).result_text == json.dumps(answer)

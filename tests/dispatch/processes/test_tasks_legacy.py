@@ -89,7 +89,7 @@ async def test_time_to_live_and_poll_interval_are_the_servers(tree: Tree, link: 
             assert (await ask_about_task(peer, "get", task_id_of(reply))).result["ttl"] == json.loads(ttl)
 
 
-async def test_a_tool_that_must_be_a_task_is_one_and_a_plain_call_to_it_is_the_servers_to_refuse(tree: Tree) -> None:
+async def test_a_tool_that_requires_a_task_runs_as_one_and_the_server_refuses_a_plain_call(tree: Tree) -> None:
     async with tree.peer("http-legacy") as peer:
         assert task_id_of(await make(peer, "old_stdio", "must", id=label()))
         refused = await peer.call(tool("old_stdio", "must"))
@@ -421,7 +421,7 @@ async def test_the_task_support_of_a_tool_is_listed_as_its_server_declares_it(tr
 # Losses
 
 
-async def test_a_task_whose_server_was_lost_says_so_and_so_does_one_from_before_a_restart(
+async def test_a_task_reports_that_its_server_was_lost_also_after_a_restart(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     folder = tmp_path_factory.mktemp("lost")

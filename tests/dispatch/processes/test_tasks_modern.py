@@ -114,9 +114,7 @@ async def test_what_the_extension_does_not_have_is_an_unknown_method(tree: Tree,
 
 
 @pytest.mark.parametrize("front", ["http-modern", "stdio-modern"])
-async def test_a_client_that_does_not_declare_the_extension_gets_no_task_and_no_word_of_one(
-    tree: Tree, front: str
-) -> None:
+async def test_a_client_without_the_extension_gets_no_task_and_no_mention_of_tasks(tree: Tree, front: str) -> None:
     async with tree.peer(front, DECLARED) as peer:
         ours = await made_by(peer, "new_stdio", id=label())
         for method in ("get", "update", "cancel"):
@@ -277,7 +275,7 @@ async def test_a_server_that_refuses_a_task_subscription_still_reports_its_lists
 # Losses
 
 
-async def test_a_task_whose_server_was_lost_says_so_and_so_does_one_from_before_a_restart(
+async def test_a_task_reports_that_its_server_was_lost_also_after_a_restart(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     folder = tmp_path_factory.mktemp("lost")

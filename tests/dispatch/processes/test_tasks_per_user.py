@@ -79,7 +79,7 @@ def test_a_task_that_no_client_requested_is_cancelled_at_its_server_and_its_id_i
     wait_for(lambda: office.book("modern")["tasks"]["unbidden"]["status"] == "cancelled")
 
 
-def test_a_server_that_knows_people_does_not_count_as_one_that_makes_tasks(office: Office) -> None:
+def test_a_server_that_distinguishes_people_does_not_count_as_a_server_with_tasks(office: Office) -> None:
     with Wire(office.node, token=office.ada) as wire:
         discovered = wire.modern("server/discover").message["result"]["capabilities"]
         assert EXTENSION not in discovered["extensions"]

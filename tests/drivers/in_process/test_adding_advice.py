@@ -53,7 +53,7 @@ def test_a_server_that_ended_is_reported_with_its_last_words(words: str, said: s
     assert said in advice(stood("ended", (words,), installed=INSTALLED), {"kind": "pypi"})
 
 
-def test_an_older_mcp_is_not_proposed_where_one_was_asked_for() -> None:
+def test_an_older_mcp_version_is_not_proposed_where_a_version_was_requested() -> None:
     failed = stood("ended", ("No module named 'mcp.server'",), installed=INSTALLED)
     assert "--with" not in advice(failed, {"kind": "pypi"}, ["mcp<2"])
 

@@ -16,7 +16,7 @@ def taken(kind: str, package: str, args: tuple[str, ...] = (), **more: Any) -> S
     return with_shipped({**data, "server": server, "transport": "stdio", "implements": [], **block}, DATA)
 
 
-def test_a_file_of_the_template_is_one_of_the_private_home() -> None:
+def test_a_template_that_names_a_file_puts_it_in_the_private_home() -> None:
     found = taken("npm", f"{MEMORY}@2026.8.31")
     assert found is not None
     assert found.data["server"]["env"] == {"MEMORY_FILE_PATH": "/srv/node/homes/mine-mcp/memory.jsonl"}

@@ -57,7 +57,7 @@ def test_what_makes_it_another_driver_needs_a_major_version(tmp_path: Path, befo
 
 
 @pytest.mark.req("AIP-identity-1")
-def test_a_protocol_version_written_out_is_no_other_one(tmp_path: Path) -> None:
+def test_a_protocol_version_written_out_is_the_same_version(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     workspace.driver(driver(protocol_version="2025-03"))
     first = workspace.one().driver

@@ -530,7 +530,7 @@ def test_a_driver_file_that_is_no_file_is_refused(workspace: Workspace, what: st
     assert codes(only.problems, "error")
 
 
-def test_a_root_that_is_named_twice_is_one(tmp_path: Path) -> None:
+def test_a_root_that_is_named_twice_counts_once(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path, paths=(tmp_path / "workspace" / ".drivers", tmp_path / "more", tmp_path / "more"))
     workspace.driver(driver())
     workspace.driver(driver("more-mcp"), root=tmp_path / "more")

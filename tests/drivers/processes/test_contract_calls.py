@@ -263,7 +263,7 @@ async def test_text_without_structure_keeps_its_blocks_and_becomes_the_contracts
     assert result["structuredContent"] == {"content": "hello"}
 
 
-async def test_a_result_without_anything_is_still_one(here: ContractNode) -> None:
+async def test_an_empty_result_is_still_a_result(here: ContractNode) -> None:
     await playing(here, "new")
     result = await here.call("test__play", {"act": {"result": {}}}).result()
     assert result["structuredContent"] == {"content": ""}

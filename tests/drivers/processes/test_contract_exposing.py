@@ -230,7 +230,7 @@ async def test_a_reference_names_a_resource_of_its_driver(here: ContractNode, se
 
 
 @pytest.mark.req("AIP-resources-3")
-async def test_a_kind_of_reference_is_one_drivers_and_never_a_base_kind(here: ContractNode) -> None:
+async def test_a_kind_of_reference_belongs_to_one_driver_and_is_never_a_base_kind(here: ContractNode) -> None:
     made = {segment: contract(f"{segment}s.keep") for segment in ("new", "old", "bare")}
     kinds = {"new": "notes", "old": "notes", "bare": "git"}
     lending = []

@@ -137,7 +137,7 @@ async def test_a_server_of_server_json_conflicts_with_nothing(hooked: Hooked, tm
         await load_hooks(declared(FILE), {"fs-read"}, tmp_path / "nowhere", hooked.hooks.process)
 
 
-async def test_one_who_is_cancelled_leaves_the_others_alone(hooked: Hooked) -> None:
+async def test_a_cancelled_waiter_does_not_affect_the_others(hooked: Hooked) -> None:
     asked = [asyncio.create_task(hooked.value(str(n))) for n in range(20)]
     await asyncio.sleep(0)
     for each in asked[::2]:

@@ -92,7 +92,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
 
 
 @pytest.mark.req("AIP-security-1", "AIP-security-2")
-def test_a_driver_cannot_leave_its_sandbox_and_without_one_it_could(scene: Scene) -> None:
+def test_a_driver_cannot_leave_its_sandbox_and_could_without_a_sandbox(scene: Scene) -> None:
     there, pid = scene.outside, scene.node.process.pid
     identity, outside_host = str(scene.node.data / "identity.json"), str(scene.folder / "used" / "by-it")
     assert "done" in scene.call("free", "read", identity)

@@ -249,7 +249,7 @@ def test_a_reference_to_the_schema_of_references_is_known_and_nothing_is_fetched
 
 
 @pytest.mark.req("AIP-14.front-1")
-def test_only_that_reference_is_known_and_only_where_it_is_one() -> None:
+def test_only_that_reference_is_known_and_only_in_its_place() -> None:
     for other in (f"{REFERENCE_URI}#/x", "https://agentproto.sh/docs/aip-27/OTHER.schema.json"):
         assert errors(contract(inputs={"type": "object", "properties": {"a": {"$ref": other}}})) == [
             ("schema_invalid", "/inputs")

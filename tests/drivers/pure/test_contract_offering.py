@@ -54,7 +54,7 @@ def capability(contract: Contract) -> Capability:
         (named("filesystem.read_file", id="image.create"), ("filesystem", "read_file")),
     ],
 )
-def test_the_name_is_the_written_one_else_the_id_at_its_first_dot_else_below_tools(
+def test_the_name_is_the_declared_name_else_the_id_before_its_first_dot_else_a_name_below_tools(
     contract: Contract, name: tuple[str, str]
 ) -> None:
     assert qualified_name(contract) == name

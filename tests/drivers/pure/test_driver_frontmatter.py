@@ -98,7 +98,7 @@ def test_keys_are_case_sensitive() -> None:
     assert data("Kind: a\nkind: b") == {"Kind": "a", "kind": "b"}
 
 
-def test_every_field_has_its_line_and_one_that_is_absent_that_of_what_is_around_it() -> None:
+def test_every_field_has_its_line_and_an_absent_field_the_line_of_its_parent() -> None:
     text = "a:\n  b: [1,\n    2]\n  c/d~: {e: 1}\nf:\n  - g: 1\n  - h: 2"
     reading = read_frontmatter(fenced(text), "D")
     assert reading.value is not None

@@ -48,7 +48,7 @@ def test_while_developing_a_refusal_is_a_warning() -> None:
     assert told((refused,)) == told((warned,)) == [("major_bump_required", "/transport")]
 
 
-def test_a_contract_named_with_and_without_a_dot_is_one() -> None:
+def test_a_contract_named_with_and_without_a_dot_is_the_same_contract() -> None:
     before = read(driver())
     now = read(driver(implements=[binding(tool="tools/fs-read/TOOL.md", schema_narrowing={"drop_inputs": ["a"]})]))
     assert told(successor_problems(recall(keep(before)), now)) == [

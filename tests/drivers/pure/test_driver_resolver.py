@@ -222,7 +222,7 @@ def test_a_pin_never_brings_back_what_an_earlier_phase_removed(
     assert (found.error.cause["phase"], found.error.cause["code"]) == (phase, code)
 
 
-def test_a_pin_to_an_id_takes_one_of_its_majors_and_tells_of_the_one_that_came_furthest() -> None:
+def test_a_pin_to_an_id_takes_one_of_its_majors_and_reports_the_major_that_came_furthest() -> None:
     first, second = candidate("p-mcp"), candidate("p-mcp", version="2.0.0", standing={"auth": "unauthed"})
     assert [each.candidate.key for each in ask(first, second, pinned="p-mcp").ranked] == ["p-mcp@1"]
     both = ask(first, candidate("p-mcp", version="2.0.0"), pinned="p-mcp")

@@ -163,9 +163,7 @@ def test_the_data_given_are_left_alone() -> None:
         ({}, None),
     ],
 )
-def test_an_approval_that_only_we_understand_becomes_one_that_asks(
-    changed: dict[str, Any], approval: str | None
-) -> None:
+def test_an_approval_that_only_we_understand_becomes_a_prompt(changed: dict[str, Any], approval: str | None) -> None:
     found = contract_upstream(contract(**changed))
     assert found.data.get("approval") == approval
     assert found.changed == (() if approval == changed.get("approval") else ("approval",))

@@ -171,5 +171,5 @@ def test_no_text_is_too_strange_to_be_compared(version: str, range_text: str) ->
         ("", None),
     ],
 )
-def test_a_year_and_month_mean_the_one_protocol_version_they_begin(written: str, meant: str | None) -> None:
+def test_a_year_and_month_mean_the_protocol_version_that_begins_with_them(written: str, meant: str | None) -> None:
     assert protocol_version(written) == meant

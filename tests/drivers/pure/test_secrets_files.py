@@ -94,7 +94,7 @@ def test_a_recognisable_token_in_a_description_is_refused_and_not_repeated(token
     assert token.encode() not in msgspec.json.encode(reading.problems)
 
 
-def test_inventories_are_one_and_slugs_unique() -> None:
+def test_inventories_are_merged_and_slugs_unique() -> None:
     one, same = as_secrets(secret()).value, read_secrets(text({"secrets": [secret()]}), "other/SECRETS.md").value
     different = read_secrets(text({"secrets": [secret(name="Another")]}), "third/SECRETS.md").value
     assert one is not None

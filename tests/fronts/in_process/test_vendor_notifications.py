@@ -54,7 +54,7 @@ async def test_all_who_see_the_server_receive_what_no_call_caused() -> None:
     assert await told(Link(), Member("a"), sees=False) == [0]
 
 
-async def test_with_calls_or_tasks_of_one_principal_it_is_theirs_alone() -> None:
+async def test_a_process_with_calls_or_tasks_of_one_principal_is_not_shared() -> None:
     assert await told(Link("a"), Member("a"), Member("b")) == [1, 0]
     assert await told(Link(), Member("a"), Member("b"), with_tasks=("b",)) == [0, 1]
 

@@ -133,7 +133,7 @@ def test_the_record_names_the_client_behind_the_proxy(proxied: RunningNode) -> N
     assert ("peer:198.51.100.77", "http", "unauthorised") in refused(proxied)
 
 
-def test_a_proxy_elsewhere_is_not_this_one(tmp_path: Path) -> None:
+def test_headers_of_a_proxy_that_is_not_configured_are_not_trusted(tmp_path: Path) -> None:
     """Naming a proxy makes no other peer's headers believed, and takes nothing from programs of this machine."""
     config = '[node]\nlisten = "127.0.0.1:0"\noperator_listen = "127.0.0.1:0"\ntrusted_proxies = ["10.0.0.0/8"]\n'
     with running_node(tmp_path, SERVERS, config) as node:

@@ -243,7 +243,7 @@ def test_an_accept_that_allows_no_answer_is_refused(node: RunningNode, session: 
     assert ask(node, stream).status == 406
 
 
-def test_the_form_of_an_answer_is_one_the_client_accepts(node: RunningNode) -> None:
+def test_an_answer_has_a_form_that_the_client_accepts(node: RunningNode) -> None:
     assert ask(node, call(TOOL, accept="application/json")).headers["content-type"] == "application/json"
     streamed = ask(node, call(TOOL, accept="text/event-stream"))
     assert streamed.headers["content-type"] == "text/event-stream"

@@ -213,7 +213,7 @@ def test_a_gated_node_that_is_used_as_a_plain_server_asks_through_the_node_above
 
 
 @pytest.mark.req("AX-11.3-16", "AX-11.3-3")
-def test_two_gates_ask_in_turn_the_outer_first_and_one_that_defers_asks_nobody(tmp_path: Path) -> None:
+def test_two_gates_ask_in_turn_the_outer_first_and_a_gate_that_defers_asks_no_one(tmp_path: Path) -> None:
     diary = ActuatorLog(tmp_path / "diary.jsonl")
     with tree(tmp_path, diary, CLOSED + ADAS, DEFER + ADAS, CLOSED + BOBS) as nodes, Client(nodes[0]) as client:
         desk = Client(nodes[0], token=token(nodes[0], "desk"))

@@ -280,7 +280,7 @@ def test_two_anchors_may_use_the_same_key_id() -> None:
     assert isinstance(made, Verified) and made.anchor == "three"
 
 
-def test_a_key_that_two_anchors_share_is_taken_for_the_entitled_one() -> None:
+def test_a_key_that_two_anchors_share_counts_for_the_entitled_anchor() -> None:
     both = (anchor("office", OPERATOR, approves=("office.*",)), anchor("plant", OPERATOR, approves=("plant.*",)))
     made = judged(token(), anchors=both)
     assert isinstance(made, Verified) and made.anchor == "plant"

@@ -123,7 +123,7 @@ def test_a_file_that_cannot_be_changed_safely_is_left_alone(inline: Inline, work
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_a_file_that_is_a_link_stays_one(inline: Inline, workspace: Path) -> None:
+def test_a_file_that_is_a_link_stays_a_link(inline: Inline, workspace: Path) -> None:
     real = workspace / "dotfiles.json"
     real.write_text("{}")
     path = workspace / ".cursor" / "mcp.json"

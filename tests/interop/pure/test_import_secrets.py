@@ -176,7 +176,7 @@ PLAIN_NAMES = """
 
 @pytest.mark.req("AIP-import-6")
 @pytest.mark.parametrize("name", SECRET_NAMES)
-def test_a_name_that_speaks_of_a_secret_makes_any_word_one(name: str) -> None:
+def test_any_value_under_a_name_that_suggests_a_secret_is_a_secret(name: str) -> None:
     assert may_be_secret(name, "hunter")
 
 

@@ -32,7 +32,7 @@ def test_a_server_that_ended_before_it_answered_is_asked_again_for_its_era(tmp_p
         assert {segment: node.link(segment)["era"] for segment in servers} == dict.fromkeys(servers, "modern")
 
 
-def test_the_status_shows_what_a_dead_server_wrote_last_and_which_variable_one_lacks(tmp_path: Path) -> None:
+def test_the_status_shows_the_last_output_of_a_dead_server_and_a_missing_variable(tmp_path: Path) -> None:
     words = "import sys; print('first', file=sys.stderr); print('no such repository', file=sys.stderr); sys.exit(3)"
     servers = {
         "dead": {"command": [sys.executable, "-c", words]},

@@ -85,7 +85,7 @@ def test_a_reason_does_not_grow_with_the_schema() -> None:
     assert len(mirrored_arguments(schema(a=marked("string", "x" * 9999), b=marked("string", "x" * 9999)))) < 200
 
 
-def test_a_schema_as_deep_as_one_likes_is_walked_without_recursion() -> None:
+def test_a_schema_of_any_depth_is_walked_without_recursion() -> None:
     deep: dict[str, Any] = marked("string")
     for _ in range(5000):
         deep = {"not": deep}

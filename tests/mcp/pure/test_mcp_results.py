@@ -52,7 +52,7 @@ def test_hints_that_are_there_are_kept() -> None:
     assert result_to_modern(Raw(given), RESOURCES_READ) == given
 
 
-def test_a_result_without_a_type_is_a_complete_one() -> None:
+def test_a_result_without_a_type_is_complete() -> None:
     assert result_to_legacy(Raw(b'{"content": []}')) == b'{"content":[]}'
 
 
@@ -163,7 +163,7 @@ def test_an_error_with_an_odd_code_passes_as_it_is(error: bytes) -> None:
 
 
 @pytest.mark.parametrize("error", [b"null", b"[]", b'"boom"', b"-32002"])
-def test_an_error_that_is_no_object_becomes_one(error: bytes) -> None:
+def test_an_error_that_is_no_object_becomes_an_error_object(error: bytes) -> None:
     for text in (error_to_modern(Raw(error)), error_to_legacy(Raw(error), TOOLS_CALL)):
         assert complaints(MODERN, "Error", text) == []
         assert json.loads(text)["code"] == FORMS[INTERNAL_ERROR].number

@@ -148,7 +148,7 @@ async def test_what_has_ended_is_not_moved_again(tmp_path: Path, end: RequestSta
 
 
 @pytest.mark.req("REG-5-13", "REG-7.3-3", "REG-7.3-5")
-def test_leap_days_are_counted_for_the_one_who_waits() -> None:
+def test_leap_days_are_counted_in_waiting_times() -> None:
     assert review_due("2028-02-29") == "2029-02-28"
     assert withdrawable_on("2028-02-29") == "2029-03-01"
     assert free_on("2028-02-29") == "2033-03-01"

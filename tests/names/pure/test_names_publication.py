@@ -229,7 +229,7 @@ def test_hostile_documents_are_refused_by_name(data: bytes, said: str) -> None:
         (6, "17.11.2026", "no day"),
     ],
 )
-def test_each_imported_entry_is_judged_like_one_of_ours(column: int, cell: str, said: str) -> None:
+def test_each_imported_entry_is_judged_like_a_local_entry(column: int, cell: str, said: str) -> None:
     rows = list(csv.reader(io.StringIO(publish(publication(entry()), "csv").decode(), newline="")))
     rows[1][column] = cell
     text = io.StringIO(newline="")
@@ -245,7 +245,7 @@ def test_digests_of_a_foreign_document_are_not_believed() -> None:
     assert read_published_untrusted(lying)[0].specification.argument_digest == schema_digest(SCHEMA)
 
 
-def test_one_name_twice_is_refused() -> None:
+def test_a_name_that_occurs_twice_is_refused() -> None:
     data = publish(publication(entry()), "csv")
     with pytest.raises(BadDocument, match="twice"):
         read_published_untrusted(data + data.split(b"\r\n", 1)[1])

@@ -301,7 +301,7 @@ def test_a_schema_version_that_the_schemas_contradict_is_reported_and_decides_no
 @pytest.mark.parametrize(
     "said", [{"schema_version": "0.9.0"}, {"schema_version": 3}, {"schema_version": "3"}, [], 1, {}]
 )
-def test_a_version_below_one_and_what_is_none_claim_nothing(said: Any) -> None:
+def test_a_version_below_1_and_a_malformed_version_claim_nothing(said: Any) -> None:
     assert read_claim({"x-mcpax-capability": raw(said)}) == NO_CLAIM
 
 
@@ -322,7 +322,7 @@ def test_a_version_below_one_and_what_is_none_claim_nothing(said: Any) -> None:
         ("a" * 65, V.NOT_REGISTRABLE),
     ],
 )
-def test_a_name_without_an_entry_is_unregistered_where_its_letters_could_be_one(
+def test_a_name_without_an_entry_is_unregistered_where_its_letters_allow_an_entry(
     name: str, verdict: SurfaceVerdict
 ) -> None:
     assert absent_verdict(name) is verdict

@@ -316,7 +316,7 @@ async def test_requests_with_different_methods_and_targets_are_not_mixed_up() ->
         (b"POST", b"/", b"a: b\n"),
     ],
 )
-async def test_a_request_that_is_not_one_is_refused_before_anything_is_sent(
+async def test_a_malformed_request_is_refused_before_anything_is_sent(
     method: bytes, target: bytes, headers: bytes
 ) -> None:
     async with serving() as server, client_of(server) as client:

@@ -234,7 +234,7 @@ async def test_nobody_is_given_up_while_the_store_is_away(
         assert one.replicas.is_alive(other.replicas.own_id)
 
 
-async def test_what_one_claimed_that_is_gone_is_claimed_once_more(server: NatsServer, tmp_path: Path) -> None:
+async def test_a_claim_of_a_lost_replica_can_be_taken_again(server: NatsServer, tmp_path: Path) -> None:
     async with two(server, tmp_path) as (one, other):
         await until(lambda: one.replicas.is_alive(other.replicas.own_id))
         assert await other.replicas.claim("it")
@@ -250,7 +250,7 @@ async def test_what_one_claimed_that_is_gone_is_claimed_once_more(server: NatsSe
 
 
 @pytest.mark.req("X-10.1-2")
-async def test_participants_of_one_that_seemed_gone_are_seen_again(server: NatsServer, tmp_path: Path) -> None:
+async def test_participants_of_a_replica_that_seemed_gone_are_seen_again(server: NatsServer, tmp_path: Path) -> None:
     async with two(server, tmp_path) as (one, other):
         ear = Ear(other.room, ANNE)
         await until(lambda: "anne" in one.room.seats)
@@ -288,7 +288,7 @@ async def test_what_is_asked_of_a_replica_that_is_away_for_a_moment_is_done(serv
 
 
 @pytest.mark.req("X-5.1-6")
-async def test_one_that_comes_to_a_replica_while_another_removes_it_is_sent_away(
+async def test_a_participant_that_joins_a_replica_while_another_removes_it_is_sent_away(
     server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with two(server, tmp_path) as (one, other):
@@ -352,7 +352,7 @@ async def test_what_is_published_elsewhere_counts_here_but_for_the_answer_that_w
         assert not any(one.room.rate("anne").used(one.clock.now()).values())
 
 
-async def test_one_that_is_no_envelope_keeps_back_none_that_follow(server: NatsServer, tmp_path: Path) -> None:
+async def test_a_malformed_envelope_does_not_hold_back_those_that_follow(server: NatsServer, tmp_path: Path) -> None:
     async with two(server, tmp_path) as (one, other):
         ear = Ear(one.room, ANNE)
         await other.say("before")

@@ -41,7 +41,7 @@ async def asked_what(door: ApprovalEndpoint, tool: str = "files.delete") -> Appr
 # Looking
 
 
-async def test_what_waits_is_listed_without_arguments_and_one_is_shown_with_them(tmp_path: Path) -> None:
+async def test_waiting_approvals_are_listed_without_arguments_and_shown_with_them(tmp_path: Path) -> None:
     async with approval_endpoint(tmp_path) as door:
         raised = await door.desk.raised()
         listed = (await door.ask("GET", "/approvals")).json()
@@ -104,7 +104,7 @@ async def test_kinds_and_states_narrow_the_list(tmp_path: Path) -> None:
 # Deciding
 
 
-async def test_an_approval_needs_a_proof_that_is_judged_against_this_very_one(tmp_path: Path) -> None:
+async def test_an_approval_needs_a_proof_for_this_very_approval(tmp_path: Path) -> None:
     async with approval_endpoint(tmp_path) as door:
         raised, other = await door.desk.raised("d1"), await door.desk.raised("d2")
         missing = await door.ask("POST", f"/approvals/{raised.id}", body={"decision": "approve"})
@@ -183,7 +183,7 @@ async def test_a_caller_without_a_role_sees_and_decides_nothing(tmp_path: Path, 
         assert len(door.desk.inbox.waiting()) == 1
 
 
-async def test_on_the_machines_own_socket_one_may_deny_and_approves_with_a_proof_only(tmp_path: Path) -> None:
+async def test_on_the_local_socket_a_person_may_deny_and_approves_only_with_a_proof(tmp_path: Path) -> None:
     async with approval_endpoint(tmp_path, guarded=False) as door:
         raised, other = await door.desk.raised("d1"), await door.desk.raised("d2")
         path = f"/approvals/{raised.id}"
@@ -355,7 +355,7 @@ async def test_the_page_of_all_that_waits_holds_no_arguments(tmp_path: Path) -> 
         assert "s3cret-name" not in page.text + listed.text
 
 
-async def test_a_browser_is_asked_for_a_token_and_one_of_a_client_is_none(tmp_path: Path) -> None:
+async def test_a_browser_is_asked_for_a_token_and_a_clients_token_is_refused(tmp_path: Path) -> None:
     async with approval_endpoint(tmp_path) as door:
         place = f"/approvals/{(await door.desk.raised()).id}"
 

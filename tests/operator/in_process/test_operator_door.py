@@ -463,7 +463,7 @@ def test_looking_takes_no_origin(guarded_door: Door) -> None:
         (own_address(Address("::1", 7412), None), "[::1]:7412", "http://[::1]:7412", True),
     ],
 )
-def test_the_own_origin_is_that_of_the_request_or_the_configured_one(
+def test_our_origin_is_the_origin_of_the_request_or_the_configured_origin(
     address: OwnAddress, host: str, origin: str, taken: bool
 ) -> None:
     assert address.is_own_host(host)

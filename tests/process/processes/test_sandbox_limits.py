@@ -72,7 +72,7 @@ async def test_a_server_that_starts_ever_more_is_ended(tmp_path: Path, way: str)
     )
 
 
-async def test_memory_has_a_limit_that_nobody_declared_and_a_declared_one_goes_before_it(tmp_path: Path) -> None:
+async def test_memory_has_a_default_limit_and_a_declared_limit_replaces_it(tmp_path: Path) -> None:
     house = SandboxedHome(tmp_path, sandbox_memory_mb=64)
     ended = await house.run(house.plan(), sys.executable, "-c", PRELUDE + HOLD, "120", "20")
     assert ended.reason == "used more memory than its limit of 64 MB (memory_mb) and was ended"

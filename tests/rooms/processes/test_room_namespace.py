@@ -158,7 +158,9 @@ async def test_a_call_of_a_restricted_client_becomes_a_proposal(node: RunningNod
 
 
 @pytest.mark.req("X-10.1-3", "X-4.1-4", "X-4-10")
-async def test_an_answer_counts_from_the_one_asked_and_once(node: RunningNode, client: MakeClient) -> None:
+async def test_an_answer_counts_once_and_only_from_the_client_that_was_asked(
+    node: RunningNode, client: MakeClient
+) -> None:
     id, other = new_id(), new_id()
     alice = client("alice")
     async with serving(node, id) as one, serving(node, other) as forger:

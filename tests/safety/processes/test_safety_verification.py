@@ -119,7 +119,7 @@ async def test_nothing_of_a_blocked_agents_client_passes_beside_calls(here: Agen
 
 
 @pytest.mark.req("AQL-8.8.2-6", "AQL-8.8-1")
-async def test_a_wrong_code_makes_the_right_one_void(here: AgentNode) -> None:
+async def test_a_wrong_code_makes_the_right_code_invalid(here: AgentNode) -> None:
     agent, id = await blocked(here, "client:v2")
     code = here.shown(id)
     wrong = await failed(agent.verify(id, WRONG))
@@ -199,7 +199,7 @@ async def test_a_code_is_compared_in_constant_time_however_a_person_writes_it(
 
 
 @pytest.mark.req("AQL-8.8.3-6", "AQL-8.7.3-6", "AQL-8.8.1-3", "AQL-8.8.2-4", "AQL-8.6.4-3", "AQL-8.8.3-4")
-async def test_a_verify_pause_names_its_challenge_and_makes_no_second_one(here: AgentNode) -> None:
+async def test_a_verify_pause_names_its_challenge_and_creates_no_second_challenge(here: AgentNode) -> None:
     agent = here.agent("client:v4")
     other = here.agent("client:v4", "declared")
     await agent.start()

@@ -107,7 +107,7 @@ def test_names_with_an_underscore_are_accepted_and_reach_nobody() -> None:
         ('{"operation":"list_users","params":"{}"}', "VALIDATION_INVALID_TYPE", "params"),
     ],
 )
-async def test_wrong_shapes_are_named_and_the_right_one_is_shown(request_text: str, code: str, param: str) -> None:
+async def test_wrong_shapes_are_named_and_the_right_shape_is_shown(request_text: str, code: str, param: str) -> None:
     library = Library()
     found, _ = await library.send("read", request_text)
     assert found["error"]["code"] == code

@@ -417,7 +417,7 @@ async def test_a_parent_that_cuts_every_link_is_not_hammered(state: Path) -> Non
             assert asyncio.get_running_loop().time() - started >= 0.4
 
 
-async def test_one_that_another_took_the_place_of_says_so_and_does_not_fight_back(state: Path) -> None:
+async def test_a_replaced_subserver_reports_it_and_does_not_register_again(state: Path) -> None:
     log_errors = Told()
     logging.getLogger("interlock.subserver").addHandler(log_errors)
     try:

@@ -62,7 +62,7 @@ def test_a_number_is_no_date() -> None:
 
 
 @pytest.mark.req("AQL-4.7.2-2", "AQL-4.7.2-3")
-def test_times_are_shown_in_utc_and_one_without_a_zone_is_an_error_of_the_program() -> None:
+def test_times_are_shown_in_utc_and_a_time_without_a_zone_is_a_program_error() -> None:
     assert plain(datetime(2026, 2, 4, 12, tzinfo=timezone(timedelta(hours=2)))) == "2026-02-04T10:00:00Z"
     with pytest.raises(TypeError, match="without a time zone"):
         plain(datetime(2026, 2, 4, 12))

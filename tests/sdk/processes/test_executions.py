@@ -92,7 +92,7 @@ async def test_it_answers_at_once_and_is_asked_about() -> None:
 
 
 @pytest.mark.req("AQL-8.4.2-3", "AQL-8.4.3-2", "AQL-8.4-1")
-async def test_a_failed_one_is_run_again_where_that_is_supported() -> None:
+async def test_a_failed_execution_is_run_again_where_that_is_supported() -> None:
     library = Library()
     started = (await library.call("execute", "execute_job", params={"fails": True}))["data"]["execution_id"]
     failed = await _ended(library, started)

@@ -75,7 +75,7 @@ async def test_after_a_kill_it_comes_back_as_the_same_subserver(tmp_path: Path) 
     assert seen[0] == seen[1]
 
 
-async def test_a_signal_also_ends_one_that_never_found_a_parent(tmp_path: Path) -> None:
+async def test_a_signal_also_ends_a_subserver_that_never_found_a_parent(tmp_path: Path) -> None:
     async with running(tmp_path, "ws://127.0.0.1:9/ax") as process:
         assert process.stderr is not None
         line = await asyncio.wait_for(process.stderr.readline(), PATIENCE_S)

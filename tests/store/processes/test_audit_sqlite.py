@@ -263,7 +263,7 @@ async def test_any_changed_byte_of_the_file_is_found_or_changes_no_record(data: 
     assert found_out > sum(len(record.data) + len(record.hash) for record in true_records)
 
 
-async def test_a_damaged_log_names_its_file_and_the_store_when_that_is_the_damaged_one(data: Path) -> None:
+async def test_a_damaged_log_or_store_is_named_with_its_file(data: Path) -> None:
     log = data / "audit" / "audit.db"
     whole = log.read_bytes()
     log.write_bytes(b"x" * 10_000)

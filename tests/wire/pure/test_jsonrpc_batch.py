@@ -27,7 +27,7 @@ def test_parts_are_the_bytes_that_came() -> None:
     ]
 
 
-def test_as_many_as_may_be_and_one_more() -> None:
+def test_the_limit_is_accepted_and_one_more_is_refused() -> None:
     assert len(split_batch_untrusted(b"[" + b",".join([b"{}"] * PARTS_MAX) + b"]")) == PARTS_MAX
     with pytest.raises(CodecError, match="at most 10000 messages"):
         split_batch_untrusted(b"[" + b",".join([b"{}"] * (PARTS_MAX + 1)) + b"]")

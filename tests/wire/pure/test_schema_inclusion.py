@@ -270,7 +270,9 @@ SCHEMAS = st.recursive(
 
 
 @given(SCHEMAS, SCHEMAS, st.lists(VALUES, max_size=20))
-def test_after_a_yes_no_value_of_the_one_is_refused_by_the_other(narrow: Any, wide: Any, values: list[Any]) -> None:
+def test_after_an_inclusion_no_value_of_the_narrower_schema_is_refused_by_the_wider(
+    narrow: Any, wide: Any, values: list[Any]
+) -> None:
     if compare(narrow, wide).verdict is ACCEPTS:
         ours, theirs = jsonschema.Draft202012Validator(narrow), jsonschema.Draft202012Validator(wide)
         for value in values:
