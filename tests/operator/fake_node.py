@@ -23,13 +23,15 @@ from tests.operator.fake_approvals import FakeApprovals
 
 from interlock.access.api import ISSUE_TOKEN, LIST_TOKENS, REVOKE_TOKEN, IssuedToken, IssueToken, RevokedTokens, Tokens
 from interlock.access.operations import check_token
-from interlock.approvals.api import REVOKE_KEY, Approval, RevokedKeys
-from interlock.approvals.classification_api import (
+from interlock.approvals.api import (
     PROPOSE_CLASSES,
+    REVOKE_KEY,
     SIGN_CLASSES,
+    Approval,
     ClassifiedTools,
     ClassifyTools,
     ClassProposals,
+    RevokedKeys,
     SignClasses,
 )
 from interlock.catalog.api import (

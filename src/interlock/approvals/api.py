@@ -1,10 +1,13 @@
-"""Types of the operator API about approvals, approvers, and their keys and passkeys."""
+"""Types of the operator API about approvals, approvers with their keys and passkeys, classes of tools, and grants."""
 
 from typing import Annotated, Any, Final, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
+from interlock.approvals.protocol.approval import Kind, Status
+from interlock.approvals.protocol.standing_grant import GrantRule, GrantTerms
 from interlock.operator.operation import (
+    CHANGED,
     NOT_FOUND,
     NOT_LOCAL,
     ChoiceParameter,
@@ -188,6 +191,10 @@ REASON_CHARS_MAX: Final = 1000
 CODE_CHARS_MAX: Final = 40
 PASSPHRASE_CHARS_MAX: Final = 1024
 ANCHOR_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"  # as an [[anchor]] may be called
+Passphrase = Annotated[str, Meta(description="Kept nowhere.", min_length=1, max_length=PASSPHRASE_CHARS_MAX)]
+KeyName = Annotated[
+    Annotated[str, Meta(pattern=ANCHOR_NAME)] | None, Meta(description="Which key; null: the only one.")
+]
 
 
 class Decide(RequestBody, frozen=True, kw_only=True):
@@ -252,10 +259,8 @@ class MakeKey(RequestBody, frozen=True, kw_only=True):
 class SignApproval(RequestBody, frozen=True, kw_only=True):
     """Request to sign with an operator key, with the passphrase that unlocks it for one signature."""
 
-    passphrase: Annotated[str, Meta(description="Kept nowhere.", min_length=1, max_length=PASSPHRASE_CHARS_MAX)]
-    key: Annotated[
-        Annotated[str, Meta(pattern=ANCHOR_NAME)] | None, Meta(description="Which key; null: the only one.")
-    ] = None
+    passphrase: Passphrase
+    key: KeyName = None
     answer: Annotated[
         Literal["read_only", "reversible", "irreversible", "reveal"] | None,
         Meta(description="The answer, where the question has several; reveal: to be shown a code."),
@@ -273,6 +278,153 @@ class EnrolPasskey(RequestBody, frozen=True, kw_only=True):
 
     client_data: Annotated[str, Meta(description="clientDataJSON of the answer.")]
     attestation: Annotated[str, Meta(description="attestationObject of the answer.")]
+
+
+# Classification of tools by their effects
+
+ToolClass = Literal["read_only", "reversible", "irreversible"]
+
+
+class ToolRuling(Struct, frozen=True, kw_only=True):
+    """The class of one tool, in the form that is signed."""
+
+    tool: Annotated[str, Meta(description="The tool, by its qualified name.")]
+    digest: Annotated[str, Meta(description="The digest of its definition.")]
+    tool_class: Annotated[ToolClass, Meta(description="What it is.")] = field(name="class")
+
+
+class ClassProposal(ToolRuling, frozen=True, kw_only=True):
+    """A proposed class for one tool, with the reason."""
+
+    by: Annotated[
+        str, Meta(description="What suggests it: annotations, name, schema, or nothing (then the strictest).")
+    ]
+    question: Annotated[
+        str | None, Meta(description="What a person should look at: its name and its annotations contradict.")
+    ]
+    doubt: Annotated[str | None, Meta(description="What speaks against calling it read_only: its name.")] = None
+    is_open: Annotated[bool, Meta(description="Nothing is known of it yet, and its calls wait; else it is in use.")]
+    description: Annotated[str | None, Meta(description="What it does, in the words of its server.")]
+
+
+class ClassProposals(Struct, frozen=True, kw_only=True):
+    """Proposals for unclassified tools, and for tools whose annotations contradict their names."""
+
+    aggregator_id: Annotated[str, Meta(description="The node, as it is signed.")]
+    tools: Annotated[tuple[ClassProposal, ...], Meta(description="By name.")]
+
+
+class UnclassifiedTool(Struct, frozen=True, kw_only=True):
+    """A tool that was not classified although it was on the signed list, with the reason."""
+
+    tool: Annotated[str, Meta(description="The tool.")]
+    why: Annotated[str, Meta(description="Why it was left out.")]
+
+
+class ClassifiedTools(Struct, frozen=True, kw_only=True):
+    """Result of signing the classes of several tools."""
+
+    classified: Annotated[tuple[ToolRuling, ...], Meta(description="What is remembered.")]
+    left_out: Annotated[tuple[UnclassifiedTool, ...], Meta(description="What is not, and why.")]
+
+
+CLASSIFIED_MAX: Final = 200  # tools in one signature; with the longest names they fit into a body
+_UUID: Final = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
+
+
+class ClassifyTools(RequestBody, frozen=True, kw_only=True):
+    """Classes of several tools, to be signed at once."""
+
+    id: Annotated[str, Meta(description="A UUID: confirmation_id of the proof.", pattern=_UUID)]
+    entries: Annotated[
+        Annotated[tuple[ToolRuling, ...], Meta(min_length=1, max_length=CLASSIFIED_MAX)],
+        Meta(description="One for each tool."),
+    ]
+
+
+class UnlockForClasses(ClassifyTools, frozen=True, kw_only=True):
+    """Classes of several tools, and the passphrase of an operator key for one signature."""
+
+    passphrase: Passphrase
+    key: KeyName = None
+
+
+class SignClasses(ClassifyTools, frozen=True, kw_only=True):
+    """Classes of several tools, and the proof of the person who signs them."""
+
+    proof: Annotated[Raw, Meta(description="{type, token}, or the token alone.")]
+
+
+# Standing grants
+
+
+class GrantDraft(Struct, frozen=True, kw_only=True):
+    """A grant that can be signed, with the description that a person is shown."""
+
+    terms: Annotated[GrantTerms, Meta(description="What is signed.")]
+    digest: Annotated[str, Meta(description="Its digest: call_digest of the proof; terms.id is its confirmation_id.")]
+    words: Annotated[tuple[str, ...], Meta(description="What it lets pass, one sentence each.")]
+    is_held_below: Annotated[bool, Meta(description="A node below holds these calls too, and still asks.")]
+    approvers: Annotated[tuple[str, ...], Meta(description="The anchors whose proof may sign it.")]
+    passkey_origin: Annotated[str | None, Meta(description="Where a passkey may sign it.")]
+    signing_keys: Annotated[tuple[str, ...], Meta(description="Operator keys of the node's machine that may sign it.")]
+
+
+class Grant(Struct, frozen=True, kw_only=True):
+    """A signed grant, with its uses and its state."""
+
+    terms: Annotated[GrantTerms, Meta(description="What was signed.")]
+    digest: Annotated[str, Meta(description="Its digest.")]
+    words: Annotated[tuple[str, ...], Meta(description="What it lets pass, one sentence each.")]
+    state: Annotated[str, Meta(description="active, or over.")]
+    over: Annotated[str | None, Meta(description="Why it lets nothing pass any more; null: it does.")]
+    used: Annotated[int, Meta(description="How many calls it has let pass.")]
+    used_at: Annotated[str | None, Meta(description="When the last one was.")]
+    signed_at: Annotated[str, Meta(description="When it was signed.")]
+    until: Annotated[str | None, Meta(description="Until when it is good.")]
+    anchor: Annotated[str, Meta(description="The anchor whose key signed it.")]
+    signed_by: Annotated[str, Meta(description="The principal that brought it.")]
+    approvals: Annotated[tuple[str, ...], Meta(description="The latest calls under it: ids of approvals, newest last.")]
+
+
+class Grants(Struct, frozen=True, kw_only=True):
+    """The standing grants, including those that ended within the last 30 days."""
+
+    grants: Annotated[tuple[Grant, ...], Meta(description="Oldest first.")]
+
+
+class DraftGrant(RequestBody, frozen=True, kw_only=True):
+    """Request to draft a standing grant from a held call, or for a tool and a caller."""
+
+    approval: Annotated[str | None, Meta(description="The id of a held call that it is to cover.")] = None
+    tool: Annotated[str | None, Meta(description="The tool, where it comes from no call.")] = None
+    who: Annotated[str | None, Meta(description="The caller, where it comes from no call.")] = None
+    rules: Annotated[
+        tuple[GrantRule, ...] | None,
+        Meta(description="Rules; what they do not name stays as in the call. null: proposed from the call."),
+    ] = None
+    calls: Annotated[int | None, Meta(description="For how many calls.")] = None
+    seconds: Annotated[int | None, Meta(description="For how long from now; a day where neither is given.")] = None
+    reason: Annotated[str | None, Meta(description="Why; it is part of what is signed.")] = None
+
+
+class NameGrant(RequestBody, frozen=True, kw_only=True):
+    """Reference to a drafted grant."""
+
+    terms: Annotated[GrantTerms, Meta(description="As the draft has them.")]
+
+
+class UnlockForGrant(NameGrant, frozen=True, kw_only=True):
+    """A drafted grant, and the passphrase of an operator key for one signature."""
+
+    passphrase: Passphrase
+    key: KeyName = None
+
+
+class SignGrant(NameGrant, frozen=True, kw_only=True):
+    """A drafted grant, and the signed proof of an approver."""
+
+    proof: Annotated[Raw, Meta(description="{type, token}, or the token alone.")]
 
 
 # Errors
@@ -307,6 +459,11 @@ PARTY: Final = ErrorCase("self_approval", 403, "a party to a request to the regi
 REASON_REQUIRED: Final = ErrorCase("reason_required", 400, "a decision on a request to the registry of names says why")
 NOT_RETURNABLE: Final = ErrorCase("not_returnable", 400, "only requests to the registry of names can be returned")
 SELF_APPROVAL: Final = ErrorCase("self_approval", 401, "the credential is a caller's: who may ask does not decide")
+BAD_GRANT: Final = ErrorCase("bad_grant", 400, "the grant cannot be signed as it is; the message says why")
+BAD_GRANT_DRAFT: Final = ErrorCase("bad_grant", 409, "no such grant can be signed; the message says why")
+NOT_GRANTABLE: Final = ErrorCase(
+    "not_grantable", 409, "no standing grant can cover calls of this tool; the message says why"
+)
 
 
 # Query parameters
@@ -314,35 +471,12 @@ SELF_APPROVAL: Final = ErrorCase("self_approval", 401, "the credential is a call
 KIND: Final = ChoiceParameter(
     name="kind",
     description="Only approvals of this kind.",
-    choices=(
-        "call",
-        "definition",
-        "ack",
-        "start",
-        "step",
-        "verify",
-        "proposal",
-        "request",
-        "enrolment",
-        "configuration",
-    ),
+    choices=tuple(kind.value for kind in Kind),
 )
 STATUS: Final = ChoiceParameter(
     name="status",
     description="Only approvals that stand like this; all: every one.",
-    choices=(
-        "pending",
-        "approved",
-        "used",
-        "done",
-        "failed",
-        "unknown",
-        "denied",
-        "withdrawn",
-        "expired",
-        "void",
-        "all",
-    ),
+    choices=(*(status.value for status in Status), "all"),
     default="pending",
 )
 CLASS: Final = TextParameter(name="class", argument="answer", description="The answer, where the question has several.")
@@ -350,6 +484,44 @@ CLASS: Final = TextParameter(name="class", argument="answer", description="The a
 
 # Operations
 
+PROPOSE_CLASSES: Final = Operation(
+    "propose_classes",
+    "tools",
+    "GET /admin/classification",
+    "What is proposed for every tool that does not say what it does, or whose name contradicts it.",
+    output=ClassProposals,
+)
+SIGN_CLASSES: Final = Operation(
+    "sign_classes",
+    "tools",
+    "POST /admin/classification",
+    "Say what several tools are. The proof is over id and the digest of the sorted list.",
+    role="admin",
+    input=SignClasses,
+    output=ClassifiedTools,
+    errors=(CONFIRMATION_OVER, PROOF_INVALID),
+)
+ASK_CLASSES_PASSKEY: Final = Operation(
+    "ask_classes_passkey",
+    "tools",
+    "POST /admin/classification/passkey",
+    "What a browser asks a passkey, for it to sign this list.",
+    role="admin",
+    input=ClassifyTools,
+    output=PasskeyRequest,
+    errors=(PROOF_INVALID,),
+)
+PROVE_CLASSES: Final = Operation(
+    "prove_classes",
+    "tools",
+    "POST /admin/classification/proof",
+    "A proof for this list by an operator key of the node's machine, unlocked by its passphrase.",
+    role="admin",
+    input=UnlockForClasses,
+    output=SignedProof,
+    errors=(PROOF_INVALID, NOT_LOCAL, TOO_OFTEN),
+    takes_passphrase=True,
+)
 REVOKE_KEY: Final = Operation(
     "revoke_key",
     "access",
@@ -544,6 +716,68 @@ ENROL_PASSKEY: Final = Operation(
     input=EnrolPasskey,
     output=Invitation,
     errors=(PASSKEY_INVALID, PASSKEY_INVITATION_OVER),
+)
+LIST_GRANTS: Final = Operation(
+    "list_grants", "grants", "GET /admin/grants", "Every standing grant, and how often it was used.", output=Grants
+)
+SIGN_GRANT: Final = Operation(
+    "sign_grant",
+    "grants",
+    "POST /admin/grants",
+    "Sign a grant that was drafted: the proof is over terms.id and digest.",
+    role="admin",
+    input=SignGrant,
+    output=Grant,
+    status=201,
+    errors=(BAD_GRANT, CHANGED, CONFIRMATION_OVER, NOT_FOUND, NOT_GRANTABLE, PROOF_INVALID),
+)
+DRAFT_GRANT: Final = Operation(
+    "draft_grant",
+    "grants",
+    "POST /admin/grants/draft",
+    "Draft a grant, from a held call with rules proposed from its arguments, or for a tool. Keeps nothing.",
+    role="admin",
+    input=DraftGrant,
+    output=GrantDraft,
+    errors=(AMBIGUOUS_ID, BAD_GRANT_DRAFT, CHANGED, NOT_FOUND, NOT_GRANTABLE),
+)
+ASK_GRANT_PASSKEY: Final = Operation(
+    "ask_grant_passkey",
+    "grants",
+    "POST /admin/grants/passkey",
+    "What a browser asks a passkey, for it to sign this grant.",
+    role="admin",
+    input=NameGrant,
+    output=PasskeyRequest,
+    errors=(BAD_GRANT, PROOF_INVALID),
+)
+PROVE_GRANT: Final = Operation(
+    "prove_grant",
+    "grants",
+    "POST /admin/grants/proof",
+    "A proof for this grant by an operator key of the node's machine, unlocked by its passphrase.",
+    role="admin",
+    input=UnlockForGrant,
+    output=SignedProof,
+    errors=(BAD_GRANT, NOT_LOCAL, PROOF_INVALID, TOO_OFTEN),
+    takes_passphrase=True,
+)
+GET_GRANT: Final = Operation(
+    "get_grant",
+    "grants",
+    "GET /admin/grants/{id}",
+    "One grant, by its id or the beginning of it, and the latest calls under it.",
+    output=Grant,
+    errors=(AMBIGUOUS_ID, NOT_FOUND),
+)
+REVOKE_GRANT: Final = Operation(
+    "revoke_grant",
+    "grants",
+    "POST /admin/grants/{id}/revoke",
+    "Revoke a grant: from now on it lets nothing pass.",
+    role="admin",
+    output=Grant,
+    errors=(AMBIGUOUS_ID, NOT_FOUND),
 )
 
 OPERATIONS: Final = operations_in(globals())

@@ -19,7 +19,7 @@ from interlock.approvals.protocol.approval import UNAVAILABLE_NOW, Proof
 from interlock.approvals.protocol.standing_grant import (
     KIND,
     BadRules,
-    StandingGrant,
+    GrantTerms,
     check_grant,
     check_rules,
     find_violation,
@@ -48,7 +48,7 @@ UNKNOWN: Final = ax_refusal(CONFIRMATION_UNKNOWN, "there is no such grant, or it
 class StoredGrant(msgspec.Struct, frozen=True, kw_only=True):
     """Stored form of a grant with its proof. `ended` is the reason why it was ended early, if it was."""
 
-    grant: StandingGrant
+    grant: GrantTerms
     token: str  # the proof as it was signed; its jti is spent, so that it proves nothing else
     proof: Proof
     signed_at: float
@@ -188,7 +188,7 @@ class StandingGrants:
 
     # Signing
 
-    def question(self, grant: StandingGrant) -> ProofQuestion | Refusal:
+    def question(self, grant: GrantTerms) -> ProofQuestion | Refusal:
         """Return the question that a proof must answer to make this grant valid."""
         try:
             check_grant(grant, self.clock.wall())
@@ -198,7 +198,7 @@ class StandingGrants:
             return Refusal(INVALID_PARAMS, "bad_grant", {"detail": "it names another node"})
         return self._question(grant)
 
-    async def sign(self, grant: StandingGrant, proof: Presented, *, by: str) -> StoredGrant | Refusal:
+    async def sign(self, grant: GrantTerms, proof: Presented, *, by: str) -> StoredGrant | Refusal:
         """Verify the proof of a person who may approve the tool, and store the grant."""
         question = self.question(grant)
         if isinstance(question, Refusal):
@@ -285,7 +285,7 @@ class StandingGrants:
 
     # Inside
 
-    def _question(self, grant: StandingGrant) -> ProofQuestion:
+    def _question(self, grant: GrantTerms) -> ProofQuestion:
         return ProofQuestion(
             confirmation_id=grant.id,
             call_digest=grant_digest(grant),

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import Approval, Decision, Kind, What
-from interlock.approvals.protocol.standing_grant import KIND, StandingGrant, find_violation
+from interlock.approvals.protocol.standing_grant import KIND, GrantTerms, find_violation
 from interlock.approvals.standing_grants import DECIDED_BY, StandingGrants, StoredGrant, Uncovered
 from interlock.catalog.routes import Route
 from interlock.core.calls.check import Release
@@ -107,7 +107,7 @@ async def approve_waiting(signed: StoredGrant, inbox: Inbox, now: float) -> None
         await inbox.decide(approval.id, _decision(signed, now))
 
 
-def _is_covered(approval: Approval, grant: StandingGrant) -> bool:
+def _is_covered(approval: Approval, grant: GrantTerms) -> bool:
     if (approval.tool, approval.tool_digest, approval.requested_by) != (grant.tool, grant.tool_digest, grant.who):
         return False
     arguments = _find_arguments(approval.params)

@@ -18,9 +18,9 @@ from interlock import __version__
 from interlock.access.logins import LoginService
 from interlock.access.operations import LoginOperations, TokenOperations
 from interlock.approvals.api import ApprovalSummary
-from interlock.approvals.operations.approvers import ApproverOperations
 from interlock.approvals.operations.classification import ClassificationOperations
 from interlock.approvals.operations.grants import GrantOperations
+from interlock.approvals.operations.inbox import ApproverOperations
 from interlock.ax.api import Parent
 from interlock.ax.parts import AxParts
 from interlock.catalog.api import CheckVerdict

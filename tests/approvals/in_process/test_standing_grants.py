@@ -16,8 +16,8 @@ from tests.servers.minting import SigningKey, mint
 from interlock.approvals.protocol.standing_grant import (
     CALLS_MAX,
     LIFETIME_S_MAX,
-    ArgumentRule,
-    StandingGrant,
+    GrantRule,
+    GrantTerms,
     grant_digest,
 )
 from interlock.approvals.standing_grants import StandingGrants, StoredGrant, Uncovered
@@ -27,7 +27,7 @@ from interlock.gate.protocol.held_call import Presented
 from interlock.wire.refusal import Refusal
 
 TOOL, DIGEST, WHO = "files.delete", "ab" * 32, "client:alice"
-ANY = (ArgumentRule(at="/n", kind="any"),)
+ANY = (GrantRule(at="/n", kind="any"),)
 
 
 class Granting:
@@ -45,12 +45,12 @@ class Granting:
         await self.grants.open()
         return self.grants
 
-    def terms(self, **changes: Any) -> StandingGrant:
+    def terms(self, **changes: Any) -> GrantTerms:
         now = int(self.clock.wall())
         members = {"calls": None, "until": now + 600, "rules": ANY, "tool": TOOL, "issued_at": now, **changes}
-        return StandingGrant(id=str(uuid.uuid4()), aggregator_id=OWN_ID, tool_digest=DIGEST, who=WHO, **members)
+        return GrantTerms(id=str(uuid.uuid4()), aggregator_id=OWN_ID, tool_digest=DIGEST, who=WHO, **members)
 
-    def proof(self, grant: StandingGrant, signer: SigningKey = ADA) -> Presented:
+    def proof(self, grant: GrantTerms, signer: SigningKey = ADA) -> Presented:
         now = self.clock.wall()
         claims = {
             **{"iss": "x", "aud": OWN_ID, "jti": str(uuid.uuid4()), "iat": now, "exp": now + 120},

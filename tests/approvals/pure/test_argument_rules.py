@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from interlock.approvals.protocol.standing_grant import (
     PATH_CHARS_MAX,
-    ArgumentRule,
     BadRules,
+    GrantRule,
     check_rules,
     completed_rules,
     find_folder,
@@ -24,8 +24,8 @@ from interlock.approvals.protocol.standing_grant import (
 from interlock.wire.jsontext.canonical import AmbiguousJson, read_untrusted
 
 
-def rule(at: str, kind: Any, value: Any = None, **more: Any) -> ArgumentRule:
-    return ArgumentRule(at=at, kind=kind, value=value, **more)
+def rule(at: str, kind: Any, value: Any = None, **more: Any) -> GrantRule:
+    return GrantRule(at=at, kind=kind, value=value, **more)
 
 
 BELOW = (rule("/path", "below", "/srv/reports"),)
@@ -235,7 +235,7 @@ def test_nested_arguments_are_named_by_pointers() -> None:
         [rule("/" + "a" * 1000, "any")],
     ],
 )
-def test_rules_that_say_nothing_clear_are_refused(rules: list[ArgumentRule]) -> None:
+def test_rules_that_say_nothing_clear_are_refused(rules: list[GrantRule]) -> None:
     with pytest.raises(BadRules):
         check_rules(rules)
 

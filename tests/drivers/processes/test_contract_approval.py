@@ -12,9 +12,9 @@ from tests.drivers.contract_node import ANY, ContractNode, LendingProvider, bind
 from tests.gate.held_calls import ADA, GATED, MARK, anchor
 from tests.gate.processes.test_gate_kept import Here
 
-from interlock.approvals.grants_api import DraftGrant
+from interlock.approvals.api import DraftGrant
 from interlock.approvals.protocol.approval import Kind, Source
-from interlock.approvals.protocol.standing_grant import ArgumentRule, StandingGrant, grant_digest
+from interlock.approvals.protocol.standing_grant import GrantRule, GrantTerms, grant_digest
 from interlock.approvals.standing_grants import StoredGrant
 from interlock.drivers.driver_state import DriverState
 from interlock.drivers.protocol.problems import DriverRefusal
@@ -107,13 +107,13 @@ async def test_no_standing_grant_replaces_the_approval_that_a_contract_wants_eac
         here.node.operations.grants.draft(DraftGrant(approval=demand["confirmation_id"]))
     # Even one that somebody signed without asking the node for a draft.
     now = int(time.time() + here.clock.ahead)
-    grant = StandingGrant(
+    grant = GrantTerms(
         id=str(uuid.uuid4()),
         aggregator_id=demand["aggregator_id"],
         tool=demand["tool"],
         tool_digest=demand["tool_digest"],
         who=demand["caller"],
-        rules=(ArgumentRule(at="", kind="any"),),
+        rules=(GrantRule(at="", kind="any"),),
         calls=5,
         until=None,
         issued_at=now,

@@ -23,8 +23,7 @@ from tests.operator.approval_endpoint import (
 from tests.servers.authenticator import PRESENT, USUAL, Authenticator, b64
 
 from interlock.approvals.decisions import DecisionService
-from interlock.approvals.operations.approvers import ApproverOperations
-from interlock.approvals.operations.inbox import InboxOperations
+from interlock.approvals.operations.inbox import ApproverOperations, InboxOperations
 from interlock.approvals.protocol.approval import Approval, Kind, Source, Status
 from interlock.approvals.trust.anchors import Anchors
 from interlock.approvals.trust.approval_proofs import ProofVerifier

@@ -12,8 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from interlock.approvals.cli.keys import FromDescriptor
-from interlock.approvals.grants_api import (
+from interlock.approvals.api import (
     DRAFT_GRANT,
     GET_GRANT,
     LIST_GRANTS,
@@ -21,10 +20,10 @@ from interlock.approvals.grants_api import (
     DraftGrant,
     Grant,
     GrantDraft,
-    GrantRule,
     Grants,
 )
-from interlock.approvals.protocol.standing_grant import pointer_of
+from interlock.approvals.cli.keys import FromDescriptor
+from interlock.approvals.protocol.standing_grant import GrantRule, pointer_of
 from interlock.cli.command import Invocation, verb, verb_app
 from interlock.cli.completion import tool_names
 from interlock.cli.terminal.drawing import in_columns

@@ -26,6 +26,7 @@ from interlock.approvals.api import (
     ApprovalSummary,
     Approvers,
     DecideApproval,
+    DraftGrant,
     RevealCode,
     RevealedCode,
 )
@@ -42,7 +43,6 @@ from interlock.approvals.cli.grants import (
     seconds_of,
 )
 from interlock.approvals.cli.keys import FromDescriptor, can_ask
-from interlock.approvals.grants_api import DraftGrant
 from interlock.approvals.protocol.approval import (
     AGENT_EFFECTS,
     CLASSIFIED,

@@ -13,11 +13,18 @@ import typer
 from msgspec import Raw
 from msgspec.structs import astuple, replace
 
+from interlock.approvals.api import (
+    DRAFT_GRANT,
+    SIGN_GRANT,
+    DraftGrant,
+    Grant,
+    GrantDraft,
+    SignGrant,
+    ToolRuling,
+)
 from interlock.approvals.api import Approval as ShownApproval
-from interlock.approvals.classification_api import ToolRuling
 from interlock.approvals.cli.grants import with_proposed
 from interlock.approvals.cli.keys import OperatorKeys, can_ask, own_name, read_passphrase
-from interlock.approvals.grants_api import DRAFT_GRANT, SIGN_GRANT, DraftGrant, Grant, GrantDraft, GrantRule, SignGrant
 from interlock.approvals.protocol.approval import Approval, Kind, Source
 from interlock.approvals.protocol.digests import (
     classification_digest,
@@ -26,7 +33,7 @@ from interlock.approvals.protocol.digests import (
     shown_digest,
     signed_digest,
 )
-from interlock.approvals.protocol.standing_grant import StandingGrant, grant_digest
+from interlock.approvals.protocol.standing_grant import GrantRule, grant_digest
 from interlock.cli.client.operator import Answer
 from interlock.cli.command import Invocation
 from interlock.cli.terminal.errors import BadUsage, Waits
@@ -55,7 +62,7 @@ def prove(answer: Answer, *, choice: str | None, key: str | None, passphrase_fd:
 
 def prove_grant(draft: GrantDraft, *, key: str | None, passphrase_fd: int | None) -> Raw:
     """Sign the terms of a standing grant that were shown, and return the proof."""
-    grant = msgspec.convert(msgspec.to_builtins(draft.terms), StandingGrant)
+    grant = draft.terms
     digest = grant_digest(grant)
     if digest != draft.digest:
         raise _not_what_is_shown("grant")

@@ -10,23 +10,9 @@ from typing import Final
 
 from msgspec.structs import astuple
 
-from interlock.approvals.api import PasskeyRequest, SignedProof
-from interlock.approvals.classification_api import (
-    ASK_CLASSES_PASSKEY,
-    PROPOSE_CLASSES,
-    PROVE_CLASSES,
-    SIGN_CLASSES,
-    ClassifiedTools,
-    ClassifyTools,
-    ClassProposal,
-    ClassProposals,
-    SignClasses,
-    ToolRuling,
-    UnclassifiedTool,
-    UnlockForClasses,
-)
+from interlock.approvals import api
 from interlock.approvals.inbox import Inbox
-from interlock.approvals.operations.inbox import check_attempts, signature_refused
+from interlock.approvals.operations.inbox import accepted, signature_refused
 from interlock.approvals.protocol.approval import UNAVAILABLE_NOW, Approval, Decision, Proof, Status, What
 from interlock.approvals.protocol.digests import CLASSIFICATION, answers, classification_digest
 from interlock.approvals.tool_definitions import Definitions, Ruling
@@ -73,8 +59,8 @@ class ClassificationOperations:
     _: KW_ONLY
     aggregator_id: str
 
-    @handles(PROPOSE_CLASSES)
-    def proposals(self) -> ClassProposals:
+    @handles(api.PROPOSE_CLASSES)
+    def proposals(self) -> api.ClassProposals:
         """Propose a class for every unclassified tool, and for each tool that is declared read-only but has a name
         that suggests otherwise.
         """
@@ -88,7 +74,7 @@ class ClassificationOperations:
                 continue
             description = find_value(route.item, "description")
             proposals.append(
-                ClassProposal(
+                api.ClassProposal(
                     tool=route.qualified,
                     digest=route.digest,
                     tool_class=proposed.tool_class,
@@ -100,50 +86,40 @@ class ClassificationOperations:
                 )
             )
         proposals.sort(key=lambda proposal: proposal.tool)
-        return ClassProposals(aggregator_id=self.aggregator_id, tools=tuple(proposals))
+        return api.ClassProposals(aggregator_id=self.aggregator_id, tools=tuple(proposals))
 
-    @handles(ASK_CLASSES_PASSKEY)
-    def passkey_request(self, body: ClassifyTools) -> PasskeyRequest:
+    @handles(api.ASK_CLASSES_PASSKEY)
+    def passkey_request(self, body: api.ClassifyTools) -> api.PasskeyRequest:
         """Return the options with which a browser asks a passkey to sign the list. Raise Refused if
         that is not possible.
         """
-        request = self.passkeys.request(self._question(body))
-        if isinstance(request, Refusal):
-            raise signature_refused(request)
-        return request
+        return accepted(self.passkeys.request(self._question(body)))
 
-    @handles(PROVE_CLASSES)
-    async def prove(self, body: UnlockForClasses, by: str) -> SignedProof:
+    @handles(api.PROVE_CLASSES)
+    async def prove(self, body: api.UnlockForClasses, by: str) -> api.SignedProof:
         """Sign the list with an operator key of this machine, unlocked by its passphrase, and return the proof. Raise
         Refused if that fails.
         """
         proof = await self.keys.sign(self._question(body), body.key, body.passphrase, by=by)
-        if isinstance(proof, Refusal):
-            raise signature_refused(proof)
-        return SignedProof(proof=check_attempts(proof))
+        return api.SignedProof(proof=accepted(proof))
 
-    @handles(SIGN_CLASSES)
-    async def sign(self, body: SignClasses, by: str) -> ClassifiedTools:
+    @handles(api.SIGN_CLASSES)
+    async def sign(self, body: api.SignClasses, by: str) -> api.ClassifiedTools:
         """Classify the tools of a list, with the proof of an approver. Raise Refused if the proof is not accepted or
         the store fails.
         """
-        presented = read_proof_untrusted(body.proof)
-        if isinstance(presented, Refusal):
-            raise signature_refused(presented)
+        presented = accepted(read_proof_untrusted(body.proof))
         tools = [ruling.tool for ruling in body.entries]
-        verified = await self.judge.judge_for_any(self._question(body), tools, presented)
-        if isinstance(verified, Refusal):
-            raise signature_refused(verified)
-        proof = stored_proof(verified)
-        classified: list[ToolRuling] = []
-        left_out: list[UnclassifiedTool] = []
+        proof = stored_proof(accepted(await self.judge.judge_for_any(self._question(body), tools, presented)))
+        classified: list[api.ToolRuling] = []
+        left_out: list[api.UnclassifiedTool] = []
         segments: list[str] = []
         try:
             for ruling in body.entries:
                 route = self.catalog.namespace.view(EVERYTHING).find_tool(ruling.tool)
                 why = NOT_LISTED if route is None else self._find_obstacle(ruling, route, proof)
                 if why is not None or route is None:
-                    left_out.append(UnclassifiedTool(tool=ruling.tool, why=why or NOT_LISTED))
+                    left_out.append(api.UnclassifiedTool(tool=ruling.tool, why=why or NOT_LISTED))
                     continue
                 await self._classify(ruling, proof, body.id, by)
                 classified.append(ruling)
@@ -153,9 +129,9 @@ class ClassificationOperations:
         finally:
             for segment in dict.fromkeys(segments):
                 await self.definitions.publish(segment)
-        return ClassifiedTools(classified=tuple(classified), left_out=tuple(left_out))
+        return api.ClassifiedTools(classified=tuple(classified), left_out=tuple(left_out))
 
-    def _question(self, body: ClassifyTools) -> ProofQuestion:
+    def _question(self, body: api.ClassifyTools) -> ProofQuestion:
         """Return what a proof must sign. The proof names only the first tool; `sign` checks all of them. Raise Refused
         if the list is invalid.
         """
@@ -171,7 +147,7 @@ class ClassificationOperations:
             aggregator_id=self.aggregator_id,
         )
 
-    def _find_obstacle(self, ruling: ToolRuling, route: Route, proof: Proof) -> str | None:
+    def _find_obstacle(self, ruling: api.ToolRuling, route: Route, proof: Proof) -> str | None:
         """Return the reason why the signature does not count for a tool, or None if it counts."""
         if route.link.offer.is_aggregator:
             return NOT_OURS
@@ -182,11 +158,11 @@ class ClassificationOperations:
             return PENDING_CHANGE
         return None if self.judge.stands_behind(ruling.tool, proof) else NOT_ENTITLED
 
-    def _find_waiting(self, ruling: ToolRuling) -> Approval | None:
+    def _find_waiting(self, ruling: api.ToolRuling) -> Approval | None:
         approval = self.inbox.find_definition(ruling.tool, ruling.digest)
         return approval if approval is not None and approval.status is Status.PENDING else None
 
-    async def _classify(self, ruling: ToolRuling, proof: Proof, id: str, by: str) -> None:
+    async def _classify(self, ruling: api.ToolRuling, proof: Proof, id: str, by: str) -> None:
         """Store the class of one tool, and decide the approval that waits for it, if any. Raise StoreError if the store
         fails.
         """

@@ -9,41 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
-import msgspec
-
-from interlock.approvals.api import AMBIGUOUS_ID, PasskeyRequest, SignedProof
-from interlock.approvals.grants_api import (
-    ASK_GRANT_PASSKEY,
-    BAD_GRANT_DRAFT,
-    DRAFT_GRANT,
-    GET_GRANT,
-    LIST_GRANTS,
-    NOT_GRANTABLE,
-    PROVE_GRANT,
-    REVOKE_GRANT,
-    SIGN_GRANT,
-    DraftGrant,
-    Grant,
-    GrantDraft,
-    Grants,
-    GrantTerms,
-    NameGrant,
-    SignGrant,
-    UnlockForGrant,
-)
+from interlock.approvals import api
 from interlock.approvals.inbox import Inbox
-from interlock.approvals.operations.inbox import check_attempts, signature_refused
+from interlock.approvals.operations.inbox import accepted
+from interlock.approvals.protocol import standing_grant
 from interlock.approvals.protocol.approval import Approval, Kind
-from interlock.approvals.protocol.standing_grant import (
-    ArgumentRule,
-    BadRules,
-    StandingGrant,
-    check_grant,
-    completed_rules,
-    grant_digest,
-    proposed_rules,
-    rule_text,
-)
+from interlock.approvals.protocol.standing_grant import BadRules, GrantRule, GrantTerms
 from interlock.approvals.standing_grants import DECIDED_BY, StandingGrants, StoredGrant
 from interlock.approvals.trust.operator_keys import OperatorKeyService
 from interlock.approvals.trust.passkeys import PasskeyService
@@ -55,7 +26,7 @@ from interlock.gate.granted_calls import approve_waiting, may_be_granted
 from interlock.gate.protocol.held_call import read_proof_untrusted
 from interlock.operator.operation import CHANGED, handles
 from interlock.wire.jsontext.canonical import AmbiguousJson, read_untrusted
-from interlock.wire.refusal import NotFound, Refusal
+from interlock.wire.refusal import NotFound
 
 SECONDS: Final = 86_400  # where neither a number of calls nor a time is given
 CALLS_SHOWN_MAX: Final = 20
@@ -76,10 +47,10 @@ class GrantOperations:
     aggregator_id: str
     approver_names: Callable[[str], Sequence[str]]
 
-    @handles(LIST_GRANTS)
-    def list_all(self) -> Grants:
+    @handles(api.LIST_GRANTS)
+    def list_all(self) -> api.Grants:
         calls = self._calls()
-        return Grants(grants=tuple(self._view(stored, calls) for stored in self.grants.all()))
+        return api.Grants(grants=tuple(self._view(stored, calls) for stored in self.grants.all()))
 
     def _calls(self) -> dict[str, list[str]]:
         """Return the ids of calls that grants approved, keyed by the name of the grant. The newest id is last."""
@@ -89,32 +60,33 @@ class GrantOperations:
                 ids.setdefault(approval.decision.by, []).append(approval.id)
         return ids
 
-    @handles(GET_GRANT)
-    def get(self, id: str) -> Grant:
+    @handles(api.GET_GRANT)
+    def get(self, id: str) -> api.Grant:
         """Return a grant by its id or the first characters of the id. Raise NotFound if there is none, and Refused if
         several match.
         """
         return self._view(self._find(id))
 
-    @handles(DRAFT_GRANT)
-    def draft(self, body: DraftGrant) -> GrantDraft:
+    @handles(api.DRAFT_GRANT)
+    def draft(self, body: api.DraftGrant) -> api.GrantDraft:
         """Return a grant that can be signed, without storing it. Raise NotFound or Refused if the request names no call
         or tool that a grant can cover.
         """
         if body.approval is not None:
             grant = self._from_call(body, self._held_call(body.approval))
         elif body.tool is not None and body.who is not None:
-            grant = self._for_tool(body, body.tool, body.who)
+            rules = tuple(sorted(body.rules or (), key=lambda rule: rule.at))
+            grant = self._new_grant(body, self._route(body.tool), body.who, rules)
         else:
-            raise refused_as(BAD_GRANT_DRAFT, "a grant comes from a held call, or names a tool and a caller")
+            raise refused_as(api.BAD_GRANT_DRAFT, "a grant comes from a held call, or names a tool and a caller")
         try:
-            check_grant(grant, self.clock.wall())
+            standing_grant.check_grant(grant, self.clock.wall())
         except BadRules as bad:
-            raise refused_as(BAD_GRANT_DRAFT, str(bad)) from None
+            raise refused_as(api.BAD_GRANT_DRAFT, str(bad)) from None
         route = self._route(grant.tool)
-        return GrantDraft(
-            terms=_terms(grant),
-            digest=grant_digest(grant),
+        return api.GrantDraft(
+            terms=grant,
+            digest=standing_grant.grant_digest(grant),
             words=words(grant),
             is_held_below=route.gate is not None and route.gate.relays,
             approvers=tuple(self.approver_names(grant.tool)),
@@ -122,55 +94,39 @@ class GrantOperations:
             signing_keys=self.keys.names(),
         )
 
-    @handles(ASK_GRANT_PASSKEY)
-    def passkey_request(self, body: NameGrant) -> PasskeyRequest:
+    @handles(api.ASK_GRANT_PASSKEY)
+    def passkey_request(self, body: api.NameGrant) -> api.PasskeyRequest:
         """Return the options with which a browser asks a passkey to sign the grant. Raise Refused
         if that is not possible.
         """
-        question = self.grants.question(_grant(body.terms))
-        request = question if isinstance(question, Refusal) else self.passkeys.request(question)
-        if isinstance(request, Refusal):
-            raise signature_refused(request)
-        return request
+        return accepted(self.passkeys.request(accepted(self.grants.question(body.terms))))
 
-    @handles(PROVE_GRANT)
-    async def prove(self, body: UnlockForGrant, by: str) -> SignedProof:
+    @handles(api.PROVE_GRANT)
+    async def prove(self, body: api.UnlockForGrant, by: str) -> api.SignedProof:
         """Sign the grant with an operator key of this machine, unlocked by its passphrase, and return the proof. Raise
         Refused if that fails.
         """
-        question = self.grants.question(_grant(body.terms))
-        if isinstance(question, Refusal):
-            raise signature_refused(question)
+        question = accepted(self.grants.question(body.terms))
         proof = await self.keys.sign(question, body.key, body.passphrase, by=by)
-        if isinstance(proof, Refusal):
-            raise signature_refused(proof)
-        return SignedProof(proof=check_attempts(proof))
+        return api.SignedProof(proof=accepted(proof))
 
-    @handles(SIGN_GRANT)
-    async def sign(self, body: SignGrant, by: str) -> Grant:
+    @handles(api.SIGN_GRANT)
+    async def sign(self, body: api.SignGrant, by: str) -> api.Grant:
         """Store a drafted grant with the proof of an approver. Raise NotFound or Refused if the draft or the proof is
         not accepted.
         """
-        proof = read_proof_untrusted(body.proof)
-        if isinstance(proof, Refusal):
-            raise signature_refused(proof)
-        grant = _grant(body.terms)
+        proof, grant = accepted(read_proof_untrusted(body.proof)), body.terms
         route = self._route(grant.tool)
         if route.digest != grant.tool_digest:
             raise refused_as(CHANGED, "the tool is defined otherwise by now; draft the grant again")
-        stored = await self.grants.sign(grant, proof, by=by)
-        if isinstance(stored, Refusal):
-            raise signature_refused(stored)
+        stored = accepted(await self.grants.sign(grant, proof, by=by))
         await approve_waiting(stored, self.inbox, self.clock.wall())
         return self._view(stored)
 
-    @handles(REVOKE_GRANT)
-    async def revoke(self, id: str, by: str) -> Grant:
+    @handles(api.REVOKE_GRANT)
+    async def revoke(self, id: str, by: str) -> api.Grant:
         """Revoke a grant. Raises NotFound, Refused."""
-        ended = await self.grants.revoke(self._find(id).grant.id, by=by)
-        if isinstance(ended, Refusal):
-            raise signature_refused(ended)
-        return self._view(ended)
+        return self._view(accepted(await self.grants.revoke(self._find(id).grant.id, by=by)))
 
     # Drafting
 
@@ -180,32 +136,28 @@ class GrantOperations:
         if len(reference) < PREFIX_MIN or not matches:
             raise NotFound("approval", reference)
         if len(matches) > 1:
-            raise refused_as(AMBIGUOUS_ID, "several approvals have an id that begins like this; give more of it")
+            raise refused_as(api.AMBIGUOUS_ID, "several approvals have an id that begins like this; give more of it")
         (approval,) = matches
         if approval.kind is not Kind.CALL or approval.params is None:
-            raise refused_as(NOT_GRANTABLE, "a grant comes from a call that waits, with its arguments")
+            raise refused_as(api.NOT_GRANTABLE, "a grant comes from a call that waits, with its arguments")
         return approval
 
-    def _from_call(self, wanted: DraftGrant, approval: Approval) -> StandingGrant:
+    def _from_call(self, wanted: api.DraftGrant, approval: Approval) -> GrantTerms:
         route = self._route(approval.tool)
         if route.digest != approval.tool_digest:
             raise refused_as(CHANGED, "the tool is defined otherwise than it was when the call was made")
         try:
             arguments = read_untrusted(bytes(approval.params or b"{}"))
-            initial = proposed_rules(arguments) if wanted.rules is None else _rules(wanted)
-            rules = completed_rules(initial, arguments)
+            initial = standing_grant.proposed_rules(arguments) if wanted.rules is None else wanted.rules
+            rules = standing_grant.completed_rules(initial, arguments)
         except (BadRules, AmbiguousJson) as bad:
-            raise refused_as(BAD_GRANT_DRAFT, str(bad)) from None
+            raise refused_as(api.BAD_GRANT_DRAFT, str(bad)) from None
         return self._new_grant(wanted, route, approval.requested_by, rules)
 
-    def _for_tool(self, wanted: DraftGrant, tool: str, who: str) -> StandingGrant:
-        rules = tuple(sorted(_rules(wanted), key=lambda rule: rule.at))
-        return self._new_grant(wanted, self._route(tool), who, rules)
-
-    def _new_grant(self, wanted: DraftGrant, route: Route, who: str, rules: tuple[ArgumentRule, ...]) -> StandingGrant:
+    def _new_grant(self, wanted: api.DraftGrant, route: Route, who: str, rules: tuple[GrantRule, ...]) -> GrantTerms:
         now = int(self.clock.wall())
         seconds = SECONDS if wanted.seconds is None and wanted.calls is None else wanted.seconds
-        return StandingGrant(
+        return GrantTerms(
             id=str(uuid.uuid4()),
             aggregator_id=self.aggregator_id,
             tool=route.qualified,
@@ -224,7 +176,7 @@ class GrantOperations:
         if route is None:
             raise NotFound("tool", tool, [candidate.qualified for candidate in view.tool_routes])
         if not may_be_granted(route):
-            raise refused_as(NOT_GRANTABLE, _why_not(route), {"tool": tool})
+            raise refused_as(api.NOT_GRANTABLE, _why_not(route), {"tool": tool})
         return route
 
     # Looking
@@ -238,15 +190,15 @@ class GrantOperations:
         if len(reference) < PREFIX_MIN or not matches:
             raise NotFound("grant", reference, [stored.grant.id for stored in grants])
         if len(matches) > 1:
-            raise refused_as(AMBIGUOUS_ID, "several grants have an id that begins like this; give more of it")
+            raise refused_as(api.AMBIGUOUS_ID, "several grants have an id that begins like this; give more of it")
         return matches[0]
 
-    def _view(self, stored: StoredGrant, calls: dict[str, list[str]] | None = None) -> Grant:
+    def _view(self, stored: StoredGrant, calls: dict[str, list[str]] | None = None) -> api.Grant:
         grant, over = stored.grant, self.grants.find_end_reason(stored.grant.id)
         used = (self._calls() if calls is None else calls).get(f"{DECIDED_BY}{grant.id}", [])
-        return Grant(
-            terms=_terms(grant),
-            digest=grant_digest(grant),
+        return api.Grant(
+            terms=grant,
+            digest=standing_grant.grant_digest(grant),
             words=words(grant),
             state="active" if over is None else "over",
             over=over,
@@ -260,11 +212,11 @@ class GrantOperations:
         )
 
 
-def words(grant: StandingGrant) -> tuple[str, ...]:
+def words(grant: GrantTerms) -> tuple[str, ...]:
     """Describe in sentences which calls the grant allows."""
     sentences = [f"{grant.who} may call {grant.tool}"]
     for rule in grant.rules:
-        sentences.append(f"{rule.at} must be {rule_text(rule)}" if rule.at else "with any arguments")
+        sentences.append(f"{rule.at} must be {standing_grant.rule_text(rule)}" if rule.at else "with any arguments")
     if not grant.rules or grant.rules[0].at:
         sentences.append("no other argument may be there")
     if grant.calls is not None:
@@ -281,15 +233,3 @@ def _why_not(route: Route) -> str:
     if route.gate is not None and route.gate.by_contract:
         return f"the contract of {route.qualified} asks before each call"
     return f"no operator has said yet what {route.qualified} does: interlock tools classify {route.qualified}"
-
-
-def _rules(wanted: DraftGrant) -> tuple[ArgumentRule, ...]:
-    return msgspec.convert(msgspec.to_builtins(wanted.rules or ()), tuple[ArgumentRule, ...])
-
-
-def _terms(grant: StandingGrant) -> GrantTerms:
-    return msgspec.convert(msgspec.to_builtins(grant), GrantTerms)
-
-
-def _grant(terms: GrantTerms) -> StandingGrant:
-    return msgspec.convert(msgspec.to_builtins(terms), StandingGrant)

@@ -1,51 +1,37 @@
-"""Operations on the inbox: list approvals, show one in full, follow changes, and decide.
+"""Operations on the inbox and on approvers: list and show approvals, decide on them, add approvers, revoke their keys.
 
 Every operator credential may read approvals. The roles operator and admin may deny. Approving requires what the
 approval states: usually a proof, which only the decision service verifies, or the role of an operator.
 
 No credential is shown: an approval describes the proof for its decision, but does not contain the token. The arguments
 of a held call are shown only in the full view of its approval, never in lists, events or notifications.
+
+Every addition of an approver ends as a question in the inbox, which takes the proof of an approver or, for the first
+one, the setup code that the terminal of the node shows.
 """
 
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import KW_ONLY, dataclass
-from typing import Final
+from enum import Enum
+from typing import Any, Final, TypeVar
 
-from msgspec import Raw
-from msgspec.structs import asdict
+from msgspec import Raw, Struct
 
-from interlock.approvals.api import (
-    AMBIGUOUS_ID,
-    ASK_PASSKEY,
-    DECIDE_APPROVAL,
-    FOLLOW_APPROVALS,
-    GET_APPROVAL,
-    LIST_APPROVALS,
-    REVEAL_CODE,
-    SIGN_APPROVAL,
-    TOO_OFTEN,
-    Approvals,
-    ApprovalSummary,
-    DecideApproval,
-    Decision,
-    PasskeyRequest,
-    ProofFacts,
-    RevealCode,
-    RevealedCode,
-    SignApproval,
-    SignedProof,
-)
-from interlock.approvals.api import Approval as ApprovalView
+from interlock.approvals import api
 from interlock.approvals.audit import subject_name
 from interlock.approvals.decisions import DecisionService
+from interlock.approvals.enrolments import Enrolments, KeyRevocation
 from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import Approval, Kind, Requires, Status
 from interlock.approvals.protocol.digests import answers
 from interlock.approvals.trust.anchors import Anchors
 from interlock.approvals.trust.operator_keys import OperatorKeyService, TooOften
-from interlock.approvals.trust.passkeys import PasskeyService
+from interlock.approvals.trust.passkeys import GONE, NO_PARTY, PasskeyInvitation, PasskeyService, invitation_view
+from interlock.config.plan import AnchorPlan
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.operator_errors import refused_as
+from interlock.crypto.jose import decode_base64url
+from interlock.crypto.webauthn import Wrong
 from interlock.gate.protocol.held_call import Presented, read_proof_untrusted
 from interlock.operator.operation import INVALID_BODY, ROLE_REQUIRED, handles
 from interlock.wire.refusal import (
@@ -58,6 +44,8 @@ from interlock.wire.refusal import (
     Refusal,
     Refused,
 )
+
+Outcome = TypeVar("Outcome")
 
 LISTED_MAX: Final = 1000
 PREFIX_MIN: Final = 4  # characters of an id that may name it
@@ -89,15 +77,15 @@ class InboxOperations:
     aggregator_id: str
     ways_out: Callable[[Approval], tuple[str, ...]] = lambda _: ()
 
-    @handles(LIST_APPROVALS)
-    def list_all(self, kind: str | None, status: str) -> Approvals:
+    @handles(api.LIST_APPROVALS)
+    def list_all(self, kind: str | None, status: str) -> api.Approvals:
         """Return the newest approvals of this kind and status, up to the maximum of one reply."""
         statuses = frozenset(Status) if status == "all" else frozenset((Status(status),))
         approvals = self.inbox.listed(statuses, None if kind is None else Kind(kind))
-        return Approvals(approvals=tuple(map(self._summary, approvals[-LISTED_MAX:])), total=len(approvals))
+        return api.Approvals(approvals=tuple(map(self._summary, approvals[-LISTED_MAX:])), total=len(approvals))
 
-    @handles(FOLLOW_APPROVALS)
-    async def follow(self) -> AsyncGenerator[ApprovalSummary, None]:
+    @handles(api.FOLLOW_APPROVALS)
+    async def follow(self) -> AsyncGenerator[api.ApprovalSummary, None]:
         """Yield all waiting approvals, then every approval that changes."""
         listener = self.inbox.listen()
         try:
@@ -108,15 +96,15 @@ class InboxOperations:
         finally:
             listener.close()
 
-    @handles(GET_APPROVAL)
-    def get(self, id: str) -> ApprovalView:
+    @handles(api.GET_APPROVAL)
+    def get(self, id: str) -> api.Approval:
         """Return an approval by its id or the first characters of the id. Raise NotFound if there is none, and Refused
         if several match.
         """
         return self._view(self._find(id))
 
-    @handles(DECIDE_APPROVAL)
-    async def decide(self, id: str, body: DecideApproval, by: str, roles: frozenset[str]) -> ApprovalView:
+    @handles(api.DECIDE_APPROVAL)
+    async def decide(self, id: str, body: api.DecideApproval, by: str, roles: frozenset[str]) -> api.Approval:
         """Approve, deny or return what waits. Raises NotFound, Refused."""
         check_may_decide(roles)
         approval = self._find(id)
@@ -126,46 +114,33 @@ class InboxOperations:
         else:
             if approval.requires is Requires.ROLE and "operator" not in roles:
                 raise refused_as(ROLE_REQUIRED, "to approve this takes an operator's token")
-            proof = read_proof_untrusted(body.proof) if body.proof else None
-            if isinstance(proof, Refusal):
-                raise decision_refused(proof, id)
+            proof = accepted(read_proof_untrusted(body.proof), id) if body.proof else None
             decided = await self.decisions.approve(
                 approval.id, proof, by=by, reason=body.reason, answer=body.tool_class, code=body.code
             )
-        if isinstance(decided, Refusal):
-            raise decision_refused(decided, id)
-        return self._view(decided)
+        return self._view(accepted(decided, id))
 
-    @handles(REVEAL_CODE)
-    async def reveal_code(self, id: str, body: RevealCode, by: str) -> RevealedCode:
+    @handles(api.REVEAL_CODE)
+    async def reveal_code(self, id: str, body: api.RevealCode, by: str) -> api.RevealedCode:
         """Return the code of a challenge, or the token of a start or step. Raises NotFound, Refused."""
         approval = self._find(id)
         code = await self.decisions.reveal(approval.id, Presented(token=body.proof), by=by)
-        if isinstance(code, Refusal):
-            raise decision_refused(code, id)
-        return RevealedCode(approval_id=approval.id, code=code)
+        return api.RevealedCode(approval_id=approval.id, code=accepted(code, id))
 
-    @handles(ASK_PASSKEY)
-    def ask_passkey(self, id: str, answer: str | None) -> PasskeyRequest:
+    @handles(api.ASK_PASSKEY)
+    def ask_passkey(self, id: str, answer: str | None) -> api.PasskeyRequest:
         """Return the options with which a browser asks a passkey to sign an approval. Raise NotFound or Refused if it
         cannot be approved.
         """
-        question = self.decisions.question(self._find(id).id, answer)
-        request = question if isinstance(question, Refusal) else self.passkeys.request(question)
-        if isinstance(request, Refusal):
-            raise decision_refused(request, id)
-        return request
+        question = accepted(self.decisions.question(self._find(id).id, answer), id)
+        return accepted(self.passkeys.request(question), id)
 
-    @handles(SIGN_APPROVAL)
-    async def sign(self, id: str, body: SignApproval, by: str) -> SignedProof:
+    @handles(api.SIGN_APPROVAL)
+    async def sign(self, id: str, body: api.SignApproval, by: str) -> api.SignedProof:
         """Return a proof by an operator key of this machine. Raises NotFound, Refused."""
-        question = self.decisions.question(self._find(id).id, body.answer)
-        if isinstance(question, Refusal):
-            raise decision_refused(question, id)
+        question = accepted(self.decisions.question(self._find(id).id, body.answer), id)
         proof = await self.keys.sign(question, body.key, body.passphrase, by=by)
-        if isinstance(proof, Refusal):
-            raise decision_refused(proof, id)
-        return SignedProof(proof=check_attempts(proof))
+        return api.SignedProof(proof=accepted(proof, id))
 
     def _find(self, reference: str) -> Approval:
         exact = self.inbox.get(reference)
@@ -177,63 +152,176 @@ class InboxOperations:
             raise NotFound("approval", reference)
         if len(candidates) > 1:
             message = "several approvals have an id that begins like this; give more of it"
-            raise refused_as(AMBIGUOUS_ID, message, {"ids": [approval.id for approval in candidates[:10]]})
+            raise refused_as(api.AMBIGUOUS_ID, message, {"ids": [approval.id for approval in candidates[:10]]})
         return candidates[0]
 
-    def _summary(self, approval: Approval) -> ApprovalSummary:
+    def _summary(self, approval: Approval) -> api.ApprovalSummary:
+        return api.ApprovalSummary(**self._summary_members(approval))
+
+    def _summary_members(self, approval: Approval) -> dict[str, Any]:
         deadline, decision = approval.deadline, approval.decision
         proof = None if decision is None else decision.proof
-        return ApprovalSummary(
-            id=approval.id,
-            kind=approval.kind.value,
-            source=approval.source.value,
-            status=approval.status.value,
-            requested_by=approval.requested_by,
-            agent=approval.agent,
-            room=approval.room,
-            tool=approval.tool,
-            name=subject_name(approval),
-            reason=approval.reason,
-            requires=approval.requires.value,
-            created_at=rfc3339(approval.created_at),
-            expires_at=None if approval.expires_at is None else rfc3339(approval.expires_at),
-            redeem_by=None if approval.redeem_by is None else rfc3339(approval.redeem_by),
-            left_s=None if deadline is None else max(0, round(deadline - self.clock.wall())),
-            decision=None
+        shown_proof = None if proof is None else api.ProofFacts(**_same_members(proof, api.ProofFacts))
+        return _same_members(approval, api.ApprovalSummary) | {
+            "name": subject_name(approval),
+            "left_s": None if deadline is None else max(0, round(deadline - self.clock.wall())),
+            "decision": None
             if decision is None
-            else Decision(
-                what=decision.what.value,
-                by=decision.by,
-                at=rfc3339(decision.at),
-                reason=decision.reason,
-                answer=decision.answer,
-                proof=None if proof is None else ProofFacts(type=proof.type, anchor=proof.anchor, jti=proof.jti),
-            ),
-            outcome=approval.outcome,
-            url=f"{self.passkeys.url()}/approvals/{approval.id}",
+            else api.Decision(**_same_members(decision, api.Decision) | {"proof": shown_proof}),
+            "url": f"{self.passkeys.url()}/approvals/{approval.id}",
+        }
+
+    def _view(self, approval: Approval) -> api.Approval:
+        own = {
+            "params": approval.params if approval.params is not None else Raw(b"null"),
+            "answers": answers(approval),
+            "approvers": self.anchors.approver_names(approval.tool),
+            "signing_keys": self.keys.names(),
+            "aggregator_id": self.aggregator_id,
+            "passkey_origin": self.passkeys.find_origin(approval.tool),
+            "ways_out": self.ways_out(approval) if approval.status is Status.PENDING else (),
+        }
+        return api.Approval(**_same_members(approval, api.Approval) | self._summary_members(approval) | own)
+
+
+def _same_members(source: object, shape: type[Struct]) -> dict[str, Any]:
+    """Return the members of `source` that a view of type `shape` has under the same name: enums by their values, and
+    times as text.
+    """
+    members = {name: getattr(source, name) for name in shape.__struct_fields__ if hasattr(source, name)}
+    return {name: _shown_value(value) for name, value in members.items()}
+
+
+def _shown_value(value: Any) -> Any:
+    return value.value if isinstance(value, Enum) else rfc3339(value) if isinstance(value, float) else value
+
+
+EVERYTHING: Final = ("*",)
+
+
+@dataclass(eq=False)
+class ApproverOperations:
+    """Handlers of the operations on approvers and their keys."""
+
+    enrolments: Enrolments
+    anchors: Anchors
+    keys: OperatorKeyService
+    passkeys: PasskeyService
+    revocation: KeyRevocation
+    approvals: InboxOperations
+
+    @handles(api.LIST_APPROVERS)
+    def list_all(self) -> api.Approvers:
+        party, approvers = self.passkeys.find_relying_party(), self.enrolments.shown()
+        return api.Approvers(
+            approvers=approvers,
+            needs_first=not any(approver.approves for approver in approvers),
+            keys=self.keys.names(),
+            passkey_origin=None if party is None else party.origin,
         )
 
-    def _view(self, approval: Approval) -> ApprovalView:
-        return ApprovalView(
-            **asdict(self._summary(approval)),
-            proposal_id=approval.proposal_id,
-            target=approval.target,
-            method=approval.method,
-            params=approval.params if approval.params is not None else Raw(b"null"),
-            route=approval.route,
-            capability=approval.capability,
-            digest=approval.digest,
-            tool_digest=approval.tool_digest,
-            nonce=approval.nonce,
-            factors=approval.factors,
-            gating_link=approval.gating_link,
-            answers=answers(approval),
-            approvers=self.anchors.approver_names(approval.tool),
-            signing_keys=self.keys.names(),
-            aggregator_id=self.aggregator_id,
-            passkey_origin=self.passkeys.find_origin(approval.tool),
-            ways_out=self.ways_out(approval) if approval.status is Status.PENDING else (),
-        )
+    @handles(api.MAKE_OPERATOR_KEY)
+    async def make_key(self, body: api.MakeKey, by: str) -> api.Approval:
+        """Create an operator key on this machine, and return the approval that must be granted before the key may
+        approve.
+
+        Raises Refused.
+        """
+        self._refuse_taken(body.name)
+        public = _created(await self.keys.make(body.name, body.passphrase))
+        return await self._request(AnchorPlan(name=body.name, key=public, approves=EVERYTHING), by)
+
+    @handles(api.OFFER_PASSKEY)
+    def offer_passkey(self, body: api.InvitePasskey, by: str) -> api.PasskeyOffer:
+        """Return a ticket and the options with which a browser creates a passkey. Raise Refused if browsers cannot use
+        passkeys here, or the name is taken.
+        """
+        self._refuse_taken(body.name)
+        invitation = self._invite(body.name, by)
+        return api.PasskeyOffer(ticket=invitation.ticket, creation=self.passkeys.creation(invitation))
+
+    @handles(api.TAKE_PASSKEY)
+    async def take_passkey(self, ticket: str, body: api.EnrolPasskey, by: str) -> api.Approval:
+        """Accept the passkey that a browser created, and return the approval that must be granted before it may
+        approve.
+
+        Raises Refused, StoreError.
+        """
+        invitation = await self.enrol(ticket, body)
+        plan = AnchorPlan(name=invitation.name, passkey=invitation.passkey, approves=EVERYTHING)
+        return await self._request(plan, by)
+
+    @handles(api.REVOKE_KEY)
+    async def revoke_key(self, ref: str, by: str) -> api.RevokedKeys:
+        """Revoke keys by the name of an anchor or the thumbprint of a key. Raise NotFound if `ref` is neither
+        an anchor with keys of its own nor has the form of a thumbprint.
+        """
+        thumbprints = await self.revocation.revoke(ref, by)
+        if not thumbprints:
+            raise NotFound("anchor", ref, [anchor.name for anchor in self.anchors.known()], few=True)
+        voided = await self.revocation.void_unfounded()
+        return api.RevokedKeys(revoked=tuple(thumbprints), voided=tuple(approval.id for approval in voided))
+
+    # Invitations: the passkey counts once its lines are in the configuration.
+
+    @handles(api.INVITE_PASSKEY)
+    def invite(self, body: api.InvitePasskey, by: str) -> api.Invitation:
+        """Invite a person to create a passkey. Raise Refused if browsers cannot use passkeys here."""
+        return invitation_view(self._invite(body.name, by))
+
+    @handles(api.GET_INVITATION)
+    def get_invitation(self, ticket: str) -> api.Invitation:
+        invitation = self.passkeys.find_invitation(ticket)
+        if invitation is None:
+            raise NotFound("invitation", "")
+        return invitation_view(invitation)
+
+    @handles(api.VISIT_INVITATION)
+    def visit_invitation(self, ticket: str) -> tuple[PasskeyInvitation, api.PasskeyCreation | None] | None:
+        """Return an invitation, and the options with which a browser creates its passkey if that is still to be done.
+        Return None if the invitation has expired.
+        """
+        invitation = self.passkeys.find_invitation(ticket)
+        if invitation is None:
+            return None
+        return invitation, None if invitation.key is not None else self.passkeys.creation(invitation)
+
+    @handles(api.ENROL_PASSKEY)
+    async def enrol(self, ticket: str, body: api.EnrolPasskey) -> api.Invitation:
+        """Accept the passkey that the browser of an invited person created. Raise Refused if it is invalid."""
+        client_data, attestation = decode_base64url(body.client_data), decode_base64url(body.attestation)
+        if client_data is None or attestation is None:
+            raise refused_as(INVALID_BODY, "client_data and attestation are base64url")
+        invitation = await self.passkeys.enrol(ticket, client_data, attestation)
+        if isinstance(invitation, Wrong):
+            case = api.PASSKEY_INVITATION_OVER if invitation is GONE else api.PASSKEY_INVALID
+            raise refused_as(case, invitation.why, {"reason": invitation.reason})
+        return invitation_view(invitation)
+
+    def _invite(self, name: str, by: str) -> PasskeyInvitation:
+        invitation = self.passkeys.invite(name, by)
+        if invitation is None:
+            raise refused_as(api.NO_PASSKEYS, NO_PARTY)
+        return invitation
+
+    def _refuse_taken(self, name: str) -> None:
+        if any(approver.name == name for approver in self.enrolments.shown()):
+            raise refused_as(api.EXISTS, f"there is an approver {name} already; choose another name")
+
+    async def _request(self, plan: AnchorPlan, by: str) -> api.Approval:
+        """Request an enrolment approval for an anchor, and return the approval."""
+        question = await self.enrolments.request(plan, by)
+        if question is None:
+            raise refused_as(api.EXISTS, f"there is an approver {plan.name} already; choose another name")
+        return self.approvals.get(_created(question).id)
+
+
+def _created(outcome: Outcome | Refusal) -> Outcome:
+    """Return a new key or enrolment. Raise Refused if there is a refusal instead."""
+    if isinstance(outcome, Refusal):
+        data = outcome.details or {}
+        raise Refused(str(data.get("reason", outcome.message)), str(data.get("detail", outcome.message)))
+    return outcome
 
 
 def check_may_decide(roles: frozenset[str]) -> None:
@@ -242,15 +330,19 @@ def check_may_decide(roles: frozenset[str]) -> None:
         raise refused_as(ROLE_REQUIRED, "this credential may look and not decide; use one of an operator's")
 
 
-def check_attempts(proof: str | TooOften) -> str:
-    """Return the proof unchanged. Raise Refused if it is TooOften instead, because of too many wrong passphrases."""
-    if isinstance(proof, TooOften):
-        message = f"too many wrong passphrases; try again in {proof.wait_s} s"
-        raise refused_as(TOO_OFTEN, message, {"wait_s": proof.wait_s})
-    return proof
+def accepted(outcome: Outcome | Refusal | TooOften, id: str | None = None) -> Outcome:
+    """Return the outcome of an operation that may be refused. Raise Refused if it is a refusal: of a decision on the
+    approval `id`, or of a signature for a grant or a list of classes.
+    """
+    if isinstance(outcome, TooOften):
+        message = f"too many wrong passphrases; try again in {outcome.wait_s} s"
+        raise refused_as(api.TOO_OFTEN, message, {"wait_s": outcome.wait_s})
+    if isinstance(outcome, Refusal):
+        raise signature_refused(outcome) if id is None else _decision_refused(outcome, id)
+    return outcome
 
 
-def decision_refused(refusal: Refusal, id: str) -> Refused:
+def _decision_refused(refusal: Refusal, id: str) -> Refused:
     """Return the exception for a decision that the inbox refused."""
     data = refusal.details or {}
     error = "proof_required" if data.get("reason") == "proof_required" else refusal.message

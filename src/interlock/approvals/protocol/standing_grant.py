@@ -10,9 +10,10 @@ import hashlib
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
+from msgspec import Meta
 
 from interlock.wire.jsontext.canonical import INTEGER_MAX, NotCanonical, canonical, pointer_step
 
@@ -94,20 +95,19 @@ POINTER_CHARS_MAX: Final = 1000
 REASON_CHARS_MAX: Final = 120  # of a key or a rule, where it says why a call is not covered
 EVERYTHING: Final = ""  # the pointer of all arguments together
 
-RuleKind = Literal["equals", "one_of", "below", "range", "any"]
 
+class GrantRule(msgspec.Struct, frozen=True, kw_only=True):
+    """Rule for one argument of a call. A call with an argument that has no rule is not covered."""
 
-class ArgumentRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A rule for one argument. `value` is a value, a list of values, a folder or two numbers, depending on the rule, or
-    null for any value.
-
-    `each` means that the argument is a list, and that the rule applies to each item.
-    """
-
-    at: str
-    kind: RuleKind
-    value: Any = None
-    each: bool = False
+    at: Annotated[str, Meta(description="The argument, as a JSON pointer: /path. Empty: all of them together.")]
+    kind: Annotated[
+        Literal["equals", "one_of", "below", "range", "any"],
+        Meta(description="below: a path inside a folder; range: a number between two; any: also absent."),
+    ]
+    value: Annotated[Any, Meta(description="The value, the values, the folder or the two numbers; null for any.")] = (
+        None
+    )
+    each: Annotated[bool, Meta(description="It is a list, and the rule holds for each of its items.")] = False
 
 
 class BadRules(ValueError):
@@ -119,7 +119,7 @@ def pointer_of(name: str) -> str:
     return name if name.startswith("/") else f"/{pointer_step(name)}"
 
 
-def check_rules(rules: Sequence[ArgumentRule]) -> None:
+def check_rules(rules: Sequence[GrantRule]) -> None:
     """Raise BadRules if the rules are ambiguous, or do not limit what they appear to limit."""
     if len(rules) > RULES_MAX:
         raise BadRules(f"there are more than {RULES_MAX} rules")
@@ -128,7 +128,7 @@ def check_rules(rules: Sequence[ArgumentRule]) -> None:
     _tree(rules)
 
 
-def find_violation(rules: Sequence[ArgumentRule], arguments: Mapping[str, Any]) -> str | None:
+def find_violation(rules: Sequence[GrantRule], arguments: Mapping[str, Any]) -> str | None:
     """Return the reason why the rules do not allow a call with these arguments, or None if they allow it."""
     tree = _tree(rules)
     if tree.rule is not None:  # any
@@ -136,7 +136,7 @@ def find_violation(rules: Sequence[ArgumentRule], arguments: Mapping[str, Any]) 
     return _find_object_violation(tree, arguments, "")
 
 
-def completed_rules(rules: Sequence[ArgumentRule], arguments: Mapping[str, Any]) -> tuple[ArgumentRule, ...]:
+def completed_rules(rules: Sequence[GrantRule], arguments: Mapping[str, Any]) -> tuple[GrantRule, ...]:
     """Add a rule for each argument of a call that has no rule yet: the argument must equal its value in this call.
     Raise BadRules if the rules do not allow the call itself.
     """
@@ -152,7 +152,7 @@ def completed_rules(rules: Sequence[ArgumentRule], arguments: Mapping[str, Any])
     return tuple(sorted(completed, key=lambda rule: rule.at))
 
 
-def proposed_rules(arguments: Mapping[str, Any]) -> tuple[ArgumentRule, ...]:
+def proposed_rules(arguments: Mapping[str, Any]) -> tuple[GrantRule, ...]:
     """Propose rules for calls like this one: paths in the same folder and numbers up to this one. No rule is
     proposed for other arguments, which must stay the same.
     """
@@ -160,7 +160,7 @@ def proposed_rules(arguments: Mapping[str, Any]) -> tuple[ArgumentRule, ...]:
     return tuple(rule for rule in candidates if rule is not None)
 
 
-def rule_text(rule: ArgumentRule) -> str:
+def rule_text(rule: GrantRule) -> str:
     """Describe what an argument must be, to follow the words "must be". Never shorten it, because a person signs it."""
     match rule.kind:
         case "equals":
@@ -182,11 +182,11 @@ class _Tree:
     __slots__ = ("children", "rule")
 
     def __init__(self) -> None:
-        self.rule: ArgumentRule | None = None
+        self.rule: GrantRule | None = None
         self.children: dict[str, _Tree] = {}
 
 
-def _tree(rules: Sequence[ArgumentRule]) -> _Tree:
+def _tree(rules: Sequence[GrantRule]) -> _Tree:
     root = _Tree()
     for rule in rules:
         place = root
@@ -215,7 +215,7 @@ def _steps(pointer: str) -> list[str]:
     return steps
 
 
-def _check_rule(rule: ArgumentRule) -> None:
+def _check_rule(rule: GrantRule) -> None:
     value, at = rule.value, rule.at
     try:
         canonical(value)
@@ -279,7 +279,7 @@ def _find_value_violation(tree: _Tree, value: Any, at: str) -> str | None:
     return None if is_allowed else f"{at} must be {_cut(rule_text(rule))}"
 
 
-def _is_kept(rule: ArgumentRule, value: Any) -> bool:
+def _is_kept(rule: GrantRule, value: Any) -> bool:
     match rule.kind:
         case "equals":
             return _is_same(value, rule.value)
@@ -300,24 +300,24 @@ def _is_same(value: Any, other: Any) -> bool:
         return False
 
 
-def _complete(tree: _Tree, value: Mapping[str, Any], at: str, rules: list[ArgumentRule]) -> None:
+def _complete(tree: _Tree, value: Mapping[str, Any], at: str, rules: list[GrantRule]) -> None:
     for key, inner in value.items():
         place, below = f"{at}/{pointer_step(key)}", tree.children.get(key)
         if below is None:
-            rules.append(ArgumentRule(at=place, kind="equals", value=inner))
+            rules.append(GrantRule(at=place, kind="equals", value=inner))
         elif below.rule is None and isinstance(inner, dict):
             _complete(below, inner, place, rules)
 
 
-def _proposed_rule(at: str, value: Any) -> ArgumentRule | None:
+def _proposed_rule(at: str, value: Any) -> GrantRule | None:
     if isinstance(value, str) and (folder := _find_absolute_parent(value)) is not None:
-        return ArgumentRule(at=at, kind="below", value=folder)
+        return GrantRule(at=at, kind="below", value=folder)
     if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
         folders = {_find_absolute_parent(item) for item in value}
         common = folders.pop() if len(folders) == 1 else None
-        return None if common is None else ArgumentRule(at=at, kind="below", value=common, each=True)
+        return None if common is None else GrantRule(at=at, kind="below", value=common, each=True)
     if _is_number(value) and 0 < value <= INTEGER_MAX:
-        return ArgumentRule(at=at, kind="range", value=[0, value])
+        return GrantRule(at=at, kind="range", value=[0, value])
     return None
 
 
@@ -347,24 +347,25 @@ TEXT_CHARS_MAX: Final = 1000
 _UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
-class StandingGrant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A standing grant. Times are UNIX seconds. `calls` is the maximum number of calls and `until` the end time; one of
-    them may be null.
+class GrantTerms(msgspec.Struct, frozen=True, kw_only=True):
+    """Terms of a grant. The SHA-256 digest of the canonical JSON (RFC 8785) of these members,
+    `kind` and `v` is signed.
     """
 
-    id: str
-    aggregator_id: str
-    tool: str
-    tool_digest: str
-    who: str  # as `requested_by` of an approval: a caller, or a parent and the mark of its caller
-    rules: tuple[ArgumentRule, ...]
-    calls: int | None
-    until: int | None
-    issued_at: int
-    reason: str | None = None
+    id: Annotated[str, Meta(description="Its id, a UUID.")]
+    aggregator_id: Annotated[str, Meta(description="The node that it is for.")]
+    tool: Annotated[str, Meta(description="The tool, by its qualified name.")]
+    tool_digest: Annotated[str, Meta(description="The digest of the tool's definition.")]
+    # A caller, or a parent and the mark of its caller.
+    who: Annotated[str, Meta(description="The caller, as approvals have it in requested_by.")]
+    rules: Annotated[tuple[GrantRule, ...], Meta(description="What the arguments may be.")]
+    calls: Annotated[int | None, Meta(description="For how many calls; null: without a number.")]
+    until: Annotated[int | None, Meta(description="Until when, in UNIX seconds; null: without an end.")]
+    issued_at: Annotated[int, Meta(description="When it was drafted, in UNIX seconds.")]
+    reason: Annotated[str | None, Meta(description="Why, in the words of who signs it.")] = None
 
 
-def canonical_grant(grant: StandingGrant) -> bytes:
+def canonical_grant(grant: GrantTerms) -> bytes:
     """Return the bytes that are signed. Raise BadRules if the grant has no canonical form."""
     members: dict[str, Any] = msgspec.to_builtins(grant)
     try:
@@ -373,12 +374,12 @@ def canonical_grant(grant: StandingGrant) -> bytes:
         raise BadRules(str(error)) from None
 
 
-def grant_digest(grant: StandingGrant) -> str:
+def grant_digest(grant: GrantTerms) -> str:
     """Return the SHA-256 digest of a grant in hex. A proof for the grant contains it as call_digest."""
     return hashlib.sha256(canonical_grant(grant)).hexdigest()
 
 
-def check_grant(grant: StandingGrant, now: float) -> None:
+def check_grant(grant: GrantTerms, now: float) -> None:
     """Raise BadRules if the grant cannot be signed now."""
     if not _UUID.fullmatch(grant.id):
         raise BadRules("the id of a grant is a UUID")

@@ -12,7 +12,7 @@ from interlock.cli.terminal.errors import BadUsage, Waits
 from interlock.cli.terminal.text import one_line
 
 if TYPE_CHECKING:
-    from interlock.approvals.classification_api import ClassProposal
+    from interlock.approvals.api import ClassProposal
     from interlock.ax.protocol.capability import ToolClass
 
 CLASSES: "tuple[ToolClass, ...]" = ("read_only", "reversible", "irreversible")
@@ -133,7 +133,7 @@ def classify(
     of them with one signature; that is remembered as long as a definition stays the same. A tool that is said to only
     read, and whose name says otherwise, is asked about. Without a terminal it prints strict rules, for you to loosen.
     """
-    from interlock.approvals.classification_api import PROPOSE_CLASSES, ClassProposals
+    from interlock.approvals.api import PROPOSE_CLASSES, ClassProposals
 
     out = invocation.out
     proposals = invocation.node.call(PROPOSE_CLASSES).as_(ClassProposals)
@@ -247,7 +247,7 @@ def _sign(
 
     import msgspec
 
-    from interlock.approvals.classification_api import (
+    from interlock.approvals.api import (
         CLASSIFIED_MAX,
         SIGN_CLASSES,
         ClassifiedTools,
