@@ -4,8 +4,6 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
-from interlock.approvals.protocol.approval import Kind, Status
-from interlock.approvals.protocol.standing_grant import GrantRule, GrantTerms
 from interlock.operator.operation import (
     CHANGED,
     NOT_FOUND,
@@ -45,10 +43,7 @@ class ApprovalSummary(Struct, frozen=True, kw_only=True):
     kind: Annotated[str, Meta(description="call, definition, start, step, verify, proposal or request.")]
     source: Annotated[str, Meta(description="Which part of the node asks: ax, drivers, ...")]
     status: Annotated[
-        str,
-        Meta(
-            description="pending, approved, used, done, failed, unknown, denied, withdrawn, expired or void.",
-        ),
+        str, Meta(description="pending, approved, used, done, failed, unknown, denied, withdrawn, expired or void.")
     ]
     requested_by: Annotated[str, Meta(description="The principal who asked.")]
     agent: Annotated[str | None, Meta(description="The agent that asked, as it names itself.")]
@@ -358,6 +353,38 @@ class SignClasses(ClassifyTools, frozen=True, kw_only=True):
 # Standing grants
 
 
+class GrantRule(Struct, frozen=True, kw_only=True):
+    """Rule for one argument of a call. A call with an argument that has no rule is not covered."""
+
+    at: Annotated[str, Meta(description="The argument, as a JSON pointer: /path. Empty: all of them together.")]
+    kind: Annotated[
+        Literal["equals", "one_of", "below", "range", "any"],
+        Meta(description="below: a path inside a folder; range: a number between two; any: also absent."),
+    ]
+    value: Annotated[Any, Meta(description="The value, the values, the folder or the two numbers; null for any.")] = (
+        None
+    )
+    each: Annotated[bool, Meta(description="It is a list, and the rule holds for each of its items.")] = False
+
+
+class GrantTerms(Struct, frozen=True, kw_only=True):
+    """Terms of a grant. The SHA-256 digest of the canonical JSON (RFC 8785) of these members,
+    `kind` and `v` is signed.
+    """
+
+    id: Annotated[str, Meta(description="Its id, a UUID.")]
+    aggregator_id: Annotated[str, Meta(description="The node that it is for.")]
+    tool: Annotated[str, Meta(description="The tool, by its qualified name.")]
+    tool_digest: Annotated[str, Meta(description="The digest of the tool's definition.")]
+    # A caller, or a parent and the mark of its caller.
+    who: Annotated[str, Meta(description="The caller, as approvals have it in requested_by.")]
+    rules: Annotated[tuple[GrantRule, ...], Meta(description="What the arguments may be.")]
+    calls: Annotated[int | None, Meta(description="For how many calls; null: without a number.")]
+    until: Annotated[int | None, Meta(description="Until when, in UNIX seconds; null: without an end.")]
+    issued_at: Annotated[int, Meta(description="When it was drafted, in UNIX seconds.")]
+    reason: Annotated[str | None, Meta(description="Why, in the words of who signs it.")] = None
+
+
 class GrantDraft(Struct, frozen=True, kw_only=True):
     """A grant that can be signed, with the description that a person is shown."""
 
@@ -471,12 +498,18 @@ NOT_GRANTABLE: Final = ErrorCase(
 KIND: Final = ChoiceParameter(
     name="kind",
     description="Only approvals of this kind.",
-    choices=tuple(kind.value for kind in Kind),
+    choices=(
+        *("call", "definition", "ack", "start", "step", "verify"),
+        *("proposal", "request", "enrolment", "configuration"),
+    ),
 )
 STATUS: Final = ChoiceParameter(
     name="status",
     description="Only approvals that stand like this; all: every one.",
-    choices=(*(status.value for status in Status), "all"),
+    choices=(
+        *("pending", "approved", "used", "done", "failed", "unknown"),
+        *("denied", "withdrawn", "expired", "void", "all"),
+    ),
     default="pending",
 )
 CLASS: Final = TextParameter(name="class", argument="answer", description="The answer, where the question has several.")
@@ -571,20 +604,8 @@ DECIDE_APPROVAL: Final = Operation(
     output=Approval,
     is_page=True,
     errors=(
-        ANSWER_NEEDED,
-        REASON_REQUIRED,
-        NOT_RETURNABLE,
-        SELF_APPROVAL,
-        PARTY,
-        FOLDED,
-        PROOF_INVALID,
-        PROOF_REQUIRED,
-        NOT_FOUND,
-        AMBIGUOUS_ID,
-        CONFIRMATION_OVER,
-        PROPOSAL_OVER,
-        PROPOSAL_UNREADY,
-        PROPOSAL_BARRED,
+        *(ANSWER_NEEDED, REASON_REQUIRED, NOT_RETURNABLE, SELF_APPROVAL, PARTY, FOLDED, PROOF_INVALID, PROOF_REQUIRED),
+        *(NOT_FOUND, AMBIGUOUS_ID, CONFIRMATION_OVER, PROPOSAL_OVER, PROPOSAL_UNREADY, PROPOSAL_BARRED),
     ),
 )
 EDIT_PROPOSAL: Final = Operation(
@@ -665,14 +686,8 @@ SIGN_APPROVAL: Final = Operation(
     input=SignApproval,
     output=SignedProof,
     errors=(
-        ANSWER_NEEDED,
-        SELF_APPROVAL,
-        PROOF_INVALID,
-        NOT_LOCAL,
-        NOT_FOUND,
-        AMBIGUOUS_ID,
-        CONFIRMATION_OVER,
-        TOO_OFTEN,
+        *(ANSWER_NEEDED, SELF_APPROVAL, PROOF_INVALID, NOT_LOCAL),
+        *(NOT_FOUND, AMBIGUOUS_ID, CONFIRMATION_OVER, TOO_OFTEN),
     ),
     takes_passphrase=True,
 )

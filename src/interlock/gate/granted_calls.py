@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Raw
 from msgspec.structs import replace
 
+from interlock.approvals.api import GrantTerms
+from interlock.approvals.grant_terms import KIND, find_violation
 from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import Approval, Decision, Kind, What
-from interlock.approvals.protocol.standing_grant import KIND, GrantTerms, find_violation
 from interlock.approvals.standing_grants import DECIDED_BY, StandingGrants, StoredGrant, Uncovered
 from interlock.catalog.routes import Route
 from interlock.core.calls.check import Release

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.approvals.protocol.standing_grant import (
+from interlock.approvals.api import GrantRule
+from interlock.approvals.grant_terms import (
     PATH_CHARS_MAX,
     BadRules,
-    GrantRule,
     check_rules,
     completed_rules,
     find_folder,

@@ -20,10 +20,11 @@ from interlock.approvals.api import (
     DraftGrant,
     Grant,
     GrantDraft,
+    GrantRule,
     Grants,
 )
 from interlock.approvals.cli.keys import FromDescriptor
-from interlock.approvals.protocol.standing_grant import GrantRule, pointer_of
+from interlock.approvals.grant_terms import pointer_of
 from interlock.cli.command import Invocation, verb, verb_app
 from interlock.cli.completion import tool_names
 from interlock.cli.terminal.drawing import in_columns

@@ -19,12 +19,14 @@ from interlock.approvals.api import (
     DraftGrant,
     Grant,
     GrantDraft,
+    GrantRule,
     SignGrant,
     ToolRuling,
 )
 from interlock.approvals.api import Approval as ShownApproval
 from interlock.approvals.cli.grants import with_proposed
 from interlock.approvals.cli.keys import OperatorKeys, can_ask, own_name, read_passphrase
+from interlock.approvals.grant_terms import grant_digest
 from interlock.approvals.protocol.approval import Approval, Kind, Source
 from interlock.approvals.protocol.digests import (
     classification_digest,
@@ -33,7 +35,6 @@ from interlock.approvals.protocol.digests import (
     shown_digest,
     signed_digest,
 )
-from interlock.approvals.protocol.standing_grant import GrantRule, grant_digest
 from interlock.cli.client.operator import Answer
 from interlock.cli.command import Invocation
 from interlock.cli.terminal.errors import BadUsage, Waits

@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
-from interlock.approvals import api
+from interlock.approvals import api, grant_terms
+from interlock.approvals.api import GrantRule, GrantTerms
+from interlock.approvals.grant_terms import BadRules
 from interlock.approvals.inbox import Inbox
 from interlock.approvals.operations.inbox import accepted
-from interlock.approvals.protocol import standing_grant
 from interlock.approvals.protocol.approval import Approval, Kind
-from interlock.approvals.protocol.standing_grant import BadRules, GrantRule, GrantTerms
 from interlock.approvals.standing_grants import DECIDED_BY, StandingGrants, StoredGrant
 from interlock.approvals.trust.operator_keys import OperatorKeyService
 from interlock.approvals.trust.passkeys import PasskeyService
@@ -80,13 +80,13 @@ class GrantOperations:
         else:
             raise refused_as(api.BAD_GRANT_DRAFT, "a grant comes from a held call, or names a tool and a caller")
         try:
-            standing_grant.check_grant(grant, self.clock.wall())
+            grant_terms.check_grant(grant, self.clock.wall())
         except BadRules as bad:
             raise refused_as(api.BAD_GRANT_DRAFT, str(bad)) from None
         route = self._route(grant.tool)
         return api.GrantDraft(
             terms=grant,
-            digest=standing_grant.grant_digest(grant),
+            digest=grant_terms.grant_digest(grant),
             words=words(grant),
             is_held_below=route.gate is not None and route.gate.relays,
             approvers=tuple(self.approver_names(grant.tool)),
@@ -148,8 +148,8 @@ class GrantOperations:
             raise refused_as(CHANGED, "the tool is defined otherwise than it was when the call was made")
         try:
             arguments = read_untrusted(bytes(approval.params or b"{}"))
-            initial = standing_grant.proposed_rules(arguments) if wanted.rules is None else wanted.rules
-            rules = standing_grant.completed_rules(initial, arguments)
+            initial = grant_terms.proposed_rules(arguments) if wanted.rules is None else wanted.rules
+            rules = grant_terms.completed_rules(initial, arguments)
         except (BadRules, AmbiguousJson) as bad:
             raise refused_as(api.BAD_GRANT_DRAFT, str(bad)) from None
         return self._new_grant(wanted, route, approval.requested_by, rules)
@@ -198,7 +198,7 @@ class GrantOperations:
         used = (self._calls() if calls is None else calls).get(f"{DECIDED_BY}{grant.id}", [])
         return api.Grant(
             terms=grant,
-            digest=standing_grant.grant_digest(grant),
+            digest=grant_terms.grant_digest(grant),
             words=words(grant),
             state="active" if over is None else "over",
             over=over,
@@ -216,7 +216,7 @@ def words(grant: GrantTerms) -> tuple[str, ...]:
     """Describe in sentences which calls the grant allows."""
     sentences = [f"{grant.who} may call {grant.tool}"]
     for rule in grant.rules:
-        sentences.append(f"{rule.at} must be {standing_grant.rule_text(rule)}" if rule.at else "with any arguments")
+        sentences.append(f"{rule.at} must be {grant_terms.rule_text(rule)}" if rule.at else "with any arguments")
     if not grant.rules or grant.rules[0].at:
         sentences.append("no other argument may be there")
     if grant.calls is not None:

@@ -3,18 +3,19 @@ for a number of calls, or both.
 
 The grant is signed once, over its canonical JSON (RFC 8785). The digest of the tool's definition is part of it, so a
 changed definition is another tool. At the node that it names, and at no other, a grant has the effect of an approval of
-a held call (MCP-AX 11.3). The module has three parts: paths as text, rules for arguments, and the grant itself.
+a held call (MCP-AX 11.3). The module has three parts: paths as text, rules for arguments, and the grant itself. It
+has no side effects, and gets the time as an argument.
 """
 
 import hashlib
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
-from msgspec import Meta
 
+from interlock.approvals.api import GrantRule, GrantTerms
 from interlock.wire.jsontext.canonical import INTEGER_MAX, NotCanonical, canonical, pointer_step
 
 # Paths as text: whether one lies below a folder, judged without a file system.
@@ -94,20 +95,6 @@ VALUES_MAX: Final = 100  # of one_of
 POINTER_CHARS_MAX: Final = 1000
 REASON_CHARS_MAX: Final = 120  # of a key or a rule, where it says why a call is not covered
 EVERYTHING: Final = ""  # the pointer of all arguments together
-
-
-class GrantRule(msgspec.Struct, frozen=True, kw_only=True):
-    """Rule for one argument of a call. A call with an argument that has no rule is not covered."""
-
-    at: Annotated[str, Meta(description="The argument, as a JSON pointer: /path. Empty: all of them together.")]
-    kind: Annotated[
-        Literal["equals", "one_of", "below", "range", "any"],
-        Meta(description="below: a path inside a folder; range: a number between two; any: also absent."),
-    ]
-    value: Annotated[Any, Meta(description="The value, the values, the folder or the two numbers; null for any.")] = (
-        None
-    )
-    each: Annotated[bool, Meta(description="It is a list, and the rule holds for each of its items.")] = False
 
 
 class BadRules(ValueError):
@@ -345,24 +332,6 @@ SIGNING_S_MAX: Final = 300  # between the draft and its signature
 BYTES_MAX: Final = 32 * 1024  # of the canonical JSON: a person reads it
 TEXT_CHARS_MAX: Final = 1000
 _UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-
-
-class GrantTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """Terms of a grant. The SHA-256 digest of the canonical JSON (RFC 8785) of these members,
-    `kind` and `v` is signed.
-    """
-
-    id: Annotated[str, Meta(description="Its id, a UUID.")]
-    aggregator_id: Annotated[str, Meta(description="The node that it is for.")]
-    tool: Annotated[str, Meta(description="The tool, by its qualified name.")]
-    tool_digest: Annotated[str, Meta(description="The digest of the tool's definition.")]
-    # A caller, or a parent and the mark of its caller.
-    who: Annotated[str, Meta(description="The caller, as approvals have it in requested_by.")]
-    rules: Annotated[tuple[GrantRule, ...], Meta(description="What the arguments may be.")]
-    calls: Annotated[int | None, Meta(description="For how many calls; null: without a number.")]
-    until: Annotated[int | None, Meta(description="Until when, in UNIX seconds; null: without an end.")]
-    issued_at: Annotated[int, Meta(description="When it was drafted, in UNIX seconds.")]
-    reason: Annotated[str | None, Meta(description="Why, in the words of who signs it.")] = None
 
 
 def canonical_grant(grant: GrantTerms) -> bytes:
