@@ -17,11 +17,12 @@ from typing import Any, Final, TypeGuard
 
 from interlock.ax.protocol.names import is_segment
 from interlock.devices.protocol.description import TOOL_ID_MAX, DeviceDescription, Field, ToolDescription
-from interlock.devices.protocol.layouts import INTEGERS, bytes_of, enum_name, enum_number, shown_number, wire_number
+from interlock.devices.protocol.layouts import INTEGERS, bytes_of, enum_name, sent_value, shown_number
 from interlock.devices.protocol.messages import (
     Announced,
     AnnouncementFault,
     AnnouncementFrame,
+    Codec,
     DeviceAnswer,
     DeviceFault,
     EventMessage,
@@ -73,7 +74,7 @@ MAP: Final = 5
 STATUS_MAX: Final = 2**31  # of either sign
 
 
-class CborCodec:
+class CborCodec(Codec):
     """The codec of Profile B. Request ids fit into one byte, so that small stubs can store them."""
 
     id_max = ID_MAX
@@ -109,11 +110,8 @@ class CborCodec:
             method = members[METHOD]
             if method == REGISTRATION:
                 entries, more, part = members.get(PARAMS), members.get(MORE, False), members.get(PART, 0)
-                if (
-                    not isinstance(entries, list)
-                    or not isinstance(more, bool)
-                    or not _is_integer(part, 0, PARTS_MAX - 1)
-                ):
+                is_part = _is_integer(part, 0, PARTS_MAX - 1)
+                if not (isinstance(entries, list) and isinstance(more, bool) and is_part):
                     raise DeviceFault("malformed", "a registration without its list")
                 try:
                     return AnnouncementFrame(tools=tuple(_announced(entry) for entry in entries), more=more, part=part)
@@ -215,7 +213,7 @@ def _positional(tool: ToolDescription, arguments: Mapping[str, Any]) -> dict[int
             raise DeviceFault("argument_invalid", f"the argument {name!r} is missing", name)
         value = arguments[name]
         if position < len(tool.request):
-            value = _sent(tool.request[position], value)
+            value = sent_value(tool.request[position], value)
         if tool.arg_types is not None:
             major = tool.arg_types[position]
             field = Field(name=name)
@@ -238,40 +236,16 @@ def _positional(tool: ToolDescription, arguments: Mapping[str, Any]) -> dict[int
     return params
 
 
-def _sent(field: Field, value: Any) -> Any:
-    """Return an argument in the form in which it is sent. Raise DeviceFault if it does not fit the field."""
-    if field.type in INTEGERS or field.type == "f32":
-        return wire_number(field, value)
-    if field.type == "enum":
-        return enum_number(field, value)
-    if field.type == "bytes":
-        data = bytes_of(field, value)
-        if field.size is not None and len(data) != field.size:
-            raise DeviceFault("argument_invalid", f"{len(data)} bytes instead of {field.size}", field.name)
-        return data
-    if field.type == "bool" and not isinstance(value, bool):
-        raise DeviceFault("argument_invalid", "neither true nor false", field.name)
-    if field.type == "text" and not isinstance(value, str):
-        raise DeviceFault("argument_invalid", "not text", field.name)
-    if field.type == "text" and field.size is not None and len(value.encode(errors="replace")) > field.size:
-        raise DeviceFault("argument_invalid", f"longer than {field.size} bytes", field.name)
-    return value
-
-
 def _received(field: Field, value: Any) -> Any:
     """Return a received member of a result as a JSON value. Raise DeviceFault if it does not fit the field."""
     if field.type in INTEGERS:
         if not _is_integer(value, INTEGERS[field.type][1], INTEGERS[field.type][2]):
             raise DeviceFault("response_invalid", f"no {field.type}", field.name)
         return shown_number(field, value)
-    if field.type == "f32":
-        if isinstance(value, bool) or not isinstance(value, int | float):
+    if field.type in ("f32", "enum"):
+        if isinstance(value, bool) or not isinstance(value, int | float if field.type == "f32" else int):
             raise DeviceFault("response_invalid", "not a number", field.name)
-        return shown_number(field, value)
-    if field.type == "enum":
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise DeviceFault("response_invalid", "not a number", field.name)
-        return enum_name(field, value)
+        return shown_number(field, value) if field.type == "f32" else enum_name(field, value)
     wanted = {"bool": bool, "bytes": bytes, "text": str}[field.type]
     if not isinstance(value, wanted):
         raise DeviceFault("response_invalid", f"no {field.type}", field.name)

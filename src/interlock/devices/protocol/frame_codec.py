@@ -17,6 +17,7 @@ from interlock.devices.protocol.description import DeviceDescription, ToolDescri
 from interlock.devices.protocol.layouts import decode_payload, encode_payload
 from interlock.devices.protocol.messages import (
     AnnouncementFrame,
+    Codec,
     DeviceAnswer,
     DeviceFault,
     EventMessage,
@@ -36,7 +37,7 @@ ONE_BYTE_LEN_MAX: Final = 255  # bytes of a message where len = 1
 UNASKED: Final = 0  # the SEQ of events
 
 
-class FrameCodec:
+class FrameCodec(Codec):
     """The codec of Profile A. The request id is the SEQ byte of the frame."""
 
     id_max = SEQ_MAX
@@ -56,9 +57,6 @@ class FrameCodec:
     def encode_heartbeat(self, request_id: int) -> bytes:
         return bytes((HEARTBEAT, 0, request_id))
 
-    def encode_registration_request(self) -> None:
-        return None
-
     def decode_untrusted(self, message: bytes) -> Received:
         kind, tool_id, seq, payload = split_untrusted(message, self._max_bytes)
         if kind == HEARTBEAT:
@@ -73,9 +71,8 @@ class FrameCodec:
             return EventMessage(event_id=tool_id, payload=payload)
         if not payload:
             raise DeviceFault("malformed", "a response without its status byte")
-        status, payload = (
-            (payload[0], payload[1:]) if self._is_status_first else (payload[-1], payload[:-1])
-        )  # AX-B.1-8
+        # AX-B.1-8
+        status, payload = (payload[0], payload[1:]) if self._is_status_first else (payload[-1], payload[:-1])
         return DeviceAnswer(request_id=seq, tool_id=tool_id, payload=payload, status=status, is_heartbeat=False)
 
     def result(self, tool: ToolDescription, payload: Any) -> dict[str, Any]:
@@ -86,29 +83,26 @@ class FrameCodec:
         return None if event is None else decode_payload("struct", event.order, event.response, payload)
 
 
-class FramedCborCodec:
-    """The codec of Profile B messages in frames of Profile A."""
-
-    id_max = SEQ_MAX
+class FramedCborCodec(CborCodec):
+    """The codec of Profile B messages in frames of Profile A. Request ids are those of the frames."""
 
     def __init__(self, description: DeviceDescription) -> None:
-        self._max_bytes = message_max(description)
-        self._cbor = CborCodec(description, max_bytes=self._max_bytes - HEAD_BYTES)
+        super().__init__(description, max_bytes=message_max(description) - HEAD_BYTES)
 
     def encode_call(self, request_id: int, tool: ToolDescription, arguments: Mapping[str, Any]) -> bytes:
-        return bytes((CALL, tool.id, request_id)) + self._cbor.encode_call(request_id, tool, arguments)
+        return bytes((CALL, tool.id, request_id)) + super().encode_call(request_id, tool, arguments)
 
     def encode_heartbeat(self, request_id: int) -> bytes:
-        return bytes((HEARTBEAT, 0, request_id)) + self._cbor.encode_heartbeat(request_id)
+        return bytes((HEARTBEAT, 0, request_id)) + super().encode_heartbeat(request_id)
 
     def encode_registration_request(self) -> bytes:
-        return bytes((REGISTRATION, 0, UNASKED)) + self._cbor.encode_registration_request()
+        return bytes((REGISTRATION, 0, UNASKED)) + super().encode_registration_request()
 
     def decode_untrusted(self, message: bytes) -> Received:
-        kind, tool_id, seq, payload = split_untrusted(message, self._max_bytes)
+        kind, tool_id, seq, payload = split_untrusted(message, self._max_bytes + HEAD_BYTES)
         if kind not in (RESPONSE, REGISTRATION, HEARTBEAT):
             raise DeviceFault("unexpected", f"TYPE {kind} from a device")
-        received = self._cbor.decode_untrusted(payload)
+        received = super().decode_untrusted(payload)
         match received:
             case AnnouncementFrame():
                 agrees = kind == REGISTRATION
@@ -121,12 +115,6 @@ class FramedCborCodec:
         if isinstance(received, DeviceAnswer) and kind == HEARTBEAT:
             return msgspec.structs.replace(received, is_heartbeat=True)
         return received
-
-    def result(self, tool: ToolDescription, payload: Any) -> dict[str, Any]:
-        return self._cbor.result(tool, payload)
-
-    def notice(self, event_id: int, payload: Any) -> dict[str, Any] | None:
-        return self._cbor.notice(event_id, payload)
 
 
 def message_max(description: DeviceDescription) -> int:

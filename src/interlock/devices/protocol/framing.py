@@ -11,15 +11,13 @@ Checksums are CRC-8 with polynomial 0x07 or CRC-16-CCITT (AX-B.1-4).
 """
 
 import binascii
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
 from interlock.devices.protocol.description import LinkDescription, Profile
 
 CRC16_START = 0xFFFF
-
-Crc = Callable[[bytes], bytes]
 
 
 def _crc8_of_byte(value: int) -> int:
@@ -28,7 +26,7 @@ def _crc8_of_byte(value: int) -> int:
     return value
 
 
-_CRC8 = bytes(_crc8_of_byte(value) for value in range(256))
+_CRC8 = bytes(map(_crc8_of_byte, range(256)))
 
 
 def crc8(data: bytes) -> int:
@@ -52,17 +50,23 @@ def crc16_bytes(data: bytes) -> bytes:
     return crc16(data).to_bytes(2, "big")
 
 
-class Framing(Protocol):
-    """Interface of a framing, which finds messages in a stream of bytes. Other bytes are discarded and counted by
-    reason.
+class Framing(ABC):
+    """Base class of framings, which find messages in a stream of bytes. Other bytes are discarded and counted by
+    reason. `gap_s` is the silence within a message after which the message is given up, or None.
     """
 
-    discarded: Counter[str]
-    max_message: int
+    def __init__(self, max_message: int, gap_s: float | None = None) -> None:
+        self.discarded: Counter[str] = Counter()
+        self.max_message = max_message
+        self.gap_s = gap_s
+        self._begun = bytearray()
+        self._read_at = 0.0
 
+    @abstractmethod
     def encode(self, message: bytes) -> bytes:
         """Return one message in the bytes in which it is sent. Raise ValueError if it is larger than `max_message`."""
 
+    @abstractmethod
     def feed_untrusted(self, data: bytes, now: float) -> list[bytes]:
         """Return the messages that these bytes complete. `now` is the time in seconds at which they were read. Memory
         is bounded by `max_message`.
@@ -70,13 +74,13 @@ class Framing(Protocol):
 
     def reset(self) -> None:
         """Discard an incomplete message, because the connection is new."""
+        self._begun.clear()
 
 
-_CRC: dict[str, tuple[int, Crc]] = {"crc8": (1, crc8_bytes), "crc16": (2, crc16_bytes)}
 _BLOCK = 254  # bytes that one code byte of COBS stands before
 
 
-class CobsFraming:
+class CobsFraming(Framing):
     """COBS frames (AX-8.1-2). A frame is the message, and its checksum if the link has one, encoded without zero bytes.
     A zero byte ends the frame.
     """
@@ -84,13 +88,12 @@ class CobsFraming:
     def __init__(self, *, max_message: int, crc: Literal["none", "crc8", "crc16"] = "none") -> None:
         from cobs import cobs  # an extra, which the other framings do without
 
+        super().__init__(max_message)
         self._cobs = cobs
-        self.discarded: Counter[str] = Counter()
-        self.max_message = max_message
-        self._crc_bytes, self._crc = _CRC.get(crc, (0, _nothing))
+        self._crc = {"crc8": crc8_bytes, "crc16": crc16_bytes}.get(crc, lambda message: b"")
+        self._crc_bytes = len(self._crc(b""))
         largest = max_message + self._crc_bytes
         self._frame_max = largest + largest // _BLOCK + 1
-        self._begun = bytearray()
         self._is_too_large = False  # what was begun; the rest of it is dropped as well
 
     def encode(self, message: bytes) -> bytes:
@@ -113,14 +116,12 @@ class CobsFraming:
         return messages
 
     def reset(self) -> None:
-        self._begun.clear()
+        super().reset()
         self._is_too_large = False
 
     def _append(self, part: bytes) -> None:
+        self._is_too_large = self._is_too_large or len(self._begun) + len(part) > self._frame_max
         if self._is_too_large:
-            return
-        if len(self._begun) + len(part) > self._frame_max:
-            self._is_too_large = True
             self._begun.clear()
         else:
             self._begun += part
@@ -143,27 +144,17 @@ class CobsFraming:
         return message, "too_large" if len(message) > self.max_message else ""
 
 
-def _nothing(message: bytes) -> bytes:
-    return b""
-
-
 PREFIX_BYTES = 2
 
 
-class LengthFraming:
+class LengthFraming(Framing):
     """Messages with a length prefix (AX-8.1-3, AX-8.1-4): two bytes, big-endian. A length of 0 is ignored.
 
     The length has no checksum. After a length above the limit, the beginning of the next message is unknown: `is_lost`
     becomes true, and no bytes are read until `reset`.
     """
 
-    def __init__(self, *, max_message: int, gap_s: float | None = None) -> None:
-        self.discarded: Counter[str] = Counter()
-        self.max_message = max_message
-        self.is_lost = False
-        self.gap_s = gap_s  # silence within a message that gives it up
-        self._begun = bytearray()
-        self._read_at = 0.0
+    is_lost = False
 
     def encode(self, message: bytes) -> bytes:
         if not 0 < len(message) <= self.max_message:
@@ -197,7 +188,7 @@ class LengthFraming:
         return messages
 
     def reset(self) -> None:
-        self._begun.clear()
+        super().reset()
         self.is_lost = False
 
 
@@ -208,7 +199,7 @@ CHECKED_PER_BYTE = 8  # in vain, for each byte that came; noise takes less than 
 FRAMES_CHECKED_MAX = 16  # of the greatest length, in vain and at once
 
 
-class SofFraming:
+class SofFraming(Framing):
     """The frame of Profile A (AX-B.1-2): SOF, LEN, the message and CRC, without byte stuffing.
 
     The receiver finds the next frame by LEN, CRC and silence. If a frame is invalid, only its first byte is dropped, so
@@ -226,14 +217,11 @@ class SofFraming:
         len_form: Literal["auto", 1, 2] = "auto",
         crc: Literal["auto", "crc8", "crc16"] = "auto",
     ) -> None:
-        self.discarded: Counter[str] = Counter()
-        self.max_message = min(max_message, 0xFF if len_form == 1 else LEN_MAX)
-        self.gap_s = gap_s
+        super().__init__(min(max_message, 0xFF if len_form == 1 else LEN_MAX))
+        self.gap_s: float = gap_s
         self._sof = sof
         self._len_form = len_form
         self._crc = crc
-        self._begun = bytearray()
-        self._read_at = 0.0
         self._is_noise = False  # so that a run of it counts once
         self._credit_max = FRAMES_CHECKED_MAX * self.max_message
         self._credit = self._credit_max  # bytes that may still be checked in vain
@@ -260,7 +248,7 @@ class SofFraming:
         return messages
 
     def reset(self) -> None:
-        self._begun.clear()
+        super().reset()
         self._is_noise = False
 
     def _scan(self, messages: list[bytes], *, is_over: bool) -> None:

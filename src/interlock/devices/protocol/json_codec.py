@@ -12,7 +12,14 @@ import msgspec
 
 from interlock.devices.protocol.description import DeviceDescription, ToolDescription
 from interlock.devices.protocol.device_tools import object_schema
-from interlock.devices.protocol.messages import DeviceAnswer, DeviceFault, EventMessage, Received, without_metadata
+from interlock.devices.protocol.messages import (
+    Codec,
+    DeviceAnswer,
+    DeviceFault,
+    EventMessage,
+    Received,
+    without_metadata,
+)
 from interlock.wire.schemas.validators import compile_schema
 
 ONLINE: Final = b"online"
@@ -49,7 +56,7 @@ TOOL_FAILED: Final = 1  # the status of a result with isError
 STATUS_MAX: Final = 2**31
 
 
-class JsonCodec:
+class JsonCodec(Codec):
     """The codec of devices on MQTT, which is JSON-RPC."""
 
     id_max = ID_MAX
@@ -68,9 +75,6 @@ class JsonCodec:
     def encode_heartbeat(self, request_id: int) -> bytes:
         return _encoded({"jsonrpc": "2.0", "id": request_id, "method": "ping"})
 
-    def encode_registration_request(self) -> None:
-        return None
-
     def decode_untrusted(self, message: bytes) -> Received:
         if len(message) > MESSAGE_BYTES_MAX:
             raise DeviceFault("too_large", f"a message of {len(message)} bytes; {MESSAGE_BYTES_MAX} at most")
@@ -81,7 +85,14 @@ class JsonCodec:
         if not isinstance(members, dict) or members.get("jsonrpc") != "2.0":
             raise DeviceFault("malformed", "no JSON-RPC")
         _check_depth(members, 0)
-        return self._notice(members) if "method" in members else _answer(members)
+        if "method" not in members:
+            return _answer(members)
+        method = members["method"]
+        if "id" in members:
+            raise DeviceFault("unexpected", "a request from a device")
+        if not isinstance(method, str) or method not in self._events:
+            raise DeviceFault("unexpected", "an event that is not described")
+        return EventMessage(event_id=self._events[method], payload=members.get("params", {}))
 
     def result(self, tool: ToolDescription, payload: Any) -> dict[str, Any]:
         if isinstance(payload, dict):
@@ -98,18 +109,9 @@ class JsonCodec:
         if not isinstance(payload, dict):
             raise DeviceFault("response_invalid", "no object")
         schema = self._schemas.get(event_id)
-        wrong = None if schema is None else schema.find_fault(payload)
-        if wrong is not None:
+        if schema is not None and (wrong := schema.find_fault(payload)) is not None:
             raise DeviceFault("response_invalid", wrong.reason, wrong.pointer)
         return payload
-
-    def _notice(self, members: dict[str, Any]) -> EventMessage:
-        method = members["method"]
-        if "id" in members:
-            raise DeviceFault("unexpected", "a request from a device")
-        if not isinstance(method, str) or method not in self._events:
-            raise DeviceFault("unexpected", "an event that is not described")
-        return EventMessage(event_id=self._events[method], payload=members.get("params", {}))
 
 
 def _answer(members: dict[str, Any]) -> DeviceAnswer:

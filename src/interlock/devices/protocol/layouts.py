@@ -9,7 +9,6 @@ Scaled numbers are computed with decimals, so that 0.1 is one step of a scale of
 """
 
 import base64
-import binascii
 import math
 import struct
 from collections.abc import Mapping, Sequence
@@ -45,32 +44,21 @@ def size_of(field: Field) -> int | None:
     """Return the size of a field in bytes, or None if the size depends on the value."""
     if field.type in INTEGERS:
         return INTEGERS[field.type][0]
-    if field.type == "f32":
-        return _F32_BYTES
-    if field.type == "bool":
-        return 1
-    if field.type == "enum":
-        return field.size or 1
-    return field.size
+    return {"f32": _F32_BYTES, "bool": 1, "enum": field.size or 1}.get(field.type, field.size)
 
 
 def layout_size(kind: Kind, fields: Sequence[Field]) -> int | None:
     """Return the size of a payload in bytes, or None if it has no fixed size."""
-    sizes = [size_of(field) for field in fields]
-    if kind == "tlv":
-        return None if fields else 0
-    return None if None in sizes else sum(size for size in sizes if size is not None)
+    sizes = [size for field in fields if (size := size_of(field)) is not None]
+    return sum(sizes) if len(sizes) == len(fields) and (kind != "tlv" or not fields) else None
 
 
 def limits(field: Field) -> tuple[float | None, float | None]:
     """Return the smallest and largest number that a client may write. They follow from the type and the description."""
-    least, greatest = field.minimum, field.maximum
     low, high = type_limits(field)
-    if low is not None:
-        least = low if least is None else max(least, low)
-    if high is not None:
-        greatest = high if greatest is None else min(greatest, high)
-    return least, greatest
+    least = [number for number in (field.minimum, low) if number is not None]
+    greatest = [number for number in (field.maximum, high) if number is not None]
+    return max(least, default=None), min(greatest, default=None)
 
 
 def type_limits(field: Field) -> tuple[float | None, float | None]:
@@ -105,10 +93,8 @@ def encode_payload(kind: Kind, order: Order, fields: Sequence[Field], arguments:
 
 def decode_payload(kind: Kind, order: Order, fields: Sequence[Field], payload: bytes) -> dict[str, Any]:
     """Decode the members of a result. Raise DeviceFault (response_invalid) if the payload does not fit the layout."""
-    return _decoded_tlv(order, fields, payload) if kind == "tlv" else _decoded_struct(order, fields, payload)
-
-
-def _decoded_struct(order: Order, fields: Sequence[Field], payload: bytes) -> dict[str, Any]:
+    if kind == "tlv":
+        return _decode_tlv(order, fields, payload)
     members = {}
     at = 0
     for field in fields:
@@ -123,7 +109,7 @@ def _decoded_struct(order: Order, fields: Sequence[Field], payload: bytes) -> di
     return members
 
 
-def _decoded_tlv(order: Order, fields: Sequence[Field], payload: bytes) -> dict[str, Any]:
+def _decode_tlv(order: Order, fields: Sequence[Field], payload: bytes) -> dict[str, Any]:
     by_tag = {field.tag: field for field in fields}
     members: dict[str, Any] = {}
     at = 0
@@ -189,28 +175,20 @@ def _check_number(field: Field, value: Any, code: Code) -> int | float:
     return value
 
 
-def enum_number(field: Field, value: Any) -> int:
-    if not isinstance(value, str) or value not in field.values:
-        raise DeviceFault("argument_invalid", f"not one of {', '.join(field.values)}", field.name)
-    return field.values[value]
-
-
 def enum_name(field: Field, number: Any) -> str:
-    for name, named_number in field.values.items():
-        if named_number == number:
-            return name
-    raise DeviceFault("response_invalid", f"{number!r} has no name", field.name)
+    name = next((name for name, named_number in field.values.items() if named_number == number), None)
+    if name is None:
+        raise DeviceFault("response_invalid", f"{number!r} has no name", field.name)
+    return name
 
 
 def bytes_of(field: Field, value: Any) -> bytes:
     """Decode strict base64. Raise DeviceFault if the value is not valid base64."""
-    if isinstance(value, str):
-        try:
-            data = base64.b64decode(value, validate=True)
-        except (binascii.Error, ValueError):
-            data = None
-        if data is not None:
-            return data
+    try:
+        if isinstance(value, str):
+            return base64.b64decode(value, validate=True)
+    except ValueError:
+        pass
     raise DeviceFault("argument_invalid", "not base64", field.name)
 
 
@@ -223,36 +201,52 @@ def _shown(field: Field, number: int | float) -> int | float:
     return int(exact) if is_whole(field) else float(exact)
 
 
-def _packed(field: Field, order: Order, value: Any) -> bytes:
-    if field.type in INTEGERS:
-        number = wire_number(field, value)
-        return int(number).to_bytes(INTEGERS[field.type][0], order, signed=field.type[0] == "i")
-    if field.type == "f32":
-        return struct.pack("<f" if order == "little" else ">f", wire_number(field, value))
-    if field.type == "bool":
-        if not isinstance(value, bool):
-            raise DeviceFault("argument_invalid", "neither true nor false", field.name)
-        return bytes((value,))
+def sent_value(field: Field, value: Any) -> Any:
+    """Return an argument as the number, bytes, text or boolean that is sent. Raise DeviceFault if it does not fit the
+    field.
+    """
+    fault = None
+    if is_number(field):
+        return wire_number(field, value)
     if field.type == "enum":
-        return enum_number(field, value).to_bytes(field.size or 1, order)
-    if field.type == "bytes":
-        data = bytes_of(field, value)
-        if field.size is not None and len(data) != field.size:
-            raise DeviceFault("argument_invalid", f"{len(data)} bytes instead of {field.size}", field.name)
-        return data
-    if not isinstance(value, str):
-        raise DeviceFault("argument_invalid", "not text", field.name)
+        if isinstance(value, str) and value in field.values:
+            return field.values[value]
+        fault = f"not one of {', '.join(field.values)}"
+    elif field.type == "bytes":
+        value = bytes_of(field, value)
+        if field.size is not None and len(value) != field.size:
+            fault = f"{len(value)} bytes instead of {field.size}"
+    elif field.type == "bool":
+        fault = None if isinstance(value, bool) else "neither true nor false"
+    elif not isinstance(value, str):
+        fault = "not text"
+    elif field.size is not None and len(value.encode(errors="replace")) > field.size:
+        fault = f"longer than {field.size} bytes"
+    if fault is not None:
+        raise DeviceFault("argument_invalid", fault, field.name)
+    return value
+
+
+def _packed(field: Field, order: Order, argument: Any) -> bytes:
+    value = sent_value(field, argument)
+    if field.type in INTEGERS:
+        return int(value).to_bytes(INTEGERS[field.type][0], order, signed=field.type[0] == "i")
+    match field.type:
+        case "f32":
+            return struct.pack("<f" if order == "little" else ">f", value)
+        case "bool":
+            return bytes((value,))
+        case "enum":
+            return int(value).to_bytes(field.size or 1, order)
+        case "bytes":
+            return bytes(value)
     try:
-        data = value.encode()
+        data = str(value).encode()
     except UnicodeEncodeError:  # half a surrogate pair
         raise DeviceFault("argument_invalid", "not Unicode text", field.name) from None
-    if field.size is None:
-        return data
-    if len(data) > field.size:
-        raise DeviceFault("argument_invalid", f"longer than {field.size} bytes", field.name)
-    if b"\0" in data:  # which ends the text within its field
+    if field.size is not None and b"\0" in data:  # which ends the text within its field
         raise DeviceFault("argument_invalid", "a NUL within the text", field.name)
-    return data.ljust(field.size, b"\0")
+    return data.ljust(field.size or 0, b"\0")
 
 
 def _unpacked(field: Field, order: Order, data: bytes) -> Any:

@@ -95,6 +95,7 @@ class Codec(Protocol):
 
     def encode_registration_request(self) -> bytes | None:
         """Return the message that asks for an announcement, or None if the device does not describe itself."""
+        return None
 
     def decode_untrusted(self, message: bytes) -> Received:
         """Decode a message. Raise DeviceFault (malformed, too_large, unexpected) if the message must be discarded and
@@ -108,6 +109,7 @@ class Codec(Protocol):
 
     def notice(self, event_id: int, payload: Any) -> dict[str, Any] | None:
         """Return the content of an event, or None if the event is not described."""
+        return None
 
 
 def codec_of(description: DeviceDescription) -> Codec:

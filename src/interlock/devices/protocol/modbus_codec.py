@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from interlock.devices.protocol.description import DeviceDescription, ModbusRegister, ToolDescription
 from interlock.devices.protocol.layouts import decode_payload, encode_payload, size_of
-from interlock.devices.protocol.messages import DeviceAnswer, DeviceFault, Received
+from interlock.devices.protocol.messages import Codec, DeviceAnswer, DeviceFault, Received
 
 ID_MAX: Final = 0xFFFF
 UNIT_BYTES_MAX: Final = 253  # of one protocol data unit
@@ -40,16 +40,15 @@ EXCEPTIONS: Final = {
 }
 
 
-class ModbusCodec:
+class ModbusCodec(Codec):
     """The codec of Modbus devices, in which a message is a sequence of register and coil requests."""
 
     id_max = ID_MAX
 
     def __init__(self, description: DeviceDescription) -> None:
-        registers = [register for tool in description.tools for register in tool.registers]
-        first = registers[0] if registers else None
-        function = READ["holding"] if first is None else READ[first.table]
-        self._heartbeat = struct.pack(">BHH", function, 0 if first is None else first.address, 1)
+        first = next((register for tool in description.tools for register in tool.registers), None)
+        table, address = ("holding", 0) if first is None else (first.table, first.address)
+        self._heartbeat = struct.pack(">BHH", READ[table], address, 1)
 
     def encode_call(self, request_id: int, tool: ToolDescription, arguments: Mapping[str, Any]) -> bytes:
         names = {register.field.name for register in tool.registers if register.write}
@@ -61,9 +60,6 @@ class ModbusCodec:
     def encode_heartbeat(self, request_id: int) -> bytes:
         """Return a harmless read request. Any answer shows that the device is alive, even an exception."""
         return _joined(request_id, [self._heartbeat])
-
-    def encode_registration_request(self) -> None:
-        return None
 
     def decode_untrusted(self, message: bytes) -> Received:
         request_id, units = split_untrusted(message)
@@ -80,17 +76,13 @@ class ModbusCodec:
         content = {}
         for register, unit in zip(tool.registers, payload, strict=True):
             if register.write:
-                function = (
-                    WRITE_COIL if register.table == "coil" else WRITE_WORD if word_count(register) == 1 else WRITE_WORDS
-                )
+                write = WRITE_WORD if word_count(register) == 1 else WRITE_WORDS
+                function = WRITE_COIL if register.table == "coil" else write
                 if len(unit) != 5 or unit[:3] != struct.pack(">BH", function, register.address):
                     raise DeviceFault("response_invalid", "not the answer to what was written", register.field.name)
             else:
                 content[register.field.name] = _value(register, unit)
         return content
-
-    def notice(self, event_id: int, payload: Any) -> None:
-        return None
 
 
 def split_untrusted(message: bytes) -> tuple[int, list[bytes]]:

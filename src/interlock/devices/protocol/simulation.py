@@ -17,15 +17,13 @@ from interlock.devices.protocol.description import DeviceDescription, Event, Fie
 from interlock.devices.protocol.framing import framing_name
 from interlock.devices.protocol.layouts import (
     INTEGERS,
-    bytes_of,
     decode_payload,
     encode_payload,
-    enum_number,
     is_number,
     is_whole,
     limits,
+    sent_value,
     shown_number,
-    wire_number,
 )
 from interlock.devices.protocol.messages import DeviceFault
 
@@ -111,18 +109,15 @@ class SimulatedDevice:
         elif method == cbor_codec.HEARTBEAT:
             yield encoded({cbor_codec.ID: request_id, cbor_codec.RESULT: {}})
         elif isinstance(method, int):
+            tool, params = self._tools.get(method), members.get(cbor_codec.PARAMS)
             try:
-                result = self._result(method, members.get(cbor_codec.PARAMS))
+                if tool is None or not isinstance(params, dict):
+                    raise DeviceFault("argument_invalid", "no such tool, or no arguments")
+                self._take(cbor_codec.named_arguments(tool, params))
+                result = _positional(tool.response, self._values(tool.response))
                 yield encoded({cbor_codec.ID: request_id, cbor_codec.RESULT: result})
             except DeviceFault:
                 yield encoded({cbor_codec.ID: request_id, cbor_codec.ERROR: BAD_REQUEST})
-
-    def _result(self, tool_id: int, params: Any) -> dict[int, Any]:
-        tool = self._tools.get(tool_id)
-        if tool is None or not isinstance(params, dict):
-            raise DeviceFault("argument_invalid", "no such tool, or no arguments")
-        self._take(cbor_codec.named_arguments(tool, params))
-        return _positional(tool.response, self._values(tool.response))
 
     def _announcement(self, *, is_framed: bool | None = None) -> Iterator[bytes]:
         entries = [
@@ -205,16 +200,4 @@ def _nearest(field: Field, value: Any) -> Any:
 
 def _positional(fields: Sequence[Field], values: dict[str, Any]) -> dict[int, Any]:
     """Return the values by position. Raise DeviceFault if a value does not fit its field."""
-    return {position: _on_the_wire(field, values[field.name]) for position, field in enumerate(fields)}
-
-
-def _on_the_wire(field: Field, value: Any) -> Any:
-    if is_number(field):
-        return wire_number(field, value)
-    match field.type:
-        case "enum":
-            return enum_number(field, value)
-        case "bytes":
-            return bytes_of(field, value)
-        case _:
-            return value
+    return {position: sent_value(field, values[field.name]) for position, field in enumerate(fields)}
