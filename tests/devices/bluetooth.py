@@ -5,6 +5,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
+from bleak.exc import BleakError
 from bumble.controller import Controller
 from bumble.core import UUID, ProtocolError
 from bumble.device import Connection, Device, Peer
@@ -17,7 +18,7 @@ from bumble.transport import open_transport
 from bumble.transport.common import AsyncPipeSink
 from bumble.transport.tcp_server import open_tcp_server_transport_with_socket
 
-from interlock.devices.transports.ble import NOTIFY, SERVICE, WRITE, Peripheral, PeripheralError
+from interlock.devices.transports.ble import NOTIFY, SERVICE, WRITE
 
 PREFIX_BYTES = 2
 CENTRAL = "F0:F0:F0:F0:F0:F0"
@@ -84,43 +85,36 @@ class Stub:
             await self.send(message)
 
 
-class BumbleCentral:
-    """What bleak is elsewhere."""
+class BumbleClient:
+    """What bleak's client is elsewhere, for the peripherals near one device."""
 
-    def __init__(self, device: Device, mtu: int | None = None) -> None:
+    def __init__(self, device: Device, address: str, service: str, on_disconnected: Callable[[Any], None]) -> None:
         self._device = device
-        self._mtu = mtu
-
-    async def connect(self, address: str, service: str, on_disconnected: Callable[[], None]) -> Peripheral:
-        try:
-            connection = await self._device.connect(Address(address), timeout=CONNECT_S)
-        except (ProtocolError, TimeoutError, asyncio.CancelledError) as error:
-            raise PeripheralError(str(error)) from error
-        peer = Peer(connection)
-        mtu = 23 if self._mtu is None else await peer.request_mtu(self._mtu)
-        await peer.discover_service(UUID(service))
-        for found in peer.services:
-            await found.discover_characteristics()
-        return BumblePeripheral(connection, peer, mtu, on_disconnected)
-
-
-class BumblePeripheral:
-    def __init__(self, connection: Connection, peer: Peer, mtu: int, on_disconnected: Callable[[], None]) -> None:
-        self.mtu = mtu
-        self._is_connected = True
+        self._address = address
+        self._service = service
+        self._is_connected = False
         self._on_disconnected = on_disconnected
-        connection.on("disconnection", self._disconnected)
-        self._connection = connection
-        self._peer = peer
 
-    async def subscribe(self, characteristic: str, on_data: Callable[[bytes], None]) -> None:
-        await self._found(characteristic).subscribe(on_data)
-
-    async def write(self, characteristic: str, data: bytes) -> None:
+    async def connect(self) -> None:
         try:
-            await self._found(characteristic).write_value(data, with_response=True)
+            self._connection = await self._device.connect(Address(self._address), timeout=CONNECT_S)
         except (ProtocolError, TimeoutError, asyncio.CancelledError) as error:
-            raise PeripheralError(str(error)) from error
+            raise BleakError(str(error)) from error
+        self._peer = Peer(self._connection)
+        await self._peer.discover_service(UUID(self._service))
+        for found in self._peer.services:
+            await found.discover_characteristics()
+        self._is_connected = True
+        self._connection.on("disconnection", self._disconnected)
+
+    async def start_notify(self, characteristic: str, on_data: Callable[[Any, bytearray], None]) -> None:
+        await self._found(characteristic).subscribe(lambda data: on_data(None, bytearray(data)))
+
+    async def write_gatt_char(self, characteristic: str, data: bytes, response: bool) -> None:
+        try:
+            await self._found(characteristic).write_value(data, with_response=response)
+        except (ProtocolError, TimeoutError, asyncio.CancelledError) as error:
+            raise BleakError(str(error)) from error
 
     async def disconnect(self) -> None:
         if not self._is_connected:
@@ -128,33 +122,38 @@ class BumblePeripheral:
         try:
             await self._connection.disconnect()
         except ProtocolError as error:
-            raise PeripheralError(str(error)) from error
+            raise BleakError(str(error)) from error
 
     def _disconnected(self, reason: int) -> None:
         self._is_connected = False
-        self._on_disconnected()
+        self._on_disconnected(self)
 
     def _found(self, characteristic: str) -> CharacteristicProxy[bytes]:
         found = self._peer.get_characteristics_by_uuid(UUID(characteristic))
         if not found:
-            raise PeripheralError(f"it has no characteristic {characteristic}")
+            raise BleakError(f"it has no characteristic {characteristic}")
         return found[0]
 
 
-class HciCentral(BumbleCentral):
+class HciClient(BumbleClient):
     """In the process of a node: its controller is elsewhere, reached over HCI on TCP."""
 
-    def __init__(self, port: int) -> None:
-        self._port = port
-        self._mtu = None
-        self._opened: Device | None = None
+    opened: Device | None = None  # a controller has one host, however often its devices come and go
 
-    async def connect(self, address: str, service: str, on_disconnected: Callable[[], None]) -> Peripheral:
-        if self._opened is None:
+    def __init__(self, port: int, address: str, service: str, on_disconnected: Callable[[Any], None]) -> None:
+        self._port = port
+        self._address = address
+        self._service = service
+        self._is_connected = False
+        self._on_disconnected = on_disconnected
+
+    async def connect(self) -> None:
+        if HciClient.opened is None:
             hci = await open_transport(f"tcp-client:127.0.0.1:{self._port}")
-            self._opened = self._device = Device.with_hci("gateway", Address(CENTRAL), hci.source, hci.sink)
-            await self._opened.power_on()
-        return await super().connect(address, service, on_disconnected)
+            HciClient.opened = Device.with_hci("gateway", Address(CENTRAL), hci.source, hci.sink)
+            await HciClient.opened.power_on()
+        self._device = HciClient.opened
+        await super().connect()
 
 
 class ServedController:

@@ -3,11 +3,12 @@
 import os
 import socket
 import sys
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.devices.bluetooth import HciCentral
+from tests.devices.bluetooth import HciClient
 
 from interlock.devices.transports import ble, spi
 
@@ -33,6 +34,5 @@ class SocketSpi:
         self._socket.close()
 
 
-central = HciCentral(int(os.environ["TESTS_HCI"]))  # a controller has one host, however often its devices come and go
-ble.make_central = lambda: central
+ble.make_client = partial(HciClient, int(os.environ["TESTS_HCI"]))
 spi.open_device = lambda bus, chip, speed_hz: SocketSpi(int(os.environ["TESTS_SPI"]))

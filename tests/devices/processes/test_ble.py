@@ -3,10 +3,11 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 from bumble.link import LocalLink
-from tests.devices.bluetooth import BumbleCentral, Stub, make_device
+from tests.devices.bluetooth import BumbleClient, Stub, make_device
 from tests.devices.device_owner import Owner, description
 
 from interlock.devices.transports import ble
@@ -24,7 +25,7 @@ class Pair:
         self.owner = Owner()
         self.stub = Stub(make_device(link, ADDRESS), self._replies)
         self.central = make_device(link, "F0:F0:F0:F0:F0:F0")
-        monkeypatch.setattr(ble, "make_central", lambda: BumbleCentral(self.central))
+        monkeypatch.setattr(ble, "make_client", partial(BumbleClient, self.central))
         link_keys = {"transport": "ble_cbor", "address": ADDRESS}
         self.transport = BleTransport("array", description(**link_keys), self.owner, SharedConnections())
 
@@ -74,12 +75,12 @@ async def test_a_write_that_outlives_its_cancellation_does_not_keep_the_transpor
 ) -> None:
     begun = asyncio.Event()
 
-    async def write(characteristic: str, data: bytes) -> None:
+    async def write(characteristic: str, data: bytes, response: bool) -> None:
         begun.set()
         with contextlib.suppress(asyncio.CancelledError):  # as asyncio.wait_for of Python 3.11 may
             await asyncio.Event().wait()
 
-    monkeypatch.setattr(pair.transport._peripheral, "write", write)
+    monkeypatch.setattr(pair.transport._client, "write_gatt_char", write)
     pair.transport.send(b"abc")
     await begun.wait()
     async with asyncio.timeout(2):
@@ -92,12 +93,12 @@ async def test_a_write_that_outlives_its_cancellation_does_not_keep_the_transpor
 async def test_what_waits_behind_a_slow_write_can_be_withdrawn(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, may_end, written = asyncio.Event(), asyncio.Event(), list[bytes]()
 
-    async def write(characteristic: str, data: bytes) -> None:
+    async def write(characteristic: str, data: bytes, response: bool) -> None:
         written.append(data[2:])
         begun.set()
         await may_end.wait()
 
-    monkeypatch.setattr(pair.transport._peripheral, "write", write)
+    monkeypatch.setattr(pair.transport._client, "write_gatt_char", write)
     for message in (b"first", b"second", b"third"):
         pair.transport.send(message)
     await begun.wait()

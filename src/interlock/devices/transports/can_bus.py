@@ -17,13 +17,11 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 
 import can
 import isotp
 
-from interlock.devices.protocol.description import DeviceDescription
-from interlock.devices.transports.transport import SharedConnections, Transport, TransportFailed, TransportOwner
+from interlock.devices.transports.transport import SharedConnection, Transport, TransportFailed, call_in_loop
 
 MESSAGE_MAX = 4095  # bytes: what the 12 bits of a first frame count
 STANDARD_ID_MAX = 0x7FF  # above it: 29 bits
@@ -45,22 +43,20 @@ REASONS: dict[type[Exception], str] = {
     isotp.ReceptionInterruptedWithSingleFrameError: "interrupted",
     isotp.ReceptionInterruptedWithFirstFrameError: "interrupted",
     isotp.ConsecutiveFrameTimeoutError: "incomplete",
+    isotp.FrameTooLongError: "too_large",
     isotp.FlowControlTimeoutError: "flow_control",
     isotp.UnexpectedFlowControlError: "flow_control",
     isotp.MaximumWaitFrameReachedError: "flow_control",
     isotp.UnsupportedWaitFrameError: "flow_control",
     isotp.OverflowError: "flow_control",
-    isotp.FrameTooLongError: "too_large",
 }
 
 
 class CanTransport(Transport):
     """A transport to the device with one pair of ids on a CAN bus. It contains the ISO-TP state."""
 
-    def __init__(
-        self, segment: str, description: DeviceDescription, owner: TransportOwner, connections: SharedConnections
-    ) -> None:
-        super().__init__(segment, description, owner, connections)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         link = self._link
         self.rx_id, self.tx_id = link.rx_id, link.tx_id
         self._key = ("can", link.interface, link.channel)
@@ -92,7 +88,7 @@ class CanTransport(Transport):
         try:
             self._bus.join(self.rx_id, self)
             self._layer = isotp.TransportLayerLogic(
-                rxfn=self._next_frame,
+                rxfn=lambda timeout: self._frames.popleft() if self._frames else None,
                 txfn=self._put_frame,
                 address=isotp.Address(mode, rxid=self.rx_id, txid=self.tx_id),
                 error_handler=self._count,
@@ -153,9 +149,6 @@ class CanTransport(Transport):
         self._layer = None
         super().lose(reason, rest_s)
 
-    def _next_frame(self, timeout: float) -> isotp.CanMessage | None:
-        return self._frames.popleft() if self._frames else None
-
     def _put_frame(self, frame: isotp.CanMessage) -> None:
         self._owner.on_traffic(True, bytes(frame.data))
         if self._bus is not None:
@@ -189,14 +182,14 @@ class CanTransport(Transport):
             self._timer = asyncio.get_running_loop().call_later(min(delays) + 0.001, self._process)
 
 
-class CanBus:
-    """A connection to a CAN bus, with the devices on the bus by the id with which they send."""
+class CanBus(SharedConnection[CanTransport]):
+    """A connection to a CAN bus. Its stations are the devices on the bus by the id with which they send."""
 
     def __init__(self, interface: str, channel: str | None) -> None:
-        self.is_lost = False
+        super().__init__()
         self._interface = interface
         self._channel = channel
-        self._stations: dict[int, CanTransport] = {}
+        self._name = f"the CAN bus {interface} {channel}"
         self._received: deque[can.Message] = deque()
         self._to_send: queue.SimpleQueue[can.Message | None] = queue.SimpleQueue()
         self._is_draining = False
@@ -209,7 +202,7 @@ class CanBus:
         try:
             self._bus = await asyncio.to_thread(can.Bus, channel=self._channel, interface=self._interface)
         except (can.CanError, OSError, ValueError, ImportError, NotImplementedError) as error:
-            raise TransportFailed(f"the CAN bus {self._interface} {self._channel} cannot be opened: {error}") from error
+            raise TransportFailed(f"{self._name} cannot be opened: {error}") from error
         for run in (self._read, self._write):
             thread = threading.Thread(target=run, args=(self._bus,), name=f"can {self._channel}", daemon=True)
             self._threads.append(thread)
@@ -221,16 +214,19 @@ class CanBus:
         threads, self._threads = self._threads, []
         bus, self._bus = self._bus, None
         if bus is not None:
-            await asyncio.to_thread(_end, threads, bus)
+
+            def end() -> None:
+                for thread in threads:
+                    thread.join()
+                bus.shutdown()
+
+            await asyncio.to_thread(end)
 
     def join(self, rx_id: int, station: CanTransport) -> None:
         """Add a device to the bus. Raise TransportFailed if another device sends with the same id."""
-        if rx_id in self._stations:
+        if rx_id in self.stations:
             raise TransportFailed(f"another device on this bus has the rx_id {rx_id:#x}")
-        self._stations[rx_id] = station
-
-    def leave(self, station: CanTransport) -> None:
-        self._stations = {rx_id: other for rx_id, other in self._stations.items() if other is not station}
+        self.stations[rx_id] = station
 
     def put(self, frame: can.Message) -> None:
         self._to_send.put(frame)
@@ -247,32 +243,28 @@ class CanBus:
                 paid_until = max(now, paid_until) + 1 / BUS_FRAMES_PER_S
                 if paid_until - now > REST_S:
                     time.sleep(REST_S)
-                if frame is None or (station := self._stations.get(frame.arbitration_id)) is None:
+                if frame is None or (station := self.stations.get(frame.arbitration_id)) is None:
                     continue
                 if not station.is_borne(now, len(self._received)):
                     continue
                 self._received.append(frame)
                 if not self._is_draining:
                     self._is_draining = True
-                    self._call(self._drain)
+                    call_in_loop(self._loop, self._drain)
         except (can.CanError, OSError, ValueError) as error:
             self._lose_from_thread(error)
 
     def _write(self, bus: can.BusABC) -> None:
         """Write frames in a separate thread."""
         try:
-            while not self.is_lost and (frame := self._to_send.get()) is not None:
+            while self.loss is None and (frame := self._to_send.get()) is not None:
                 bus.send(frame, timeout=WRITE_S)
         except (can.CanError, OSError, ValueError) as error:
             self._lose_from_thread(error)
 
-    def _call(self, callback: Callable[[], None]) -> None:
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(callback)
-
     def _lose_from_thread(self, error: Exception) -> None:
         if not self._is_closed:
-            self._call(lambda: self._lose(f"the CAN bus {self._interface} {self._channel} failed: {error}"))
+            call_in_loop(self._loop, lambda: self.lose(f"{self._name} failed: {error}"))
 
     def _drain(self) -> None:
         self._is_draining = False
@@ -280,16 +272,10 @@ class CanBus:
             if not self._received:
                 return
             frame = self._received.popleft()
-            if (station := self._stations.get(frame.arbitration_id)) is not None:
+            if (station := self.stations.get(frame.arbitration_id)) is not None:
                 station.receive_untrusted(frame)
         self._is_draining = True
         self._loop.call_soon(self._drain)
-
-    def _lose(self, reason: str) -> None:
-        if not self.is_lost:
-            self.is_lost = True
-            for station in list(self._stations.values()):
-                station.lose(reason)
 
 
 def frames_of(length: int) -> int:
@@ -297,9 +283,3 @@ def frames_of(length: int) -> int:
     6 into a first frame.
     """
     return 1 if length <= 7 else 1 + -(-(length - 6) // 7)
-
-
-def _end(threads: list[threading.Thread], bus: can.BusABC) -> None:
-    for thread in threads:
-        thread.join()
-    bus.shutdown()

@@ -21,9 +21,9 @@ from pymodbus.client import AsyncModbusSerialClient, AsyncModbusTcpClient
 from pymodbus.pdu import DecodePDU, ModbusPDU
 
 from interlock.core.background import BackgroundTasks
-from interlock.devices.protocol.description import DeviceDescription, LinkDescription
+from interlock.devices.protocol.description import LinkDescription
 from interlock.devices.protocol.modbus_codec import EXCEPTION, is_answer, split_untrusted
-from interlock.devices.transports.transport import SharedConnections, Transport, TransportFailed, TransportOwner
+from interlock.devices.transports.transport import SharedConnection, Transport, TransportFailed
 
 PORT = 502
 CONNECT_S = 5.0
@@ -39,10 +39,8 @@ logging.getLogger("pymodbus.logging").setLevel(logging.CRITICAL)  # what it says
 class ModbusTransport(Transport):
     """A transport to one Modbus unit at an address or on a serial line."""
 
-    def __init__(
-        self, segment: str, description: DeviceDescription, owner: TransportOwner, connections: SharedConnections
-    ) -> None:
-        super().__init__(segment, description, owner, connections)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         link = self._link
         self._unit = link.unit
         self._timeout_s = link.timeout_ms / 1000
@@ -56,7 +54,7 @@ class ModbusTransport(Transport):
 
     async def open(self) -> None:
         self._line = await self._connections.acquire(self._key, lambda: ModbusLine(self._link))
-        self._line.stations.append(self)
+        self._line.stations[self] = self
         self._is_open = True
 
     def send(self, message: bytes) -> None:
@@ -69,7 +67,7 @@ class ModbusTransport(Transport):
         await self._executing.close()
         line, self._line = self._line, None
         if line is not None:
-            line.stations.remove(self)
+            line.leave(self)
             await self._connections.release(line, self._key)
 
     async def _execute(self, line: "ModbusLine", message: bytes, ends: float) -> None:
@@ -87,13 +85,14 @@ class ModbusTransport(Transport):
             self._owner.on_message(answer)
 
 
-class ModbusLine:
+class ModbusLine(SharedConnection[ModbusTransport]):
     """A connection to one address or serial line, which its units share. Only one request is in flight at a time."""
 
     def __init__(self, link: LinkDescription) -> None:
-        self.is_lost = False
-        self.stations: list[ModbusTransport] = []
+        super().__init__()
         self._link = link
+        is_tcp = link.transport == "modbus_tcp"
+        self._name = f"{link.host}:{link.tcp_port or PORT}" if is_tcp else str(link.port)
         self._client: AsyncModbusTcpClient | AsyncModbusSerialClient | None = None
         self._turn = asyncio.Lock()
         self._rests: dict[int, float] = {}  # by unit of which a late answer may come: until when it is not asked
@@ -112,7 +111,7 @@ class ModbusLine:
     async def close(self) -> None:
         client, self._client = self._client, None
         if client is not None:
-            self.is_lost = True  # before it says so itself
+            self.loss = self.loss or "closed"  # before it says so itself
             client.close()
 
     async def answer(
@@ -177,7 +176,7 @@ class ModbusLine:
     ) -> ModbusPDU | None:
         client = self._client
         begun = asyncio.get_running_loop().time()
-        if client is None or self.is_lost or begun >= ends:
+        if client is None or self.loss is not None or begun >= ends:
             return None
         self._on_traffic = on_traffic
         if self._link.transport == "modbus_rtu" and rest_s:
@@ -188,11 +187,6 @@ class ModbusLine:
         finally:
             self._on_traffic = None
 
-    @property
-    def _name(self) -> str:
-        link = self._link
-        return f"{link.host}:{link.tcp_port or PORT}" if link.transport == "modbus_tcp" else str(link.port)
-
     def _make_client(self) -> AsyncModbusTcpClient | AsyncModbusSerialClient:
         link = self._link
         # The library neither repeats a request nor reconnects: the session of the device decides both.
@@ -200,13 +194,8 @@ class ModbusLine:
         options |= {"trace_packet": self._trace, "trace_connect": self._note_connection}
         if link.transport == "modbus_tcp":
             return AsyncModbusTcpClient(link.host or "localhost", port=link.tcp_port or PORT, **options)
-        return AsyncModbusSerialClient(
-            link.port or "",
-            framer=FramerType.RTU,
-            baudrate=link.baud,
-            parity=PARITIES[link.parity],
-            **options,
-        )
+        options |= {"framer": FramerType.RTU, "baudrate": link.baud, "parity": PARITIES[link.parity]}
+        return AsyncModbusSerialClient(link.port or "", **options)
 
     def _trace(self, sent: bool, data: bytes) -> bytes:
         if self._on_traffic is not None:
@@ -214,7 +203,5 @@ class ModbusLine:
         return data
 
     def _note_connection(self, is_connected: bool) -> None:
-        if not is_connected and not self.is_lost:
-            self.is_lost = True
-            for station in list(self.stations):
-                station.lose(f"the connection to {self._name} ended")
+        if not is_connected:
+            self.lose(f"the connection to {self._name} ended")

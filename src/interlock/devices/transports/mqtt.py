@@ -19,9 +19,8 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from interlock.core.background import BackgroundTasks
-from interlock.devices.protocol.description import DeviceDescription
 from interlock.devices.protocol.json_codec import MESSAGE_BYTES_MAX, is_online, topics_of
-from interlock.devices.transports.transport import SharedConnections, Transport, TransportFailed, TransportOwner
+from interlock.devices.transports.transport import SharedConnection, Transport, TransportFailed
 from interlock.net.protocol.address_scope import is_loopback
 
 PACKET_BYTES_MAX: Final = 2 * MESSAGE_BYTES_MAX  # an honest broker drops what is beyond it, as it is told
@@ -51,7 +50,9 @@ class BoundedClient(aiomqtt.Client):
         self._take = take
         self.refusal: str | None = None  # of the broker: what it did that is not borne
         self._paid_until = 0.0
-        self._client._sock_recv = self._bounded(self._client)  # type: ignore[method-assign, assignment]  # no other seam
+        # The library reads all bytes with this function, including the rest of a packet whose size was announced.
+        self._receive = self._client._sock_recv
+        self._client._sock_recv = self._receive_bounded  # type: ignore[method-assign, assignment]  # no other seam
 
     def expect_answer(self) -> None:
         """Note that a message is being published, so that its reply does not count against the broker's limits."""
@@ -65,26 +66,19 @@ class BoundedClient(aiomqtt.Client):
     def _on_message(self, client: paho.Client, userdata: Any, message: paho.MQTTMessage) -> None:
         self._take(message.topic, bytes(message.payload))
 
-    def _bounded(self, client: paho.Client) -> Callable[[int], bytes]:
-        """Return a receive function with limits. The library reads all bytes with it, including the rest of a packet
-        whose size was announced.
-        """
-        receive = client._sock_recv
-
-        def receive_bounded(size: int) -> bytes:
-            if size > PACKET_BYTES_MAX:
-                self.refusal = f"it announced a packet of {size} bytes, and {PACKET_BYTES_MAX} are taken"
-            elif len(client._in_messages) > UNRELEASED_MAX:
-                self.refusal = f"it released none of {UNRELEASED_MAX} messages with QoS 2"
-            elif len(client._out_packet) > UNREAD_MAX:
-                self.refusal = f"it left {UNREAD_MAX} packets unread"
-            if self.refusal is not None:
-                raise ConnectionError(self.refusal)
-            data = receive(size)
-            self._paid_until += 1 / READS_PER_S + len(data) / BYTES_PER_S
-            return data
-
-        return receive_bounded
+    def _receive_bounded(self, size: int) -> bytes:
+        """Receive bytes for the library, within the limits. Raise ConnectionError if the broker exceeds one."""
+        if size > PACKET_BYTES_MAX:
+            self.refusal = f"it announced a packet of {size} bytes, and {PACKET_BYTES_MAX} are taken"
+        elif len(self._client._in_messages) > UNRELEASED_MAX:
+            self.refusal = f"it released none of {UNRELEASED_MAX} messages with QoS 2"
+        elif len(self._client._out_packet) > UNREAD_MAX:
+            self.refusal = f"it left {UNREAD_MAX} packets unread"
+        if self.refusal is not None:
+            raise ConnectionError(self.refusal)
+        data = self._receive(size)
+        self._paid_until += 1 / READS_PER_S + len(data) / BYTES_PER_S
+        return data
 
     def _on_socket_open(self, client: paho.Client, userdata: Any, sock: Any) -> None:
         super()._on_socket_open(client, userdata, sock)
@@ -141,13 +135,11 @@ class MqttTransport(Transport):
 
     is_reliable = True
 
-    def __init__(
-        self, segment: str, description: DeviceDescription, owner: TransportOwner, connections: SharedConnections
-    ) -> None:
-        super().__init__(segment, description, owner, connections)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         link = self._link
         try:
-            self.topics = topics_of(link.topic or segment)
+            self.topics = topics_of(link.topic or self._segment)
         except ValueError as error:
             raise TransportFailed(str(error)) from error
         host = link.host or "localhost"
@@ -187,7 +179,7 @@ class MqttTransport(Transport):
         self._is_open = False
         broker, self._broker = self._broker, None
         if broker is not None:
-            await broker.leave(self)
+            await broker.unsubscribe(self)
             await self._connections.release(broker, self._address)
 
     def receive_untrusted(self, topic: str, payload: bytes) -> None:
@@ -196,23 +188,19 @@ class MqttTransport(Transport):
         if self._paid_until - now > BURST_S:
             self.lose(f"it sends more than {MESSAGES_PER_S} messages a second", FLOOD_REST_S)
         elif topic == self.topics.status:
-            self._receive_status(payload)
+            online = is_online(payload)
+            if online is None:
+                self._discarded["status"] += 1
+                return
+            self._is_offline = not online
+            self._status_known.set()
+            if self._is_offline:
+                self.lose("the device says that it is offline")
         elif len(payload) > MESSAGE_BYTES_MAX:
             self._discarded["too_large"] += 1
         elif self._is_open:
             self._owner.on_traffic(False, payload)
             self._owner.on_message(payload)
-
-    def _receive_status(self, payload: bytes) -> None:
-        """Store whether the device is online. If it is not, report the transport as lost."""
-        online = is_online(payload)
-        if online is None:
-            self._discarded["status"] += 1
-            return
-        self._is_offline = not online
-        self._status_known.set()
-        if self._is_offline:
-            self.lose("the device says that it is offline")
 
 
 class BrokerAddress(NamedTuple):
@@ -225,13 +213,14 @@ class BrokerAddress(NamedTuple):
     tls: bool
 
 
-class MqttBroker:
-    """A connection to one broker, shared by the devices with the same address."""
+class MqttBroker(SharedConnection[MqttTransport]):
+    """A connection to one broker, shared by the devices with the same address. Its stations are the devices by each of
+    their topics.
+    """
 
     def __init__(self, address: BrokerAddress) -> None:
-        self.loss: str | None = None
+        super().__init__()
         self._address = address
-        self._stations: dict[str, MqttTransport] = {}  # by each topic
         self._client: BoundedClient | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._publishing = BackgroundTasks()
@@ -265,10 +254,9 @@ class MqttBroker:
 
     async def close(self) -> None:
         client, self._client = self._client, None
-        watcher, self._watcher = self._watcher, None
-        if watcher is not None:
-            watcher.cancel()
-            await asyncio.wait([watcher])
+        if self._watcher is not None:
+            self._watcher.cancel()
+            await asyncio.wait([self._watcher])
         if client is not None:
             with contextlib.suppress(aiomqtt.MqttError, OSError):
                 await client.__aexit__(None, None, None)
@@ -277,20 +265,20 @@ class MqttBroker:
     async def join(self, station: MqttTransport) -> None:
         """Subscribe to the topics of a device. Raise TransportFailed if the broker refuses."""
         topics = station.topics
-        if topics.up in self._stations or self._client is None:
+        if topics.up in self.stations or self._client is None:
             raise TransportFailed(f"another device has the topic {topics.up}")
-        self._stations |= {topics.up: station, topics.status: station}
+        self.stations |= {topics.up: station, topics.status: station}
         try:
             for topic in (topics.status, topics.up):  # in this order: a retained status is here when both are answered
                 await self._client.subscribe(topic, qos=1)
         except aiomqtt.MqttError as error:
             raise TransportFailed(f"the broker refuses the topic {topics.up}: {error}") from error
 
-    async def leave(self, station: MqttTransport) -> None:
+    async def unsubscribe(self, station: MqttTransport) -> None:
         topics = station.topics
-        if self._stations.get(topics.up) is station:
-            del self._stations[topics.up], self._stations[topics.status]
-            if self._client is not None and not self.is_lost:
+        if self.stations.get(topics.up) is station:
+            self.leave(station)
+            if self._client is not None and self.loss is None:
                 with contextlib.suppress(aiomqtt.MqttError):
                     await self._client.unsubscribe([topics.up, topics.status], timeout=LEAVE_S)
 
@@ -303,23 +291,16 @@ class MqttBroker:
         try:
             await client.publish(topic, payload, qos=1)
         except aiomqtt.MqttError as error:
-            self._lose(client, error)
+            self._end(client, error)
 
     def _take(self, topic: str, payload: bytes) -> None:
-        station = self._stations.get(topic)
+        station = self.stations.get(topic)
         if station is not None:
             station.receive_untrusted(topic, payload)
 
     async def _watch(self, client: BoundedClient) -> None:
-        self._lose(client, await client.ended())
+        self._end(client, await client.ended())
 
-    def _lose(self, client: BoundedClient, error: BaseException | None) -> None:
-        if self.loss is None:
-            where = f"{self._address.host}:{self._address.port}"
-            self.loss = f"the connection to the broker {where} ended: {client.refusal or error or 'it was closed'}"
-            for station in set(self._stations.values()):
-                station.lose(self.loss)
-
-    @property
-    def is_lost(self) -> bool:
-        return self.loss is not None
+    def _end(self, client: BoundedClient, error: BaseException | None) -> None:
+        where = f"{self._address.host}:{self._address.port}"
+        self.lose(f"the connection to the broker {where} ended: {client.refusal or error or 'it was closed'}")

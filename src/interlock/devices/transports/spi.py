@@ -13,13 +13,11 @@ polls only while that reads 1.
 import asyncio
 import queue
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from interlock.devices.protocol.description import DeviceDescription
-from interlock.devices.protocol.framing import PREFIX_BYTES, LengthFraming, framing_of
-from interlock.devices.transports.transport import SharedConnections, Transport, TransportFailed, TransportOwner
+from interlock.devices.protocol.framing import PREFIX_BYTES, framing_of
+from interlock.devices.transports.transport import Transport, TransportFailed, call_in_loop
 
 # An open `spidev.SpiDev`; the library has no types. `xfer2` exchanges as many bytes as are sent, with the chip selected
 # throughout, and raises OSError.
@@ -31,14 +29,11 @@ STUCK = 0xFFFF  # a data line that no device drives
 class SpiTransport(Transport):
     """A transport to the device behind one chip select of an SPI bus."""
 
-    def __init__(
-        self, segment: str, description: DeviceDescription, owner: TransportOwner, connections: SharedConnections
-    ) -> None:
-        super().__init__(segment, description, owner, connections)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         link = self._link
-        framing = framing_of(link, description.profile)
-        assert isinstance(framing, LengthFraming)  # noqa: S101  # for the type checker
-        self._framing = framing
+        self._framing = framing_of(link, self._description.profile)
+        self._name = f"{link.bus}.{link.chip}"
         self._poll_s = link.poll_ms / 1000
         self._ready = None if link.gpio is None else Path(link.gpio)
         self._to_send: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -51,10 +46,10 @@ class SpiTransport(Transport):
         try:
             device = await asyncio.to_thread(open_device, link.bus, link.chip, link.speed_hz)
         except OSError as error:
-            raise TransportFailed(f"the SPI device {link.bus}.{link.chip} cannot be opened: {error}") from error
+            raise TransportFailed(f"the SPI device {self._name} cannot be opened: {error}") from error
         self._is_open = True
-        name = f"spi {link.bus}.{link.chip}"
-        self._thread = threading.Thread(target=self._run, args=(device, self._to_send), name=name, daemon=True)
+        arguments = (device, self._to_send)
+        self._thread = threading.Thread(target=self._run, args=arguments, name=f"spi {self._name}", daemon=True)
         self._thread.start()
 
     def send(self, message: bytes) -> None:
@@ -84,38 +79,33 @@ class SpiTransport(Transport):
                     device.xfer2(list(data))
                 elif self._ready is None or self._ready.read_text().strip() == "1":
                     self._poll(device)
-        except (OSError, _Unusable) as error:
-            reason = f"the SPI device {self._link.bus}.{self._link.chip} failed: {error}"
-            self._call(lambda: self.lose(reason))
+        except OSError as error:
+            reason = f"the SPI device {self._name} failed: {error}"
+            call_in_loop(self._loop, lambda: self.lose(reason))
         finally:
             device.close()
 
     def _poll(self, device: SpiDevice) -> None:
+        """Fetch the next message of the device, if it has one. Raise OSError if it sends what no working device would:
+        the start of the next message is then unknown.
+        """
         prefix = bytes(device.xfer2([0] * PREFIX_BYTES))
         length = int.from_bytes(prefix, "big")
         if length == 0:
             return
         if length == STUCK:
             self._discarded["stuck"] += 1
-            raise _Unusable("its data line is stuck at 0xFF")
+            raise OSError("its data line is stuck at 0xFF")
         if length > self._framing.max_message:
             self._discarded["too_large"] += 1
-            raise _Unusable(f"it announced {length} bytes, and max_frame is {self._framing.max_message}")
+            raise OSError(f"it announced {length} bytes, and max_frame is {self._framing.max_message}")
         message = bytes(device.xfer2([0] * length))
-        self._call(lambda: self._receive_untrusted(prefix, message))
-
-    def _call(self, callback: Callable[[], None]) -> None:
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(callback)
+        call_in_loop(self._loop, lambda: self._receive_untrusted(prefix, message))
 
     def _receive_untrusted(self, prefix: bytes, message: bytes) -> None:
         if self._is_open:
             self._owner.on_traffic(False, prefix + message)
             self._owner.on_message(message)
-
-
-class _Unusable(Exception):
-    """Error for a device that sends what no working device would. The start of the next message is then unknown."""
 
 
 def open_device(bus: int, chip: int, speed_hz: int) -> SpiDevice:

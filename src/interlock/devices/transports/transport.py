@@ -16,8 +16,9 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from importlib import import_module
-from typing import ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 from interlock.devices.protocol.description import DeviceDescription
 
@@ -45,6 +46,7 @@ class TransportOwner(Protocol):
         """Record bytes as they are on the wire, for operators who watch. `sent` says whether this node sent them."""
 
 
+@dataclass(eq=False)
 class Transport(ABC):
     """Base class of transports, which carry complete messages to one device and back.
 
@@ -56,14 +58,13 @@ class Transport(ABC):
     # trace, so that sending a call again is worthwhile.
     is_reliable: ClassVar[bool] = False
 
-    def __init__(
-        self, segment: str, description: DeviceDescription, owner: TransportOwner, connections: "SharedConnections"
-    ) -> None:
-        self._segment = segment
-        self._description = description
-        self._link = description.link
-        self._owner = owner
-        self._connections = connections
+    _segment: str
+    _description: DeviceDescription
+    _owner: TransportOwner
+    _connections: "SharedConnections"
+
+    def __post_init__(self) -> None:
+        self._link = self._description.link
         self._is_open = False
         self._discarded: Counter[str] = Counter()
 
@@ -102,21 +103,43 @@ class Transport(ABC):
             self._owner.on_transport_lost(reason, rest_s)
 
 
-class SharedConnection(Protocol):
-    """Interface of a connection that several devices share, such as a bus or the connection to a broker."""
+Station = TypeVar("Station", bound=Transport)
 
-    @property
-    def is_lost(self) -> bool:
-        """Return whether the connection is lost, so that the next device opens a new one."""
 
+class SharedConnection(ABC, Generic[Station]):
+    """Base class of connections that several devices share, such as a bus or the connection to a broker.
+
+    `SharedConnections` opens it for its first user and closes it after its last. `stations` are the transports that use
+    it, by what tells them apart.
+    """
+
+    def __init__(self) -> None:
+        self.loss: str | None = None  # why it is lost: the next device opens a new connection
+        self.stations: dict[Hashable, Station] = {}
+        self.users = 0
+        self.is_open = False
+        self.opening = asyncio.Lock()
+
+    @abstractmethod
     async def open(self) -> None:
         """Open the connection. Raise TransportFailed if that is impossible."""
 
+    @abstractmethod
     async def close(self) -> None:
-        """Close the connection. This also works after a failed `open`, and more than once."""
+        """Close the connection. This also works after a failed `open`."""
+
+    def leave(self, station: Station) -> None:
+        self.stations = {key: other for key, other in self.stations.items() if other is not station}
+
+    def lose(self, reason: str) -> None:
+        """Report to all devices, once, that the connection is lost."""
+        if self.loss is None:
+            self.loss = reason
+            for station in dict.fromkeys(self.stations.values()):
+                station.lose(reason)
 
 
-C = TypeVar("C", bound=SharedConnection)
+C = TypeVar("C", bound=SharedConnection[Any])
 
 
 class SharedConnections:
@@ -125,57 +148,40 @@ class SharedConnections:
     """
 
     def __init__(self) -> None:
-        self._held: dict[Hashable, _Held] = {}
+        self._held: dict[Hashable, SharedConnection[Any]] = {}
 
     async def acquire(self, key: Hashable, make: Callable[[], C]) -> C:
         """Return the open connection with this key. Call `make` and open the connection if there is none. Raise
         TransportFailed if opening fails.
         """
         held = self._held.get(key)
-        if held is None or held.connection.is_lost:
-            connection = make()
-            held = self._held[key] = _Held(key, connection)
-        else:
-            connection = held.connection  # type: ignore[assignment]  # a key belongs to one kind of connection
-        held.users += 1
+        # A key belongs to one kind of connection.
+        connection = cast(C, held) if held is not None and held.loss is None else make()
+        self._held[key] = connection
+        connection.users += 1
         try:
-            await held.open()
+            async with connection.opening:
+                if not connection.is_open:
+                    await connection.open()
+                    connection.is_open = True
         except BaseException:
-            await self._leave(held)
+            await self.release(connection, key)
             raise
         return connection
 
-    async def release(self, connection: SharedConnection, key: Hashable) -> None:
+    async def release(self, connection: SharedConnection[Any], key: Hashable) -> None:
         """Give back a connection. The last user's release closes it."""
-        held = self._held.get(key)
-        if held is None or held.connection is not connection:  # it was lost, and another has taken its place
+        connection.users -= 1
+        if connection.users == 0:
+            if self._held.get(key) is connection:  # otherwise it was lost, and another has taken its place
+                del self._held[key]
             await connection.close()
-            return
-        await self._leave(held)
-
-    async def _leave(self, held: "_Held") -> None:
-        held.users -= 1
-        if held.users == 0:
-            if self._held.get(held.key) is held:
-                del self._held[held.key]
-            await held.connection.close()
 
 
-class _Held:
-    """A shared connection with the number of its users. When the last user releases it, it is closed."""
-
-    def __init__(self, key: Hashable, connection: SharedConnection) -> None:
-        self.key = key
-        self.connection = connection
-        self.users = 0
-        self._is_open = False
-        self._opening = asyncio.Lock()
-
-    async def open(self) -> None:
-        async with self._opening:
-            if not self._is_open:
-                await self.connection.open()
-                self._is_open = True
+def call_in_loop(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+    """Run a callback in the event loop. Called in another thread; nothing happens if the loop has ended."""
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(callback)
 
 
 # The module and class of each transport. Modules are imported when a device needs them: their libraries are an extra.

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Final, cast
 from urllib.parse import urlsplit
 
-from interlock.devices.protocol.description import SIMULATED, DeviceDescription
+from interlock.devices.protocol.description import SIMULATED
 from interlock.devices.protocol.framing import framing_of
 from interlock.devices.transports.simulated_port import SimulatedLine
-from interlock.devices.transports.transport import SharedConnections, Transport, TransportFailed, TransportOwner
+from interlock.devices.transports.transport import Transport, TransportFailed
 
 OPEN_S: Final = 5.0
 SLICE_BYTES: Final = 1024  # handled at once; some milliseconds of work where every byte is noise
@@ -30,11 +30,9 @@ _SOCKET: Final = "socket://"
 class UartTransport(Transport, asyncio.Protocol):
     """A transport over a serial line to one device. Frames with errors are dropped and counted."""
 
-    def __init__(
-        self, segment: str, description: DeviceDescription, owner: TransportOwner, connections: SharedConnections
-    ) -> None:
-        super().__init__(segment, description, owner, connections)
-        self._framing = framing_of(description.link, description.profile)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._framing = framing_of(self._link, self._description.profile)
         self._discarded = self._framing.discarded
         self._transport: asyncio.Transport | None = None
         self._unread = b""  # what is not handled yet; nothing more is read meanwhile
@@ -102,7 +100,7 @@ class UartTransport(Transport, asyncio.Protocol):
         cannot be read.
         """
         if self._link.presence == "gpio" and self._link.gpio is not None:
-            return await asyncio.to_thread(_is_high, Path(self._link.gpio))
+            return (await asyncio.to_thread(Path(self._link.gpio).read_bytes))[:1] == b"1"
         pins = getattr(self._transport, "get_modem_pins", None)
         return pins is not None and (await pins()).cts.to_bool() is True  # None: the line has none (AX-B.3-1)
 
@@ -149,18 +147,12 @@ class UartTransport(Transport, asyncio.Protocol):
             transport.resume_reading()
         self._feed(some)
         # Give up an incomplete frame after the gap, so that a good frame inside it is found.
-        gap_s = getattr(self._framing, "gap_s", None)
-        if gap_s is None:
-            return
-        if self._gap is not None:
-            self._gap.cancel()
-        self._gap = loop.call_later(gap_s * 1.01, self._feed, b"")
+        if self._framing.gap_s is not None:
+            if self._gap is not None:
+                self._gap.cancel()
+            self._gap = loop.call_later(self._framing.gap_s * 1.01, self._feed, b"")
 
     def _feed(self, data: bytes) -> None:
         for message in self._framing.feed_untrusted(data, asyncio.get_running_loop().time()):
             if self._is_open:
                 self._owner.on_message(message)
-
-
-def _is_high(path: Path) -> bool:
-    return path.read_bytes()[:1] == b"1"
