@@ -6,7 +6,7 @@ from interlock.approvals.trust.registrant import AuthorityProofs, RegistrantIden
 from interlock.ax.children import ChildSupervisor
 from interlock.ax.endpoint import AxEndpoint
 from interlock.ax.ownership import Leases, Owners
-from interlock.ax.parents.service import ParentParts, ParentService
+from interlock.ax.parents.service import PARENT, ParentParts, ParentService
 from interlock.ax.registrar import Registrar, RegistrarParts
 from interlock.config.plan import Plan
 from interlock.core.calls.caller import principal_for
@@ -106,7 +106,7 @@ class AxParts(CapabilityParts):
         await self.children.take(new)
         self._public.dismiss_unwelcome()  # first, because it gives those that may not come back the reason
         self.registrar.dismiss_changed(new.access)
-        names = [f"parent:{parent.url}" for parent in new.ax.parents]
+        names = [f"{PARENT}{parent.url}" for parent in new.ax.parents]
         if any(principal_for(name, None, old.access) != principal_for(name, None, new.access) for name in names):
             await self.parents.replan(new)
 

@@ -126,18 +126,17 @@ class DeviceLink(Link):
         call.link = self
         self.calls += 1
         self._calls[call] = None
-        if call.method != TOOLS_CALL:
-            self._answer_later(call, _error(_TOOLS_ONLY))
-            return
         tool = self.device.tools.get(find_string(call.params.get("name")) or "")
         try:
             arguments = decode_value(call.params["arguments"]) if "arguments" in call.params else {}
         except CodecError:
             arguments = None
-        if tool is None:
-            self._answer_later(call, _error(Refusal(INVALID_PARAMS, "no such tool")))
+        if call.method != TOOLS_CALL:
+            self._finish_later(call, _TOOLS_ONLY)
+        elif tool is None:
+            self._finish_later(call, Refusal(INVALID_PARAMS, "no such tool"))
         elif not isinstance(arguments, dict):
-            self._answer_later(call, _error(Refusal(INVALID_PARAMS, "arguments must be an object")))
+            self._finish_later(call, Refusal(INVALID_PARAMS, "arguments must be an object"))
         else:
             self._calls[call] = self.device.call(tool, arguments, partial(self._finish_later, call))
 
@@ -152,71 +151,53 @@ class DeviceLink(Link):
         for call in calls:
             call.on_failed(self._build_refusal(reason, "unknown"), Outcome.LOST)
 
-    def _finish_later(self, call: Call, outcome: CallOutcome) -> None:
+    def _finish_later(self, call: Call, outcome: CallOutcome | Refusal) -> None:
         """End a call in a later turn of the event loop, because its outcome may be known while the call is still being
         sent.
         """
         asyncio.get_running_loop().call_soon(self._finish, call, outcome)
 
-    def _finish(self, call: Call, outcome: CallOutcome) -> None:
+    def _finish(self, call: Call, outcome: CallOutcome | Refusal) -> None:
+        if call not in self._calls:
+            return
+        del self._calls[call]
         match outcome:
-            case Succeeded(content=content):
-                try:
-                    text = encode_value(content)
-                except (OverflowError, ValueError):  # an integer beyond 64 bits, or no Unicode text
-                    self._answer(call, _result(_failure(DeviceFailure("response_invalid", "no JSON"))))
-                    return
-                content_blocks = [{"type": "text", "text": text.decode()}]
-                self._answer(call, _result({"content": content_blocks, "structuredContent": Raw(text)}))
-            case DeviceFailure():
-                self._answer(call, _result(_failure(outcome)))
+            case Refusal():
+                call.on_response(Response(b"0", ABSENT, Raw(error_body(outcome))), self.era)
+            case Succeeded() | DeviceFailure():
+                call.on_response(Response(b"0", Raw(encode_value(_build_result(outcome))), ABSENT), self.era)
             case AnswerLost(detail=detail, was_sent=was_sent):
-                self._fail(call, self._build_refusal(detail, "unknown" if was_sent else "not_sent"), Outcome.LOST)
+                call.on_failed(self._build_refusal(detail, "unknown" if was_sent else "not_sent"), Outcome.LOST)
             case Busy():
-                self._fail(call, BUSY, Outcome.REFUSED)
-
-    def _answer_later(self, call: Call, response: Response) -> None:
-        asyncio.get_running_loop().call_soon(self._answer, call, response)
-
-    def _answer(self, call: Call, response: Response) -> None:
-        if call in self._calls:
-            del self._calls[call]
-            call.on_response(response, self.era)
-
-    def _fail(self, call: Call, refusal: Refusal, outcome: Outcome) -> None:
-        if call in self._calls:
-            del self._calls[call]
-            call.on_failed(refusal, outcome)
+                call.on_failed(BUSY, Outcome.REFUSED)
 
     def _build_refusal(self, detail: str, outcome: str) -> LostRefusal:
         wall, retry_after_ms = self._clock.wall(), self.retry_after_ms
         return lost_refusal(detail, outcome, wall=wall, retry_after_ms=retry_after_ms, reason=self.gone)
 
 
-def _result(result: dict[str, Any]) -> Response:
-    return Response(b"0", Raw(encode_value(result)), ABSENT)
-
-
-def _error(refusal: Refusal) -> Response:
-    return Response(b"0", ABSENT, Raw(error_body(refusal)))
-
-
-def _failure(failed: DeviceFailure) -> dict[str, Any]:
-    details: dict[str, Any] = {"fault": failed.fault}
-    match failed.fault:
+def _build_result(outcome: Succeeded | DeviceFailure) -> dict[str, Any]:
+    """Return the result of a call that the device answered, or that failed before it was sent."""
+    if isinstance(outcome, Succeeded):
+        try:
+            content = encode_value(outcome.content)
+            return {"content": [{"type": "text", "text": content.decode()}], "structuredContent": Raw(content)}
+        except (OverflowError, ValueError):  # an integer beyond 64 bits, or no Unicode text
+            outcome = DeviceFailure("response_invalid", "no JSON")
+    details: dict[str, Any] = {"fault": outcome.fault}
+    match outcome.fault:
         case "status":
-            named = f" ({failed.name})" if failed.name else ""
-            text = f"The device answered with status {failed.status}{named}."
-            details["status"] = failed.status
-            if failed.name:
-                details["name"] = failed.name
+            named = f" ({outcome.name})" if outcome.name else ""
+            text = f"The device answered with status {outcome.status}{named}."
+            details["status"] = outcome.status
+            if outcome.name:
+                details["name"] = outcome.name
         case "response_invalid":
             text = "The device's answer is not what its tool declares, and is not shown."
         case _:
-            place = failed.path or "the arguments"
-            text = f"{place}: {failed.detail}. Nothing was sent to the device."
-    if failed.path:
-        details["path"] = failed.path
+            text = f"{outcome.path or 'the arguments'}: {outcome.detail}. Nothing was sent to the device."
+    if outcome.path:
+        details["path"] = outcome.path
     return {"content": [{"type": "text", "text": text}], "isError": True, "_meta": {DEVICE: details}}
 
 

@@ -9,13 +9,13 @@ import msgspec
 
 from interlock.ax.parents.front import UpwardFront
 from interlock.ax.parents.parents import parent_opener, worded_for
+from interlock.ax.parents.service import DEVICE_MARK, PARENT
 from interlock.ax.protocol.messages import VERSION, Register
 from interlock.ax.protocol.registration.registrant import JoinedParent
 from interlock.ax.uplink import Uplink
 from interlock.config.plan import Plan
 from interlock.core.calls.caller import Principal, principal_for
 from interlock.core.clock import Clock
-from interlock.devices.devices import MARK, PARENT
 from interlock.links.link import Link
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class DeviceUplink(Uplink):
         granted_scope = step.registered.auth_scope
         name = f"{PARENT}{self._plan.ax.parents[step.parent].url}"
         parent = principal_for(name, granted_scope.value if granted_scope is not None else None, self._plan.access)
-        principal = msgspec.structs.replace(parent, name=f"{name}{MARK}{self._segment}")
+        principal = msgspec.structs.replace(parent, name=f"{name}{DEVICE_MARK}{self._segment}")
         return self._make_front(principal, step.registered.assigned_segment, send, self._segment)
 
     def leave(self) -> None:

@@ -1,37 +1,190 @@
-"""The parts of devices: their links, and their registration at the parents of this node."""
+"""The devices of a node: a keeper for each description, changes of descriptions, and registration at the parents.
 
-from collections.abc import Mapping
+`Devices` starts a keeper for every file in `.devices` and follows changes of the configuration: a device whose
+description is unchanged is not touched. With `devices.mode = "on_behalf"`, `OnBehalf` registers each present device at
+the parents of this node under a segment of its own, so that parents see devices as direct children (MCP-AX B.3). The
+tools of such a device are then hidden from the node's own registration at its parents.
+"""
 
+import asyncio
+import uuid
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from interlock.ax.parents.service import DEVICE_MARK, PARENT, own_key
 from interlock.ax.parts import AxParts
-from interlock.config.plan import Plan
+from interlock.ax.protocol.notifications import lost_notice
+from interlock.config.plan import DevicePlan, Plan
+from interlock.core.background import BackgroundTasks
+from interlock.core.clock import rfc3339
+from interlock.core.feed import Feed
+from interlock.core.link_state import USABLE, LinkState
 from interlock.core.part import Part
-from interlock.devices.devices import Devices, OnBehalf
+from interlock.devices.transports.transport import SharedConnections
+from interlock.links.keeper import Keeper
+from interlock.links.link import Link
+from interlock.links.listing import Listing
 from interlock.node.capability_parts import CapabilityParts, NodeParts, Stage
 from interlock.node.reload import ReloadStep, ReloadSteps
+from interlock.wire.refusal import Refusal
+
+if TYPE_CHECKING:
+    from interlock.devices.device_link import DeviceLink
+    from interlock.devices.device_uplink import DeviceUplink
+
+
+class _Beside:
+    """A rule that admits everybody to the devices of a gateway, except the gateway's own registration at its parents.
+
+    It is used if each device has its own registration. A parent would otherwise list each tool twice: under the device
+    and under the gateway.
+    """
+
+    name = "devices"
+
+    def admits(self, principal: str) -> bool:
+        return not principal.startswith(PARENT) or DEVICE_MARK in principal
+
+    def find_refusal(self, principal: str) -> Refusal | None:
+        return None
+
+
+BESIDE: Final = _Beside()
+
+
+class Devices:
+    """The keepers of all described devices. They follow changes of the configuration."""
+
+    def __init__(self, node: NodeParts) -> None:
+        self._current = node.stores.current
+        self._calls = node.calls
+        self._connector_parts = node.links.connector_parts
+        self._connections = SharedConnections()
+        self._own: dict[str, Keeper] = {}
+        self.standings = Feed[Link]()  # a link that stands otherwise than before
+
+    async def open(self) -> None:
+        self._add(self._current.plan.devices.described)
+
+    async def take(self, old: Plan, new: Plan) -> None:
+        """Apply changed descriptions: stop removed and changed devices, and start new and changed ones. Other devices
+        are not touched.
+        """
+        was = {device.segment: device for device in old.devices.described}
+        now = {device.segment: device for device in new.devices.described}
+        await asyncio.gather(*(self._remove(segment) for segment, device in was.items() if now.get(segment) != device))
+        self._add([device for segment, device in now.items() if was.get(segment) != device])
+
+    async def close(self) -> None:
+        await asyncio.gather(*(self._remove(segment) for segment in list(self._own)))
+
+    def _add(self, devices: Iterable[DevicePlan]) -> None:
+        members = BESIDE if self._current.plan.devices.mode == "on_behalf" else None
+        for device in devices:
+            # Imported when there is a device: a node without devices does not load what they need.
+            from interlock.devices.device_link import DeviceKeeper
+
+            events = self._calls.link_events
+            keeper = DeviceKeeper(device, self._connector_parts, self._connections, self._stock, events, members)
+            keeper.standings.subscribe(self.standings.publish)
+            keeper.losses.subscribe(self._tell_lost)
+            self._own[device.segment] = self._calls.keepers[device.segment] = keeper
+            keeper.start()
+
+    def _tell_lost(self, link: "DeviceLink") -> None:
+        """Notify clients and parents that a device is lost (AX-13.1-1).
+
+        Devices with their own registration are not reported to the parents, which notice that the connection has ended.
+        """
+        if self._current.plan.devices.mode != "on_behalf":
+            since = rfc3339(self._connector_parts.clock.wall())
+            self._calls.audience.notice(lost_notice(link.segment, link.device.loss, since, str(uuid.uuid4())))
+
+    async def _stock(self, link: Link, listing: Listing | None) -> None:
+        if listing is None:
+            self._calls.catalog.drop(link)
+        else:
+            await self._calls.catalog.stock(link, listing)
+
+    async def _remove(self, segment: str) -> None:
+        """Remove a device. Its tools are removed from the lists first, so that no client calls a device that is being
+        stopped.
+        """
+        keeper = self._own.pop(segment, None)
+        if keeper is None:
+            return
+        self._calls.catalog.drop(keeper.link)
+        await keeper.stop()
+        if self._calls.keepers.get(segment) is keeper:
+            del self._calls.keepers[segment]
+
+
+class OnBehalf:
+    """Registrations of the devices at the parents of this node, each under its own segment (AX-B.3-2, AX-B.4-5).
+
+    While a device is present, a separate connection registers it with the gateway's credential and authority and sends
+    its heartbeats. When the device is lost, the connection is closed without a farewell message. The parent then marks
+    the device as degraded, but not the gateway. Calls of the parent pass this node's guard like those of all clients.
+    """
+
+    def __init__(self, node: NodeParts, devices: Devices) -> None:
+        self._current = node.stores.current
+        self._own_id = node.stores.identity.aggregator_id
+        self._fronts = node.fronts.legacy, node.fronts.modern, node.calls.audience
+        self._clock = node.stores.clock
+        self._uplinks: dict[str, tuple[DeviceUplink, asyncio.Task[None]]] = {}
+        self._links: dict[str, Link] = {}
+        self._tasks = BackgroundTasks()  # also of those that are closing their connections
+        devices.standings.subscribe(self._on_standing)
+
+    async def open(self) -> None:
+        """Do nothing: a device is registered when it becomes present."""
+
+    async def close(self) -> None:
+        for segment in list(self._uplinks):
+            self._leave(segment)
+        await self._tasks.close()
+
+    def replan(self) -> None:
+        """Register all present devices again, because the configured parents have changed."""
+        for segment in list(self._uplinks):
+            self._leave(segment)
+        for link in list(self._links.values()):
+            self._on_standing(link)
+
+    def _on_standing(self, link: Link) -> None:
+        self._links[link.segment] = link
+        if link.standing.state is LinkState.STOPPED:
+            del self._links[link.segment]
+        plan = self._current.plan
+        is_wanted = plan.devices.mode == "on_behalf" and bool(plan.ax.parents) and link.standing.state in USABLE
+        if is_wanted and link.segment not in self._uplinks:
+            # Imported here, so that a node without parents does not load them.
+            from interlock.ax.parents.front import UpwardFront
+            from interlock.devices.device_uplink import DeviceUplink
+
+            make_front = partial(UpwardFront, *self._fronts)
+            uplink = DeviceUplink(plan, link, self._own_id, make_front, self._clock, own_key(plan))
+            task = self._tasks.begin(uplink.run(), name=f"registration of {link.segment}")
+            self._uplinks[link.segment] = (uplink, task)
+        elif not is_wanted:
+            self._leave(link.segment)
+
+    def _leave(self, segment: str) -> None:
+        entry = self._uplinks.pop(segment, None)
+        if entry is not None:
+            uplink, task = entry
+            task.cancel()
+            uplink.leave()
 
 
 class DeviceParts(CapabilityParts):
     """The parts of the node that serve devices: their links, and their registration at the parents."""
 
     def __init__(self, node: NodeParts) -> None:
-        stores, calls, fronts = node.stores, node.calls, node.fronts
-        self.devices = Devices(
-            stores.current,
-            calls.link_events,
-            calls.keepers,
-            calls.catalog,
-            calls.audience,
-            node.links.connector_parts,
-        )
-        self.on_behalf = OnBehalf(
-            stores.current,
-            self.devices,
-            stores.identity.aggregator_id,
-            stores.clock,
-            fronts.legacy,
-            fronts.modern,
-            calls.audience,
-        )
+        self.devices = Devices(node)
+        self.on_behalf = OnBehalf(node, self.devices)
         node.get(AxParts).parents_changed.subscribe(lambda _: self.on_behalf.replan())
 
     def stages(self) -> Mapping[Stage, tuple[Part, ...]]:

@@ -23,6 +23,7 @@ absent, its tools have changed, an event has arrived.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections import Counter, deque
 from collections.abc import Mapping
@@ -55,12 +56,7 @@ from interlock.devices.requests import (
     RequestQueue,
     Succeeded,
 )
-from interlock.devices.transports.transport import (
-    SharedConnections,
-    Transport,
-    TransportFailed,
-    make_transport,
-)
+from interlock.devices.transports.transport import SharedConnections, Transport, TransportFailed, make_transport
 from interlock.store.ports import StoreError
 
 if TYPE_CHECKING:
@@ -189,11 +185,10 @@ class DeviceSession:
 
     async def present_within(self, seconds: float) -> bool:
         """Wait until the device is present or known to be absent. Return whether it is present within this time."""
-        try:
+        with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._settled.wait(), seconds)
-        except TimeoutError:
-            return False
-        return self.is_present
+            return self.is_present
+        return False
 
     @property
     def discarded(self) -> dict[str, int]:
@@ -211,11 +206,9 @@ class DeviceSession:
                 if reason != self.reason:
                     log.exception("device %s: its transport failed", self.segment)
             self._leave(reason)
-            try:
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(REOPEN_S, self._rest_s)):
                     await self._reopen.wait()
-            except TimeoutError:
-                pass
             self._reopen.clear()
             self._rest_s = 0.0
 
@@ -226,22 +219,14 @@ class DeviceSession:
         try:
             # Encode once, so that a missing library of the codec is found here, and not in the middle of a call.
             self._codec.encode_registration_request()
-            transport = make_transport(self.segment, await self._revealed(), self, self._connections)
+            description, link = self.description, self.description.link
+            if self._revealer is not None and link.password is not None:
+                await self._revealer.begin()
+                link = msgspec.structs.replace(link, password=await self._revealer.text(link.password))
+                description = msgspec.structs.replace(description, link=link)
+            transport = make_transport(self.segment, description, self, self._connections)
             await transport.open()
-        except ImportError as missing:
-            return f"it needs the library {missing.name}: install the extra interlock[devices]"
-        except TransportFailed as failed:
-            if transport is not None:
-                await transport.close()
-            return str(failed)
-        except (Unobtainable, StoreError) as failed:  # a secret that is not set, or cannot be read
-            return str(failed)
-        except Exception:
-            if transport is not None:
-                await transport.close()
-            raise
-        self._transport = transport
-        try:
+            self._transport = transport
             # Start looking for the device, after the transport was opened.
             self._asks_open = 0
             self._announcements.reset()
@@ -249,20 +234,17 @@ class DeviceSession:
                 self._arrive()
             self._look()
             return await self._lost
+        except ImportError as missing:
+            return f"it needs the library {missing.name}: install the extra interlock[devices]"
+        except (TransportFailed, Unobtainable, StoreError) as failed:  # the last two: a secret cannot be read
+            return str(failed)
         finally:
             self._transport = None
             if self._tick is not None:
                 self._tick.cancel()
-            self._discarded_before.update(transport.discarded)
-            await transport.close()
-
-    async def _revealed(self) -> DeviceDescription:
-        link = self.description.link
-        if self._revealer is None or link.password is None:
-            return self.description
-        await self._revealer.begin()
-        password = await self._revealer.text(link.password)
-        return msgspec.structs.replace(self.description, link=msgspec.structs.replace(link, password=password))
+            if transport is not None:
+                self._discarded_before.update(transport.discarded)
+                await transport.close()
 
     # Presence
 
@@ -289,18 +271,16 @@ class DeviceSession:
 
     async def _look_at_signal(self) -> None:
         transport = self._transport
-        if transport is None:
-            return
+        is_there = False
         try:
-            is_there = await transport.is_signalled()
+            is_there = transport is not None and await transport.is_signalled()
         except OSError as error:
-            is_there = False
             log.info("device %s: its line cannot be read: %s", self.segment, error)
-        if transport is not self._transport:
+        if transport is None or transport is not self._transport:
             return
-        if is_there and not self.is_present:
+        if is_there:
             self._arrive()
-        elif not is_there:
+        else:
             self._leave(f"its {self._presence} line says that it is not there")
 
     def _ask_registration(self) -> None:
@@ -422,20 +402,16 @@ class DeviceSession:
         if request is None:  # a duplicate, a late answer, or an answer to a request of another gateway
             self._discard("no_request")
             return
-        tool_id = None if request.tool is None else request.tool.tool.id
-        if answer.tool_id is not None and answer.tool_id != tool_id:
+        tool = request.tool
+        if answer.tool_id is not None and answer.tool_id != (None if tool is None else tool.tool.id):
             self._discard("wrong_tool")
-            return
-        if answer.is_heartbeat is not None and answer.is_heartbeat != (request.tool is None):
+        elif answer.is_heartbeat is not None and answer.is_heartbeat != (tool is None):
             self._discard("wrong_type")
-            return
-        self._note_life()
-        if request.tool is not None:
-            self.requests.answer(request, self._outcome(request.tool, answer))
-            return
-        self.requests.answer(request, Succeeded({}))
-        if not self._asks_registration and self._presence == "poll":
-            self._arrive()
+        else:
+            self._note_life()
+            self.requests.answer(request, Succeeded({}) if tool is None else self._outcome(tool, answer))
+            if tool is None and not self._asks_registration and self._presence == "poll":
+                self._arrive()
 
     def _outcome(self, tool: DeviceTool, answer: DeviceAnswer) -> CallOutcome:
         """Return the outcome of a call: its result, or the failure that the answer reports."""
@@ -444,15 +420,15 @@ class DeviceSession:
             return DeviceFailure("status", "the device refused or failed", status=answer.status, name=name)
         try:
             content = self._codec.result(tool.tool, answer.payload)
-            wrong = None if tool.output is None else tool.output.find_fault(content)
+            # AX-10.4-3
+            if tool.output is not None and (wrong := tool.output.find_fault(content)) is not None:
+                return DeviceFailure("response_invalid", wrong.reason, path=wrong.pointer)
+            return Succeeded(content)
         except DeviceFault as fault:
             return DeviceFailure("response_invalid", fault.detail, path=fault.path)
         except Exception:  # whatever the answer was, the call has to end
             log.exception("device %s: an answer of %s", self.segment, tool.tool.name)
             return DeviceFailure("response_invalid", "it cannot be read")
-        if wrong is not None:  # AX-10.4-3
-            return DeviceFailure("response_invalid", wrong.reason, path=wrong.pointer)
-        return Succeeded(content)
 
     def _on_registration(self, registration: AnnouncementFrame) -> None:
         now = self._clock.now()
@@ -494,11 +470,7 @@ class DeviceSession:
             self.reason = f"its announcement was refused: {fault.detail}"
 
     def _on_notice(self, notice: EventMessage) -> None:
-        try:
-            content = self._codec.notice(notice.event_id, notice.payload)
-        except DeviceFault as fault:
-            self._discard(fault.code)
-            return
+        content = self._codec.notice(notice.event_id, notice.payload)
         name = self._events.get(notice.event_id)
         if content is None or name is None or not self.is_present:
             self._discard("unexpected")
@@ -507,6 +479,6 @@ class DeviceSession:
         now = self._clock.now()
         if len(self._events_heard) == EVENTS_PER_S and now - self._events_heard[0] < 1.0:
             self._discard("too_many_events")
-            return
-        self._events_heard.append(now)
-        self._owner.on_event(name, content)
+        else:
+            self._events_heard.append(now)
+            self._owner.on_event(name, content)

@@ -20,7 +20,7 @@ from msgspec import Raw
 
 from interlock.ax.api import Parent
 from interlock.ax.parents.front import UpwardFront
-from interlock.ax.parents.service import ParentParts
+from interlock.ax.parents.service import PARENT, ParentParts
 from interlock.ax.protocol.budget import BudgetLimits
 from interlock.ax.protocol.messages import (
     CLAIM,
@@ -344,7 +344,7 @@ class Parents(Uplink):
         return parent_state
 
     def _name(self, parent: int) -> str:
-        return f"parent:{self.plans[parent].url}"
+        return f"{PARENT}{self.plans[parent].url}"
 
     def _record(self, parent: int, method: str, segment: str, outcome: str, reason: str | None) -> None:
         verdict = "refused" if outcome == "refused" else "admitted"

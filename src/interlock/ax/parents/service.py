@@ -10,7 +10,7 @@ imported, because an idle node must stay small.
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -32,6 +32,9 @@ from interlock.guard.budgets import Budgets
 if TYPE_CHECKING:
     from interlock.ax.parents.parents import Parents
     from interlock.crypto.signing import SigningKey
+
+PARENT: Final = "parent:"  # before the URL, in the name of a parent's principal
+DEVICE_MARK: Final = "#"  # after it, for a parent on the connection of one device
 
 
 class ParentParts(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,7 +3,7 @@
 import contextlib
 import enum
 import errno
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from interlock.links.api import Frame
 
 MONITOR_S = 0.2
+_NAME_PORT = "name one with --port; a device whose port is 'simulated' is played by the node itself"
 
 
 class DeviceProfile(enum.Enum):
@@ -76,8 +77,7 @@ def simulate(
     description = _read_description(invocation, device)
     where = port or description.link.port
     if where is None or where == SIMULATED:
-        hint = "name one with --port; a device whose port is 'simulated' is played by the node itself"
-        raise Refused("no_port", f"{device} has no port to stand at", hint=hint)
+        raise Refused("no_port", f"{device} has no port to stand at", hint=_NAME_PORT)
     sent_event = next((described for described in description.events if described.name == event), None)
     if event is not None and sent_event is None:
         names = ", ".join(described.name for described in description.events) or "none"
@@ -87,12 +87,11 @@ def simulate(
             from interlock.devices.transports.simulated_port import Faults
 
             faults = Faults(noise=noise, loss=loss, seed=seed)
-            asyncio.run(_play(invocation, description, where, faults, sent_event, every))
+            with contextlib.suppress(KeyboardInterrupt):
+                asyncio.run(_play(invocation, description, where, faults, sent_event, every))
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise Refused("cannot_simulate", f"{device} cannot be simulated at {where}: {why}") from error
-    except KeyboardInterrupt:
-        pass
 
 
 @contextlib.contextmanager
@@ -197,8 +196,6 @@ def monitor(
 
     Where no node runs, and for a description file, the serial port itself is opened and read; nothing is sent.
     """
-    import sys
-
     from interlock.cli.terminal.drawing import poll
     from interlock.links.api import GET_FRAMES, Frames
 
@@ -210,28 +207,24 @@ def monitor(
     except Unreachable as unreachable:
         _watch_port(invocation, segment, count, heartbeats, unreachable)
         return
-    left = count
+    shown = 0
     if not invocation.out.as_json:
         invocation.out.remark(f"watching {segment}: > what the node says, < what the device says; Ctrl-C ends it")
 
     def ask() -> Frames:
         return invocation.node.call(GET_FRAMES, segment=segment, after=last).as_(Frames)
 
-    try:
+    with contextlib.suppress(KeyboardInterrupt):
         for reply in poll(ask, every_s=MONITOR_S):
             if isinstance(reply, Unreachable):
                 continue
             last = reply.last
             for frame in reply.frames:
-                if frame.text.startswith("heartbeat") and not heartbeats and frame.discarded is None:
-                    continue
-                _show(invocation, frame)
-                sys.stdout.flush()
-                left = None if left is None else left - 1
-                if left == 0:
-                    return
-    except KeyboardInterrupt:
-        pass
+                if heartbeats or not frame.text.startswith("heartbeat") or frame.discarded is not None:
+                    _show(invocation, frame)
+                    shown += 1
+                    if shown == count:
+                        return
 
 
 def _watch_port(
@@ -257,14 +250,12 @@ def _watch_port(
     if not invocation.out.as_json:
         invocation.out.remark(f"no node is asked: reading {port} itself; nothing is sent, Ctrl-C ends it")
     try:
-        with _libraries_of(device):
+        with _libraries_of(device), contextlib.suppress(KeyboardInterrupt):
             asyncio.run(_watch(invocation, description, count, heartbeats))
     except TransportFailed as failed:
         is_held = isinstance(failed.__cause__, OSError) and failed.__cause__.errno == errno.EBUSY
         hint = "a node that holds the port shows it: interlock device monitor SEGMENT" if is_held else None
         raise Refused("port_closed", f"the port of {device} cannot be read: {failed}", hint=hint) from failed
-    except KeyboardInterrupt:
-        pass
 
 
 async def _watch(invocation: Invocation, description: "DeviceDescription", count: int | None, heartbeats: bool) -> None:
@@ -272,7 +263,6 @@ async def _watch(invocation: Invocation, description: "DeviceDescription", count
     is lost.
     """
     import asyncio
-    import sys
     import time
 
     from interlock.core.clock import rfc3339
@@ -292,11 +282,8 @@ async def _watch(invocation: Invocation, description: "DeviceDescription", count
             if ended.done() or (text.startswith("heartbeat") and not heartbeats):
                 return
             shown += 1
-            at = rfc3339(time.time())
-            _show(
-                invocation, Frame(number=shown, at=at, is_sent=False, hex=message.hex(" "), text=text, discarded=None)
-            )
-            sys.stdout.flush()
+            at, shown_bytes = rfc3339(time.time()), message.hex(" ")
+            _show(invocation, Frame(number=shown, at=at, is_sent=False, hex=shown_bytes, text=text, discarded=None))
             if shown == count:
                 ended.set_result(None)
 
@@ -318,16 +305,19 @@ async def _watch(invocation: Invocation, description: "DeviceDescription", count
 
 
 def _show(invocation: Invocation, frame: "Frame") -> None:
+    import sys
+
     import msgspec
 
     from interlock.cli.terminal.text import local_time, one_line
 
     if invocation.out.as_json:
         invocation.out.json_line(msgspec.to_builtins(frame))
-        return
-    dropped = f"  dropped: {frame.discarded}" if frame.discarded else ""
-    at = local_time(frame.at, "%H:%M:%S")
-    invocation.out.line(f"{at} {'>' if frame.is_sent else '<'} {one_line(frame.text)}{dropped}")
+    else:
+        dropped = f"  dropped: {frame.discarded}" if frame.discarded else ""
+        at = local_time(frame.at, "%H:%M:%S")
+        invocation.out.line(f"{at} {'>' if frame.is_sent else '<'} {one_line(frame.text)}{dropped}")
+    sys.stdout.flush()
 
 
 @verb(
@@ -380,8 +370,7 @@ def test(
     if description.link.port is None:
         raise BadUsage("usage", "there is no port", hint="name one with --port")
     if description.link.port == SIMULATED:
-        hint = "name one with --port; a device whose port is 'simulated' is played by the node itself"
-        raise Refused("no_port", f"{device} has no port that can be tested", hint=hint)
+        raise Refused("no_port", f"{device} has no port that can be tested", hint=_NAME_PORT)
     with _libraries_of(device or "the device"):
         from interlock.devices.cli.stub_check import check_stub
 
@@ -407,43 +396,38 @@ def write_scaffold(
     The C is for the stub in firmware/ and compiles as it is; its handlers are yours to fill in. The description goes
     into FOLDER/.devices, for the workspace of the gateway.
     """
+    import shlex
+
     from interlock.ax.protocol.names import is_segment
     from interlock.devices.protocol.scaffold import CannotScaffold, scaffold
 
     if not is_segment(source.stem):
-        raise BadUsage(
-            "usage", f"{source.stem!r} is no segment", hint="name the file after the device: a-z, 0-9, _ and -"
-        )
+        hint = "name the file after the device: a-z, 0-9, _ and -"
+        raise BadUsage("usage", f"{source.stem!r} is no segment", hint=hint)
     description = _read_description(invocation, str(source))
     try:
         files = scaffold(source.stem, description)
     except CannotScaffold as error:
         raise Refused("cannot_scaffold", f"{source}: {error}") from error
-    there = [name for name in files if (out / name).exists()]
-    if there:
-        raise Refused("not_written", f"{out / there[0]} is there already", hint="name another folder, or remove it")
+    texts = {out / name: text for name, text in files.items()}
+    there = next((path for path in texts if path.exists()), None)
+    if there is not None:
+        raise Refused("not_written", f"{there} is there already", hint="name another folder, or remove it")
     try:
-        for name, text in files.items():
-            (out / name).parent.mkdir(parents=True, exist_ok=True)
-            (out / name).write_text(text)
+        for path, text in texts.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
     except OSError as error:
         raise Refused("not_written", f"{out} cannot be written: {error.strerror or error}") from None
     if invocation.out.as_json:
-        invocation.out.json({"files": [str(out / name) for name in files]})
-    else:
-        for name in files:
-            invocation.out.line(str(out / name))
-        invocation.out.remark(
-            f"build it beside firmware/ of Interlock, for instance: {_build_line(description, out, files)}"
-        )
-
-
-def _build_line(description: "DeviceDescription", out: Path, files: "Mapping[str, str]") -> str:
-    import shlex
-
-    source = next(out / name for name in files if name.endswith(".c"))
+        invocation.out.json({"files": list(map(str, texts))})
+        return
+    for path in texts:
+        invocation.out.line(str(path))
+    code = next(path for path in texts if path.suffix == ".c")
     crc = {"crc8": ["-DMCPAX_B_CRC=8"], "crc16": ["-DMCPAX_B_CRC=16"]}.get(description.link.crc, [])
     stub = [f"firmware/{name}" for name in (f"mcpax_{description.profile}.c", "mcpax_next.c", "ports/atmega328p.c")]
     words = ["avr-gcc", "-mmcu=atmega328p", "-Os", "-std=c99", "-ffreestanding", "-DMCPAX_TICKS_PER_MS=16"]
-    words += [*(crc if description.profile == "b" else []), "-Ifirmware", str(source), *stub]
-    return shlex.join([*words, "-o", str(source.with_suffix(".elf"))])
+    words += [*(crc if description.profile == "b" else []), "-Ifirmware", str(code), *stub]
+    build = shlex.join([*words, "-o", str(code.with_suffix(".elf"))])
+    invocation.out.remark(f"build it beside firmware/ of Interlock, for instance: {build}")

@@ -5,12 +5,14 @@ check never moves anything: only tools that the description declares as not muta
 described might do something, so it is called only with --unknown-ids, and for Profile A never without a description.
 """
 
+import base64
 import errno
 import os
 import select
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
@@ -22,7 +24,7 @@ from interlock.cli.terminal.errors import EXIT_REFUSED
 from interlock.cli.terminal.text import one_line
 from interlock.devices.protocol import frame_codec
 from interlock.devices.protocol.cbor_codec import encoded
-from interlock.devices.protocol.description import TOOL_ID_MAX, DeviceDescription, ToolDescription
+from interlock.devices.protocol.description import PARITIES, TOOL_ID_MAX, DeviceDescription, Event, ToolDescription
 from interlock.devices.protocol.device_tools import Announcement, announced_tool
 from interlock.devices.protocol.framing import CobsFraming, framing_of
 from interlock.devices.protocol.layouts import is_number, layout_size, limits
@@ -40,7 +42,6 @@ from interlock.wire.refusal import Refused
 READ_BYTES: Final = 4096
 DRAIN_S: Final = 2.0  # beyond the silence that is waited for: some devices never end
 _SOCKET: Final = "socket://"
-_PARITIES: Final = {"none": "N", "even": "E", "odd": "O"}
 
 
 class Line:
@@ -48,9 +49,24 @@ class Line:
 
     def __init__(self, description: DeviceDescription) -> None:
         """Open the port of the device. Raise OSError if that fails, or ValueError if the port's name is invalid."""
-        self.framing = framing_of(description.link, description.profile)
+        link = description.link
+        self.framing = framing_of(link, description.profile)
         self._messages: list[bytes] = []
-        self._opened: Any = _open_port(description)
+        port = link.port or ""
+        self._opened: Any
+        if port.startswith(_SOCKET):
+            place = urlsplit(port)
+            if place.hostname is None or place.port is None:
+                raise ValueError(f"{port} is not socket://HOST:PORT")
+            self._opened = socket.create_connection((place.hostname, place.port), timeout=5.0)
+            self._opened.settimeout(None)
+            self._opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        else:
+            import serialx
+
+            parity = serialx.Parity(PARITIES[link.parity])
+            self._opened = serialx.serial_for_url(port, baudrate=link.baud, parity=parity)
+            self._opened.open()
         self._descriptor: int = self._opened.fileno()
 
     def send(self, message: bytes) -> None:
@@ -86,25 +102,6 @@ class Line:
 
     def close(self) -> None:
         self._opened.close()
-
-
-def _open_port(description: DeviceDescription) -> Any:
-    """Open the serial port or the socket of a device."""
-    link = description.link
-    port = link.port or ""
-    if port.startswith(_SOCKET):
-        place = urlsplit(port)
-        if place.hostname is None or place.port is None:
-            raise ValueError(f"{port} is not socket://HOST:PORT")
-        connected = socket.create_connection((place.hostname, place.port), timeout=5.0)
-        connected.settimeout(None)
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return connected
-    import serialx
-
-    opened = serialx.serial_for_url(port, baudrate=link.baud, parity=serialx.Parity(_PARITIES[link.parity]))
-    opened.open()
-    return opened
 
 
 SILENCE_S: Final = 0.15  # after what is not to be answered
@@ -160,37 +157,36 @@ class StubCheck:
             yield CheckResult(name=name, clause=clause, result=result, message=message)
 
     def _of_profile_a(self) -> Iterator[tuple[str, str, Callable[[], str | None]]]:
-        yield "a heartbeat is echoed with its SEQ", "B.1", lambda: self._beats(1, 128, 255)
-        yield "noise before a frame is passed over", "B.1", lambda: self._survives(b"\x00\xff\x55\xaa")
+        yield "a heartbeat is echoed with its SEQ", "B.1", partial(self._beats, 1, 128, 255)
+        yield "noise before a frame is passed over", "B.1", self._passes_noise
         yield "a frame with a wrong checksum is dropped", "B.1", self._drops_wrong_checksum
         yield "a LEN below 3 and one beyond the buffer are dropped", "B.1", self._drops_wrong_lengths
         yield "a frame that stops is given up after silence", "B.1", self._gives_up_stopped_frame
         yield "types that are not for stubs are not answered", "B.1", self._ignores_types
         yield "an unknown id is answered with a status", "B.1", self._refuses_unknown_command
         for tool in self._description.tools:
-            yield f"{tool.name} answers as described", "B.1", lambda tool=tool: self._serves(tool)  # type: ignore[misc]
-            yield (
-                f"{tool.name} refuses a payload of another length",
-                "B.1",
-                lambda tool=tool: self._refuses_length(tool),  # type: ignore[misc]
-            )
+            yield f"{tool.name} answers as described", "B.1", partial(self._serves, tool)
+            yield f"{tool.name} refuses a payload of another length", "B.1", partial(self._refuses_length, tool)
 
     def _of_profile_b(self) -> Iterator[tuple[str, str, Callable[[], str | None]]]:
         yield "tools are announced when asked for", "B.2", self._announces
         yield "the announcement is the same when asked again", "B.2", self._announces_again
-        yield "a heartbeat is answered with its id", "8.2", lambda: self._beats(1, 23, 24, 255)
-        yield "key 0 is accepted as 2 and as text", "8.2", self._accepts_version
-        yield "unknown keys are ignored", "8.2", self._ignores_keys
+        yield "a heartbeat is answered with its id", "8.2", partial(self._beats, 1, 23, 24, 255)
+        yield "key 0 is accepted as 2 and as text", "8.2", partial(self._answers_beats, {0: 2}, {0: "2.0"})
+        more_keys = {19: [1, {2: 3}], "more": "text"}
+        yield "unknown keys are ignored", "8.2", partial(self._answers_beats, more_keys)
         yield "what has no id is not answered", "8.2", self._ignores_without_id
         yield "what is no CBOR map is dropped", "B.2", self._drops_no_maps
-        yield "what is no COBS frame is dropped", "B.2", self._drops_no_frames
-        yield "a message beyond the buffer is dropped", "B.2", self._drops_too_large
+        no_frames = {"a code byte beyond its frame": b"\x09\x01\x02\x00", "an empty frame": b"\x00\x00"}
+        yield "what is no COBS frame is dropped", "B.2", partial(self._drops_frames, no_frames)
+        too_large = {"more bytes than a frame has": b"\x01" * (2 * self._description.link.max_frame) + b"\x00"}
+        yield "a message beyond the buffer is dropped", "B.2", partial(self._drops_frames, too_large)
         yield "a frame that stops is given up", "B.2", self._gives_up_stopped_frame
         yield "a frame with a wrong checksum is dropped", "8.1", self._drops_wrong_checksum
         yield "an unknown id is answered with an error", "8.2", self._refuses_unknown_tool
         yield "described tools are announced as described", "B.2", self._agrees_with_description
         for tool in self._description.tools:
-            yield f"{tool.name} answers as described", "B.2", lambda tool=tool: self._serves(tool)  # type: ignore[misc]
+            yield f"{tool.name} answers as described", "B.2", partial(self._serves, tool)
 
     # Asking
 
@@ -212,9 +208,8 @@ class StubCheck:
         accepts both.
         """
         answer = self._ask(message)
-        if not isinstance(answer, DeviceAnswer) or answer.request_id != request_id:
-            raise NotKept(f"{what} answered with {answer}".strip())
-        if is_refused is not None and bool(answer.status) is not is_refused:
+        is_own = isinstance(answer, DeviceAnswer) and answer.request_id == request_id
+        if not isinstance(answer, DeviceAnswer) or not is_own or is_refused not in (None, bool(answer.status)):
             raise NotKept(f"{what} answered with {answer}".strip())
         return answer
 
@@ -240,10 +235,6 @@ class StubCheck:
             what = f"heartbeat {each} was"
             self._ask_for(self._codec.encode_heartbeat(each), each, what=what, is_refused=False)
 
-    def _survives(self, data: bytes) -> None:
-        self._line.send_bytes(data)
-        self._beats(7)
-
     def _drops(self, what: str, data: bytes) -> None:
         """Check that the stub does not answer these bytes, and that it works afterwards."""
         self._line.send_bytes(data)
@@ -258,9 +249,11 @@ class StubCheck:
 
     # Both profiles
 
-    def _check_may_call_unknown(self) -> None:
+    def _unknown_id(self, others: Iterable[Announced | Event]) -> int:
+        """Return an id that no tool has, and none of the others. Raise NotTried if such ids must not be called."""
         if not self._may_call_unknown:
             raise NotTried("not tried: it might do something; --unknown-ids asks for it")
+        return max(set(range(TOOL_ID_MAX + 1)) - {each.id for each in (*self._description.tools, *others)})
 
     def _gives_up_stopped_frame(self) -> None:
         frame = self._line.framing.encode(self._codec.encode_heartbeat(5))
@@ -305,12 +298,14 @@ class StubCheck:
 
     # Profile A
 
+    def _passes_noise(self) -> None:
+        self._line.send_bytes(b"\x00\xff\x55\xaa")
+        self._beats(7)
+
     def _drops_wrong_lengths(self) -> None:
-        sof = bytes((self._description.link.sof,))
-        self._line.send_bytes(sof + b"\x02\x04\x00\x00")
-        self._line.drain(self._gap_s)
-        self._line.send_bytes(sof + b"\x7f" + b"\x00" * 8)
-        self._line.drain(self._gap_s)
+        for wrong in (b"\x02\x04\x00\x00", b"\x7f" + b"\x00" * 8):
+            self._line.send_bytes(bytes((self._description.link.sof,)) + wrong)
+            self._line.drain(self._gap_s)
         self._beats(8)
 
     def _ignores_types(self) -> None:
@@ -318,11 +313,9 @@ class StubCheck:
             self._drops(f"TYPE 0x{kind:02X}", self._line.framing.encode(bytes((kind, 0, 1))))
 
     def _refuses_unknown_command(self) -> None:
-        described_ids = {tool.id for tool in self._description.tools} | {event.id for event in self._description.events}
         if not self._description.tools:
             raise NotTried("needs a description: an id that is not described might do something")
-        self._check_may_call_unknown()
-        unknown = max(set(range(TOOL_ID_MAX + 1)) - described_ids)
+        unknown = self._unknown_id(self._description.events)
         self._ask_for(bytes((frame_codec.CALL, unknown, 3)), 3, what=f"id {unknown} was", is_refused=True)
 
     def _refuses_length(self, tool: ToolDescription) -> None:
@@ -366,48 +359,33 @@ class StubCheck:
         """
         return message if self._is_cobs else bytes((kind, tool_id, seq)) + message
 
-    def _answers_beat(self, members: dict[Any, Any]) -> None:
-        self._ask_for(self._framed(frame_codec.HEARTBEAT, 0, 11, encoded({1: "h", 2: 11, **members})), 11)
-
-    def _accepts_version(self) -> None:
-        self._answers_beat({0: 2})
-        self._answers_beat({0: "2.0"})
-
-    def _ignores_keys(self) -> None:
-        self._answers_beat({19: [1, {2: 3}], "more": "text"})
+    def _answers_beats(self, *members_added: dict[Any, Any]) -> None:
+        for members in members_added:
+            self._ask_for(self._framed(frame_codec.HEARTBEAT, 0, 11, encoded({1: "h", 2: 11, **members})), 11)
 
     def _ignores_without_id(self) -> None:
         beat = self._framed(frame_codec.HEARTBEAT, 0, frame_codec.UNASKED, encoded({1: "h"}))
         self._drops("a heartbeat without an id", self._line.framing.encode(beat))
 
     def _drops_no_maps(self) -> None:
-        beat = self._codec.encode_heartbeat(5)
+        beat, lying_length = self._codec.encode_heartbeat(5), b"\xa2\x01\x61h\x02\x9a\xff\xff\xff\xff"
         for what, message in (
             ("an array", self._framed(frame_codec.HEARTBEAT, 0, 5, encoded([1, "h"]))),
             ("two items in one frame", beat + b"\x00"),
             ("an item that ends too early", beat[:-1]),
-            (
-                "a length that lies",
-                self._framed(frame_codec.HEARTBEAT, 0, 5, b"\xa2\x01\x61h\x02\x9a\xff\xff\xff\xff"),
-            ),
+            ("a length that lies", self._framed(frame_codec.HEARTBEAT, 0, 5, lying_length)),
         ):
             self._drops(what, self._line.framing.encode(message))
 
-    def _drops_no_frames(self) -> None:
+    def _drops_frames(self, frames: dict[str, bytes]) -> None:
+        """Check that the stub drops these bytes, which are no COBS frames."""
         if not self._is_cobs:
             raise NotTried("this link has another framing")
-        self._drops("a code byte beyond its frame", b"\x09\x01\x02\x00")
-        self._drops("an empty frame", b"\x00\x00")
-
-    def _drops_too_large(self) -> None:
-        if not self._is_cobs:
-            raise NotTried("this link has another framing")
-        self._drops("more bytes than a frame has", b"\x01" * (2 * self._description.link.max_frame) + b"\x00")
+        for what, data in frames.items():
+            self._drops(what, data)
 
     def _refuses_unknown_tool(self) -> None:
-        self._check_may_call_unknown()
-        tool_ids = {tool.id for tool in self._announced} | {tool.id for tool in self._description.tools}
-        unknown = max(set(range(TOOL_ID_MAX + 1)) - tool_ids)
+        unknown = self._unknown_id(self._announced)
         message = self._framed(frame_codec.CALL, unknown, 12, encoded({1: unknown, 2: 12, 3: {}}))
         self._ask_for(message, 12, what=f"id {unknown} was", is_refused=True)
 
@@ -435,8 +413,6 @@ def _simplest_argument(field: Any) -> Any:
         case "enum":
             return next(iter(field.values))
         case "bytes":
-            import base64
-
             return base64.b64encode(bytes(field.size or 0)).decode()
         case _:
             return ""

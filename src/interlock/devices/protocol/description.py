@@ -18,6 +18,7 @@ import msgspec
 TOOL_ID_MAX = 255  # uint8_t of the reference structs
 SIMULATED = "simulated"  # the port of a device that the node itself plays
 TOOLS_MAX = 64  # of one device (AX-B.2-5)
+PARITIES = {"none": "N", "even": "E", "odd": "O"}  # as the libraries of serial lines call them
 
 Profile = Literal["a", "b", "json", "modbus"]
 Order = Literal["little", "big"]

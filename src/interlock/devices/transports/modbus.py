@@ -21,7 +21,7 @@ from pymodbus.client import AsyncModbusSerialClient, AsyncModbusTcpClient
 from pymodbus.pdu import DecodePDU, ModbusPDU
 
 from interlock.core.background import BackgroundTasks
-from interlock.devices.protocol.description import LinkDescription
+from interlock.devices.protocol.description import PARITIES, LinkDescription
 from interlock.devices.protocol.modbus_codec import EXCEPTION, is_answer, split_untrusted
 from interlock.devices.transports.transport import SharedConnection, Transport, TransportFailed
 
@@ -30,7 +30,6 @@ CONNECT_S = 5.0
 DRAIN_S = 0.05  # for what was asked before to arrive and be dropped
 REST = 1.5  # times the time of a message: how long after a request a late answer may come
 ECHO = b"\x08\0\0"  # diagnostics, return query data
-PARITIES = {"none": "N", "even": "E", "odd": "O"}
 _REQUESTS = DecodePDU(True)
 
 logging.getLogger("pymodbus.logging").setLevel(logging.CRITICAL)  # what it says is an answer, a time or a loss here

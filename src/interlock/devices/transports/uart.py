@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, cast
 from urllib.parse import urlsplit
 
-from interlock.devices.protocol.description import SIMULATED
+from interlock.devices.protocol.description import PARITIES, SIMULATED
 from interlock.devices.protocol.framing import framing_of
 from interlock.devices.transports.simulated_port import SimulatedLine
 from interlock.devices.transports.transport import Transport, TransportFailed
@@ -23,7 +23,6 @@ SLICE_BYTES: Final = 1024  # handled at once; some milliseconds of work where ev
 BYTES_PER_S: Final = 100_000  # more than a line of 921600 baud carries; what pours more is read more slowly
 BURST_S: Final = 0.1  # of that rate may come at once
 SENT_BYTES_MAX: Final = 16 * 1024  # waiting to be sent: a line that takes nothing is lost
-_PARITIES: Final = {"none": "N", "even": "E", "odd": "O"}
 _SOCKET: Final = "socket://"
 
 
@@ -74,7 +73,7 @@ class UartTransport(Transport, asyncio.Protocol):
                 lambda: self,
                 port,
                 self._link.baud,
-                serialx.Parity(_PARITIES[self._link.parity]),
+                serialx.Parity(PARITIES[self._link.parity]),
                 dtr_on_close=closed,  # with HUPCL the next opening raises DTR, which resets many boards
                 rts_on_close=closed,
             )
