@@ -5,20 +5,23 @@ work on the stored registry of this machine as well, so that a registry can be p
 exits with 1 if the answer is a refusal, and with 3 while an expert has to decide.
 """
 
+import inspect
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar, get_args
 
+import msgspec
 import typer
 
 from interlock.approvals.cli.keys import FromDescriptor
 from interlock.cli.command import Invocation, option, verb, verb_app
 from interlock.cli.terminal.errors import EXIT_REFUSED, EXIT_WAITS, BadUsage, Unreachable, Waits
+from interlock.cli.terminal.text import count, one_line
+from interlock.names import api
 from interlock.wire.refusal import Refused
 
 if TYPE_CHECKING:
     from interlock.cli.client.offline_names import StoredNames
-    from interlock.cli.client.operator import Answer
-    from interlock.names.api import NamesAction
 
 app = verb_app(
     "See what tool names mean, ask for names, and change them.",
@@ -33,77 +36,95 @@ app = verb_app(
 FILE_BYTES_MAX: Final = 4 * 1024 * 1024  # of a request, a schema or a definition
 JTI_BYTES: Final = 16  # of the random id of a signed statement
 
+Body = TypeVar("Body", bound=Callable[..., None])
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The surface name.")]
 Prefix = Annotated[str, typer.Argument(metavar="PREFIX", help="The vendor prefix, with its last underscore.")]
 Override = Annotated[str, option("--override", "Act in the place of the controller; recorded.", "REASON")]
-Reference = Annotated[str | None, option("--reference", "RFC 9999, draft-x-y-03, a DOI, https://", "REF")]
-Scope = Annotated[str | None, option("--scope", "Which credential servers ask for.", "SCOPE")]
-Arguments = Annotated[Path | None, option("--arguments", "JSON Schema of the arguments.", "FILE")]
-Returns = Annotated[Path | None, option("--returns", "JSON Schema of what is returned.", "FILE")]
-Semantics = Annotated[str | None, option("--semantics", "What it does, or where that is said.", "TEXT")]
-StaysPublic = Annotated[bool, option("--no-authentication-planned", "A public surface stays public.")]
-Controller = Annotated[str | None, option("--controller", "Who may change the entry.", "NAME")]
-VendorPrefix = Annotated[str | None, option("--prefix", "The vendor prefix it falls under.", "PREFIX")]
-Provisional = Annotated[bool, option("--provisional", "Until the specification has a stable place.")]
-CrossVendor = Annotated[bool, option("--cross-vendor", "Meant for several operators.")]
-From = Annotated[Path | None, option("--from", "The request as JSON; options win.", "FILE")]
 
 
-def _build_proposal(
-    *,
-    name: str,
-    from_: Path | None,
-    controller: str | None,
-    reference: str | None,
-    scope: str | None,
-    prefix: str | None,
-    arguments: Path | None,
-    returns: Path | None,
-    semantics: str | None,
-    provisional: bool,
-    cross_vendor: bool,
-    no_authentication_planned: bool,
-) -> dict[str, Any]:
-    """Build the proposal of a request from the members in a file. Options of the command override them."""
-    return {
-        **_json_object(from_),
-        **_present(
-            surface_name=name,
-            change_controller=controller,
-            specification_reference=reference,
-            authentication_scope=scope,
-            vendor_prefix=prefix,
-            argument_schema=arguments and _read_json(arguments),
-            return_schema=returns and _read_json(returns),
-            semantics=semantics,
-            status="Provisional" if provisional else None,
-            cross_vendor=cross_vendor,
-            no_authentication_planned=no_authentication_planned,
-        ),
-    }
+def _text(name: str, help: str, metavar: str) -> Any:
+    return Annotated[str | None, option(name, help, metavar)]
+
+
+def _required(name: str, help: str, metavar: str) -> Any:
+    return Annotated[str, option(name, help, metavar)]
+
+
+def _flag(name: str, help: str) -> Any:
+    return Annotated[bool, option(name, help)]
+
+
+# The options that describe a proposal or a change of it. The name is the member of the request that the option sets.
+_PROPOSAL: Final[Mapping[str, Any]] = {
+    "from_": Annotated[Path | None, option("--from", "The request as JSON; options win.", "FILE")],
+    "change_controller": _text("--controller", "Who may change the entry.", "NAME"),
+    "specification_reference": _text("--reference", "RFC 9999, draft-x-y-03, a DOI, https://", "REF"),
+    "authentication_scope": _text("--scope", "Which credential servers ask for.", "SCOPE"),
+    "vendor_prefix": _text("--prefix", "The vendor prefix it falls under.", "PREFIX"),
+    "argument_schema": Annotated[Path | None, option("--arguments", "JSON Schema of the arguments.", "FILE")],
+    "return_schema": Annotated[Path | None, option("--returns", "JSON Schema of what is returned.", "FILE")],
+    "semantics": _text("--semantics", "What it does, or where that is said.", "TEXT"),
+    "provisional": _flag("--provisional", "Until the specification has a stable place."),
+    "cross_vendor": _flag("--cross-vendor", "Meant for several operators."),
+    "breaking": _flag("--breaking", "Callers have to change."),
+    "no_authentication_planned": _flag("--no-authentication-planned", "A public surface stays public."),
+}
+
+
+_REQUESTED: Final = tuple(name for name in _PROPOSAL if name != "breaking")
+_AMENDED: Final = (
+    *("specification_reference", "authentication_scope", "argument_schema", "return_schema", "semantics"),
+    *("breaking", "no_authentication_planned"),
+)
+
+
+def _with_options(names: tuple[str, ...]) -> Callable[[Body], Body]:
+    """Return a decorator for a command with `**members`, which gives it these options of a proposal. They come before
+    the other options of the command.
+    """
+
+    def add(body: Body) -> Body:
+        signature = inspect.signature(body)
+        own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+        place = next((place for place, each in enumerate(own) if each.kind is each.KEYWORD_ONLY), len(own))
+        own[place:place] = [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=False if get_args(_PROPOSAL[name])[0] is bool else None,
+                annotation=_PROPOSAL[name],
+            )
+            for name in names
+        ]
+        body.__signature__ = signature.replace(parameters=own)  # type: ignore[attr-defined]
+        return body
+
+    return add
+
+
+def _read_members(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the members of a request that the options of a command set. Options override the file of `--from`."""
+    members = _json_object(options.get("from_"))
+    for name, value in options.items():
+        if name == "provisional" and value:
+            members["status"] = "Provisional"
+        elif name != "from_" and value not in (None, False):
+            members[name] = _read_json(value) if isinstance(value, Path) else value
+    return members
 
 
 def _json_object(path: Path | None) -> dict[str, Any]:
     """Return the object in a JSON file, or an empty object if `path` is None. Raise Refused if the file is unreadable
     or not JSON, and BadUsage if it does not contain an object.
     """
-    import msgspec
-
     members = {} if path is None else msgspec.json.decode(_read_json(path))
     if not isinstance(members, dict):
         raise BadUsage("usage", f"{path} holds no JSON object")
     return members
 
 
-def _present(**members: Any) -> dict[str, Any]:
-    """Return the options that were set on the command line."""
-    return {key: value for key, value in members.items() if value not in (None, False)}
-
-
 def _read_json(path: Path) -> Any:
     """Return the content of a JSON file, without white space. Raise Refused if the file is unreadable or not JSON."""
-    import msgspec
-
     try:
         return msgspec.Raw(msgspec.json.encode(msgspec.json.decode(_read_file(path))))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -137,10 +158,8 @@ def _let_node_read(invocation: Invocation) -> None:
     """Make a running node read what was stored. The node reads its log whenever it gets a request."""
     import contextlib
 
-    from interlock.names.api import LIST_PREFIXES
-
     with contextlib.suppress(Unreachable):
-        invocation.node.call(LIST_PREFIXES)
+        invocation.node.call(api.LIST_PREFIXES)
 
 
 def _end_json(invocation: Invocation, code: int) -> None:
@@ -165,11 +184,8 @@ def list_names(
     status: Annotated[Status | None, option("--status", "Only entries of this status.")] = None,
 ) -> None:
     """List the registry; exit 1 while a review is overdue."""
-    from interlock.names.api import LIST_NAMES, Names
-
-    answer = invocation.node.call(LIST_NAMES, only_public=public, status=status)
-
-    listed = answer.as_(Names)
+    answer = invocation.node.call(api.LIST_NAMES, only_public=public, status=status)
+    listed = answer.as_(api.Names)
     out = invocation.out
     if out.as_json:
         out.raw_json(answer.raw)
@@ -177,7 +193,6 @@ def list_names(
         from rich.text import Text
 
         from interlock.cli.terminal.drawing import in_columns
-        from interlock.cli.terminal.text import one_line
 
         heads = ("CONFIRMED", "SERVERS", "CALLS") if public else ("SCOPE", "CONTROLLER", "SINCE")
         rows = [[Text(head, style="dim") for head in ("NAME", "STATUS", "", *heads)]]
@@ -198,8 +213,6 @@ def list_names(
             out.remark(f"the registry cannot be used: {one_line(listed.trouble)}")
     if listed.overdue:
         _end_json(invocation, EXIT_REFUSED)
-        from interlock.cli.terminal.text import count
-
         raise Refused("review_overdue", f"{count(listed.overdue, 'review')} of provisional names overdue")
 
 
@@ -211,15 +224,11 @@ def show(
     log: Annotated[bool, option("--log", "Every step, from the first request on.")] = False,
 ) -> None:
     """Show an entry, its requests and its log."""
-    from interlock.names.api import SHOW_NAME
-
-    answer = invocation.node.call(SHOW_NAME, name=name, with_log=log)
+    answer = invocation.node.call(api.SHOW_NAME, name=name, with_log=log)
     out = invocation.out
     if out.as_json:
         out.raw_json(answer.raw)
         return
-    from interlock.cli.terminal.text import one_line
-
     shown: dict[str, Any] = answer.value
     entry = shown["entry"]
     if entry is None:
@@ -244,36 +253,15 @@ def show(
 
 
 @verb(app, "check", examples="interlock names check acme_search --controller Acme --prefix acme_")
-def check(
-    invocation: Invocation,
-    name: Name,
-    *,
-    from_: From = None,
-    controller: Controller = None,
-    reference: Reference = None,
-    scope: Scope = None,
-    prefix: VendorPrefix = None,
-    arguments: Arguments = None,
-    returns: Returns = None,
-    semantics: Semantics = None,
-    provisional: Provisional = False,
-    cross_vendor: CrossVendor = False,
-    no_authentication_planned: StaysPublic = False,
-) -> None:
+@_with_options(_REQUESTED)
+def check(invocation: Invocation, name: Name, **members: Any) -> None:
     """Run the machine checks of a request; nothing is filed. Exit 1 where it would be refused."""
-    proposal = _build_proposal(**{key: value for key, value in locals().items() if key != "invocation"})
-    from interlock.names.api import CHECK_NAME, NameCheck
-
-    body = {"name": name, "proposal": {"change_controller": "unknown", **proposal}}
-    answer = invocation.node.call(CHECK_NAME, body=body)
-
-    result = answer.as_(NameCheck)
-    if invocation.out.as_json:
-        invocation.out.raw_json(answer.raw)
+    proposal = {"change_controller": "unknown", **_read_members(members), "surface_name": name}
+    answer = invocation.node.call(api.CHECK_NAME, body={"name": name, "proposal": proposal})
+    result, out = answer.as_(api.NameCheck), invocation.out
+    if out.as_json:
+        out.raw_json(answer.raw)
     else:
-        from interlock.cli.terminal.text import one_line
-
-        out = invocation.out
         for criterion in result.criteria:
             out.line(f"{criterion.criterion}  {criterion.outcome:13} {criterion.says}")
             for finding in result.findings:
@@ -294,15 +282,11 @@ def verify(
     definition: Annotated[Path, typer.Argument(metavar="FILE", help="A tool's definition, as a server lists it.")],
 ) -> None:
     """Compare a tool with what its name means. Exit 1 unless it keeps to it."""
-    from interlock.names.api import VERIFY_NAME, NameVerification
-
-    answer = invocation.node.call(VERIFY_NAME, body={"name": name, "definition": _read_json(definition)})
-    result = answer.as_(NameVerification)
+    answer = invocation.node.call(api.VERIFY_NAME, body={"name": name, "definition": _read_json(definition)})
+    result = answer.as_(api.NameVerification)
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)
     else:
-        from interlock.cli.terminal.text import one_line
-
         invocation.out.line(f"{name}: {result.verdict}")
         for difference in (*result.differences, *result.notes):
             invocation.out.line(f"  {one_line(difference)}")
@@ -312,58 +296,45 @@ def verify(
 
 
 @verb(app, "request", examples="interlock names request acme_search --from request.json")
+@_with_options(_REQUESTED)
 def request(
     invocation: Invocation,
     name: Name,
     *,
-    from_: From = None,
-    controller: Controller = None,
-    reference: Reference = None,
-    scope: Scope = None,
-    prefix: VendorPrefix = None,
-    arguments: Arguments = None,
-    returns: Returns = None,
-    semantics: Semantics = None,
-    provisional: Provisional = False,
-    cross_vendor: CrossVendor = False,
-    no_authentication_planned: StaysPublic = False,
     key: Annotated[str | None, option("--key", "Whose signatures count: ed25519:BASE64.", "KEY")] = None,
     handle: Annotated[str | None, option("--handle", "A label of the controller.", "~NAME")] = None,
     previous: Annotated[str | None, option("--previous", "The request that was returned.", "ID")] = None,
     override: Override = "",
+    **members: Any,
 ) -> None:
     """Ask for a name. An expert decides in the inbox (exit 3 until then)."""
-    own = ("invocation", "key", "handle", "previous", "override")
-    proposal = _build_proposal(**{member: value for member, value in locals().items() if member not in (*own, "own")})
-    proposal |= _present(controller_key=key, controller_handle=handle, previous=previous)
-    _act(invocation, "request", name, proposal, override)
+    own = {"surface_name": name, "controller_key": key, "controller_handle": handle, "previous": previous}
+    _act(invocation, "request", name, _read_members(members | own), override)
 
 
 @verb(app, "amend", examples="interlock names amend acme_search --reference draft-acme-search-04")
-def amend(
-    invocation: Invocation,
-    name: Name,
-    *,
-    reference: Reference = None,
-    scope: Scope = None,
-    arguments: Arguments = None,
-    returns: Returns = None,
-    semantics: Semantics = None,
-    breaking: Annotated[bool, option("--breaking", "Callers have to change.")] = False,
-    no_authentication_planned: StaysPublic = False,
-    override: Override = "",
-) -> None:
+@_with_options(_AMENDED)
+def amend(invocation: Invocation, name: Name, *, override: Override = "", **members: Any) -> None:
     """Register a new revision. A compatible one counts at once; an expert decides on any other."""
-    change = _present(
-        specification_reference=reference,
-        authentication_scope=scope,
-        argument_schema=arguments and _read_json(arguments),
-        return_schema=returns and _read_json(returns),
-        semantics=semantics,
-        breaking=breaking,
-        no_authentication_planned=no_authentication_planned,
-    )
-    _act(invocation, "amend", name, change, override)
+    _act(invocation, "amend", name, _read_members(members), override)
+
+
+def _add_action(
+    action: api.NamesAction, help: str, example: str, *, subject: Any = Name, has_override: bool = True, **options: Any
+) -> None:
+    """Add the command of an action. Each of its `options` sets the member of the request with this name."""
+
+    def run(invocation: Invocation, subject: str, *, override: str = "", **members: str) -> None:
+        _act(invocation, action, subject, members, override)
+
+    kind = inspect.Parameter.KEYWORD_ONLY
+    parameters = [inspect.Parameter("invocation", kind), inspect.Parameter("subject", kind, annotation=subject)]
+    for name, annotation in options.items():
+        parameters.append(inspect.Parameter(name, kind, annotation=annotation))
+    if has_override:
+        parameters.append(inspect.Parameter("override", kind, annotation=Override, default=""))
+    run.__doc__, run.__signature__ = help, inspect.Signature(parameters)  # type: ignore[attr-defined]
+    verb(app, action, examples=f"interlock names {action} {example}")(run)
 
 
 @verb(app, "deprecate", examples="interlock names deprecate acme_search --successor acme_find")
@@ -378,71 +349,39 @@ def deprecate(
     _act(invocation, "deprecate", name, {"successor": successor}, override)
 
 
-@verb(app, "reinstate", examples="interlock names reinstate acme_search")
-def reinstate(invocation: Invocation, name: Name, *, override: Override = "") -> None:
-    """Make a deprecated name active again."""
-    _act(invocation, "reinstate", name, {}, override)
-
-
-@verb(app, "withdraw", examples="interlock names withdraw acme_search")
-def withdraw(invocation: Invocation, name: Name, *, override: Override = "") -> None:
-    """Withdraw a name. It was deprecated for a year, and no known server implements it."""
-    _act(invocation, "withdraw", name, {}, override)
-
-
-@verb(app, "transfer", examples='interlock names transfer acme_search --to "Zebra Ltd"')
-def transfer(
-    invocation: Invocation,
-    name: Name,
-    *,
-    to: Annotated[str, option("--to", "Who is to have it.", "CONTROLLER")],
-    override: Override = "",
-) -> None:
-    """Hand an entry to another controller. Each of the two asks for it once."""
-    _act(invocation, "transfer", name, {"to": to}, override)
-
-
-@verb(app, "confirm-public", examples="interlock names confirm-public acme_search")
-def confirm_public(invocation: Invocation, name: Name, *, override: Override = "") -> None:
-    """Confirm that a public surface is meant to be public."""
-    _act(invocation, "confirm-public", name, {}, override)
-
-
-@verb(app, "declare", examples='interlock names declare acme_search --by "Zebra\'s server"')
-def declare(
-    invocation: Invocation,
-    name: Name,
-    *,
-    by: Annotated[str, option("--by", "Who implements it.", "WHO")],
-) -> None:
-    """Put an implementation of a surface on record."""
-    _act(invocation, "declare", name, {"who": by}, "")
-
-
-@verb(app, "end", examples="interlock names end acme_search --by zebra --evidence 'switched off'")
-def end(
-    invocation: Invocation,
-    name: Name,
-    *,
-    by: Annotated[str, option("--by", "Who implemented it.", "WHO")],
-    evidence: Annotated[str, option("--evidence", "What shows that it ended.", "TEXT")],
-    override: Override = "",
-) -> None:
-    """Put the end of an implementation on record."""
-    _act(invocation, "end", name, {"who": by, "evidence": evidence}, override)
-
-
-@verb(app, "consent", examples='interlock names consent acme_ --controller "Zebra Ltd" --until 2027-12-31')
-def consent(
-    invocation: Invocation,
-    prefix: Prefix,
-    *,
-    controller: Annotated[str, option("--controller", "Who may register under it.", "NAME")],
-    until: Annotated[str, option("--until", "The last day.", "DAY")],
-    override: Override = "",
-) -> None:
-    """Let another controller register names under a prefix."""
-    _act(invocation, "consent", prefix, {"controller": controller, "until": until}, override)
+_add_action("reinstate", "Make a deprecated name active again.", "acme_search")
+_add_action(
+    "withdraw", "Withdraw a name. It was deprecated for a year, and no known server implements it.", "acme_search"
+)
+_add_action(
+    "transfer",
+    "Hand an entry to another controller. Each of the two asks for it once.",
+    'acme_search --to "Zebra Ltd"',
+    to=_required("--to", "Who is to have it.", "CONTROLLER"),
+)
+_add_action("confirm-public", "Confirm that a public surface is meant to be public.", "acme_search")
+_add_action(
+    "declare",
+    "Put an implementation of a surface on record.",
+    'acme_search --by "Zebra\'s server"',
+    has_override=False,
+    who=_required("--by", "Who implements it.", "WHO"),
+)
+_add_action(
+    "end",
+    "Put the end of an implementation on record.",
+    "acme_search --by zebra --evidence 'switched off'",
+    who=_required("--by", "Who implemented it.", "WHO"),
+    evidence=_required("--evidence", "What shows that it ended.", "TEXT"),
+)
+_add_action(
+    "consent",
+    "Let another controller register names under a prefix.",
+    'acme_ --controller "Zebra Ltd" --until 2027-12-31',
+    subject=Prefix,
+    controller=_required("--controller", "Who may register under it.", "NAME"),
+    until=_required("--until", "The last day.", "DAY"),
+)
 
 
 @verb(app, "dispute", examples="interlock names dispute a_ --controller Z --date 2020-02-02 --evidence URL")
@@ -461,15 +400,12 @@ def dispute(
     _act(invocation, "dispute", prefix, {"controller": controller, "evidence": items}, override)
 
 
-@verb(app, "cancel", examples="interlock names cancel 3f9c0a1b-0000-4000-8000-000000000000")
-def cancel(
-    invocation: Invocation,
-    id: Annotated[str, typer.Argument(metavar="ID", help="The request.")],
-    *,
-    override: Override = "",
-) -> None:
-    """Take a request back."""
-    _act(invocation, "cancel", id, {}, override)
+_add_action(
+    "cancel",
+    "Take a request back.",
+    "3f9c0a1b-0000-4000-8000-000000000000",
+    subject=Annotated[str, typer.Argument(metavar="ID", help="The request.")],
+)
 
 
 @verb(app, "attach", examples="interlock names attach acme_search draft-acme-search-03.txt")
@@ -482,8 +418,6 @@ def attach(
 
     An expert confirms by it. Without it, what the node could not fetch is not accepted.
     """
-    import msgspec
-
     from interlock.names.documents import DOCUMENT_BYTES_MAX
 
     store = _open_stored_names(invocation, "a copy is attached on the node's own machine")
@@ -526,17 +460,14 @@ def sign(
     import secrets
     import time
 
-    import msgspec
-
     from interlock.approvals.cli.keys import OperatorKeys, read_passphrase
-    from interlock.names.api import NamesAction
     from interlock.names.protocol.statements import CHARS_MAX, STATEMENT_S_MAX, TYP, statement_claims
     from interlock.operator.api import GET_STATUS
 
     body = _json_object(from_)
     registry = registry or invocation.node.call(GET_STATUS).value["node"]["aggregator_id"]
-    if action not in get_args(NamesAction):
-        raise BadUsage("usage", f"actions are {', '.join(get_args(NamesAction))}")
+    if action not in get_args(api.NamesAction):
+        raise BadUsage("usage", f"actions are {', '.join(get_args(api.NamesAction))}")
     keys = OperatorKeys()
     if action == "request":
         public = keys.find_public(key)
@@ -570,24 +501,19 @@ def sign(
     invocation.out.remark(f"send it within {seconds // 60} minutes, as application/jose: POST {path}")
 
 
-def _act(invocation: Invocation, action: "NamesAction", subject: str, body: dict[str, Any], override: str) -> None:
+def _act(invocation: Invocation, action: api.NamesAction, subject: str, body: dict[str, Any], override: str) -> None:
     """Perform an action at the node and print its outcome. Exit with 3 if an expert still has to decide, and
     with 1 if the request was returned.
     """
-    from interlock.names.api import ACT
-
     wanted = {"action": action, "subject": subject, "body": body, "override": override}
     try:
-        answer: Answer = invocation.node.call(ACT, body=wanted, timeout=60.0)
+        answer = invocation.node.call(api.ACT, body=wanted, timeout=60.0)
     except Refused as refused:
         if refused.code != "not_change_controller" or override:
             raise
         hint = f"interlock names sign {action} NAME --controller NAME --key NAME; or in its place: --override REASON"
         raise refused.with_hint(hint) from None
-    from interlock.cli.terminal.text import one_line
-    from interlock.names.api import NameOutcome
-
-    done = answer.as_(NameOutcome)
+    done = answer.as_(api.NameOutcome)
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)
     else:
@@ -613,10 +539,8 @@ def publish(
     out: Annotated[Path | None, option("--out", "Where to; stdout if not given.", "FILE")] = None,
 ) -> None:
     """Write the registry as it is published. Needs no running node."""
-    from interlock.names.api import PUBLISH
-
     try:
-        data = invocation.node.call(PUBLISH, form=form).raw
+        data = invocation.node.call(api.PUBLISH, form=form).raw
     except Unreachable as away:
         if invocation.remote_url is not None or away.code != "not_running":
             raise
@@ -643,8 +567,6 @@ def import_registry(
     pin: Annotated[str, option("--pin", "What its digest must be.", "DIGEST")] = "",
 ) -> None:
     """Take in another registry, read-only here. Needs no running node and no network."""
-    import msgspec
-
     from interlock.names.protocol.publication import DOCUMENT_BYTES_MAX
 
     store = _open_stored_names(invocation, "a registry is imported on the node's own machine")
@@ -668,9 +590,7 @@ def trust(
     revoke: Annotated[bool, option("--revoke", "No longer.")] = False,
 ) -> None:
     """Enforce what an imported registry says."""
-    from interlock.names.api import TRUST
-
-    answer = invocation.node.call(TRUST, body={"source": source, "trusted": not revoke})
+    answer = invocation.node.call(api.TRUST, body={"source": source, "trusted": not revoke})
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)
     else:
@@ -695,15 +615,10 @@ def repin(
 
     A tool that is pinned and later has other schemas is refused until it is pinned again.
     """
-    from interlock.names.api import REPIN
-
-    answer = invocation.node.call(REPIN, body={"name": name, "remove": remove})
+    answer = invocation.node.call(api.REPIN, body={"name": name, "remove": remove})
     out = invocation.out
     if out.as_json:
         out.raw_json(answer.raw)
         return
-    from interlock.cli.terminal.text import one_line
-    from interlock.names.api import PinnedTools
-
-    for pinned in answer.as_(PinnedTools).tools:
+    for pinned in answer.as_(api.PinnedTools).tools:
         out.line(f"{one_line(pinned.tool)} {'is no longer pinned' if remove else 'is pinned'} ({pinned.digest[:19]})")
