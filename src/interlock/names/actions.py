@@ -11,7 +11,7 @@ implementations cannot be withdrawn (REG-7.3-4).
 
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
@@ -19,7 +19,7 @@ from msgspec.structs import asdict, astuple, replace
 
 from interlock.core.clock import Clock
 from interlock.names.api import NameCheck, NameCriterion, NameFinding, NameVerification
-from interlock.names.protocol.criteria import criteria_document, has_schema
+from interlock.names.protocol.criteria import criteria_document, has_schema, proposal_of
 from interlock.names.protocol.entry import (
     ENTRY_MOVES,
     NO_SCHEMA,
@@ -42,11 +42,18 @@ from interlock.names.protocol.registry import (
     NameRequest,
     NamesRegistry,
     PrefixConsent,
-    RegistryStep,
     Transfer,
 )
 from interlock.names.requests import RequestService
-from interlock.names.state import Actor, RegistryChange, RegistryState, check_controller, own_entry, step_by
+from interlock.names.state import (
+    Actor,
+    RegistryChange,
+    RegistryState,
+    changes_registry,
+    check_controller,
+    own_entry,
+    step_by,
+)
 from interlock.store.ports import KeyValue
 from interlock.wire.jsonrpc.codec import decode_object
 from interlock.wire.refusal import NotFound, Refused
@@ -104,41 +111,37 @@ _LOOKED: Final = "an operator of the node has looked at it"
 class ControllerChanges:
     """The changes that a change controller can make to an entry.
 
-    All methods raise NotFound for an unknown name, Refused if the change is not allowed, and StoreError if it cannot be
-    stored.
+    Each method takes the actor, the name or prefix, and what the change needs. It raises NotFound for an unknown name,
+    Refused if the change is not allowed, and StoreError if it cannot be stored.
     """
 
     def __init__(self, state: RegistryState, sightings: Sightings) -> None:
         self._state = state
         self._sightings = sightings
 
-    async def deprecate(self, actor: Actor, name: str, successor: str = "") -> RegistryEntry:
+    @changes_registry
+    def deprecate(
+        self, registry: NamesRegistry, actor: Actor, name: str, successor: str = ""
+    ) -> RegistryChange[RegistryEntry]:
         """Mark a name as deprecated. `successor` is the name that clients should use instead."""
         if successor and not is_name(successor):
             raise Refused("name_syntax", "the successor is no surface name")
-        today = self._state.today
-        return await self._move(
-            actor,
-            name,
-            EntryMove.DEPRECATE,
-            lambda entry: replace(entry, deprecated_on=today, successor=successor or None, review_due=None),
-        )
+        dates = {"deprecated_on": self._state.today, "successor": successor or None, "review_due": None}
+        return self._move(registry, actor, name, EntryMove.DEPRECATE, dates)
 
-    async def reinstate(self, actor: Actor, name: str) -> RegistryEntry:
+    @changes_registry
+    def reinstate(self, registry: NamesRegistry, actor: Actor, name: str) -> RegistryChange[RegistryEntry]:
         """Make a deprecated name active again. A later withdrawal needs a new period of deprecation."""
-        return await self._move(
-            actor, name, EntryMove.REINSTATE, lambda entry: replace(entry, deprecated_on=None, successor=None)
-        )
+        return self._move(registry, actor, name, EntryMove.REINSTATE, {"deprecated_on": None, "successor": None})
 
     async def withdraw(self, actor: Actor, name: str) -> RegistryEntry:
         """Withdraw a name that has been deprecated for twelve months and has no known implementation.
 
         An admin's override does not shorten the period.
         """
-        today = self._state.today
-        seen = await self._sightings.of(name)
+        seen, today = await self._sightings.of(name), self._state.today
 
-        def check(entry: RegistryEntry) -> RegistryEntry:
+        def check(entry: RegistryEntry) -> None:
             day = withdrawable_on(entry.deprecated_on or today)
             if entry.status is not EntryStatus.DEPRECATED or today < day:  # REG-7.3-3
                 raise Refused("deprecation_too_short", f"{name} can be withdrawn on {day} at the earliest")
@@ -146,132 +149,113 @@ class ControllerChanges:
             left += seen
             if left:  # REG-7.3-4
                 raise Refused("implementations_remain", f"{name} is implemented by {', '.join(left)}", {"by": left})
-            return replace(entry, withdrawn_on=today)
 
-        return await self._move(actor, name, EntryMove.WITHDRAW, check)
+        return await self._state.change(
+            lambda registry: self._move(registry, actor, name, EntryMove.WITHDRAW, {"withdrawn_on": today}, check)
+        )
 
-    async def transfer(self, actor: Actor, name: str, to: str) -> RegistryEntry:
+    @changes_registry
+    def transfer(self, registry: NamesRegistry, actor: Actor, name: str, to: str) -> RegistryChange[RegistryEntry]:
         """Offer an entry to another controller, or accept such an offer. The transfer takes place when both controllers
         have requested it.
         """
-        state = self._state
+        entry = own_entry(registry, name)
+        if not to.strip() or to == entry.change_controller:
+            raise Refused("bad_controller", "say to which other controller")
+        step = step_by(actor, self._state.now, "transfer", name)
+        if registry.transfers.get(name) == Transfer(surface_name=name, to=to):
+            check_controller(actor, registry.controller(to), registry)
+            entry = replace(entry, change_controller=to)
+            return RegistryChange((replace(step, entry=entry),), entry)
+        check_controller(actor, registry.controller(entry.change_controller), registry)
+        if not registry.controller(to).is_proven:
+            raise Refused("unknown_controller", f"no one acts for {to} yet; it has to have an entry of its own first")
+        offered = replace(step, what="offer_transfer", transfer=Transfer(surface_name=name, to=to))
+        return RegistryChange((offered,), entry)
 
-        def decide(registry: NamesRegistry) -> RegistryChange[RegistryEntry]:
-            entry = own_entry(registry, name)
-            if not to.strip() or to == entry.change_controller:
-                raise Refused("bad_controller", "say to which other controller")
-            step = step_by(actor, state.now, "transfer", name)
-            if registry.transfers.get(name) == Transfer(surface_name=name, to=to):
-                check_controller(actor, registry.controller(to), registry)
-                entry = replace(entry, change_controller=to)
-                return RegistryChange((replace(step, entry=entry),), entry)
-            check_controller(actor, registry.controller(entry.change_controller), registry)
-            if not registry.controller(to).is_proven:
-                raise Refused(
-                    "unknown_controller", f"no one acts for {to} yet; it has to have an entry of its own first"
-                )
-            offered = replace(step, what="offer_transfer", transfer=Transfer(surface_name=name, to=to))
-            return RegistryChange((offered,), entry)
-
-        return await state.change(decide)
-
-    async def confirm_public(self, actor: Actor, name: str) -> RegistryEntry:
+    @changes_registry
+    def confirm_public(self, registry: NamesRegistry, actor: Actor, name: str) -> RegistryChange[RegistryEntry]:
         """Confirm that a name is still meant to be public (REG-8.4-2). The controller or an operator of this node can
         do that.
         """
-        state = self._state
+        entry = own_entry(registry, name)
+        if entry.authentication_scope != PUBLIC:
+            raise Refused("not_public", f"{name} asks for {entry.authentication_scope}")
+        controller, by = registry.controller(entry.change_controller), actor
+        if actor.is_operator and not actor.override and actor.principal not in controller.principals:
+            # An operator may confirm in the controller's place: that changes nothing but a date, and is recorded.
+            by = replace(actor, override=_LOOKED)
+        check_controller(by, controller, registry)
+        entry = replace(entry, public_confirmed_on=self._state.today)
+        return RegistryChange((step_by(by, self._state.now, "confirm_public", name, entry=entry),), entry)
 
-        def decide(registry: NamesRegistry) -> RegistryChange[RegistryEntry]:
-            entry = own_entry(registry, name)
-            if entry.authentication_scope != PUBLIC:
-                raise Refused("not_public", f"{name} asks for {entry.authentication_scope}")
-            controller, by = registry.controller(entry.change_controller), actor
-            if actor.is_operator and not actor.override and actor.principal not in controller.principals:
-                # An operator may confirm in the controller's place: that changes nothing but a date, and is recorded.
-                by = replace(actor, override=_LOOKED)
-            check_controller(by, controller, registry)
-            entry = replace(entry, public_confirmed_on=state.today)
-            return RegistryChange((replace(step_by(by, state.now, "confirm_public", name), entry=entry),), entry)
-
-        return await state.change(decide)
-
-    async def consent(self, actor: Actor, prefix: str, controller: str, until: str) -> PrefixConsent:
+    @changes_registry
+    def consent(
+        self, registry: NamesRegistry, actor: Actor, prefix: str, controller: str, until: str
+    ) -> RegistryChange[PrefixConsent]:
         """Allow another controller to register names under a prefix until a given day, on behalf of the prefix's holder
         (REG-7.2-2).
         """
-        state = self._state
-        if not is_day(until) or until < state.today:
+        if not is_day(until) or until < self._state.today:
             raise Refused("bad_date", "until is a day to come, as YYYY-MM-DD")
         if not controller.strip():
             raise Refused("bad_controller", "say which controller may register under the prefix")
+        holder = registry.holders.get(prefix)
+        if holder is None:
+            raise NotFound("prefix", prefix, list(registry.holders))
+        check_controller(actor, registry.controller(holder.controller), registry)
+        granted = PrefixConsent(prefix=prefix, controller=controller, until=until)
+        return RegistryChange((step_by(actor, self._state.now, "consent", prefix, consent=granted),), granted)
 
-        def decide(registry: NamesRegistry) -> RegistryChange[PrefixConsent]:
-            holder = registry.holders.get(prefix)
-            if holder is None:
-                raise NotFound("prefix", prefix, list(registry.holders))
-            check_controller(actor, registry.controller(holder.controller), registry)
-            granted = PrefixConsent(prefix=prefix, controller=controller, until=until)
-            return RegistryChange((replace(step_by(actor, state.now, "consent", prefix), consent=granted),), granted)
-
-        return await state.change(decide)
-
-    async def declare(self, actor: Actor, name: str, who: str) -> Implementation:
+    @changes_registry
+    def declare(self, registry: NamesRegistry, actor: Actor, name: str, who: str) -> RegistryChange[Implementation]:
         """Record that `who` implements a surface. Every client may declare that."""
-        state, id = self._state, str(uuid.uuid4())
         if not who.strip() or len(who) > 200 or not who.isprintable():
             raise Refused("bad_implementation", "say who implements it, in 1 to 200 printable characters")
+        own_entry(registry, name)
+        if any(implementation.who == who for implementation in registry.remaining_implementations(name)):
+            raise Refused("exists", f"{who} is declared to implement {name}")
+        id, now = str(uuid.uuid4()), self._state.now
+        declared = Implementation(id=id, surface_name=name, who=who, declared_on=now[:10])
+        return RegistryChange((step_by(actor, now, "declare_implementation", name, implementation=declared),), declared)
 
-        def decide(registry: NamesRegistry) -> RegistryChange[Implementation]:
-            own_entry(registry, name)
-            if any(implementation.who == who for implementation in registry.remaining_implementations(name)):
-                raise Refused("exists", f"{who} is declared to implement {name}")
-            declared = Implementation(id=id, surface_name=name, who=who, declared_on=state.today)
-            step = replace(step_by(actor, state.now, "declare_implementation", name), implementation=declared)
-            return RegistryChange((step,), declared)
-
-        return await state.change(decide)
-
-    async def end_implementation(self, actor: Actor, name: str, who: str, evidence: str) -> Implementation:
+    @changes_registry
+    def end_implementation(
+        self, registry: NamesRegistry, actor: Actor, name: str, who: str, evidence: str
+    ) -> RegistryChange[Implementation]:
         """Record that an implementation has ended. This always needs evidence (REG-N-4)."""
-        state = self._state
         if not evidence.strip() or len(evidence) > TEXT_CHARS_MAX:
             raise Refused("evidence_required", "say what shows that the implementation has ended")
+        entry = own_entry(registry, name)
+        implementations = {each.who: each for each in registry.remaining_implementations(name)}
+        if who not in implementations:
+            raise NotFound("implementation", who, list(implementations))
+        check_controller(actor, registry.controller(entry.change_controller), registry)
+        ended = replace(implementations[who], ended_on=self._state.today, evidence=evidence)
+        step = step_by(actor, self._state.now, "end_implementation", name, implementation=ended)
+        return RegistryChange((replace(step, reason=evidence),), ended)
 
-        def decide(registry: NamesRegistry) -> RegistryChange[Implementation]:
-            entry = own_entry(registry, name)
-            implementations = {
-                implementation.who: implementation for implementation in registry.remaining_implementations(name)
-            }
-            if who not in implementations:
-                raise NotFound("implementation", who, list(implementations))
-            check_controller(actor, registry.controller(entry.change_controller), registry)
-            ended = replace(implementations[who], ended_on=state.today, evidence=evidence)
-            step = replace(step_by(actor, state.now, "end_implementation", name), implementation=ended, reason=evidence)
-            return RegistryChange((step,), ended)
-
-        return await state.change(decide)
-
-    async def _move(
-        self, actor: Actor, name: str, move: EntryMove, fill: Callable[[RegistryEntry], RegistryEntry]
-    ) -> RegistryEntry:
-        """Change the status of an entry if the table of moves allows it. `fill` returns the entry with the dates that
-        belong to the new status.
+    def _move(
+        self,
+        registry: NamesRegistry,
+        actor: Actor,
+        name: str,
+        move: EntryMove,
+        dates: Mapping[str, str | None],
+        check: Callable[[RegistryEntry], None] = lambda entry: None,
+    ) -> RegistryChange[RegistryEntry]:
+        """Change the status of an entry if the table of moves allows it. `check` raises Refused if something else does
+        not, and `dates` are the fields that belong to the new status.
         """
-        state = self._state
-
-        def decide(registry: NamesRegistry) -> RegistryChange[RegistryEntry]:
-            entry = own_entry(registry, name)
-            check_controller(actor, registry.controller(entry.change_controller), registry)
-            if move is EntryMove.WITHDRAW and entry.status in (EntryStatus.ACTIVE, EntryStatus.PROVISIONAL):
-                fill(entry)  # raises Refused, with the earliest day if the name were deprecated today
-            if (entry.status, move) not in ENTRY_MOVES:  # REG-7.3-1
-                raise Refused("illegal_transition", f"what is {entry.status.value} cannot be {_PAST[move]}")
-            after = ENTRY_MOVES[entry.status, move]
-            moved = replace(fill(entry), status=after or entry.status)
-            step: RegistryStep = replace(step_by(actor, state.now, move.value, name), entry=moved)
-            return RegistryChange((step,), moved)
-
-        return await state.change(decide)
+        entry = own_entry(registry, name)
+        check_controller(actor, registry.controller(entry.change_controller), registry)
+        if move is EntryMove.WITHDRAW and entry.status in (EntryStatus.ACTIVE, EntryStatus.PROVISIONAL):
+            check(entry)  # raises Refused, with the earliest day if the name were deprecated today
+        if (entry.status, move) not in ENTRY_MOVES:  # REG-7.3-1
+            raise Refused("illegal_transition", f"what is {entry.status.value} cannot be {_PAST[move]}")
+        check(entry)
+        moved = replace(entry, status=ENTRY_MOVES[entry.status, move] or entry.status, **dates)
+        return RegistryChange((step_by(actor, self._state.now, move.value, name, entry=moved),), moved)
 
 
 _PAST: Final = {
@@ -284,14 +268,9 @@ _PAST: Final = {
 ACTIONS_PER_DAY_MAX: Final = 200  # of one client
 
 Result = NameRequest | RegistryEntry | PrefixConsent | Implementation
-T = TypeVar("T")
 
 
-class _Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base class of the bodies of actions. Unknown members are refused."""
-
-
-class Amendment(_Body, frozen=True, kw_only=True):
+class Amendment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The body of `amend`: changes of a specification. Members that are absent stay unchanged."""
 
     specification_reference: str | None = None
@@ -303,43 +282,9 @@ class Amendment(_Body, frozen=True, kw_only=True):
     no_authentication_planned: bool = False
 
 
-class Deprecation(_Body, frozen=True, kw_only=True):
-    """The body of `deprecate`, which may name a successor."""
-
-    successor: str = ""
-
-
-class TransferTo(_Body, frozen=True, kw_only=True):
-    """The body of `transfer`, which names the new controller."""
-
-    to: str
-
-
-class NewImplementation(_Body, frozen=True, kw_only=True):
-    """The body of `declare`, which names who implements the surface."""
-
-    who: str
-
-
-class EndedImplementation(_Body, frozen=True, kw_only=True):
-    """The body of `end`: who implemented the surface, and what shows that this has ended."""
-
-    who: str
-    evidence: str
-
-
-class ConsentTo(_Body, frozen=True, kw_only=True):
-    """The body of `consent`: the controller that may register names under the prefix, and the last day."""
-
-    controller: str
-    until: str
-
-
-class DisputeClaim(_Body, frozen=True, kw_only=True):
-    """The body of `dispute`: the controller that claims the prefix, and the evidence of its first use."""
-
-    controller: str
-    evidence: tuple[Evidence, ...]
+def _body(*members: tuple[str, Any] | tuple[str, Any, Any]) -> type[msgspec.Struct]:
+    """Return the type of an action's body. A member has a name, a type, and perhaps a default value."""
+    return msgspec.defstruct("Body", members, forbid_unknown_fields=True)
 
 
 class NamesActions:
@@ -356,15 +301,15 @@ class NamesActions:
             "request": (NameProposal, self._request),
             "amend": (Amendment, self._amend),
             "cancel": (None, requests.cancel),
-            "deprecate": (Deprecation, changes.deprecate),
+            "deprecate": (_body(("successor", str, "")), changes.deprecate),
             "reinstate": (None, changes.reinstate),
             "withdraw": (None, changes.withdraw),
-            "transfer": (TransferTo, changes.transfer),
+            "transfer": (_body(("to", str)), changes.transfer),
             "confirm-public": (None, changes.confirm_public),
-            "declare": (NewImplementation, changes.declare),
-            "end": (EndedImplementation, changes.end_implementation),
-            "consent": (ConsentTo, changes.consent),
-            "dispute": (DisputeClaim, requests.dispute),
+            "declare": (_body(("who", str)), changes.declare),
+            "end": (_body(("who", str), ("evidence", str)), changes.end_implementation),
+            "consent": (_body(("controller", str), ("until", str)), changes.consent),
+            "dispute": (_body(("controller", str), ("evidence", tuple[Evidence, ...])), requests.dispute),
         }
 
     async def act(self, actor: Actor, action: str, subject: str, body: Raw) -> Result:
@@ -381,7 +326,13 @@ class NamesActions:
         await self._state.refresh()
         if shape is None:
             return await perform(actor, subject)
-        decoded = _decode_body(statement.body if statement is not None else body, shape)
+        if statement is not None:
+            body = statement.body
+        try:
+            # A missing body counts as empty.
+            decoded = msgspec.json.decode(b"{}" if bytes(body) in (b"", b"null") else body, type=shape)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise Refused("invalid_body", str(error)) from None
         # Requests and amendments are values of their own; the members of other bodies are arguments.
         is_value = isinstance(decoded, NameProposal | Amendment)
         return await (perform(actor, subject, decoded) if is_value else perform(actor, subject, *astuple(decoded)))
@@ -408,34 +359,25 @@ class NamesActions:
     async def _amend(self, actor: Actor, name: str, change: Amendment) -> NameRequest:
         """Complete an amendment with the current values of the entry, and submit it as a request."""
         entry = own_entry(self._state.registry, name)
-        current = entry.specification
+        current = proposal_of(entry)
         scope = change.authentication_scope or entry.authentication_scope
         stays_public = entry.authentication_scope == scope == PUBLIC
-        amended = NameProposal(
-            surface_name=name,
-            change_controller=entry.change_controller,
+        new_schemas = {
+            member: schema
+            for member in ("argument_schema", "return_schema")
+            if has_schema(schema := getattr(change, member))
+        }
+        amended = replace(
+            current,
+            schema_source="registrant",
             specification_reference=change.specification_reference or entry.specification_reference,
             authentication_scope=scope,
-            vendor_prefix=entry.vendor_prefix,
-            argument_schema=_either(change.argument_schema, current.argument_schema),
-            return_schema=_either(change.return_schema, current.return_schema),
             semantics=change.semantics or current.semantics,
             breaking=change.breaking,
             no_authentication_planned=change.no_authentication_planned or stays_public,
+            **new_schemas,
         )
         return await self._requests.file(actor, amended, amends=entry)
-
-
-def _decode_body(body: Raw, shape: type[T]) -> T:
-    """Decode the body of an action. A missing body counts as empty. Raise Refused if the body is invalid."""
-    try:
-        return msgspec.json.decode(b"{}" if bytes(body) in (b"", b"null") else body, type=shape)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Refused("invalid_body", str(error)) from None
-
-
-def _either(new: Raw, old: Raw) -> Raw:
-    return new if has_schema(new) else old
 
 
 def outcome_document(result: Result) -> dict[str, Any]:

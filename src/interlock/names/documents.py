@@ -21,7 +21,7 @@ from interlock.names.protocol.criteria import read_reference
 from interlock.names.protocol.entry import EntryStatus, RegistryEntry, days_between
 from interlock.names.protocol.registry import CheckFinding, NameRequest, NamesRegistry, RegistryStep, Retrieval
 from interlock.names.requests import REGISTRY, Fetch
-from interlock.names.state import RegistryChange, RegistryState
+from interlock.names.state import RegistryChange, RegistryState, changes_registry
 from interlock.net.fetch import Fetcher, FetchFailed
 from interlock.net.protocol.address_scope import Scope
 from interlock.store.ports import KeyValue, Unavailable
@@ -132,13 +132,10 @@ class DocumentWatch:
         seen = Seen(day=self._state.today, failures=failures, noted=noted)
         await self._kv.put(DOCUMENTS_BUCKET, entry.surface_name, msgspec.json.encode(seen), self._clock.wall())
 
-    async def _note(self, name: str, what: str, reason: str) -> None:
-        at = self._state.now
-
-        def decide(registry: NamesRegistry) -> RegistryChange[None]:
-            return RegistryChange((RegistryStep(at=at, by=REGISTRY, what=what, subject=name, reason=reason),), None)
-
-        await self._state.change(decide)
+    @changes_registry
+    def _note(self, registry: NamesRegistry, name: str, what: str, reason: str) -> RegistryChange[None]:
+        step = RegistryStep(at=self._state.now, by=REGISTRY, what=what, subject=name, reason=reason)
+        return RegistryChange((step,), None)
 
 
 FOLDER: Final = "names-documents"
@@ -169,21 +166,20 @@ class DocumentCopies:
             write_once(path, document)
         except OSError as error:
             raise Unavailable(f"the copy cannot be kept: {error.strerror}") from None
-        now = self._state.now
+        return await self._attach(by, subject, digest), path
 
-        def decide(registry: NamesRegistry) -> RegistryChange[NameRequest]:
-            request = _waiting(registry, subject)
-            copy = Retrieval(outcome="attached", at=now, digest=f"sha256:{digest}", detail=f"a copy: {path.name}")
-            reason = f"the document was not reached; compare the copy {FOLDER}/{path.name}"
-            attached = CheckFinding(2, "needs_expert", "copy_attached", reason)
-            findings = tuple(attached if finding.code in _CODES else finding for finding in request.findings)
-            after = replace(request, retrieval=copy, findings=findings)
-            step = RegistryStep(
-                at=now, by=by, what="attach", subject=request.subject, reason=f"sha256:{digest}", request=after
-            )
-            return RegistryChange((step,), after)
-
-        return await self._state.change(decide), path
+    @changes_registry
+    def _attach(self, registry: NamesRegistry, by: str, subject: str, digest: str) -> RegistryChange[NameRequest]:
+        request, now = _waiting(registry, subject), self._state.now
+        copy = Retrieval(outcome="attached", at=now, digest=f"sha256:{digest}", detail=f"a copy: {digest}")
+        reason = f"the document was not reached; compare the copy {FOLDER}/{digest}"
+        attached = CheckFinding(2, "needs_expert", "copy_attached", reason)
+        findings = tuple(attached if finding.code in _CODES else finding for finding in request.findings)
+        after = replace(request, retrieval=copy, findings=findings)
+        step = RegistryStep(
+            at=now, by=by, what="attach", subject=request.subject, reason=f"sha256:{digest}", request=after
+        )
+        return RegistryChange((step,), after)
 
 
 _CODES: Final = ("skipped_offline", "copy_attached")  # findings about a document that the node could not reach

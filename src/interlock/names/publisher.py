@@ -7,6 +7,7 @@ What an imported registry says is only enforced once an operator trusts the sour
 
 import hashlib
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from msgspec.structs import replace
@@ -14,7 +15,7 @@ from msgspec.structs import replace
 from interlock.names.protocol.entry import RegistryEntry
 from interlock.names.protocol.publication import BadDocument, Form, Publication, publish, read_published_untrusted
 from interlock.names.protocol.registry import NamesRegistry, RegistryStep, SourceRegistry
-from interlock.names.state import RegistryChange, RegistryState
+from interlock.names.state import RegistryChange, RegistryState, changes_registry
 from interlock.wire.refusal import NotFound, Refused
 
 SOURCE_CHARS_MAX: Final = 500
@@ -70,38 +71,33 @@ class Publisher:
                 shown = ", ".join(taken[:5])
                 raise Refused("name_taken", f"{shown}: registered here or by another source", {"names": taken[:100]})
             imported = SourceRegistry(url=source, digest=digest, imported_on=state.today, is_trusted=is_trusted)
-            at = state.now
-            steps = [RegistryStep(at=at, by=by, what="import", subject=source, source=imported)]
+            step = partial(RegistryStep, at=state.now, by=by, what="import")
+            steps = [step(subject=source, source=imported)]
             names = {each.surface_name for each in entries}
             for old in registry.entries.values():
                 if old.source == source and old.surface_name not in names:
-                    steps.append(
-                        RegistryStep(at=at, by=by, what="import", subject=old.surface_name, entry=old, is_removed=True)
-                    )
+                    steps.append(step(subject=old.surface_name, entry=old, is_removed=True))
             for entry in entries:
                 new = replace(entry, source=source)  # REG-9-4
                 # Every registry has the initial entries. An equal one that is registered here stays as it is.
                 if registry.entries.get(entry.surface_name) not in (new, replace(entry, source="")):
-                    steps.append(RegistryStep(at=at, by=by, what="import", subject=entry.surface_name, entry=new))
+                    steps.append(step(subject=entry.surface_name, entry=new))
             return RegistryChange(tuple(steps), imported)
 
         return len(entries), await state.change(decide)
 
-    async def trust(self, by: str, source: str, *, is_trusted: bool) -> SourceRegistry:
+    @changes_registry
+    def trust(
+        self, registry: NamesRegistry, by: str, source: str, *, is_trusted: bool
+    ) -> RegistryChange[SourceRegistry]:
         """Set whether the entries of an imported registry are enforced (REG-N-5)."""
-        state = self._state
-
-        def decide(registry: NamesRegistry) -> RegistryChange[SourceRegistry]:
-            current = registry.sources.get(source)
-            if current is None:
-                raise NotFound("source", source, list(registry.sources))
-            changed = replace(current, is_trusted=is_trusted)
-            what = "trust" if is_trusted else "distrust"
-            return RegistryChange(
-                (RegistryStep(at=state.now, by=by, what=what, subject=source, source=changed),), changed
-            )
-
-        return await state.change(decide)
+        current = registry.sources.get(source)
+        if current is None:
+            raise NotFound("source", source, list(registry.sources))
+        changed = replace(current, is_trusted=is_trusted)
+        what = "trust" if is_trusted else "distrust"
+        step = RegistryStep(at=self._state.now, by=by, what=what, subject=source, source=changed)
+        return RegistryChange((step,), changed)
 
 
 def _is_taken(registry: NamesRegistry, entry: RegistryEntry, source: str) -> bool:

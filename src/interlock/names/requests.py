@@ -16,8 +16,7 @@ import hashlib
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
@@ -68,6 +67,7 @@ from interlock.names.state import (
     Actor,
     RegistryChange,
     RegistryState,
+    changes_registry,
     check_controller,
     check_statement,
     own_entry,
@@ -128,22 +128,23 @@ class RequestDecisions:
             return approval
         try:
             if approval.status is Status.DENIED:
-                await self._state.change(lambda registry: self._refuse(registry, approval, decision))
+                await self._refuse(approval, decision)
                 return approval
             used = await self._inbox.use(approval.id)
             if isinstance(used, Refusal):
                 return used
             try:
-                await self._state.change(lambda registry: self._accept(registry, approval, decision))
+                await self._accept(approval, decision)
             except Refused as refused:
                 why = f"{refused.code}: {refused.message}"
-                await self._state.change(lambda registry: self._refuse(registry, approval, decision, why))
+                await self._refuse(approval, decision, why)
                 return await self._inbox.finish(approval.id, Move.FAIL, why)
             return await self._inbox.finish(approval.id, Move.SUCCEED, "accepted")
         except StoreError as error:
             log.error("a decision on %s cannot be carried out: %s", approval.tool, error)
             return UNAVAILABLE_NOW
 
+    @changes_registry
     def _refuse(
         self, registry: NamesRegistry, approval: Approval, decision: Decision, failure: str = ""
     ) -> RegistryChange[None]:
@@ -166,6 +167,7 @@ class RequestDecisions:
             step = replace(step, entry=replace(entry, answer_due=days_after(day, ANSWER_DAYS)))
         return RegistryChange((step,), None)
 
+    @changes_registry
     def _accept(self, registry: NamesRegistry, approval: Approval, decision: Decision) -> RegistryChange[None]:
         """Make the change that a request asks for. Raise Refused if it is no longer possible."""
         state = self._state
@@ -318,7 +320,7 @@ class RequestService:
         accept the request or the actor may not file it, and StoreError if it cannot be stored.
         """
         kind: RequestKind = "request" if amends is None else "amendment"
-        state, id = self._state, str(uuid.uuid4())
+        state = self._state
         if proposal.controller_key:
             try:
                 read_key_untrusted(proposal.controller_key)
@@ -345,14 +347,12 @@ class RequestService:
                 details = {"criteria": criteria_document(findings), "findings": msgspec.to_builtins(findings)}
                 raise Refused(failed[0].code, "; ".join(finding.reason for finding in failed), details)
             returned = [finding.reason for finding in findings if finding.verdict == "revise"]
-            request = NameRequest(
-                id=id,
-                kind=kind,
-                subject=proposal.surface_name,
+            request = self._new_request(
+                kind,
+                proposal.surface_name,
+                actor.shown,
+                proposal.change_controller,
                 state=RequestState.REVISION_REQUESTED if returned else RequestState.SUBMITTED,  # REG-5-6
-                filed_on=state.today,
-                filed_by=actor.shown,
-                controller=proposal.change_controller,
                 is_signed=actor.statement is not None,
                 is_proven=registry.controller(proposal.change_controller).is_proven,
                 proposal=proposal,
@@ -361,7 +361,7 @@ class RequestService:
                 previous=proposal.previous,
                 reason="; ".join(returned),
             )
-            filed = replace(step_by(actor, state.now, kind, proposal.surface_name), request=request)
+            filed = step_by(actor, state.now, kind, proposal.surface_name, request=request)
             entry = registry.entry(proposal.surface_name)
             if amends is None or returned or entry is None or not takes_effect(entry, request):
                 return RegistryChange((filed,), request)
@@ -392,53 +392,52 @@ class RequestService:
 
     async def dispute(self, actor: Actor, prefix: str, controller: str, evidence: tuple[Evidence, ...]) -> NameRequest:
         """Submit a claim on a prefix that another controller holds, with evidence of an earlier use (REG-7.2-3)."""
-        state, id = self._state, str(uuid.uuid4())
+        return await self._bring(await self._dispute(actor, prefix, controller, evidence))
+
+    @changes_registry
+    def _dispute(
+        self, registry: NamesRegistry, actor: Actor, prefix: str, controller: str, evidence: tuple[Evidence, ...]
+    ) -> RegistryChange[NameRequest]:
         if not evidence or len(evidence) > EVIDENCE_MAX:
             # REG-7.2-3
             raise Refused("evidence_required", f"a dispute has 1 to {EVIDENCE_MAX} items of first-use evidence")
-
-        def decide(registry: NamesRegistry) -> RegistryChange[NameRequest]:
-            holder = registry.holders.get(prefix)
-            if holder is None:
-                raise NotFound("prefix", prefix, list(registry.holders))
-            if holder.controller == controller:
-                raise Refused("not_disputed", f"{controller} holds {prefix} already")
-            if registry.controller(controller).is_proven or actor.statement is not None:
-                check_controller(actor, registry.controller(controller), registry)
-            request = NameRequest(
-                id=id,
-                kind="dispute",
-                subject=prefix,
-                state=RequestState.SUBMITTED,
-                filed_on=state.today,
-                filed_by=actor.shown,
-                controller=controller,
-                evidence=evidence,
-            )
-            return RegistryChange((replace(step_by(actor, state.now, "dispute", prefix), request=request),), request)
-
-        return await self._bring(await state.change(decide))
+        holder = registry.holders.get(prefix)
+        if holder is None:
+            raise NotFound("prefix", prefix, list(registry.holders))
+        if holder.controller == controller:
+            raise Refused("not_disputed", f"{controller} holds {prefix} already")
+        if registry.controller(controller).is_proven or actor.statement is not None:
+            check_controller(actor, registry.controller(controller), registry)
+        request = self._new_request("dispute", prefix, actor.shown, controller, evidence=evidence)
+        return RegistryChange((step_by(actor, self._state.now, "dispute", prefix, request=request),), request)
 
     async def cancel(self, actor: Actor, id: str) -> NameRequest:
         """Cancel a request. The actor must have filed it or act for its controller. Raise NotFound if there is no such
         request, Refused if it cannot be cancelled, and StoreError if the change cannot be stored.
         """
-        state = self._state
-
-        def decide(registry: NamesRegistry) -> RegistryChange[NameRequest]:
-            request = found_request(registry, id)
-            if request.filed_by != actor.shown:
-                check_controller(actor, registry.controller(request.controller), registry)
-            cancelled = moved_request(request, RequestMove.CANCEL, state.today, actor.shown)
-            return RegistryChange(
-                (replace(step_by(actor, state.now, "cancel", request.subject), request=cancelled),), cancelled
-            )
-
-        request = await state.change(decide)
+        request = await self._cancel(actor, id)
         approval_id = self.find_approval_id(request)
         if approval_id is not None:
             await self._inbox.withdraw(approval_id)
         return request
+
+    @changes_registry
+    def _cancel(self, registry: NamesRegistry, actor: Actor, id: str) -> RegistryChange[NameRequest]:
+        request = found_request(registry, id)
+        if request.filed_by != actor.shown:
+            check_controller(actor, registry.controller(request.controller), registry)
+        cancelled = moved_request(request, RequestMove.CANCEL, self._state.today, actor.shown)
+        step = step_by(actor, self._state.now, "cancel", request.subject, request=cancelled)
+        return RegistryChange((step,), cancelled)
+
+    def _new_request(
+        self, kind: RequestKind, subject: str, filed_by: str, controller: str, **others: Any
+    ) -> NameRequest:
+        """Return a new request. Its other fields are `others`."""
+        fields = {"state": RequestState.SUBMITTED, "filed_on": self._state.today, **others}
+        return NameRequest(
+            id=str(uuid.uuid4()), kind=kind, subject=subject, filed_by=filed_by, controller=controller, **fields
+        )
 
     def find_approval_id(self, request: NameRequest) -> str | None:
         """Return the id of the open approval that belongs to a request, or None if no expert has to decide on it."""
@@ -461,24 +460,18 @@ class RequestService:
                 continue
             if days_between(state.today, due) <= max(NOTICE_DAYS):  # REG-5-13
                 retrieval = await self._fetch(entry.specification_reference)
-                await self._bring(
-                    await state.change(partial(self._start_review, str(uuid.uuid4()), entry.surface_name, retrieval))
-                )
+                await self._bring(await self._start_review(entry.surface_name, retrieval))
 
-    def _start_review(
-        self, id: str, name: str, retrieval: Retrieval, registry: NamesRegistry
-    ) -> RegistryChange[NameRequest]:
+    @changes_registry
+    def _start_review(self, registry: NamesRegistry, name: str, retrieval: Retrieval) -> RegistryChange[NameRequest]:
         """Return the change that starts the review of a provisional entry."""
         state, entry = self._state, own_entry(registry, name)
         proposal = proposal_of(entry)
-        request = NameRequest(
-            id=id,
-            kind="review",
-            subject=name,
-            state=RequestState.SUBMITTED,
-            filed_on=state.today,
-            filed_by=REGISTRY,
-            controller=entry.change_controller,
+        request = self._new_request(
+            "review",
+            name,
+            REGISTRY,
+            entry.change_controller,
             proposal=proposal,
             retrieval=retrieval,
             findings=judge_proposal(proposal, registry, state.today, retrieval, amends=entry),
@@ -512,17 +505,16 @@ class RequestService:
         if request.state is RequestState.IN_REVIEW:
             return request
 
-        def decide(registry: NamesRegistry) -> RegistryChange[NameRequest]:
-            standing = found_request(registry, request.id)
-            if standing.state is not RequestState.SUBMITTED:
-                return RegistryChange((), standing)
-            moved = replace(standing, state=RequestState.IN_REVIEW)
-            step = RegistryStep(
-                at=self._state.now, by=REGISTRY, what="in_review", subject=request.subject, request=moved
-            )
-            return RegistryChange((step,), moved)
+        return await self._mark_in_review(request)
 
-        return await self._state.change(decide)
+    @changes_registry
+    def _mark_in_review(self, registry: NamesRegistry, request: NameRequest) -> RegistryChange[NameRequest]:
+        current = found_request(registry, request.id)
+        if current.state is not RequestState.SUBMITTED:
+            return RegistryChange((), current)
+        moved = replace(current, state=RequestState.IN_REVIEW)
+        step = RegistryStep(at=self._state.now, by=REGISTRY, what="in_review", subject=request.subject, request=moved)
+        return RegistryChange((step,), moved)
 
 
 def request_digest(request: NameRequest) -> str:

@@ -8,6 +8,7 @@ given once, whichever process gives it; it has no other effect. An error is logg
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -19,7 +20,7 @@ from interlock.names.protocol.entry import PUBLIC, PUBLIC_DAYS, EntryStatus, Reg
 from interlock.names.protocol.publication import is_overdue
 from interlock.names.protocol.registry import NamesRegistry, RegistryStep
 from interlock.names.requests import REGISTRY, RequestService
-from interlock.names.state import RegistryChange, RegistryState
+from interlock.names.state import RegistryChange, RegistryState, changes_registry
 from interlock.store.ports import StoreError
 from interlock.wire.refusal import Refused
 
@@ -71,19 +72,15 @@ class Reminders:
             if not entry.source and (entry.status is EntryStatus.PROVISIONAL or entry.authentication_scope == PUBLIC)
         ]
         for step in [step for entry in own for step in _due_notices(entry, now) if not _is_given(registry, step)]:
-            if await self._give(step) and step.what == REVIEW:
-                self._remind(step.subject)
+            if await self._give(step):
+                log.warning("%s: %s", step.subject, step.reason)
+                if step.what == REVIEW:
+                    self._remind(step.subject)
 
-    async def _give(self, step: RegistryStep) -> bool:
-        """Record a notice. Return False if it was recorded before."""
-
-        def decide(registry: NamesRegistry) -> RegistryChange[bool]:
-            return RegistryChange((), False) if _is_given(registry, step) else RegistryChange((step,), True)
-
-        is_new = await self._state.change(decide)
-        if is_new:
-            log.warning("%s: %s", step.subject, step.reason)
-        return is_new
+    @changes_registry
+    def _give(self, registry: NamesRegistry, step: RegistryStep) -> RegistryChange[bool]:
+        """Record a notice. Answer False if it was recorded before."""
+        return RegistryChange((), False) if _is_given(registry, step) else RegistryChange((step,), True)
 
 
 def confirmation_due(entry: RegistryEntry) -> str | None:
@@ -122,37 +119,29 @@ def _due_notices(entry: RegistryEntry, now: str) -> Iterator[RegistryStep]:
 EVERY_S: Final = 3600.0
 
 
+@dataclass(eq=False)
 class Reviews:
     """The hourly task that keeps the registry up to date."""
 
-    def __init__(
-        self,
-        state: RegistryState,
-        requests: RequestService,
-        documents: DocumentFetcher,
-        watch: DocumentWatch,
-        sightings: Sightings,
-        reminders: Reminders,
-    ) -> None:
-        self._state = state
-        self._requests = requests
-        self._documents = documents
-        self._watch = watch
-        self._sightings = sightings
-        self._reminders = reminders
-        self._task: asyncio.Task[None] | None = None
+    state: RegistryState
+    requests: RequestService
+    documents: DocumentFetcher
+    watch: DocumentWatch
+    sightings: Sightings
+    reminders: Reminders
+    _task: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        await self._state.open()
-        if self._state.trouble is None:
+        await self.state.open()
+        if self.state.trouble is None:
             self._task = asyncio.get_running_loop().create_task(self._look_forever(), name="names")
 
     async def close(self) -> None:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        await self._documents.close()
-        await self._state.close()
+        await self.documents.close()
+        await self.state.close()
 
     async def _look_forever(self) -> None:
         await self._look(first=True)
@@ -163,11 +152,11 @@ class Reviews:
     async def _look(self, *, first: bool) -> None:
         """Do the hourly work once. `first` is True for the run at the start of the node."""
         try:
-            await self._state.refresh()
-            await (self._requests.open() if first else self._requests.look())
-            await self._reminders.look()
-            await self._sightings.note()
-            await self._watch.look()
+            await self.state.refresh()
+            await (self.requests.open() if first else self.requests.look())
+            await self.reminders.look()
+            await self.sightings.note()
+            await self.watch.look()
         except (StoreError, Refused) as error:
             log.error("the registry of names cannot be looked over: %s", error)
 

@@ -18,10 +18,10 @@ one of its principals, by a statement that one of its keys signed, or as an admi
 
 import asyncio
 import logging
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Awaitable, Callable
+from functools import cache, wraps
 from pathlib import Path
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
 
 import msgspec
 
@@ -30,7 +30,7 @@ from interlock.core.background import BackgroundTasks
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.feed import Feed
 from interlock.core.recorder import Recorder
-from interlock.names.protocol.entry import EntryStatus, RegistryEntry, Revision
+from interlock.names.protocol.entry import EntryStatus, RegistryEntry, Revision, copied
 from interlock.names.protocol.grammar import is_name
 from interlock.names.protocol.registry import BadStep, Controller, NamesRegistry, RegistryStep, decode_step, encode_step
 from interlock.names.protocol.statements import Statement, is_signed_by
@@ -58,12 +58,7 @@ class _Initial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 def initial_steps() -> tuple[RegistryStep, ...]:
     """Return the first steps of the log. They are the same in every installation (REG-6-3)."""
     read = msgspec.json.decode(_FILE.read_bytes(), type=_Initial)
-    revision = Revision(
-        revision=1,
-        specification_reference=read.specification_reference,
-        authentication_scope=read.authentication_scope,
-        registered=read.first_registered,
-    )
+    revision = copied(read, Revision, revision=1, registered=read.first_registered)
     return tuple(
         RegistryStep(
             at=f"{read.first_registered}T00:00:00Z",
@@ -71,15 +66,8 @@ def initial_steps() -> tuple[RegistryStep, ...]:
             what="initial",
             subject=name,
             controller=Controller(name=read.controller) if name == read.names[0] else None,
-            entry=RegistryEntry(
-                surface_name=name,
-                specification_reference=read.specification_reference,  # REG-6-1
-                authentication_scope=read.authentication_scope,
-                vendor_prefix=read.vendor_prefix,
-                change_controller=read.controller,
-                status=read.status,
-                first_registered=read.first_registered,
-                revisions=(revision,),
+            entry=copied(  # REG-6-1
+                read, RegistryEntry, surface_name=name, change_controller=read.controller, revisions=(revision,)
             ),
         )
         for name in read.names  # REG-6-1
@@ -89,6 +77,7 @@ def initial_steps() -> tuple[RegistryStep, ...]:
 log = logging.getLogger("interlock.names")
 
 TRIES_MAX: Final = 20  # decisions about one change, while other processes append first
+P = ParamSpec("P")
 T = TypeVar("T")
 PAGE: Final = 10_000
 
@@ -242,6 +231,21 @@ class RegistryState:
             raise Refused("unavailable", f"the registry cannot be used: {self.trouble}")
 
 
+def changes_registry(
+    decide: Callable[Concatenate[Any, NamesRegistry, P], RegistryChange[T]],
+) -> Callable[Concatenate[Any, P], Awaitable[T]]:
+    """Make a method of a class with a `_state` change the registry. The method itself only decides what to change: it
+    gets the registry as its first argument, and may run several times (`RegistryState.change`).
+    """
+
+    @wraps(decide)
+    async def change(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        state: RegistryState = self._state
+        return await state.change(lambda registry: decide(self, registry, *args, **kwargs))
+
+    return change
+
+
 def own_entry(registry: NamesRegistry, name: str) -> RegistryEntry:
     """Return the entry of a name that is registered here. Raise NotFound if there is none, and Refused if the entry was
     imported.
@@ -317,8 +321,8 @@ def statement_id(statement: Statement) -> str:
     return f"{statement.controller}/{statement.jti}"
 
 
-def step_by(actor: Actor, at: str, what: str, subject: str) -> RegistryStep:
-    """Return a new step of this actor. The calling code adds the changes."""
+def step_by(actor: Actor, at: str, what: str, subject: str, **changes: Any) -> RegistryStep:
+    """Return a new step of this actor. `changes` are the fields of the step that say what has changed."""
     return RegistryStep(
         at=at,
         by=actor.shown,
@@ -327,4 +331,5 @@ def step_by(actor: Actor, at: str, what: str, subject: str) -> RegistryStep:
         is_override=bool(actor.override),
         reason=actor.override,
         statement=statement_id(actor.statement) if actor.statement is not None else "",
+        **changes,
     )

@@ -15,7 +15,16 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from interlock.names.protocol.entry import NO_SCHEMA, NONE, PUBLIC, EntryStatus, RegistryEntry, Revision, review_due
+from interlock.names.protocol.entry import (
+    NO_SCHEMA,
+    NONE,
+    PUBLIC,
+    EntryStatus,
+    RegistryEntry,
+    Revision,
+    copied,
+    review_due,
+)
 from interlock.names.protocol.grammar import (
     AMBIGUOUS_SCOPES,
     SCOPE_CLASSES,
@@ -211,6 +220,31 @@ _RANKS: Final[dict[Verdict, int]] = {"note": 0, "needs_expert": 1, "revise": 2, 
 _SECOND_LEVELS: Final = frozenset(["ac", "co", "com", "edu", "gov", "net", "org"])  # below the codes of countries
 Outcome = Literal["pass", "needs_expert", "revise", "fail", "not_checked"]
 
+# The reasons of findings by their codes. Values are inserted.
+_REASONS: Final = {
+    "controller_missing": "the change controller has a name of 1 to 200 printable characters",
+    "controller_unproven": "no one has shown to act for {controller}; accepting lets the requester do so",
+    "handle_syntax": "a handle is ~ and up to 32 lower-case letters, digits and hyphens, and ~org is no one's",
+    "text_too_long": f"semantics and contact have at most {TEXT_CHARS_MAX} characters",
+    "reference_missing": "a specification is required",
+    "controller_reference_mismatch": "{owner} is not evidently {controller}'s",
+    "semantics_missing": "say what the surface does, or which section of the document says it",
+    "scope_ambiguous": "{problem} which credential the server asks for",
+    "scope_syntax": "a scope is a class in lower case, perhaps with a colon and a tier: trust-tier:engineering",
+    "scope_class_new": "{kind} is a new class of credential; accepting says that the specification defines it",
+    "scope_tightened": "callers without a credential are shut out: a breaking change, to be stated as breaking",
+    "public_not_permanent": "state no_authentication_planned: a public surface stays public",
+    "prefix_mismatch": "{prefix} is no prefix of {name} that ends with an underscore",
+    "prefix_advice": "{controller} has the prefix {prefix}; register all its surfaces under one",
+    "prefix_missing": "a name without a prefix is for several vendors: state cross_vendor, or take a prefix",
+    "lookalike": "it reads like {name} of {controller}",
+}
+
+
+def _finding(criterion: int, verdict: Verdict, code: str, reason: str = "", **values: str) -> CheckFinding:
+    """Return a finding. `reason` is a key of `_REASONS`, by default the code."""
+    return CheckFinding(criterion, verdict, code, _REASONS[reason or code].format(**values))
+
 
 def judge_proposal(
     proposal: NameProposal,
@@ -261,24 +295,13 @@ def _texts(proposal: NameProposal) -> Iterator[CheckFinding]:
     """Check that the texts of a proposal are present and valid."""
     controller = proposal.change_controller
     if not controller.strip() or len(controller) > 200 or not controller.isprintable():  # REG-4.1-1
-        yield CheckFinding(
-            0, "fail", "controller_missing", "the change controller has a name of 1 to 200 printable characters"
-        )
+        yield _finding(0, "fail", "controller_missing")
     if proposal.controller_handle and not is_handle(proposal.controller_handle):  # REG-3-4
-        yield CheckFinding(
-            0,
-            "fail",
-            "handle_syntax",
-            "a handle is ~ and up to 32 lower-case letters, digits and hyphens, and ~org is no one's",
-        )
+        yield _finding(0, "fail", "handle_syntax")
     if len(proposal.semantics) > TEXT_CHARS_MAX or len(proposal.contact) > TEXT_CHARS_MAX:
-        yield CheckFinding(
-            0, "fail", "text_too_long", f"semantics and contact have at most {TEXT_CHARS_MAX} characters"
-        )
+        yield _finding(0, "fail", "text_too_long")
     if not proposal.semantics.strip():
-        yield CheckFinding(
-            3, "revise", "semantics_missing", "say what the surface does, or which section of the document says it"
-        )
+        yield _finding(3, "revise", "semantics_missing")
 
 
 def _reference(proposal: NameProposal, retrieval: Retrieval | None) -> Iterator[CheckFinding]:
@@ -286,7 +309,7 @@ def _reference(proposal: NameProposal, retrieval: Retrieval | None) -> Iterator[
     text = proposal.specification_reference
     # REG-5-1
     if not text.strip() or len(text) > REFERENCE_CHARS_MAX or not text.isprintable():  # REG-N-1: provisional ones too
-        yield CheckFinding(2, "revise", "reference_missing", "a specification is required")
+        yield _finding(2, "revise", "reference_missing")
         return
     reference = read_reference(text)
     open_: Verdict = "note" if proposal.status == EntryStatus.PROVISIONAL.value else "needs_expert"  # REG-5-12
@@ -299,12 +322,8 @@ def _reference(proposal: NameProposal, retrieval: Retrieval | None) -> Iterator[
         *_, before, label, _ = ("", *reference.owner.split("."))
         owner = (before or label if label in _SECOND_LEVELS else label).replace("-", "")
         if owner not in "".join(filter(str.isalnum, proposal.change_controller.lower())):  # REG-4.1-5
-            yield CheckFinding(
-                2,
-                "note",
-                "controller_reference_mismatch",
-                f"{reference.owner} is not evidently {proposal.change_controller}'s",
-            )
+            parties = {"owner": reference.owner, "controller": proposal.change_controller}
+            yield _finding(2, "note", "controller_reference_mismatch", **parties)
 
 
 def _schemas(proposal: NameProposal) -> Iterator[CheckFinding]:
@@ -320,35 +339,17 @@ def _scope(proposal: NameProposal, registry: NamesRegistry, amends: RegistryEntr
     scope = proposal.authentication_scope
     if scope in AMBIGUOUS_SCOPES:  # REG-5-6
         problem = f"{scope} does not say" if scope else "say"
-        yield CheckFinding(4, "revise", "scope_ambiguous", f"{problem} which credential the server asks for")
+        yield _finding(4, "revise", "scope_ambiguous", problem=problem)
     elif not is_scope(scope):
-        yield CheckFinding(
-            4,
-            "revise",
-            "scope_syntax",
-            "a scope is a class in lower case, perhaps with a colon and a tier: trust-tier:engineering",
-        )
+        yield _finding(4, "revise", "scope_syntax")
     elif scope_class(scope) not in SCOPE_CLASSES.union(
         scope_class(entry.authentication_scope) for entry in registry.entries.values()
     ):  # REG-4.1-6
-        yield CheckFinding(
-            4,
-            "needs_expert",
-            "scope_class_new",
-            f"{scope_class(scope)} is a new class of credential; accepting says that the specification defines it",
-        )
+        yield _finding(4, "needs_expert", "scope_class_new", kind=scope_class(scope))
     if scope == PUBLIC and not proposal.no_authentication_planned:  # REG-8.4-3
-        yield CheckFinding(
-            4, "revise", "public_not_permanent", "state no_authentication_planned: a public surface stays public"
-        )
+        yield _finding(4, "revise", "public_not_permanent")
     if amends is not None and amends.authentication_scope == PUBLIC != scope:  # REG-8.4-4
-        verdict: Verdict = "needs_expert" if proposal.breaking else "revise"
-        yield CheckFinding(
-            4,
-            verdict,
-            "scope_tightened",
-            "callers without a credential are shut out: a breaking change, to be stated as breaking",
-        )
+        yield _finding(4, "needs_expert" if proposal.breaking else "revise", "scope_tightened")
 
 
 def _collisions(proposal: NameProposal, registry: NamesRegistry, today: str) -> Iterator[CheckFinding]:
@@ -361,35 +362,20 @@ def _collisions(proposal: NameProposal, registry: NamesRegistry, today: str) -> 
     if standing is not None and standing.deprecation is not None:  # REG-7.3-2
         yield CheckFinding(5, "note", "deprecated", standing.deprecation)
     if prefix != NONE and not (is_prefix(prefix) and covers(prefix, name)):  # REG-4.1-7
-        yield CheckFinding(
-            5, "fail", "prefix_mismatch", f"{prefix} is no prefix of {name} that ends with an underscore"
-        )
+        yield _finding(5, "fail", "prefix_mismatch", prefix=prefix, name=name)
     elif (conflict := registry.prefix_conflict(name, prefix, controller, today)) is not None:  # REG-5-8, REG-7.2-2
         yield CheckFinding(5, "fail", "prefix_conflict", conflict)
     own = sorted(holder.prefix for holder in registry.holders.values() if holder.controller == controller)
     if own and prefix not in own:  # REG-4.2-5
-        yield CheckFinding(
-            5, "note", "prefix_advice", f"{controller} has the prefix {own[0]}; register all its surfaces under one"
-        )
+        yield _finding(5, "note", "prefix_advice", controller=controller, prefix=own[0])
     elif prefix == NONE and not proposal.cross_vendor:  # REG-4.2-6
-        yield CheckFinding(
-            5,
-            "needs_expert",
-            "prefix_advice",
-            "a name without a prefix is for several vendors: state cross_vendor, or take a prefix",
-        )
+        yield _finding(5, "needs_expert", "prefix_advice", "prefix_missing")
     for entry in registry.entries.values():
         if entry.change_controller != controller and is_lookalike(name, entry.surface_name):
-            yield CheckFinding(
-                5, "needs_expert", "lookalike", f"it reads like {entry.surface_name} of {entry.change_controller}"
-            )
+            other = {"name": entry.surface_name, "controller": entry.change_controller}
+            yield _finding(5, "needs_expert", "lookalike", **other)
     if not registry.controller(controller).is_proven and controller in registry.controllers:
-        yield CheckFinding(
-            0,
-            "needs_expert",
-            "controller_unproven",
-            f"no one has shown to act for {controller}; accepting lets the requester do so",
-        )
+        yield _finding(0, "needs_expert", "controller_unproven", controller=controller)
 
 
 def registered_entry(
@@ -397,12 +383,9 @@ def registered_entry(
 ) -> RegistryEntry:
     """Return the entry of an accepted request for a name."""
     status = EntryStatus(proposal.status)
-    return RegistryEntry(
-        surface_name=proposal.surface_name,
-        specification_reference=proposal.specification_reference,
-        authentication_scope=proposal.authentication_scope,
-        vendor_prefix=proposal.vendor_prefix,
-        change_controller=proposal.change_controller,
+    return copied(
+        proposal,
+        RegistryEntry,
         status=status,
         first_registered=today,  # REG-4.1-10, REG-5-11
         revisions=(_revision(1, proposal, retrieval, today),),
@@ -447,17 +430,14 @@ def proposal_of(entry: RegistryEntry) -> NameProposal:
     """Return the proposal that the review of a provisional entry checks: the entry, as if it were requested as
     Active.
     """
-    current = entry.specification
-    return NameProposal(
+    return copied(
+        entry.specification,
+        NameProposal,
         surface_name=entry.surface_name,
         change_controller=entry.change_controller,
         specification_reference=entry.specification_reference,
         authentication_scope=entry.authentication_scope,
         vendor_prefix=entry.vendor_prefix,
-        argument_schema=current.argument_schema,
-        return_schema=current.return_schema,
-        schema_source=current.schema_source,
-        semantics=current.semantics,
         no_authentication_planned=entry.authentication_scope == PUBLIC,
     )
 
@@ -485,17 +465,14 @@ def controller_after(registry: NamesRegistry, request: NameRequest, unnamed: Set
 def _revision(number: int, proposal: NameProposal, retrieval: Retrieval | None, today: str) -> Revision:
     """Return the revision of a specification that a proposal describes."""
     has_schemas = has_schema(proposal.argument_schema) or has_schema(proposal.return_schema)
-    return Revision(
+    return copied(
+        proposal,
+        Revision,
         revision=number,
-        specification_reference=proposal.specification_reference,
-        authentication_scope=proposal.authentication_scope,
         registered=today,
-        argument_schema=proposal.argument_schema,
-        return_schema=proposal.return_schema,
         argument_digest=schema_digest(proposal.argument_schema),
         return_digest=schema_digest(proposal.return_schema),
         schema_source=proposal.schema_source if has_schemas else "none",
-        semantics=proposal.semantics,
         retrieved_at=retrieval.at if retrieval is not None else None,
         document_digest=retrieval.digest if retrieval is not None else None,
     )

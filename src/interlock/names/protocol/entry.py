@@ -9,7 +9,7 @@ is never extended by one.
 import datetime
 import enum
 from collections.abc import Mapping
-from typing import Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -19,6 +19,13 @@ PUBLIC: Final = "public"  # the authentication scope without a credential
 NO_SCHEMA: Final = Raw(b"null")
 
 SchemaSource = Literal["registrant", "extracted", "none"]
+Copy = TypeVar("Copy", bound=msgspec.Struct)
+
+
+def copied(source: msgspec.Struct, into: type[Copy], **others: Any) -> Copy:
+    """Return a struct of type `into`. Its fields are `others` and what `source` has under the same names."""
+    same = {name: getattr(source, name) for name in into.__struct_fields__ if name in source.__struct_fields__}
+    return into(**same | others)
 
 
 class EntryStatus(enum.Enum):
@@ -57,10 +64,8 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
         return self.argument_digest is not None
 
 
-class RegistryEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """An entry of the registry: its seven published fields, its revisions, and the dates on which its status
-    depends.
-    """
+class SevenFields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The seven fields of an entry that all forms publish (section 4.1)."""
 
     surface_name: str
     specification_reference: str
@@ -69,6 +74,13 @@ class RegistryEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     change_controller: str
     status: EntryStatus
     first_registered: str
+
+
+class RegistryEntry(SevenFields, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """An entry of the registry: its seven published fields, its revisions, and the dates on which its status
+    depends.
+    """
+
     revisions: tuple[Revision, ...]  # the oldest first; the last is current
     source: str = ""  # where it was imported from; empty: registered here
     review_due: str | None = None  # of a provisional one

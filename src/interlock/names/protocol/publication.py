@@ -18,7 +18,16 @@ import msgspec
 from msgspec import Raw
 
 from interlock.names.protocol.criteria import read_reference, schema_digest
-from interlock.names.protocol.entry import NONE, EntryStatus, RegistryEntry, Revision, days_between, is_day
+from interlock.names.protocol.entry import (
+    NONE,
+    EntryStatus,
+    RegistryEntry,
+    Revision,
+    SevenFields,
+    copied,
+    days_between,
+    is_day,
+)
 from interlock.names.protocol.grammar import covers, find_name_fault, is_prefix, is_scope
 from interlock.names.protocol.judgement import SCHEMA_BYTES_MAX
 
@@ -58,16 +67,9 @@ class Publication(msgspec.Struct, frozen=True, kw_only=True):
     experts: tuple[str, ...] = ()
 
 
-class PublishedEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class PublishedEntry(SevenFields, frozen=True, kw_only=True, omit_defaults=True):
     """An entry in JSON: the seven fields, and what the other forms cannot hold."""
 
-    surface_name: str
-    specification_reference: str
-    authentication_scope: str
-    vendor_prefix: str
-    change_controller: str
-    status: EntryStatus
-    first_registered: str
     specification: Revision
     earlier_specifications: tuple[Revision, ...] = ()
     source: str = ""
@@ -93,9 +95,6 @@ class PublishedRegistry(msgspec.Struct, frozen=True, kw_only=True):
     entries: tuple[PublishedEntry, ...]
 
 
-_COPIED: Final = frozenset(field.name for field in msgspec.structs.fields(RegistryEntry)) - {"revisions"}
-
-
 def is_overdue(entry: RegistryEntry, today: str) -> bool:
     """Return whether the review of a provisional entry is overdue. An overdue entry stays in the registry
     (REG-5-13).
@@ -105,13 +104,9 @@ def is_overdue(entry: RegistryEntry, today: str) -> bool:
 
 
 def published_entry(entry: RegistryEntry, today: str) -> PublishedEntry:
-    members = {name: getattr(entry, name) for name in _COPIED}
-    return PublishedEntry(
-        **members,
-        specification=entry.specification,
-        earlier_specifications=entry.revisions[:-1],
-        overdue=is_overdue(entry, today),
-    )
+    *earlier, current = entry.revisions
+    overdue = is_overdue(entry, today)
+    return copied(entry, PublishedEntry, specification=current, earlier_specifications=tuple(earlier), overdue=overdue)
 
 
 def publish(publication: Publication, form: Form) -> bytes:
@@ -274,9 +269,8 @@ def _read_json(data: bytes) -> list[RegistryEntry]:
         raise BadDocument(f"the JSON is no published registry: {error}") from None
     entries = []
     for published in document.entries:
-        members = {name: getattr(published, name) for name in _COPIED}
-        revisions = (*published.earlier_specifications, published.specification)
-        entries.append(_checked(RegistryEntry(**members, revisions=tuple(map(_with_own_digests, revisions)))))
+        revisions = map(_with_own_digests, (*published.earlier_specifications, published.specification))
+        entries.append(_checked(copied(published, RegistryEntry, revisions=tuple(revisions))))
     return entries
 
 
@@ -296,24 +290,13 @@ def _with_own_digests(revision: Revision) -> Revision:
 
 def _entry(row: list[str]) -> RegistryEntry:
     """Return the entry for a row of the seven fields. Raise BadDocument if a field is invalid."""
-    name, reference, scope, prefix, controller, status, day = row
+    fields: dict[str, Any] = dict(zip((field for _, field in COLUMNS), row, strict=True))
     try:
-        entry_status = EntryStatus(status)
+        seven = SevenFields(**fields | {"status": EntryStatus(fields["status"])})
     except ValueError:
-        raise BadDocument(f"{_shown(name)}: {_shown(status)} is no status") from None
-    revision = Revision(revision=1, specification_reference=reference, authentication_scope=scope, registered=day)
-    return _checked(
-        RegistryEntry(
-            surface_name=name,
-            specification_reference=reference,
-            authentication_scope=scope,
-            vendor_prefix=prefix,
-            change_controller=controller,
-            status=entry_status,
-            first_registered=day,
-            revisions=(revision,),
-        )
-    )
+        raise BadDocument(f"{_shown(row[0])}: {_shown(fields['status'])} is no status") from None
+    revision = copied(seven, Revision, revision=1, registered=seven.first_registered)
+    return _checked(copied(seven, RegistryEntry, revisions=(revision,)))
 
 
 def _checked(entry: RegistryEntry) -> RegistryEntry:
