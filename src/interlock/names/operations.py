@@ -12,41 +12,16 @@ from typing import Final
 
 import msgspec
 from msgspec import Raw
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from interlock.catalog.catalog import Catalog
 from interlock.catalog.routes import Route
 from interlock.core.feed import AsyncFeed
 from interlock.core.recorder import Recorder
 from interlock.mcp.methods import TOOLS_CALL
+from interlock.names import api
 from interlock.names.actions import name_check, name_verification, outcome_document
-from interlock.names.api import (
-    ACT,
-    CHECK_NAME,
-    LIST_NAMES,
-    LIST_PREFIXES,
-    PUBLISH,
-    REPIN,
-    SHOW_NAME,
-    TRUST,
-    VERIFY_NAME,
-    ActOnName,
-    CheckName,
-    NameCheck,
-    NameDetails,
-    NameOutcome,
-    NamePrefix,
-    NamePrefixes,
-    Names,
-    NameSummary,
-    NameVerification,
-    PinName,
-    PinnedTool,
-    PinnedTools,
-    TrustSource,
-    VerifyName,
-)
-from interlock.names.protocol.entry import PUBLIC, RegistryEntry
+from interlock.names.protocol.entry import PUBLIC, RegistryEntry, copied
 from interlock.names.protocol.judgement import SchemaPair
 from interlock.names.protocol.publication import MEDIA_TYPES, Form, is_overdue, published_entry
 from interlock.names.protocol.registry import NameProposal, NameRequest
@@ -111,8 +86,8 @@ class SurfaceOperations:
         self._pins = pins
         self._ruled = ruled
 
-    @handles(REPIN)
-    async def repin(self, body: PinName) -> PinnedTools:
+    @handles(api.REPIN)
+    async def repin(self, body: api.PinName) -> api.PinnedTools:
         """Pin the current definitions of all tools of a surface name, or of a single tool; or remove these pins. Raise
         NotFound if there is no such tool, and StoreError if the pins cannot be stored.
         """
@@ -120,20 +95,18 @@ class SurfaceOperations:
         routes = {
             route.qualified: route for route in self._routes() if name in (route.qualified, route.original, route.local)
         }
-        pinned: list[PinnedTool] = []
         if body.remove:
-            for pin in [pin for pin in self._pins.all() if pin.tool in routes or pin.tool == name]:
-                await self._pins.remove(pin.tool)
-                pinned.append(PinnedTool(tool=pin.tool, digest=pin.digest))
+            pins = [pin for pin in self._pins.all() if pin.tool in routes or pin.tool == name]
         else:
-            for pin in filter(None, map(_find_pin, routes.values())):
-                await self._pins.put(pin)
-                pinned.append(PinnedTool(tool=pin.tool, digest=pin.digest))
+            pins = list(filter(None, map(_find_pin, routes.values())))
+        for pin in pins:
+            await (self._pins.remove(pin.tool) if body.remove else self._pins.put(pin))
+        pinned = [copied(pin, api.PinnedTool) for pin in pins]
         if not pinned:
             raise NotFound("tool", name, sorted({route.original for route in self._routes()}))
         for segment in sorted({routes[tool.tool].link.segment for tool in pinned if tool.tool in routes}):
             await self._ruled.publish(segment)
-        return PinnedTools(tools=tuple(sorted(pinned, key=lambda tool: tool.tool)))
+        return api.PinnedTools(tools=tuple(sorted(pinned, key=lambda tool: tool.tool)))
 
     def offers(self) -> dict[str, list[tuple[str, str]]]:
         """Return the listed tools by the name that their servers use: pairs of segment and qualified name."""
@@ -158,7 +131,7 @@ class NameOperations:
         self._actions = parts.actions
         self._publisher = parts.publisher
 
-    @handles(LIST_NAMES)
+    @handles(api.LIST_NAMES)
     async def list_all(
         self,
         *,
@@ -166,7 +139,7 @@ class NameOperations:
         status: str | None = None,
         search: str | None = None,
         limit: int | None = None,
-    ) -> Names:
+    ) -> api.Names:
         """Return the entries that match all filters. `search` is looked for in name, controller and reference. Raise
         StoreError if the log cannot be read.
         """
@@ -188,7 +161,7 @@ class NameOperations:
         offers = self._surfaces.offers()
         calls = await self._calls.counts() if only_public else None
         due = self._reminders.due()
-        return Names(
+        return api.Names(
             names=tuple(
                 self._summary(entry, today, offers.get(entry.surface_name, ()), calls) for entry in entries[:limit]
             ),
@@ -199,8 +172,8 @@ class NameOperations:
             trouble=self._state.trouble,
         )
 
-    @handles(SHOW_NAME)
-    async def show(self, name: str, *, with_log: bool) -> NameDetails:
+    @handles(api.SHOW_NAME)
+    async def show(self, name: str, *, with_log: bool) -> api.NameDetails:
         """Return everything about a name. Raise NotFound if the name never existed, and StoreError if the log cannot be
         read.
         """
@@ -211,7 +184,7 @@ class NameOperations:
         steps = await self._state.steps_of(name) if with_log or entry is None else []
         if entry is None and not requests and not steps:
             raise NotFound("name", name, list(registry.entries)[:10_000])
-        return NameDetails(
+        return api.NameDetails(
             surface_name=name,
             entry=_NONE if entry is None else _raw(published_entry(entry, self._state.today)),
             requests=tuple(_raw(replace(record, proposal=None)) for record in requests),
@@ -221,8 +194,8 @@ class NameOperations:
             log=tuple(_raw(replace(step, entry=None)) for step in steps) if with_log else (),
         )
 
-    @handles(CHECK_NAME)
-    async def check(self, body: CheckName) -> NameCheck:
+    @handles(api.CHECK_NAME)
+    async def check(self, body: api.CheckName) -> api.NameCheck:
         """Run the machine checks of a request without filing it. Raise Refused if the proposal is invalid."""
         try:
             proposal = msgspec.json.decode(body.proposal, type=NameProposal)
@@ -233,8 +206,8 @@ class NameOperations:
         await self._refresh()
         return name_check(body.name, self._requests.check(proposal))
 
-    @handles(VERIFY_NAME)
-    async def verify(self, body: VerifyName) -> NameVerification:
+    @handles(api.VERIFY_NAME)
+    async def verify(self, body: api.VerifyName) -> api.NameVerification:
         """Compare a tool's definition with the registered specification of its name. Raise Refused if the definition
         cannot be compared.
         """
@@ -244,8 +217,8 @@ class NameOperations:
         await self._refresh()
         return name_verification(self._state.entry(body.name), body.name, tool)
 
-    @handles(ACT)
-    async def act(self, body: ActOnName, by: str) -> NameOutcome:
+    @handles(api.ACT)
+    async def act(self, body: api.ActOnName, by: str) -> api.NameOutcome:
         """Perform an action on a name, for example request it. Raise Refused or NotFound if it is not possible, and
         StoreError if it cannot be stored.
         """
@@ -253,7 +226,7 @@ class NameOperations:
         argument = body.body if isinstance(body.body, Raw) else Raw(b"{}")
         result = await self._actions.act(actor, body.action, body.subject, argument)
         outcome = outcome_document(result)
-        return NameOutcome(
+        return api.NameOutcome(
             action=body.action,
             subject=body.subject,
             kind=outcome["kind"],
@@ -263,20 +236,20 @@ class NameOperations:
             document=_raw(outcome[outcome["kind"]]),
         )
 
-    @handles(LIST_PREFIXES)
-    async def prefixes(self) -> NamePrefixes:
+    @handles(api.LIST_PREFIXES)
+    async def prefixes(self) -> api.NamePrefixes:
         await self._refresh()
         holders = self._state.registry.holders
-        return NamePrefixes(prefixes=tuple(NamePrefix(**asdict(holders[prefix])) for prefix in sorted(holders)))
+        return api.NamePrefixes(prefixes=tuple(copied(holders[prefix], api.NamePrefix) for prefix in sorted(holders)))
 
-    @handles(PUBLISH)
+    @handles(api.PUBLISH)
     async def publish(self, form: Form) -> File:
         """Return the registry in one of its published forms, as a file."""
         await self._refresh()
         return File(self._publisher.published(form), MEDIA_TYPES[form])
 
-    @handles(TRUST)
-    async def trust(self, body: TrustSource, by: str) -> Names:
+    @handles(api.TRUST)
+    async def trust(self, body: api.TrustSource, by: str) -> api.Names:
         """Set whether the entries of an imported registry are enforced. Raise NotFound if there is no such registry,
         Refused if it cannot be changed, and StoreError if the change cannot be stored.
         """
@@ -289,20 +262,14 @@ class NameOperations:
 
     def _summary(
         self, entry: RegistryEntry, today: str, offers: Sequence[tuple[str, str]], calls: Mapping[str, int] | None
-    ) -> NameSummary:
+    ) -> api.NameSummary:
         """Return the summary of an entry. `offers` are pairs of a server's segment and a tool's qualified name."""
-        return NameSummary(
-            surface_name=entry.surface_name,
-            specification_reference=entry.specification_reference,
-            authentication_scope=entry.authentication_scope,
-            vendor_prefix=entry.vendor_prefix,
-            change_controller=entry.change_controller,
+        return copied(
+            entry,
+            api.NameSummary,
             status=entry.status.value,
-            first_registered=entry.first_registered,
-            source=entry.source,
             is_trusted=self._state.is_trusted(entry),
             is_overdue=is_overdue(entry, today),
-            public_confirmed_on=entry.public_confirmed_on,
             is_unconfirmed=is_unconfirmed(entry, today),
             servers=tuple(sorted({segment for segment, _ in offers})),
             calls=None if calls is None else sum(calls.get(tool, 0) for _, tool in offers),
