@@ -320,7 +320,7 @@ def amend(invocation: Invocation, name: Name, *, override: Override = "", **memb
 
 
 def _add_action(
-    action: api.NamesAction, help: str, example: str, *, subject: Any = Name, has_override: bool = True, **options: Any
+    action: api.NamesAction, help: str, *, examples: str, subject: Any = Name, has_override: bool = True, **options: Any
 ) -> None:
     """Add the command of an action. Each of its `options` sets the member of the request with this name."""
 
@@ -334,7 +334,7 @@ def _add_action(
     if has_override:
         parameters.append(inspect.Parameter("override", kind, annotation=Override, default=""))
     run.__doc__, run.__signature__ = help, inspect.Signature(parameters)  # type: ignore[attr-defined]
-    verb(app, action, examples=f"interlock names {action} {example}")(run)
+    verb(app, action, examples=examples)(run)
 
 
 @verb(app, "deprecate", examples="interlock names deprecate acme_search --successor acme_find")
@@ -349,35 +349,41 @@ def deprecate(
     _act(invocation, "deprecate", name, {"successor": successor}, override)
 
 
-_add_action("reinstate", "Make a deprecated name active again.", "acme_search")
+_add_action("reinstate", "Make a deprecated name active again.", examples="interlock names reinstate acme_search")
 _add_action(
-    "withdraw", "Withdraw a name. It was deprecated for a year, and no known server implements it.", "acme_search"
+    "withdraw",
+    "Withdraw a name. It was deprecated for a year, and no known server implements it.",
+    examples="interlock names withdraw acme_search",
 )
 _add_action(
     "transfer",
     "Hand an entry to another controller. Each of the two asks for it once.",
-    'acme_search --to "Zebra Ltd"',
+    examples='interlock names transfer acme_search --to "Zebra Ltd"',
     to=_required("--to", "Who is to have it.", "CONTROLLER"),
 )
-_add_action("confirm-public", "Confirm that a public surface is meant to be public.", "acme_search")
+_add_action(
+    "confirm-public",
+    "Confirm that a public surface is meant to be public.",
+    examples="interlock names confirm-public acme_search",
+)
 _add_action(
     "declare",
     "Put an implementation of a surface on record.",
-    'acme_search --by "Zebra\'s server"',
+    examples='interlock names declare acme_search --by "Zebra\'s server"',
     has_override=False,
     who=_required("--by", "Who implements it.", "WHO"),
 )
 _add_action(
     "end",
     "Put the end of an implementation on record.",
-    "acme_search --by zebra --evidence 'switched off'",
+    examples="interlock names end acme_search --by zebra --evidence 'switched off'",
     who=_required("--by", "Who implemented it.", "WHO"),
     evidence=_required("--evidence", "What shows that it ended.", "TEXT"),
 )
 _add_action(
     "consent",
     "Let another controller register names under a prefix.",
-    'acme_ --controller "Zebra Ltd" --until 2027-12-31',
+    examples='interlock names consent acme_ --controller "Zebra Ltd" --until 2027-12-31',
     subject=Prefix,
     controller=_required("--controller", "Who may register under it.", "NAME"),
     until=_required("--until", "The last day.", "DAY"),
@@ -403,7 +409,7 @@ def dispute(
 _add_action(
     "cancel",
     "Take a request back.",
-    "3f9c0a1b-0000-4000-8000-000000000000",
+    examples="interlock names cancel 3f9c0a1b-0000-4000-8000-000000000000",
     subject=Annotated[str, typer.Argument(metavar="ID", help="The request.")],
 )
 
