@@ -25,7 +25,7 @@ from interlock.drivers.provider.tenant_processes import InstanceLease
 from interlock.drivers.provider.vault import Vault
 from interlock.drivers.workspace.declaration import Declared
 from interlock.drivers.workspace.scan import Root
-from interlock.links.handshake import modern_head
+from interlock.mcp.headers import modern_head
 from interlock.mcp.methods import Era
 from interlock.node.node import Node
 

@@ -33,7 +33,7 @@ from msgspec import Raw
 from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import Approval, Kind, Move, Source, Status, What
 from interlock.approvals.protocol.digests import ACCEPT, CHANGED, SURFACE, UNCLASSIFIED
-from interlock.catalog.routes import DefinitionSnapshot, DefinitionState
+from interlock.catalog.routes import DefinitionSnapshot, DefinitionState, Rulings
 from interlock.config.plan import ToolClass
 from interlock.core.clock import Clock
 from interlock.core.feed import AsyncFeed
@@ -151,7 +151,7 @@ class _SeenDefinitions:
         self.listed: Mapping[str, object] = {}
 
 
-class Definitions:
+class Definitions(Rulings):
     """The definitions that a node has accepted, by segment and tool."""
 
     def __init__(self, kv: KeyValue, inbox: Inbox, clock: Clock, ruled: AsyncFeed[str]) -> None:
@@ -232,7 +232,7 @@ class Definitions:
         if not is_same and accepted.digest != snapshot.digest and self.rulings.find(snapshot.tool, snapshot.digest):
             return DefinitionState.ACCEPTED
         if not snapshot.is_flagged and accepted.claims is not None and accepted.claims.is_flagged:
-            snapshot.keep_flag()  # no part of the digest, so that no person is asked when it goes
+            snapshot.is_flagged = True  # no part of the digest, so that no person is asked when it goes
         if is_same:
             return DefinitionState.SAME
         return DefinitionState.REWORDED if accepted.digest == snapshot.digest else DefinitionState.CHANGED

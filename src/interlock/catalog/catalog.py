@@ -35,8 +35,6 @@ from interlock.catalog.incremental import (
 )
 from interlock.catalog.link_items import make_link_items, near_names
 from interlock.catalog.routes import (
-    NO_RULINGS,
-    NO_SURFACES,
     RESOURCE_SCHEME,
     ChangedDefinition,
     ChecksFor,
@@ -78,8 +76,8 @@ class View:
 
     def __init__(self, namespace: "Namespace", key: ViewKey, former: "View | None" = None) -> None:
         self._namespace = namespace
-        self._key = key
-        self._pages: dict[tuple[str, Era, str], ListPage] = {}
+        self.key = key
+        self.pages: dict[tuple[str, Era, str], ListPage] = {}
         link_items = namespace.link_items
         if key.only is not None:
             link_items = tuple(items for items in link_items if items.link.segment == key.only)
@@ -90,39 +88,24 @@ class View:
         self._link_items = link_items
         if former is not None and (key.only is not None or former._namespace.clashing != namespace.clashing):
             former = None
-        former_parts: dict[str, VisiblePart] = former._parts if former is not None else {}
-        self._parts: dict[str, VisiblePart] = {
-            items.link.segment: self._part(items, former_parts.get(items.link.segment)) for items in self._link_items
-        }
+        # Views with the same form of names share the encoded bytes of tools.
+        names = "original" if key.only is not None else "qualified" if key.dotted else "alias"
+        form = f"{names} full" if key.full else names
+        self._parts: dict[str, VisiblePart] = {}
+        for items in link_items:
+            part = former._parts.get(items.link.segment) if former is not None else None
+            if part is None or not part.shown.is_of(items):
+                shown = namespace.shown.of(items, form)
+                part = VisiblePart(self._visible_routes(items.tools), self._visible_routes(items.prompts), shown)
+            self._parts[items.link.segment] = part
         self._spelled, self.prompts = self._spell_all(former)
         self._bare = self._providers()  # names without a segment, and who serves each now (REG-8.1-7)
         self.tools = self._spelled
         if self._bare:
             self.tools = self._spelled | {encode_value(name): route for name, route in self._bare.items()}
 
-    def _part(self, items: LinkItems, former: VisiblePart | None) -> VisiblePart:
-        if former is not None and former.shown.is_of(items):
-            return former
-        shown = self._namespace.shown.of(items, self._form)
-        return VisiblePart(self._visible_routes(items.tools), self._visible_routes(items.prompts), shown)
-
-    @property
-    def _form(self) -> str:
-        """Return a key for the encoded bytes of tools. Views with the same key can share these bytes."""
-        names = "original" if self._key.only is not None else "qualified" if self._key.dotted else "alias"
-        return f"{names} full" if self._key.full else names
-
-    @property
-    def key(self) -> ViewKey:
-        """Return the key of this view. Callers with equal keys see the same items."""
-        return self._key
-
-    def forget_pages(self) -> None:
-        """Drop the cached pages, because a newer namespace exists."""
-        self._pages.clear()
-
     def _visible_routes(self, routes: tuple[Route, ...]) -> tuple[Route, ...]:
-        key = self._key
+        key = self.key
         if self._namespace.clashing or key.tools != ("*",):
             return tuple(route for route in routes if self.may_see(route))
         if key.scope == SCOPES[-1]:
@@ -131,21 +114,18 @@ class View:
         return tuple(route for route in routes if route.scope in scopes)
 
     def _spell_all(self, former: "View | None") -> tuple[dict[bytes, Route], dict[bytes, Route]]:
-        parts = self._parts
-        gone = (
-            [shown_part for name, shown_part in former._parts.items() if parts.get(name) is not shown_part]
-            if former is not None
-            else []
-        )
+        new = parts = list(self._parts.values())
+        gone: list[VisiblePart] = []
+        if former is not None:
+            gone = [part for name, part in former._parts.items() if self._parts.get(name) is not part]
+            new = [part for name, part in self._parts.items() if former._parts.get(name) is not part]
         if former is None or len(gone) * 2 > len(parts):
-            every = list(parts.values())
             return (
-                self._spellings([route for part in every for route in part.tools]),
-                self._spellings([route for part in every for route in part.prompts]),
+                self._spellings([route for part in parts for route in part.tools]),
+                self._spellings([route for part in parts for route in part.prompts]),
             )
-        new = [shown_part for name, shown_part in parts.items() if former._parts.get(name) is not shown_part]
-        tools = [route for part in gone for route in part.tools], [route for part in new for route in part.tools]
-        prompts = [route for part in gone for route in part.prompts], [route for part in new for route in part.prompts]
+        tools = [[route for part in changed for route in part.tools] for changed in (gone, new)]
+        prompts = [[route for part in changed for route in part.prompts] for changed in (gone, new)]
         return self._respell(former._spelled, *tools), self._respell(former.prompts, *prompts)
 
     def _respell(self, former: dict[bytes, Route], old: Routes, new: Routes) -> dict[bytes, Route]:
@@ -164,7 +144,7 @@ class View:
         It leads to the first present server that follows the specification of the name. Parent nodes only get names
         with segments.
         """
-        if self._key.only is not None or self._key.full:
+        if self.key.only is not None or self.key.full:
             return {}
         providers: dict[str, Route] = {}
         for name, segments in self._namespace.providers.items():
@@ -222,8 +202,8 @@ class View:
         If the URI alone is ambiguous, return the candidates instead (MCP-AX 3.1). If there is no such resource, return
         an empty list.
         """
-        if self._key.only is not None:
-            items = self._open.get(self._key.only)
+        if self.key.only is not None:
+            items = self._open.get(self.key.only)
             return (items.link, _bare(uri, items.link.segment)) if items is not None else []
         if uri.startswith(RESOURCE_SCHEME):
             for items in self._open.values():
@@ -252,10 +232,10 @@ class View:
     # Listing
 
     def page(self, method: str, era: Era, after: str) -> ListPage:
-        cached = self._pages.get((method, era, after))
+        cached = self.pages.get((method, era, after))
         if cached is None:
-            if len(self._pages) >= PAGES_KEPT_MAX:  # a client may make up cursors
-                self._pages.clear()
+            if len(self.pages) >= PAGES_KEPT_MAX:  # a client may make up cursors
+                self.pages.clear()
             if method in (TOOLS_LIST, PROMPTS_LIST):
                 routes = self.tool_routes if method == TOOLS_LIST else self.prompt_routes
                 start = bisect_right(routes, after, key=_qualified) if after else 0
@@ -264,7 +244,7 @@ class View:
                 last = page[-1].qualified if len(routes) > start + PAGE_ITEMS else None
                 shown: Iterable[bytes] = (show(route, era) for route in page)
                 if method == TOOLS_LIST and not after and self._bare:
-                    bare = [self._show_tool(route, era, name) for name, route in sorted(self._bare.items())]
+                    bare = [self.show_tool(route, era, name) for name, route in sorted(self._bare.items())]
                     shown = (*bare, *shown)
             else:
                 places = self._resources if method == RESOURCES_LIST else self._templates
@@ -272,7 +252,7 @@ class View:
                 member = "uri" if method == RESOURCES_LIST else "uriTemplate"
                 shown = (self._show_place(place, member) for place in left[:PAGE_ITEMS])
                 last = left[PAGE_ITEMS - 1].shown if len(left) > PAGE_ITEMS else None
-            cached = self._pages[(method, era, after)] = ListPage(
+            cached = self.pages[(method, era, after)] = ListPage(
                 b"[%b]" % b",".join(shown), encode_cursor(last) if last is not None else None
             )
         return cached
@@ -282,7 +262,7 @@ class View:
         """Return whether shared caches must not store the lists, because a server forbids it or callers see different
         lists.
         """
-        if self._key.dotted or self._key.tools != ("*",) or self._namespace.members:
+        if self.key.dotted or self.key.tools != ("*",) or self._namespace.members:
             return True
         return any(items.private or any(route.scope != "read" for route in items.tools) for items in self._link_items)
 
@@ -298,7 +278,7 @@ class View:
     @property
     def is_of_one_server(self) -> bool:
         """Return whether this view shows the names of a single server without a prefix."""
-        return self._key.only is not None
+        return self.key.only is not None
 
     def shows(self, link: Link) -> bool:
         """Return whether the caller can call or read any item of a link."""
@@ -307,24 +287,24 @@ class View:
 
     def may_hold(self, segment: str) -> bool:
         """Return whether the caller could see tools of this segment, if it had any."""
-        if self._key.only is not None:
-            return segment == self._key.only
-        tools, prefix = self._key.tools, self._namespace.prefix(segment)
+        if self.key.only is not None:
+            return segment == self.key.only
+        tools, prefix = self.key.tools, self._namespace.prefix(segment)
         return tools == ("*",) or any(each.startswith(prefix) or fnmatchcase(prefix, each) for each in tools)
 
     def show_name(self, route: Route) -> str:
-        if self._key.only is not None:
+        if self.key.only is not None:
             return route.original  # unprefixed: just as the server says it
-        return route.qualified if self._key.dotted else route.alias
+        return route.qualified if self.key.dotted else route.alias
 
     def _show_known_tool(self, route: Route, era: Era) -> bytes:
-        return self._parts[route.link.segment].shown.tool(route, era, self._show_tool)
+        return self._parts[route.link.segment].shown.tool(route, era, self.show_tool)
 
-    def _show_tool(self, route: Route, era: Era, bare: str | None = None) -> bytes:
+    def show_tool(self, route: Route, era: Era, bare: str | None = None) -> bytes:
         name, meta, hints = bare or self.show_name(route), route.meta, route.hints
         if route.capability is not None and self._parts[route.link.segment].shown.items.degraded:
             meta = degraded_meta(meta, route.capability)
-        if not self._key.full:
+        if not self.key.full:
             annotations = find_value(route.item, "annotations")
             hints = needed_hints(hints, annotations)
             meta = lean_meta(meta, {**annotations, **hints} if isinstance(annotations, dict) else hints)
@@ -340,16 +320,13 @@ class View:
             tasks=route.link.tasks,
         )
 
-    def tool_definition(self, route: Route, era: Era) -> bytes:
-        return self._show_tool(route, era)
-
     def _show_prompt(self, route: Route, era: Era) -> bytes:
         name = self.show_name(route)
         meta = {} if name == route.qualified else {"x-mcpax-name": route.qualified}
         return prompt_item(route.item, name=name, meta=meta)
 
     def _show_place(self, place: Place, member: str) -> bytes:
-        uri = place.uri if self._key.only is not None else place.shown
+        uri = place.uri if self.key.only is not None else place.shown
         return resource_item(place.item, member=member, uri=uri)
 
     # Who sees what
@@ -358,10 +335,10 @@ class View:
         return route.qualified not in self._namespace.clashing and self._is_in_scope(route) and self._is_named(route)
 
     def _is_in_scope(self, route: Route) -> bool:
-        return SCOPES.index(route.scope) <= SCOPES.index(self._key.scope)
+        return SCOPES.index(route.scope) <= SCOPES.index(self.key.scope)
 
     def _is_named(self, route: Route) -> bool:
-        tools = self._key.tools
+        tools = self.key.tools
         return tools == ("*",) or any(fnmatchcase(route.qualified, pattern) for pattern in tools)
 
     @cached_property
@@ -370,7 +347,7 @@ class View:
         listed = [visible for items in self._link_items for visible in self._namespace.without_collisions(items.tools)]
         within = [route for route in listed if self._is_in_scope(route)]
         return Unlisted(
-            scope=AuthScope(self._key.scope),
+            scope=AuthScope(self.key.scope),
             beyond_scope=len(listed) - len(within),
             beyond_access=sum(not self._is_named(route) for route in within),
         )
@@ -381,13 +358,13 @@ class View:
         Resources have no scope. They are visible to callers whose patterns cover all names of their server; such a
         pattern ends in a star, which may match nothing.
         """
-        tools, prefix = self._key.tools, self._namespace.prefix(segment)
+        tools, prefix = self.key.tools, self._namespace.prefix(segment)
         return tools == ("*",) or any(each.endswith("*") and fnmatchcase(prefix, each) for each in tools)
 
     def _spellings(self, routes: Routes) -> dict[bytes, Route]:
         """Return the routes by every spelling of their names that a caller may use, as encoded JSON."""
         spelled: dict[bytes, Route] = {}
-        is_one = self._key.only is not None
+        is_one = self.key.only is not None
         if is_one:
             spelled.update((encode_value(route.local), route) for route in routes)
         spelled.update((b'"%b"' % route.alias.encode(), route) for route in routes)
@@ -462,7 +439,7 @@ class Namespace:
         former, self._former = self._former, {}
         views, self._views = self._views, {}
         for view in views.values():
-            view.forget_pages()
+            view.pages.clear()
         recent = {key: entry for key, entry in former.items() if self.version - entry[0] < VIEWS_KEPT_FOR}
         return recent | {key: (self.version, view) for key, view in views.items() if key.who is None}
 
@@ -541,9 +518,9 @@ class Catalog:
         *,
         live: LiveNamespace | None = None,
         checks_for: ChecksFor,
-        rulings: Rulings = NO_RULINGS,
+        rulings: Rulings | None = None,
         redefined: Feed[tuple[ChangedDefinition, ...]] | None = None,
-        surfaces: Surfaces = NO_SURFACES,
+        surfaces: Surfaces | None = None,
     ) -> None:
         """Create an empty namespace. Both callbacks get the kinds of lists that changed.
 
@@ -552,8 +529,8 @@ class Catalog:
         self._plan = plan
         self.live = live or LiveNamespace(plan.ax.root_segment)
         self._checks_for = checks_for
-        self._rulings = rulings
-        self._surfaces = surfaces
+        self._rulings = rulings or Rulings()
+        self._surfaces = surfaces or Surfaces()
         self._redefined: Feed[tuple[ChangedDefinition, ...]] = redefined or Feed()
         self._on_change = on_change
         self._on_metadata = on_metadata
@@ -670,23 +647,22 @@ class Catalog:
         self._on_change(frozenset(("tools",)))
 
     def _renew(self) -> None:
-        former, root, clashing = self.namespace, self._plan.ax.root_segment, self._clashes.withheld
         self.live.current = Namespace(
-            former.version + 1,
+            self.namespace.version + 1,
             tuple(self._sorted),
-            root,
-            clashing,
+            self._plan.ax.root_segment,
+            self._clashes.withheld,
             self._shown,
-            former,
+            self.namespace,
             providers=self._plan.registry.routes,
         )
 
     def _replace(self, old: LinkItems | None, new: LinkItems | None) -> None:
         self._clashes.replace(old, new)
         self._renew()
-        changed = difference(old, new)
-        if changed.definitions:
+        definitions, metadata = difference(old, new)
+        if definitions:
             of_room = any(items is not None and items.link.members is not None for items in (old, new))
-            (self._paced.add if of_room else self._on_change)(changed.definitions)
-        if changed.metadata:
-            self._on_metadata(changed.metadata)
+            (self._paced.add if of_room else self._on_change)(definitions)
+        if metadata:
+            self._on_metadata(metadata)

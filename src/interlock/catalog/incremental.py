@@ -136,21 +136,19 @@ class AliasCollisions:
             del self._claims[route.alias]
 
 
-class Difference(msgspec.Struct, frozen=True):
-    """The kinds of lists that change when the items of a link are replaced."""
+def difference(old: LinkItems | None, new: LinkItems | None) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the kinds of lists that change when the items of a link are replaced.
 
-    definitions: frozenset[str]  # clients see other names, schemas or descriptions
-    metadata: frozenset[str]  # only what MCP-AX says of them is another, which is for those above (6.3, ours)
-
-
-def difference(old: LinkItems | None, new: LinkItems | None) -> Difference:
+    In the first, clients see other names, schemas or descriptions. In the second, only the MCP-AX metadata changes,
+    which is for parents (6.3, our rule).
+    """
     definitions = {kind for kind in ("tools", "prompts") if not _is_same(kind, old, new, _same_definition)}
     if not all(_is_same(kind, old, new, _same_place) for kind in ("resources", "templates")):
         definitions.add("resources")
     was, now = old is not None and old.degraded, new is not None and new.degraded
     has_tools = new is not None and bool(new.tools)
     marked = (has_tools and was is not now) or not _is_same("tools", old, new, _same_metadata)
-    return Difference(frozenset(definitions), frozenset(("tools",) if marked else ()) - definitions)
+    return frozenset(definitions), frozenset(("tools",) if marked else ()) - definitions
 
 
 def _is_same(kind: str, old: LinkItems | None, new: LinkItems | None, same: Callable[[Any, Any], bool]) -> bool:

@@ -15,6 +15,7 @@ to accept), invalid capability, unproved authority, scope, arguments that cannot
 import asyncio
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from itertools import islice
@@ -72,8 +73,6 @@ from interlock.catalog.routes import (
     CHANGED,
     HIDDEN,
     LIST_STEPS_MAX,
-    NO_RULINGS,
-    NO_SURFACES,
     ChecksFor,
     DefinitionSnapshot,
     DefinitionState,
@@ -85,11 +84,10 @@ from interlock.catalog.routes import (
     Surfaces,
 )
 from interlock.config.plan import Plan, ToolClass, ToolRule
-from interlock.gate.protocol.policy import Hold, ToolClaims, gate_of, hold_of, is_looser, no_looser, says_its_effect
-from interlock.links.handshake import modern_head
+from interlock.gate.protocol.policy import ToolClaims, gate_of, hold_of, is_looser, no_looser, says_its_effect
 from interlock.links.link import Link
 from interlock.links.listing import Items, Listing
-from interlock.mcp.headers import encode_header, mirrored_arguments
+from interlock.mcp.headers import mirrored_arguments, modern_head
 from interlock.mcp.items import Item, find_value
 from interlock.mcp.methods import PROMPTS_GET, TOOLS_CALL
 from interlock.mcp.tasks import needs_task
@@ -202,10 +200,10 @@ async def make_link_items(
     listing: Listing,
     plan: Plan,
     old: LinkItems | None,
-    rulings: Rulings = NO_RULINGS,
+    rulings: Rulings,
     *,
     checks_for: ChecksFor,
-    surfaces: Surfaces = NO_SURFACES,
+    surfaces: Surfaces,
 ) -> LinkItems | Refusal:
     """Return the items of a link. If nothing changed, return `old`, no longer degraded.
 
@@ -237,8 +235,7 @@ async def make_link_items(
     if invalid:  # AX-4.3-1
         return refuse_names(offer, invalid)
     tools, prompts = named
-    stock = _LinkItemsBuilder(link, plan, offer, least, rulings, previous, checks_for, surfaces)
-    stock.tools += unchanged
+    stock = _LinkItemsBuilder(link, plan, offer, least, rulings, previous, checks_for, surfaces, tools=unchanged)
     await stock.take_tools(tools)
     stock.take_prompts(prompts)
     refused = next((route.surface for route in stock.tools if route.surface and route.surface.ends_session), None)
@@ -294,46 +291,48 @@ class _Assessment(msgspec.Struct, frozen=True, kw_only=True):
     notes: dict[bool, dict[str, Any]]  # whether it is gated -> its MCP-AX keys
 
 
+class _Statements(msgspec.Struct, frozen=True):
+    """Everything that is stated about the effect of a tool, by its server and by operators."""
+
+    original: str
+    stated: ItemMetadata
+    annotations: object
+    rule: ToolRule | None = None
+    ruling: ToolClass | None = None
+    accepted: ToolClaims | None = None
+
+
+@dataclass(eq=False)
 class _LinkItemsBuilder:
     """A builder that makes the items of one link from its lists."""
 
-    def __init__(
-        self,
-        link: Link,
-        plan: Plan,
-        offer: Offer,
-        least: LatencyClass,
-        rulings: Rulings,
-        previous: dict[str, Route],
-        checks_for: ChecksFor,
-        surfaces: Surfaces,
-    ) -> None:
-        """Create a builder. `previous` are the routes from the last build under the same rules, by original names."""
-        self._known = previous
-        self._checks_for = checks_for
-        self._surfaces, self._effort = surfaces, Effort(LIST_STEPS_MAX)
-        self._link = link
-        self._rulings = rulings
-        self._waits = rulings.waits(link.segment)
-        self._plan = plan
-        self._offer = offer
-        self._least = least
-        self._own = plan.ax.root_segment
-        self._root = () if self._own is None else (self._own,)
-        self._path = ".".join((*self._root, link.segment))
+    link: Link
+    plan: Plan
+    offer: Offer
+    least: LatencyClass
+    rulings: Rulings
+    known: dict[str, Route]  # the routes from the last build under the same rules, by original names
+    checks_for: ChecksFor
+    surfaces: Surfaces
+    tools: list[Route] = field(default_factory=list)
+    prompts: list[Route] = field(default_factory=list)
+    withheld: list[WithheldName] = field(default_factory=list)
+    out_of_scope: list[str] = field(default_factory=list)
+    seen: list[tuple[DefinitionSnapshot, DefinitionState]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._effort = Effort(LIST_STEPS_MAX)
+        self._waits = self.rulings.waits(self.link.segment)
+        own = self.plan.ax.root_segment
+        self._root = () if own is None else (own,)
         self._ways: dict[tuple[str, ...], tuple[tuple[str, ...], tuple[str, ...]]] = {}
         self._judged: dict[tuple[object, ...], _Assessment | InvalidAnnotation] = {}
-        self.tools: list[Route] = []
-        self.prompts: list[Route] = []
-        self.withheld: list[WithheldName] = []
-        self.out_of_scope: list[str] = []
-        self.seen: list[tuple[DefinitionSnapshot, DefinitionState]] = []
 
     async def take_tools(self, named: SettledNames) -> None:
         for done, (original, item, inner, local) in enumerate(named.items):
             if done % SLICE == SLICE - 1:
                 await asyncio.sleep(0)
-            previous = self._known.get(original)
+            previous = self.known.get(original)
             if (
                 previous is not None
                 and previous.source is item
@@ -356,7 +355,7 @@ class _LinkItemsBuilder:
         for route in sorted(self.tools, key=lambda route: route.qualified):
             own = route.surface if route.is_refused else refused
             other = msgspec.structs.replace(route, surface=own)
-            msgspec.structs.force_setattr(other, "checks", self._checks_for(other))
+            msgspec.structs.force_setattr(other, "checks", self.checks_for(other))
             routes.append(other)
         return tuple(routes)
 
@@ -370,33 +369,33 @@ class _LinkItemsBuilder:
             meta = _meta(item)
             self.prompts.append(
                 Route(
-                    link=self._link,
+                    link=self.link,
                     qualified=qualified,
                     alias=alias(qualified),
                     local=local,
                     original=original,
                     wire_name=Raw(encode_value(original)),
-                    head=modern_head(PROMPTS_GET) + b"mcp-name: %b\r\n" % encode_header(original),
-                    item=_without_ax_keys(item, meta, read_below(meta, self._offer)),
+                    head=modern_head(PROMPTS_GET, original),
+                    item=_without_ax_keys(item, meta, read_below(meta, self.offer)),
                     segments=segments,
                     below=below,
                     onward=self._onward(below, local),
-                    timeout_s=self._link.timeout_s,
+                    timeout_s=self.link.timeout_s,
                 )
             )
 
     def places(self, items: Items, withheld: list[WithheldName]) -> tuple[Place, ...]:
-        aggregator = self._offer.is_aggregator
+        aggregator, path = self.offer.is_aggregator, ".".join((*self._root, self.link.segment))
         places: dict[str, Place] = {}
         for uri, item in items.items:
             if aggregator and uri.startswith(SCHEME) and not is_nested(uri):
                 withheld.append(WithheldName(name=uri, reason=_BAD_URI, code=NAMESPACE_INVALID))
                 continue
-            shown = show_uri(self._path, uri, aggregator=aggregator)
+            shown = show_uri(path, uri, aggregator=aggregator)
             bare = bare_uri(uri) if aggregator else uri
             meta = _meta(item)
-            cleaned = _without_ax_keys(item, meta, read_below(meta, self._offer)) if meta else item
-            places[uri] = Place(link=self._link, uri=uri, bare=bare, shown=shown, item=cleaned)
+            cleaned = _without_ax_keys(item, meta, read_below(meta, self.offer)) if meta else item
+            places[uri] = Place(link=self.link, uri=uri, bare=bare, shown=shown, item=cleaned)
         return tuple(sorted(places.values(), key=lambda place: place.shown))
 
     def _tool(self, original: str, item: Item, inner: tuple[str, ...], local: str) -> Route | WithheldName:
@@ -404,40 +403,44 @@ class _LinkItemsBuilder:
         qualified = qualify(segments, local)
         if isinstance(qualified, WithheldName):
             return WithheldName(name=original, reason=qualified.reason)
-        rule = _rule(self._plan.tools, qualified)
+        rule = next((rule for rule in self.plan.tools if fnmatchcase(qualified, rule.match)), None)
         if rule is not None and rule.hide:
             return WithheldName(name=original, reason=HIDDEN)
         meta = _meta(item)
-        stated = read_below(meta, self._offer)
-        if stated.hops > self._plan.ax.max_hops:
-            reason = f"it is {stated.hops} hops away; ax.max_hops is {self._plan.ax.max_hops}"
+        stated = read_below(meta, self.offer)
+        if stated.hops > self.plan.ax.max_hops:
+            reason = f"it is {stated.hops} hops away; ax.max_hops is {self.plan.ax.max_hops}"
             return WithheldName(name=original, reason=reason, code="hops_exceeded")
         annotations = find_value(item, "annotations")
         is_open = self._is_open(original, stated, annotations, rule)
         snapshot = DefinitionSnapshot(
             qualified, original, item, stated.capability, stated.declared, is_open=is_open, is_flagged=stated.flagged
         )
-        look = self._look(snapshot)
-        if (unwanted := _find_unwanted(look, original, rule)) is not None:
-            return unwanted
+        look = self.rulings.look(self.link.segment, snapshot)
+        if look is not DefinitionState.SAME or snapshot.tool in self._waits:
+            self.seen.append((snapshot, look))
+        if look is DefinitionState.DENIED:
+            return WithheldName(name=original, reason=_DENIED, code=CHANGED)
+        if look is DefinitionState.CHANGED and rule is not None and rule.pin:
+            return WithheldName(name=original, reason=_PINNED, code=CHANGED)
         if snapshot.is_flagged and not stated.flagged:
             stated = msgspec.structs.replace(stated, flagged=True)
         accepted = self._find_stricter_claims(look, snapshot)
         if accepted is not None and accepted.is_open and snapshot.claims.severity < accepted.severity:
             is_open = self._may_be_open(original, rule)
-        ruling = self._rulings.get(qualified, snapshot.digest) if self._rulings.knows(qualified) else None
+        ruling = self.rulings.get(qualified, snapshot.digest) if self.rulings.knows(qualified) else None
         is_open = is_open and ruling is None
-        judged = self._judge(original, stated, item, annotations, rule, ruling, accepted)
+        judged = self._judge(_Statements(original, stated, annotations, rule, ruling, accepted), item)
         if isinstance(judged, InvalidAnnotation):
             return WithheldName(name=original, reason=judged.reason, code="capability_invalid")  # AX-9.1-1
         capability = judged.capability
         # AX-4.2-7, AX-4.2-11
-        if capability.mutable and not self._offer.proved and self._plan.ax.require_proof != "never":
+        if capability.mutable and not self.offer.proved and self.plan.ax.require_proof != "never":
             return WithheldName(name=original, reason=_UNPROVED, code=AUTHORITY_UNVERIFIED)  # AX-4.2-7
         scope = implied_scope(capability)
-        if self._offer.scope < scope:  # AX-10.2-1, AX-10.2-2
+        if self.offer.scope < scope:  # AX-10.2-1, AX-10.2-2
             self.out_of_scope.append(qualified)
-            reason = f"it needs scope {scope.value}; this server is registered for {self._offer.scope.value}"
+            reason = f"it needs scope {scope.value}; this server is registered for {self.offer.scope.value}"
             return WithheldName(name=original, reason=reason, code=SCOPE_DENIED)
         mirrored = (
             mirrored_arguments(find_value(item, "inputSchema"))
@@ -447,21 +450,34 @@ class _LinkItemsBuilder:
         if isinstance(mirrored, str):
             return WithheldName(name=original, reason=mirrored)
         irreversible = judged.irreversible
-        if irreversible and not is_open and not self._link.is_checked:  # AX-8.N-3
+        if irreversible and not is_open and not self.link.is_checked:  # AX-8.N-3
             reason = 'it cannot be undone, and its link has no checksum: write crc = "crc16", or allow_unchecked = true'
             return WithheldName(name=original, reason=reason, code="link_unchecked")
-        by_contract = original in self._link.asks
-        hold = self._hold(qualified, stated, irreversible=irreversible, is_open=is_open, by_contract=by_contract)
+        by_contract = original in self.link.asks
+        gate = self.plan.gate
+        hold = hold_of(
+            mode=gate.mode,
+            unannotated=gate.unannotated,
+            also=any(fnmatchcase(qualified, pattern) for pattern in gate.also),
+            irreversible=irreversible,
+            is_open=is_open,
+            gated_below=stated.gated and self.offer.is_aggregator and self.offer.proved,
+            by_contract=by_contract,
+        )
         gated = stated.gated or hold is not None  # AX-11.3-17, AX-11.3-18
-        surface = self._surface(qualified, original, local, item, meta)
+        # A tool is judged under its name at the server and under the name by which it is listed (REG-4.2-7).
+        own = local if self.offer.is_aggregator else original
+        names = (own,) if own == local else (own, local)
+        surface = self.surfaces.judge(self.link.segment, qualified, names, item, meta, self._effort)
+        notes = self._notes(stated, judged, gated=gated)
         route = Route(
-            link=self._link,
+            link=self.link,
             qualified=qualified,
             alias=alias(qualified),
             local=local,
             original=original,
             wire_name=Raw(encode_value(original)),
-            head=modern_head(TOOLS_CALL) + b"mcp-name: %b\r\n" % encode_header(original),
+            head=modern_head(TOOLS_CALL, original),
             item=_without_ax_keys(item, meta, stated),
             source=item,
             segments=segments,
@@ -469,41 +485,33 @@ class _LinkItemsBuilder:
             onward=self._onward(below, local),
             capability=capability,
             stated=stated.capability,
-            meta=_with_surface(self._notes(stated, judged, gated=gated), surface),
+            meta=notes if surface is None or surface.meta is None else {**notes, SURFACE: surface.meta},
             hints=judged.hints,
             hops=stated.hops,
             irreversible=irreversible,
             gated=gated,
             gate=gate_of(
                 hold,
-                relays=self._offer.is_aggregator and (stated.gated or irreversible),
-                shows_holder=self._plan.gate.show_holder,
+                relays=self.offer.is_aggregator and (stated.gated or irreversible),
+                shows_holder=self.plan.gate.show_holder,
                 by_contract=by_contract,
             ),
             is_open=is_open,
-            is_classified=ruling is not None or self._link.checks_input or self._reclassify(original, rule),
+            is_classified=ruling is not None or self.link.checks_input or self._reclassify(original, rule),
             is_unaccepted=accepted is not None,
             timeout_s=timeout_s(
-                capability.latency_class if judged.has_class else None, stated.hops, self._link.timeout_s
+                capability.latency_class if judged.has_class else None, stated.hops, self.link.timeout_s
             ),
             scope=scope.value,
             price=judged.price,
             mirrored=mirrored,
-            needs_task=not self._link.modern and self._link.tasks and needs_task(item),
+            needs_task=not self.link.modern and self.link.tasks and needs_task(item),
             surface=surface,
         )
-        checks = self._checks_for(route)
+        checks = self.checks_for(route)
         if checks:
             msgspec.structs.force_setattr(route, "checks", checks)  # no other part has seen it yet
         return route
-
-    def _surface(self, qualified: str, original: str, local: str, item: Item, meta: dict[str, Raw]) -> Surface | None:
-        """Judge a tool under its name at the server and under the name by which it is listed (REG-4.2-7). Return None
-        if there is no verdict.
-        """
-        own = local if self._offer.is_aggregator else original
-        names = (own,) if own == local else (own, local)
-        return self._surfaces.judge(self._link.segment, qualified, names, item, meta, self._effort)
 
     def _is_open(self, original: str, stated: ItemMetadata, annotations: object, rule: ToolRule | None) -> bool:
         """Return whether the effect of the tool is unknown. An aggregator states the effect of every tool that it
@@ -514,13 +522,7 @@ class _LinkItemsBuilder:
         return not says_its_effect(as_declared(stated.capability, {}), annotations)
 
     def _may_be_open(self, original: str, rule: ToolRule | None) -> bool:
-        return not (self._offer.is_aggregator or self._reclassify(original, rule))
-
-    def _look(self, snapshot: DefinitionSnapshot) -> DefinitionState:
-        look = self._rulings.look(self._link.segment, snapshot)
-        if look is not DefinitionState.SAME or snapshot.tool in self._waits:
-            self.seen.append((snapshot, look))
-        return look
+        return not (self.offer.is_aggregator or self._reclassify(original, rule))
 
     def _find_stricter_claims(self, look: DefinitionState, snapshot: DefinitionSnapshot) -> ToolClaims | None:
         """Return the accepted claims if the changed definition claims less. Return None otherwise.
@@ -528,39 +530,18 @@ class _LinkItemsBuilder:
         They then stay in effect, because a server must not lift its own gate. A node that `defer` trusts is believed,
         because a person decided there.
         """
-        is_left_to_it = self._plan.gate.mode == "defer" and self._offer.is_aggregator and self._offer.proved
+        is_left_to_it = self.plan.gate.mode == "defer" and self.offer.is_aggregator and self.offer.proved
         if look is not DefinitionState.CHANGED or is_left_to_it:
             return None
-        accepted = self._rulings.find_accepted(self._link.segment, snapshot.tool)
+        accepted = self.rulings.find_accepted(self.link.segment, snapshot.tool)
         return accepted if accepted is not None and is_looser(snapshot.claims, accepted) else None
 
-    def _hold(
-        self, qualified: str, stated: ItemMetadata, *, irreversible: bool, is_open: bool, by_contract: bool
-    ) -> Hold | None:
-        gate = self._plan.gate
-        return hold_of(
-            mode=gate.mode,
-            unannotated=gate.unannotated,
-            also=any(fnmatchcase(qualified, pattern) for pattern in gate.also),
-            irreversible=irreversible,
-            is_open=is_open,
-            gated_below=stated.gated and self._offer.is_aggregator and self._offer.proved,
-            by_contract=by_contract,
-        )
-
-    def _judge(
-        self,
-        original: str,
-        stated: ItemMetadata,
-        item: Item,
-        annotations: object,
-        rule: ToolRule | None,
-        ruling: ToolClass | None,
-        accepted: ToolClaims | None,
-    ) -> _Assessment | InvalidAnnotation:
-        """Return the assessment of a tool. Tools with equal statements share one assessment."""
-        if rule is not None or ruling is not None or accepted is not None or original in self._link.classes:
-            return self._judge_one(original, stated, annotations, rule, ruling, accepted)
+    def _judge(self, statements: _Statements, item: Item) -> _Assessment | InvalidAnnotation:
+        """Return the assessment of a tool. Tools with equal statements of their server share one assessment."""
+        by_operators = (statements.rule, statements.ruling, statements.accepted)
+        if by_operators != (None, None, None) or statements.original in self.link.classes:
+            return self._judge_one(statements)
+        stated = statements.stated
         key = (
             None if stated.capability is None else bytes(stated.capability),
             bytes(item.get("annotations", b"")),
@@ -570,36 +551,29 @@ class _LinkItemsBuilder:
         )
         judged = self._judged.get(key)
         if judged is None:
-            judged = self._judged[key] = self._judge_one(original, stated, annotations, None, None, None)
+            judged = self._judged[key] = self._judge_one(statements)
         return judged
 
-    def _judge_one(
-        self,
-        original: str,
-        stated: ItemMetadata,
-        annotations: object,
-        rule: ToolRule | None,
-        ruling: ToolClass | None,
-        accepted: ToolClaims | None,
-    ) -> _Assessment | InvalidAnnotation:
-        read = self._capability(original, stated, annotations, rule, ruling, accepted)
+    def _judge_one(self, statements: _Statements) -> _Assessment | InvalidAnnotation:
+        stated, annotations, rule = statements.stated, statements.annotations, statements.rule
+        read = self._capability(statements)
         if isinstance(read, InvalidAnnotation):
             return read
-        capability = raise_to_hop(read, self._least)
+        capability = raise_to_hop(read, self.least)
         declaration = as_declared(stated.capability, {})
         has_class = isinstance(declaration, dict) and "latency_class" in declaration
-        if self._offer.is_aggregator and read.latency_class is LatencyClass.STANDARD:
+        if self.offer.is_aggregator and read.latency_class is LatencyClass.STANDARD:
             has_class = False  # it lists tools without a class so, and gives up on the others first
         # What an unproved registrant, or an unaccepted change, says itself is not left alone: its hints are ours.
-        published = hints(capability, annotations if self._offer.proved and accepted is None else None)
+        published = hints(capability, annotations if self.offer.proved and statements.accepted is None else None)
         units = None if rule is None else rule.cost_units
         if units is None:
-            units = getattr(self._plan.budget.units, capability.cost_class.value)
+            units = getattr(self.plan.budget.units, capability.cost_class.value)
         return _Assessment(
             read=read,
             capability=capability,
             irreversible=safety(capability) is not None
-            or (stated.flagged and (self._offer.is_aggregator or not self._reclassify(original, rule))),
+            or (stated.flagged and (self.offer.is_aggregator or not self._reclassify(statements.original, rule))),
             hints=published,
             has_class=has_class or (rule is not None and "latency_class" in rule.capability),
             changed=changed_claims(declaration, annotations, capability, published),
@@ -607,32 +581,26 @@ class _LinkItemsBuilder:
             notes={},
         )
 
-    def _capability(
-        self,
-        original: str,
-        stated: ItemMetadata,
-        annotations: object,
-        rule: ToolRule | None,
-        ruling: ToolClass | None,
-        accepted: ToolClaims | None,
-    ) -> Capability | InvalidAnnotation:
+    def _capability(self, statements: _Statements) -> Capability | InvalidAnnotation:
         """Return the effective capability of a tool.
 
         The operator may override it, except for an aggregator: the capability that it states passes unchanged (MCP-AX
         11.3). If the registrant is not proved, or claims less than was accepted, stricter values replace its own first.
         """
         declared: object = msgspec.UNSET
-        if stated.capability is not None:
+        annotations, stated = statements.annotations, statements.stated.capability
+        if stated is not None:
             try:
-                declared = decode_value(stated.capability)
+                declared = decode_value(stated)
             except CodecError:
                 return InvalidAnnotation(reason="the capability annotation cannot be read")
-        if self._offer.kind == "leaf":
-            declared = over_transport(declared, self._offer.transport)
+        if self.offer.kind == "leaf":
+            declared = over_transport(declared, self.offer.transport)
             if isinstance(declared, InvalidAnnotation):
                 return declared
-        private = None if self._offer.is_aggregator else self._plan.ax.transport_classes
-        if not self._offer.proved:
+        private = None if self.offer.is_aggregator else self.plan.ax.transport_classes
+        accepted = statements.accepted
+        if not self.offer.proved:
             parsed = read_capability(declared, annotations=annotations, private=private)
             if isinstance(parsed, InvalidAnnotation):
                 return parsed
@@ -642,18 +610,18 @@ class _LinkItemsBuilder:
             if isinstance(parsed, InvalidAnnotation):
                 return parsed
             declared, annotations = as_object(no_looser(parsed, accepted)), None
-        if self._offer.is_aggregator:
+        if self.offer.is_aggregator:
             return read_capability(declared, annotations=annotations, private=private)
         return read_capability(
             declared,
             annotations=annotations,
             private=private,
-            tool_class=self._link.classes.get(original, ruling),
-            overrides=rule.capability if rule is not None else None,
+            tool_class=self.link.classes.get(statements.original, statements.ruling),
+            overrides=statements.rule.capability if statements.rule is not None else None,
         )
 
     def _reclassify(self, original: str, rule: ToolRule | None) -> bool:
-        return original in self._link.classes or (
+        return original in self.link.classes or (
             rule is not None and not rule.capability.keys().isdisjoint(("mutable", "reversible"))
         )
 
@@ -678,23 +646,18 @@ class _LinkItemsBuilder:
     def _way(self, inner: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         way = self._ways.get(inner)
         if way is None:
-            below = (*self._link.path, *inner)
+            below = (*self.link.path, *inner)
             way = self._ways[inner] = ((*self._root, *below), below)
         return way
 
     def _onward(self, below: tuple[str, ...], local: str) -> dict[str, Raw] | None:
-        if self._offer.kind == "adopted":
+        if self.offer.kind == "adopted":
             return None
-        return ax_route.as_meta(ax_route.start(self._own, (*below, local)))
+        return ax_route.as_meta(ax_route.start(self.plan.ax.root_segment, (*below, local)))
 
 
 _MIRROR_MARK: Final = b'"x-mcp-header"'
 _BAD_URI: Final = "its URI in the tree must be mcpax://, segments joined by dots, / and the server's own URI"
-
-
-def _with_surface(notes: dict[str, Any], surface: Surface | None) -> dict[str, Any]:
-    meta = None if surface is None else surface.meta
-    return notes if meta is None else {**notes, SURFACE: meta}
 
 
 def _meta(item: Item) -> dict[str, Raw]:
@@ -704,15 +667,3 @@ def _meta(item: Item) -> dict[str, Raw]:
 def _without_ax_keys(item: Item, meta: dict[str, Raw], stated: ItemMetadata) -> Item:
     """Return the item without the MCP-AX keys from its server. This node adds the values that are in effect."""
     return item if len(stated.rest) == len(meta) else {**item, "_meta": Raw(encode_value(stated.rest))}
-
-
-def _find_unwanted(look: DefinitionState, original: str, rule: ToolRule | None) -> WithheldName | None:
-    if look is DefinitionState.DENIED:
-        return WithheldName(name=original, reason=_DENIED, code=CHANGED)
-    if look is DefinitionState.CHANGED and rule is not None and rule.pin:
-        return WithheldName(name=original, reason=_PINNED, code=CHANGED)
-    return None
-
-
-def _rule(rules: tuple[ToolRule, ...], qualified: str) -> ToolRule | None:
-    return next((rule for rule in rules if fnmatchcase(qualified, rule.match)), None)

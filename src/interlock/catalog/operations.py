@@ -4,7 +4,7 @@ tool does.
 
 import asyncio
 import itertools
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from interlock.approvals.tool_definitions import Definitions
 from interlock.aql.protocol.classification import CategoryVerdict
 from interlock.aql.protocol.search import SearchIndex, term_weights
 from interlock.ax.protocol.capability import as_object
+from interlock.ax.protocol.names import WithheldName
 from interlock.catalog.api import (
     CALL_TOOL,
     CLASSIFIED,
@@ -41,7 +42,7 @@ from interlock.catalog.api import (
     Tools,
     ToolSurface,
 )
-from interlock.catalog.catalog import EVERYTHING, Catalog
+from interlock.catalog.catalog import EVERYTHING, Catalog, View
 from interlock.catalog.routes import CHANGED, LinkItems, Route, era_of
 from interlock.core.calls.caller import ClientRequest, Principal, ViewKey
 from interlock.core.clock import rfc3339
@@ -106,31 +107,21 @@ class ToolOperations:
             )
         return Tools(tools=tuple(_fitting(search, listed) if search and search.strip() else listed))
 
-    def _operation(self, route: Route) -> ToolOperation | UnsetType:
-        classified = self.classified(route)
-        if classified is None:
-            return UNSET
-        name, operation = classified
-        return ToolOperation(
-            name=name, category=operation.category.value, rule=operation.rule, reason=operation.reason or None
-        )
-
     @handles(GET_TOOL)
     def get(self, name: str, caller: str = "local") -> ToolDetail:
         """Return a tool with the verdicts of the checks on a call by `caller`. Raise NotFound or Refused."""
         namespace = self.catalog.namespace
-        view = namespace.view(EVERYTHING)
-        route = view.find_tool(name) or self._find_by_original(name)
+        route = self._find_route(name)
         if route is None:
-            if (why := self._find_withheld_reason(name)) is not None:
-                raise refused_as(WITHHELD, f"{name} is withheld: {why}", {"tool": name})
-            names = [r.qualified for r in view.tool_routes] + [r.alias for r in view.tool_routes]
-            raise NotFound("tool", name, names)
+            for _, entry in self._find_withheld(name):
+                raise refused_as(WITHHELD, f"{name} is withheld: {entry.reason}", {"tool": name})
+            listed = self._view.tool_routes
+            raise NotFound("tool", name, [*(r.qualified for r in listed), *(r.alias for r in listed)])
         shown = namespace.view(ViewKey(who=None))
         items_of_link = next((items for items in namespace.link_items if items.link is route.link), None)
         return ToolDetail(
             **asdict(self._tool(route, self._sibling_advice(items_of_link))),
-            definition=decode_value(shown.tool_definition(route, Era.MODERN)),
+            definition=decode_value(shown.show_tool(route, Era.MODERN)),
             route=(*route.segments, route.local),
             era=era_of(route.link).value,
             owner=self._owner(route.link),
@@ -141,20 +132,29 @@ class ToolOperations:
     @handles(CLASSIFY_TOOL)
     async def classify(self, name: str) -> Approval:
         """Ask operators what a tool does, before anybody calls it. Return the approval that is now pending."""
-        route = self.catalog.namespace.view(EVERYTHING).find_tool(name) or self._find_by_original(name)
+        route = self._find_route(name)
         if route is not None and not route.is_open:
             message = f"it is known what {name} does; [[tool]] says otherwise"
             raise refused_as(CLASSIFIED, message, {"tool": name})
-        segment = route.link.segment if route is not None else self._segment_of_withheld(name)
-        raised = await self.definitions.ask_again(segment, route.qualified if route is not None else name)
+        changed = [segment for segment, entry in self._find_withheld(name) if entry.code == CHANGED]
+        if route is None and not changed:
+            raise NotFound("tool", name, [other.qualified for other in self._view.tool_routes])
+        segment, tool = (route.link.segment, route.qualified) if route is not None else (changed[0], name)
+        raised = await self.definitions.ask_again(segment, tool)
         if raised is None:
             raise NotFound("tool", name)
         if isinstance(raised, Refusal):
             raise Refused(raised.message, (raised.details or {}).get("detail", raised.message), raised.details)
         return self.approvals.get(raised.id)
 
-    def _find_by_original(self, name: str) -> Route | None:
-        """Return the tool whose name is a segment and the tool's name at its server, or None."""
+    @property
+    def _view(self) -> View:
+        return self.catalog.namespace.view(EVERYTHING)
+
+    def _find_route(self, name: str) -> Route | None:
+        """Return the tool with this name, or whose name is a segment and the tool's name at its server, or None."""
+        if (listed := self._view.find_tool(name)) is not None:
+            return listed
         namespace = self.catalog.namespace
         for items in namespace.link_items:
             prefix = namespace.prefix(items.link.segment)
@@ -164,24 +164,12 @@ class ToolOperations:
                 return match
         return None
 
-    def _find_withheld_reason(self, name: str) -> str | None:
+    def _find_withheld(self, name: str) -> Iterator[tuple[str, WithheldName]]:
+        """Yield the withheld tools that would be listed under this name, each with the segment of its link."""
         for items in self.catalog.namespace.link_items:
             for entry in items.withheld:
                 if name.endswith(f".{entry.name}") and f".{items.link.segment}." in f".{name}":
-                    return entry.reason
-        return None
-
-    def _segment_of_withheld(self, name: str) -> str:
-        """Return the segment of a tool that is withheld because of its definition.
-
-        `name` is the name under which the tool would be listed.
-        """
-        for items in self.catalog.namespace.link_items:
-            names = {entry.name for entry in items.withheld if entry.code == CHANGED}
-            if any(name.endswith(f".{entry}") for entry in names) and f".{items.link.segment}." in f".{name}":
-                return items.link.segment
-        listed = [route.qualified for route in self.catalog.namespace.view(EVERYTHING).tool_routes]
-        raise NotFound("tool", name, listed)
+                    yield items.link.segment, entry
 
     @handles(LIST_SKILLS)
     def skills(self) -> Skills:
@@ -194,10 +182,16 @@ class ToolOperations:
         """Return the route of every qualified name (MCP-AX 7.1)."""
         return {
             route.qualified: ToolRoute(
-                downstream_session=_session_of(route.link),
+                downstream_session=masked_session(route.link.registration.session_id)
+                if isinstance(route.link, RegisteredLink)
+                else f"{route.link.segment}:***",
                 downstream_name=route.original,
                 capability=as_object(route.capability) if route.capability else {},
-                registered_at=rfc3339(_registered_at(route.link)),
+                registered_at=rfc3339(
+                    route.link.registered_wall
+                    if isinstance(route.link, RegisteredLink)
+                    else route.link.standing.since_wall
+                ),
             )
             for items in self.catalog.namespace.link_items
             for route in self.catalog.namespace.without_collisions(items.tools)
@@ -205,6 +199,12 @@ class ToolOperations:
 
     def _tool(self, route: Route, advice: Mapping[str, SiblingAdvice]) -> Tool:
         clash = self.catalog.namespace.clashing.get(route.qualified)
+        operation: ToolOperation | UnsetType = UNSET
+        if (classified := self.classified(route)) is not None:
+            name, verdict = classified
+            operation = ToolOperation(
+                name=name, category=verdict.category.value, rule=verdict.rule, reason=verdict.reason or None
+            )
         return Tool(
             name=route.qualified,
             alias=route.alias,
@@ -215,9 +215,9 @@ class ToolOperations:
             state=route.link.standing.state.value,
             capability=as_object(route.capability) if route.capability else {},
             unclassified=route.is_open,
-            operation=self._operation(route),
+            operation=operation,
             hops=route.hops,
-            withheld=clash.reason if clash is not None else _refused(route),
+            withheld=clash.reason if clash is not None else route.warning if route.is_refused else None,
             surface=_surface(route, advice.get(route.original)),
         )
 
@@ -329,10 +329,6 @@ def _answer(message: bytes) -> CallEvent:
     return CallEvent(result=result, held=CallHeld(approval_id=id or "", url=url))
 
 
-def _refused(route: Route) -> str | None:
-    return route.surface.warning if route.surface is not None and route.is_refused else None
-
-
 def _surface(route: Route, advice: SiblingAdvice | None) -> ToolSurface | UnsetType:
     if route.surface is None:
         if advice is None:
@@ -375,14 +371,6 @@ def _fitting(search: str, tools: list[Tool]) -> list[Tool]:
     index = SearchIndex([term_weights(tool.name, tool.description or "") for tool in tools])
     ranked = [tools[place] for place in index.search(search, FOUND_MAX)]
     return list({id(tool): tool for tool in (*named, *ranked)}.values())[:FOUND_MAX]
-
-
-def _session_of(link: Link) -> str:
-    return masked_session(link.registration.session_id) if isinstance(link, RegisteredLink) else f"{link.segment}:***"
-
-
-def _registered_at(link: Link) -> float:
-    return link.registered_wall if isinstance(link, RegisteredLink) else link.standing.since_wall
 
 
 def _text(value: Any) -> str | None:

@@ -15,8 +15,9 @@ A route refers to two judgements, which are made elsewhere and can change while 
 import enum
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
@@ -37,10 +38,9 @@ from interlock.config.plan import ToolClass
 from interlock.core.calls.check import Check
 from interlock.gate.protocol.policy import GateRule, ToolClaims, read_claims
 from interlock.links.api import Below
-from interlock.links.handshake import modern_head
 from interlock.links.link import Link
-from interlock.links.local_link import LocalLink, LocalResource, LocalTool
-from interlock.mcp.headers import Mirrored
+from interlock.links.local_link import LocalLink, LocalTool
+from interlock.mcp.headers import Mirrored, modern_head
 from interlock.mcp.items import Item, find_value
 from interlock.mcp.methods import TOOLS_CALL, Era
 from interlock.names.protocol.judgement import Judgement, SurfaceVerdict
@@ -75,6 +75,7 @@ class DefinitionState(enum.Enum):
     DENIED = "denied"
 
 
+@dataclass(eq=False)
 class DefinitionSnapshot:
     """A tool definition at the time at which it was listed.
 
@@ -82,48 +83,34 @@ class DefinitionSnapshot:
     nothing changed.
     """
 
-    __slots__ = ("__dict__", "_declared", "_item", "_said", "is_flagged", "is_open", "original", "tool")
+    tool: str
+    original: str
+    item: Item
+    stated: Raw | None
+    stated_values: dict[str, object]  # stated beside the capability annotation
+    is_open: bool = False  # neither server nor operator says whether it changes anything
+    is_flagged: bool = False  # by x-mcpax-safety, now or, of the same definition, before
 
-    def __init__(
-        self,
-        tool: str,
-        original: str,
-        item: Item,
-        stated: Raw | None,
-        declared: dict[str, object],
-        *,
-        is_open: bool = False,
-        is_flagged: bool = False,
-    ) -> None:
-        self.tool = tool
-        self.original = original
-        self.is_open = is_open  # neither server nor operator says whether it changes anything
-        self.is_flagged = is_flagged  # by x-mcpax-safety, now or, of the same definition, before
-        self._item = item
-        self._said = stated
-        self._declared = declared
+    @cached_property
+    def declared(self) -> object:
+        """Return the capability as the server declares it."""
+        return as_declared(self.stated, self.stated_values)
 
     @cached_property
     def fingerprint(self) -> str:
         hashed = hashlib.blake2b(self.original.encode("utf-8", "surrogatepass"), digest_size=FINGERPRINT_BYTES)
         for member in _MEMBERS:
-            hashed.update(b"\0%b\0" % bytes(self._item.get(member, b"")))
-        hashed.update(bytes(self._said or b""))
+            hashed.update(b"\0%b\0" % bytes(self.item.get(member, b"")))
+        hashed.update(bytes(self.stated or b""))
         return hashed.hexdigest()
 
     @cached_property
     def digest(self) -> str:
-        declared = as_declared(self._said, self._declared)
-        return tool_digest(self._item, downstream_name=self.original, declared=declared)
-
-    def keep_flag(self) -> None:
-        """Set the safety flag, because the accepted definition had this flag."""
-        self.is_flagged = True
+        return tool_digest(self.item, downstream_name=self.original, declared=self.declared)
 
     @cached_property
     def claims(self) -> ToolClaims:
-        declared = as_declared(self._said, self._declared)
-        return read_claims(declared, find_value(self._item, "annotations"), is_flagged=self.is_flagged)
+        return read_claims(self.declared, find_value(self.item, "annotations"), is_flagged=self.is_flagged)
 
     def definition(self) -> bytes:
         """Return the definition that a person is shown, as JSON: everything that the digest covers
@@ -135,12 +122,11 @@ class DefinitionSnapshot:
         """
         shown: dict[str, Any] = {"name": self.original}
         for member in _MEMBERS:
-            raw = self._item.get(member)
+            raw = self.item.get(member)
             if raw is not None:
                 shown[member] = raw if _is_readable(raw) else {"sha256": hashlib.sha256(raw).hexdigest()}
-        declared = as_declared(self._said, self._declared)
-        if declared is not None:
-            shown["capability"] = declared
+        if self.declared is not None:
+            shown["capability"] = self.declared
         definition = encode_value(shown)
         is_shown = len(definition) <= SHOWN_BYTES_MAX and _is_readable(definition)
         return definition if is_shown else b"null"
@@ -193,8 +179,8 @@ class Surface(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         }
 
 
-class Surfaces(Protocol):
-    """The names registry, as the catalog uses it."""
+class Surfaces:
+    """The names registry, as the catalog uses it. This base class has no verdict on any tool."""
 
     def judge(
         self, segment: str, tool: str, names: tuple[str, ...], item: Item, meta: Item, effort: Effort
@@ -204,16 +190,7 @@ class Surfaces(Protocol):
         `tool` is its qualified name. `names` are its names at the server and at this node, without prefixes. `meta` is
         its `_meta` as the server wrote it.
         """
-
-
-class _NoSurfaces:
-    def judge(
-        self, segment: str, tool: str, names: tuple[str, ...], item: Item, meta: Item, effort: Effort
-    ) -> Surface | None:
         return None
-
-
-NO_SURFACES: Final[Surfaces] = _NoSurfaces()
 
 
 def is_provided(surface: Surface | None, name: str) -> bool:
@@ -223,58 +200,38 @@ def is_provided(surface: Surface | None, name: str) -> bool:
     return surface.judgement.verdict in (SurfaceVerdict.IDENTICAL, SurfaceVerdict.COMPATIBLE)
 
 
-class Rulings(Protocol):
-    """The decisions of operators about the classes and definitions of tools."""
+class Rulings:
+    """The decisions of operators about the classes and definitions of tools. This base class has no decisions."""
 
     def get(self, tool: str, digest: str) -> ToolClass | None:
         """Return the class that operators decided for a definition, or None.
 
         `digest` identifies the definition that they were shown.
         """
+        return None
 
     def knows(self, tool: str) -> bool:
         """Return whether operators made any decision about a tool with this name."""
+        return False
 
     def look(self, segment: str, snapshot: DefinitionSnapshot) -> DefinitionState:
         """Compare a definition with the accepted one. If the accepted definition had the safety flag, the flag is set
         again.
         """
-
-    def find_accepted(self, segment: str, tool: str) -> ToolClaims | None:
-        """Return the claims of the most recently accepted definition, or None if none was accepted."""
-
-    def waits(self, segment: str) -> frozenset[str]:
-        """Return the tools of a segment that wait for an operator's decision."""
-
-    def process_seen(
-        self, segment: str, seen: Iterable[tuple[DefinitionSnapshot, DefinitionState]], listed: Mapping[str, object]
-    ) -> None:
-        """Queue the definitions in `seen`, to be recorded or asked about. The list is published after this call."""
-
-
-class _NoRulings:
-    def get(self, tool: str, digest: str) -> ToolClass | None:
-        return None
-
-    def knows(self, tool: str) -> bool:
-        return False
-
-    def look(self, segment: str, snapshot: DefinitionSnapshot) -> DefinitionState:
         return DefinitionState.SAME
 
     def find_accepted(self, segment: str, tool: str) -> ToolClaims | None:
+        """Return the claims of the most recently accepted definition, or None if none was accepted."""
         return None
 
     def waits(self, segment: str) -> frozenset[str]:
+        """Return the tools of a segment that wait for an operator's decision."""
         return frozenset()
 
     def process_seen(
         self, segment: str, seen: Iterable[tuple[DefinitionSnapshot, DefinitionState]], listed: Mapping[str, object]
     ) -> None:
-        """Do nothing: no definition is remembered."""
-
-
-NO_RULINGS: Final = _NoRulings()
+        """Queue the definitions in `seen`, to be recorded or asked about. The list is published after this call."""
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -321,6 +278,11 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     def refusal(self) -> Refusal | None:
         """Return the refusal of every call, if the names registry refuses the tool, or None."""
         return self.surface.refusal if self.surface is not None else None
+
+    @property
+    def warning(self) -> str | None:
+        """Return what the names registry warns operators of, or None if it has no verdict on the tool."""
+        return self.surface.warning if self.surface is not None else None
 
     @property
     def is_held(self) -> bool:
@@ -410,10 +372,10 @@ def below(routes: Iterable[Route]) -> tuple[Below, ...]:
         inner = route.below[1:]  # without the link's own segment
         for depth in range(1, len(inner) + 1):
             routes_by_path.setdefault(inner[:depth], []).append(route)
-    return tuple(_segment(path, routes_by_path[path]) for path in sorted(routes_by_path))
+    return tuple(_below(path, routes_by_path[path]) for path in sorted(routes_by_path))
 
 
-def _segment(path: tuple[str, ...], routes: list[Route]) -> Below:
+def _below(path: tuple[str, ...], routes: list[Route]) -> Below:
     capabilities = [route.capability for route in routes if route.capability is not None]
     slowest = max((capability.latency_class for capability in capabilities), default=None)
     return Below(
@@ -434,7 +396,10 @@ def local_items(link: LocalLink, root_segment: str | None) -> LinkItems:
     return LinkItems(
         link=link,
         tools=tuple(sorted(routes, key=lambda route: route.qualified)),
-        resources=tuple(_place(link, resource) for resource in link.resources.values()),
+        resources=tuple(
+            Place(link=link, uri=uri, bare=uri, shown=uri, item=_encode_members(resource.definition))
+            for uri, resource in link.resources.items()
+        ),
         digests=dict.fromkeys(("tools", "prompts", "resources", "templates"), b""),
     )
 
@@ -444,8 +409,7 @@ def _tool_route(link: LocalLink, root: tuple[str, ...], tool: LocalTool) -> Rout
     segments = (*root, *below)
     qualified = ".".join((*segments, tool.name))
     definition = {"name": tool.name, "description": tool.description, "inputSchema": tool.input_schema}
-    if tool.output_schema is not None:
-        definition["outputSchema"] = tool.output_schema
+    output = {} if tool.output_schema is None else {"outputSchema": tool.output_schema}
     capability = tool.capability
     return Route(
         link=link,
@@ -454,27 +418,16 @@ def _tool_route(link: LocalLink, root: tuple[str, ...], tool: LocalTool) -> Rout
         local=tool.name,
         original=tool.name,
         wire_name=Raw(encode_value(tool.name)),
-        head=modern_head(TOOLS_CALL) + b"mcp-name: %b\r\n" % tool.name.encode(),
-        item=_encode_members(definition),
+        head=modern_head(TOOLS_CALL, tool.name),
+        item=_encode_members({**definition, **output}),
         segments=segments,
         below=below,
         capability=capability,
         meta={CAPABILITY: published_annotation(None, capability), HOPS: 1},
         hints=hints(capability, None),
-        hops=1,
         timeout_s=tool.timeout_s,
         scope=tool.scope,
     )
-
-
-def _place(link: LocalLink, resource: LocalResource) -> Place:
-    definition = {
-        "uri": resource.uri,
-        "name": resource.name,
-        "description": resource.description,
-        "mimeType": resource.mime_type,
-    }
-    return Place(link=link, uri=resource.uri, bare=resource.uri, shown=resource.uri, item=_encode_members(definition))
 
 
 def _encode_members(definition: Mapping[str, object]) -> Item:

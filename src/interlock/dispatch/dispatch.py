@@ -50,12 +50,11 @@ from interlock.gate.rounds import Relayed
 from interlock.guard.budgets import READING, Budgets
 from interlock.guard.guard import Guard
 from interlock.links.connector import LimitReached
-from interlock.links.handshake import modern_head
 from interlock.links.keeper import Keeper
 from interlock.links.link import Link
 from interlock.links.own_links import OwnLinks
 from interlock.links.server_keeper import unauthorised
-from interlock.mcp.headers import encode_header, mirror_headers, mirror_mismatch
+from interlock.mcp.headers import mirror_headers, mirror_mismatch, modern_head
 from interlock.mcp.methods import (
     COMPLETE,
     LEGACY,
@@ -301,7 +300,7 @@ class Dispatch:
             return self.refuse(self._new(request, target), resource_not_found(uri, place, caller.era))
         link, downstream = place
         onward = _onward(self._onward_to_place(link, downstream), followed)
-        head = modern_head(RESOURCES_READ) + b"mcp-name: %b\r\n" % encode_header(downstream)
+        head = modern_head(RESOURCES_READ, downstream)
         call = link.new_request(downstream, *self.call_fields(request, target), link.timeout_s, head, onward, READING)
         return self._request(call, link, "uri", Raw(encode_value(downstream)))
 

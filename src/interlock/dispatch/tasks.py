@@ -22,10 +22,9 @@ from interlock.catalog.routes import Route
 from interlock.core.calls.call import Call, Outcome
 from interlock.core.calls.caller import Caller
 from interlock.core.clock import Clock
-from interlock.links.connected_link import ConnectedLink
-from interlock.links.handshake import TASKS_META, modern_head
+from interlock.links.connected_link import TASKS_META, ConnectedLink
 from interlock.links.link import Link
-from interlock.mcp.headers import encode_header
+from interlock.mcp.headers import modern_head
 from interlock.mcp.methods import META_CAPABILITIES, TASKS_CANCEL, TASKS_RESULT, Era
 from interlock.mcp.tasks import (
     ID_BYTES_MAX,
@@ -400,7 +399,7 @@ def cancel_task(link: ConnectedLink, theirs: str) -> None:
 
 def task_head(method: str, theirs: str) -> bytes:
     """Return the routing headers of a request about a task, for a 2026-07-28 server."""
-    return modern_head(method) + b"mcp-name: %b\r\n" % encode_header(theirs)
+    return modern_head(method, theirs)
 
 
 def code_of(error: Raw) -> RefusalCode | None:

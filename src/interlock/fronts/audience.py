@@ -29,8 +29,8 @@ from interlock.links.connector import LimitReached
 from interlock.links.keeper import Keeper
 from interlock.links.link import Link
 from interlock.links.server_keeper import ServerKeeper
-from interlock.links.subscriptions import Heard
-from interlock.mcp.methods import ASKED_OF_CLIENT, ELICITATION_COMPLETE, LOG_RANK, ROOTS_CHANGED
+from interlock.links.subscriptions import Heard, lowest_level
+from interlock.mcp.methods import ASKED_OF_CLIENT, ELICITATION_COMPLETE, ROOTS_CHANGED
 from interlock.wire.jsonrpc.codec import (
     Notification,
     Request,
@@ -255,8 +255,7 @@ class Audience:
     # Logs and questions of servers that name no call
 
     def wanted_log_level(self) -> str | None:
-        levels = [member.caller.log_level for member in self.members if member.caller.log_level is not None]
-        return min(levels, key=lambda level: LOG_RANK[level]) if levels else None
+        return lowest_level(*(member.caller.log_level for member in self.members))
 
     def log_levels_changed(self) -> list[Heard]:
         """Send the log levels to the servers. Return the futures to wait for until all servers have accepted them."""

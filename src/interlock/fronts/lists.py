@@ -25,6 +25,7 @@ from interlock.core.clock import Clock
 from interlock.core.link_state import LinkState
 from interlock.dispatch.arrivals import Arrivals, MissingServer
 from interlock.links.keeper import Keeper
+from interlock.mcp.capabilities import has
 from interlock.mcp.items import decode_cursor_untrusted
 from interlock.mcp.methods import (
     EXTENSION,
@@ -71,7 +72,7 @@ def capabilities(view: View, *, modern: bool, tasks: bool = True, upward: bool =
         offered["prompts"] = {"listChanged": True}
     if any("resources" in declared for declared in facts):
         offered["resources"] = {"listChanged": True}
-        if any(_has(declared.get("resources"), "subscribe") for declared in facts):
+        if any(has(declared.get("resources"), "subscribe") for declared in facts):
             offered["resources"]["subscribe"] = True
     for name in ("completions", "logging"):
         if any(name in declared for declared in facts):
@@ -117,11 +118,6 @@ def instructions(view: View, only: str | None) -> str:
         return "\n\n".join(text for _, text in texts if text)[:INSTRUCTIONS_CHARS_MAX]
     parts = [INTRODUCTION, *(f"## {segment}\n{text}" for segment, text in texts)]
     return "\n\n".join(parts)[:INSTRUCTIONS_CHARS_MAX]
-
-
-def _has(raw: Raw | None, member: str) -> bool:
-    settings = decode_object(raw) if raw is not None else None
-    return settings is not None and bytes(settings.get(member, b"")) == b"true"
 
 
 class ClientDispatch(Protocol):

@@ -42,8 +42,8 @@ from interlock.gate.protocol.relay import RelayedDemand
 from interlock.gate.responses import STATE_FOREIGN, STATE_INVALID, Responses, ReturningClient, sees_pages
 from interlock.gate.rounds import NextRound, Relays, Rounds, result_of
 from interlock.guard.budgets import Budgets
-from interlock.links.handshake import modern_head
 from interlock.links.link import Link
+from interlock.mcp.headers import modern_head
 from interlock.mcp.meta import PROGRESS_TOKEN, RAW_EMPTY
 from interlock.mcp.methods import META_CAPABILITIES, META_CLIENT, META_LOG_LEVEL, META_VERSION, TOOLS_CALL, Era
 from interlock.mcp.mrtr import read_input_required, request_digest

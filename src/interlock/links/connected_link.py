@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Raw
 
+from interlock import __version__
 from interlock.ax.protocol.hop_metadata import ADOPTED, Offer
 from interlock.config.plan import Dial, ServerPlan, Spawn
 from interlock.core.calls.call import Call, CallFactory, Inquiry, Outcome, Pending
@@ -37,6 +38,7 @@ from interlock.links.link import Link, LinkEvents, ServerFacts
 from interlock.links.link_requests import FailedRequests, WaitingRequests
 from interlock.links.pipes import HttpPipe, Pipe, Trouble, Undelivered
 from interlock.links.server_messages import ServerNotifications, ServerQuestions
+from interlock.mcp.headers import MODERN_HEAD, modern_head
 from interlock.mcp.meta import ERA_KEYS, PROGRESS_TOKEN, UNCHANGED_KEYS, crossing_keys, stamp_modern
 from interlock.mcp.methods import (
     BATCH_VERSION,
@@ -46,7 +48,9 @@ from interlock.mcp.methods import (
     META_CLIENT,
     META_LOG_LEVEL,
     META_TASK,
+    META_VERSION,
     MODERN,
+    TASKS_EXTENSION,
     Era,
 )
 from interlock.mcp.tasks import offers_tasks
@@ -69,7 +73,7 @@ from interlock.wire.jsonrpc.codec import (
     split_batch_untrusted,
 )
 from interlock.wire.jsonrpc.oversized import MessageKind, Oversized, message_too_large, result_too_large
-from interlock.wire.refusal import INVALID_REQUEST
+from interlock.wire.refusal import INVALID_REQUEST, Refusal
 
 if TYPE_CHECKING:
     from interlock.links.own_links import OwnLinks
@@ -77,7 +81,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("interlock.links")
 
-MODERN_HEAD: Final = b"mcp-protocol-version: %b\r\n" % LATEST_MODERN.encode()
+OUR_INFO: Final = {"name": "interlock", "title": "Interlock", "version": __version__}
+MODERN_META: Final[dict[str, Any]] = {META_VERSION: LATEST_MODERN, META_CAPABILITIES: {}, META_CLIENT: OUR_INFO}
+# The same, where a server must know that tasks are understood.
+TASKS_META: Final[dict[str, Any]] = {**MODERN_META, META_CAPABILITIES: {"extensions": {TASKS_EXTENSION: {}}}}
 ID_DIGITS_MAX: Final = 18  # of a request of ours
 SHARED_STREAM_TRANSPORTS: Final = frozenset(("stdio", "websocket"))  # no request has a stream that could be closed
 DENIED_MAX: Final = 64  # hosts that are kept to be shown
@@ -249,6 +256,21 @@ class ConnectedLink(Link):
         inquiry = Inquiry()
         self.attach(inquiry, method, params, head)
         return inquiry
+
+    async def request(self, method: str, params: dict[str, Any], within_s: float) -> Response | Refusal | None:
+        """Send a request that the node makes by itself, in the era of the server, and return the answer.
+
+        If there is no answer within the time, cancel the request and return None.
+        """
+        if self.modern:
+            inquiry = self.ask(method, {"_meta": MODERN_META, **params}, modern_head(method))
+        else:
+            inquiry = self.ask(method, params)
+        try:
+            return await asyncio.wait_for(inquiry.future, within_s)
+        except TimeoutError:
+            self.cancel(inquiry, "timeout")
+            return None
 
     def attach(self, pending: Pending, method: str, params: dict[str, Any], head: bytes = b"") -> None:
         """Send a request. Its answer is delivered to `pending`."""

@@ -27,7 +27,7 @@ from interlock.credentials.token import TokenHolder
 from interlock.links.connected_link import ConnectedLink
 from interlock.links.handshake import USUAL, GreetingFailed, Manner, greet
 from interlock.links.link import ServerFacts
-from interlock.links.pipes import HttpPipe, PipeOwner, SsePipe, StdioPipe, Trouble, Undelivered
+from interlock.links.pipes import HttpPipe, SsePipe, StdioPipe, Trouble, Undelivered
 from interlock.mcp.methods import INITIALIZED, Era
 from interlock.net.http.client import header
 from interlock.process.child import Child, ChildStartFailed, child_environment
@@ -96,7 +96,7 @@ class MutePipe(StdioPipe):
     Lines that the child prints are not messages: they are passed to `printed`.
     """
 
-    def __init__(self, owner: PipeOwner, printed: Callable[[bytes], None]) -> None:
+    def __init__(self, owner: ConnectedLink, printed: Callable[[bytes], None]) -> None:
         super().__init__(owner)
         self._printed = printed
 
@@ -110,7 +110,7 @@ class MutePipe(StdioPipe):
 class ServedPipe(HttpPipe):
     """HTTP pipe to a child that publishes a port. The child is ended when the pipe is closed."""
 
-    def __init__(self, program: MutePipe, owner: PipeOwner, url: str, max_bytes: int) -> None:
+    def __init__(self, program: MutePipe, owner: ConnectedLink, url: str, max_bytes: int) -> None:
         super().__init__(owner, url, {}, max_bytes)
         self._program = program
 

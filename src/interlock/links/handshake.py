@@ -16,25 +16,20 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from interlock import __version__
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.call import Inquiry
 from interlock.core.clock import Clock
-from interlock.links.connected_link import MODERN_HEAD, ConnectedLink
+from interlock.links.connected_link import MODERN_META, OUR_INFO, ConnectedLink
 from interlock.links.link import ServerFacts
 from interlock.links.link_requests import LostRefusal
 from interlock.links.pipes import Trouble, Undelivered
+from interlock.mcp.headers import modern_head
 from interlock.mcp.methods import (
     DISCOVER,
     INITIALIZE,
-    LATEST_MODERN,
     LEGACY_VERSIONS,
-    META_CAPABILITIES,
-    META_CLIENT,
     META_SERVER,
-    META_VERSION,
     MODERN_VERSIONS,
-    TASKS_EXTENSION,
     Era,
 )
 from interlock.mcp.tasks import TAKEN_AS_TASK
@@ -47,14 +42,6 @@ KNOWN_S: Final = 10.0  # the same, if it was greeted in this era before
 GREET_S: Final = 30.0
 UNSUPPORTED: Final = "protocol_unsupported"  # it speaks MCP, but no version that both may
 
-OUR_INFO: Final = {"name": "interlock", "title": "Interlock", "version": __version__}
-MODERN_META: Final[dict[str, Any]] = {
-    META_VERSION: LATEST_MODERN,
-    META_CAPABILITIES: {},
-    META_CLIENT: OUR_INFO,
-}
-# The same, where a server must know that tasks are understood.
-TASKS_META: Final[dict[str, Any]] = {**MODERN_META, META_CAPABILITIES: {"extensions": {TASKS_EXTENSION: {}}}}
 # The link is shared, so it declares what any client may have; one that lacks it is answered for (`Call.on_request`).
 LEGACY_CAPABILITIES: Final = {
     "sampling": {"context": {}, "tools": {}},
@@ -107,10 +94,6 @@ class GreetingFailed(Exception):
         self.what = what
         self.again = again  # asking the same once more may help
         self.code = code
-
-
-def modern_head(method: str) -> bytes:
-    return MODERN_HEAD + b"mcp-method: %b\r\n" % method.encode()
 
 
 async def greet(

@@ -32,7 +32,7 @@ from interlock.credentials.token import TokenHolder
 from interlock.links.connector import ConnectFailed, Loss
 from interlock.links.link import Link, LinkEvents, PassedOnEvents
 from interlock.links.listing import FIELD, Items, ListFailed, Listing
-from interlock.links.subscriptions import has
+from interlock.mcp.capabilities import has
 from interlock.mcp.methods import PROMPTS_LIST, RESOURCES_LIST, TEMPLATES_LIST, TOOLS_LIST
 from interlock.process.stderr import StderrRing
 

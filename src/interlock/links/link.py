@@ -132,9 +132,6 @@ class LinkEvents:
     def on_changed(self, link: "ConnectedLink", kind: str) -> None:
         """Read the list of `kind` again, because the server says that it changed."""
 
-    def on_acknowledged(self, link: "ConnectedLink", params: Raw) -> None:
-        """Record which events a modern server agreed to report."""
-
     def on_pipe_lost(self, link: "ConnectedLink", reason: str) -> None: ...
 
     def on_session_lost(self, link: "ConnectedLink") -> None: ...

@@ -9,17 +9,17 @@ of the loop.
 import asyncio
 import hashlib
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from msgspec import Raw
 
 from interlock.ax.protocol.hop_metadata import Unlisted, maybe_unlisted_untrusted
 from interlock.links.connected_link import ConnectedLink
-from interlock.links.handshake import MODERN_META, modern_head
 from interlock.links.link_requests import LostRefusal
 from interlock.links.pipes import Trouble, Undelivered
 from interlock.mcp.methods import LISTS, PROMPTS_LIST, RESOURCES_LIST, TEMPLATES_LIST, TOOLS_LIST, Era
+from interlock.mcp.tasks import find_seconds
 from interlock.wire.jsonrpc.codec import CodecError, decode_array, decode_object, decode_value, find_string, is_deep
 from interlock.wire.refusal import METHOD_NOT_FOUND, Refusal, find_code
 
@@ -117,7 +117,8 @@ async def read_list(link: ConnectedLink, method: str, previous: Items | None = N
         if method == TOOLS_LIST and cursor is None:
             unlisted = maybe_unlisted_untrusted(page)
         if facts.era is Era.MODERN:
-            ttl_s = _least(ttl_s, page.get("ttlMs"))
+            hint_s = find_seconds(page.get("ttlMs"))
+            ttl_s = min((seconds for seconds in (ttl_s, hint_s) if seconds is not None), default=None)
             private = private or find_string(page.get("cacheScope")) != "public"
         cursor = page.get("nextCursor")
         if cursor is None or bytes(cursor) in (b"null", b'""'):
@@ -165,16 +166,9 @@ async def _read_page(
     link: ConnectedLink, method: str, cursor: Raw | None, page_s: float
 ) -> tuple[dict[str, Raw], int] | None:
     """Return one page and its size in bytes, or None if the server does not have this list."""
-    modern = link.facts is not None and link.facts.era is Era.MODERN
-    params: dict[str, Any] = {"_meta": MODERN_META} if modern else {}
-    if cursor is not None:
-        params["cursor"] = cursor
-    inquiry = link.ask(method, params, modern_head(method) if modern else b"")
-    try:
-        reply = await asyncio.wait_for(inquiry.future, page_s)
-    except TimeoutError:
-        link.cancel(inquiry, "timeout")
-        raise ListFailed(f"{method} was not answered within {page_s:g} s") from None
+    reply = await link.request(method, {} if cursor is None else {"cursor": cursor}, page_s)
+    if reply is None:
+        raise ListFailed(f"{method} was not answered within {page_s:g} s")
     if isinstance(reply, LostRefusal):
         raise ListFailed(f"{method}: {reply.detail}", reply.what)
     if isinstance(reply, Refusal):
@@ -222,17 +216,3 @@ class _ListReader:
         else:
             self.found.append((name, item))
             self.raws.append(raw)
-
-
-def _least(shortest_s: float | None, raw: Raw | None) -> float | None:
-    """Return the smaller of two times to live, in seconds: the smallest so far and `raw`, encoded in milliseconds.
-
-    Return the smallest so far if `raw` is absent or invalid.
-    """
-    try:
-        ms = decode_value(raw) if raw is not None else None
-    except CodecError:
-        ms = None
-    if not isinstance(ms, int | float) or isinstance(ms, bool) or ms < 0:
-        return shortest_s
-    return ms / 1000 if shortest_s is None else min(shortest_s, ms / 1000)

@@ -92,6 +92,11 @@ class LocalResource(msgspec.Struct, frozen=True, kw_only=True):
     mime_type: str
     handler: ResourceHandler
 
+    @property
+    def definition(self) -> dict[str, str]:
+        """Return the definition in the format of MCP."""
+        return {"uri": self.uri, "name": self.name, "description": self.description, "mimeType": self.mime_type}
+
 
 class LocalLink(Link):
     """Link whose tools and resources are functions of this node."""

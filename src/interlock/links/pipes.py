@@ -19,8 +19,9 @@ A stream that breaks is resumed with Last-Event-ID where the server gave its eve
 
 import asyncio
 import ssl
+from collections.abc import Mapping
 from enum import Enum
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import urljoin, urlsplit
 
 import msgspec
@@ -32,6 +33,9 @@ from interlock.process.child import Child
 from interlock.process.sandbox.sandbox import Sandbox
 from interlock.wire.jsonrpc.oversized import Oversized
 from interlock.wire.sse import SseEvent, SseParser
+
+if TYPE_CHECKING:
+    from interlock.links.connected_link import ConnectedLink
 
 EVENT_STREAM_HEAD = b"accept: text/event-stream\r\n"
 POST_HEAD = b"content-type: application/json\r\naccept: application/json, text/event-stream\r\n"
@@ -69,38 +73,17 @@ class Undelivered(msgspec.Struct, frozen=True):
 SIDE_FULL = Undelivered(Trouble.BUSY, "too many messages to it wait already")
 
 
-class PipeOwner(Protocol):
-    """Receiver of a pipe's messages and failures: the link."""
-
-    def on_message(self, data: bytes, origin: Pending | None) -> bool:
-        """Handle a message. Return whether it was the answer to `origin`.
-
-        `origin` is the request on whose stream the message arrived, or None if all messages share one stream.
-        """
-
-    def on_oversized(self, oversized: Oversized, origin: Pending | None) -> None:
-        """Handle a message over the size limit, whose content was skipped. `origin` is the same as for `on_message`."""
-
-    def on_undelivered(self, origin: Pending | None, what: Undelivered) -> None: ...
-
-    def on_pipe_lost(self, reason: str) -> None: ...
-
-    def on_session(self, session: bytes) -> None:
-        """Record the session id that a legacy server assigned over HTTP."""
-
-    def waits(self, origin: Pending) -> bool: ...
-
-
 class Pipe(Protocol):
     """Transport of messages to and from one server."""
 
     def send(self, message: bytes, head: bytes, origin: Pending | None) -> object: ...
 
-    def abort(self, handle: object) -> bool:
-        """Stop one request by closing its connection. Return False if the transport cannot do that.
+    def abort(self, handle: object) -> None:
+        """Stop one request by closing its connection, if the transport can do that.
 
         `handle` is the value that `send` returned.
         """
+        return
 
     def throttle(self, seconds: float) -> None:
         """Stop reading for some seconds, because the server sends too much."""
@@ -113,10 +96,10 @@ def unauthorised(status: int, headers: Headers) -> Undelivered:
     return Undelivered(Trouble.UNAUTHORISED, f"it refuses our credential (HTTP {status})", status, challenges)
 
 
-class StdioPipe:
+class StdioPipe(Pipe):
     """Pipe to a child process over its standard streams. It also receives the child's events (ChildSink)."""
 
-    def __init__(self, owner: PipeOwner) -> None:
+    def __init__(self, owner: "ConnectedLink") -> None:
         self._owner = owner
         self.child: Child | None = None
         self.cell: Sandbox | None = None  # the sandbox it runs in
@@ -126,9 +109,6 @@ class StdioPipe:
         if child is not None and not child.send(message):
             self._owner.on_undelivered(origin, Undelivered(Trouble.BUSY, "it does not read its input fast enough"))
         return None
-
-    def abort(self, handle: object) -> bool:
-        return False
 
     def throttle(self, seconds: float) -> None:
         child = self.child
@@ -158,15 +138,14 @@ class StdioPipe:
                 self.cell.close()
 
 
-class HttpPipe:
-    """Pipe over streamable HTTP: one POST per message, whose response carries the answer.
+class _NetworkPipe(Pipe):
+    """Connections and headers of a pipe over HTTP."""
 
-    Other messages of a legacy server arrive on a GET stream.
-    """
+    limits: Mapping[str, int] = {}  # of the `HttpClient` for calls, where they differ from its defaults
 
     def __init__(
         self,
-        owner: PipeOwner,
+        owner: "ConnectedLink",
         url: str,
         headers: dict[str, str],
         max_bytes: int,
@@ -176,29 +155,40 @@ class HttpPipe:
         """Create a pipe to `url`. `address` and `tls` have the same meaning as for `HttpClient`."""
         parts = urlsplit(url)
         self.owner = owner
+        self.url = url
+        self.max_bytes = max_bytes
+        self.closed = False
         self.target = (parts.path or "/").encode() + (b"?" + parts.query.encode() if parts.query else b"")
         place = f"{parts.scheme}://{parts.netloc}"
-        self.client = HttpClient(
-            place,
-            max_body_bytes=max_bytes,
-            max_connections=CALL_CONNECTIONS_MAX,
-            max_waiting=CALL_CONNECTIONS_MAX,  # calls are bounded before they come here
-            address=address,
-            tls=tls,
-        )
+        self.client = HttpClient(place, max_body_bytes=max_bytes, address=address, tls=tls, **self.limits)
         self._side = SideRequests(place, max_bytes, address, tls)
-        self.max_bytes = max_bytes
         self._written = b"".join(f"{name}: {value}\r\n".encode("latin-1") for name, value in headers.items())
         self._custom = self._written
-        self._session = b""
         self._post = self.client.start(b"POST", self.target, POST_HEAD + self._custom)
-        self._stream: _Exchange | None = None
-        self.speaking: _Exchange | None = None  # whose message is being handled
-        self._closed = False
 
     def adopt_credential(self, line: bytes) -> None:
         """Set the Authorization header of every request from now on."""
         self._custom = self._written + line
+
+    async def close(self) -> None:
+        await self._side.close()
+        await self.client.close()
+
+
+class HttpPipe(_NetworkPipe):
+    """Pipe over streamable HTTP: one POST per message, whose response carries the answer.
+
+    Other messages of a legacy server arrive on a GET stream.
+    """
+
+    # Calls are bounded before they come here.
+    limits: Mapping[str, int] = {"max_connections": CALL_CONNECTIONS_MAX, "max_waiting": CALL_CONNECTIONS_MAX}
+    speaking: "_Exchange | None" = None  # whose message is being handled
+    _stream: "_Exchange | None" = None
+    _session = b""
+
+    def adopt_credential(self, line: bytes) -> None:
+        super().adopt_credential(line)
         self._post = self.client.start(b"POST", self.target, POST_HEAD + self._custom + self._session)
         if self._stream is not None and self._stream.refused:
             self.open_stream()
@@ -239,17 +229,16 @@ class HttpPipe:
             b"GET", self.target, EVENT_STREAM_HEAD + self._custom + self._session + head, b"", exchange
         )
 
-    def abort(self, handle: object) -> bool:
+    def abort(self, handle: object) -> None:
         if isinstance(handle, _Exchange):
             handle.abort()
-        return True
 
     def throttle(self, seconds: float) -> None:
         if self.speaking is not None:
             self.speaking.pause_delivery(seconds)
 
     async def close(self) -> None:
-        self._closed = True
+        self.closed = True
         if self.has_session:
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self.client.request(b"DELETE", self.target, self._custom + self._session, b"", _Farewell(done))
@@ -257,26 +246,15 @@ class HttpPipe:
                 await asyncio.wait_for(done, 1.0)
             except TimeoutError:
                 pass
-        await self._side.close()
-        await self.client.close()
+        await super().close()
 
     @property
     def has_session(self) -> bool:
         return b"mcp-session-id" in self._session
 
-    @property
-    def closed(self) -> bool:
-        return self._closed
 
-
-class _Farewell:
-    """Receiver of the response to a session's DELETE. The content of the response is ignored."""
-
-    def __init__(self, done: "asyncio.Future[None]") -> None:
-        self._done = done
-
-    def on_answer(self, status: int, headers: Headers, body: bytes) -> None:
-        self._finish()
+class _StreamlessSink:
+    """Receiver of the response to a request that is not answered by a stream."""
 
     def on_stream(self, status: int, headers: Headers) -> None:
         pass
@@ -285,12 +263,22 @@ class _Farewell:
         pass
 
     def on_stream_end(self) -> None:
-        self._finish()
+        pass
+
+
+class _Farewell(_StreamlessSink):
+    """Receiver of the response to a session's DELETE. The content of the response is ignored."""
+
+    def __init__(self, done: "asyncio.Future[None]") -> None:
+        self._done = done
+
+    def on_answer(self, status: int, headers: Headers, body: bytes) -> None:
+        self.on_stream_end()
 
     def on_fail(self, failure: HttpFailure) -> None:
-        self._finish()
+        self.on_stream_end()
 
-    def _finish(self) -> None:
+    def on_stream_end(self) -> None:
         if not self._done.done():
             self._done.set_result(None)
 
@@ -441,46 +429,22 @@ class _Exchange(PacedDelivery, eq=False):
             self.pipe.owner.on_undelivered(self.origin, what)
 
 
-class SsePipe:
+class SsePipe(_NetworkPipe):
     """Pipe over HTTP+SSE of 2024-11-05.
 
     One GET stream carries every message from the server. Messages to the server are POSTs to the URL in the stream's
     first event.
     """
 
-    def __init__(
-        self,
-        owner: PipeOwner,
-        url: str,
-        headers: dict[str, str],
-        max_bytes: int,
-        address: str | None = None,
-        tls: ssl.SSLContext | None = None,
-    ) -> None:
-        """Create a pipe to `url`. `address` and `tls` have the same meaning as for `HttpClient`."""
-        parts = urlsplit(url)
-        self._owner = owner
-        self._url = url
-        self._origin = (parts.scheme, parts.netloc)
-        place = f"{parts.scheme}://{parts.netloc}"
-        self._client = HttpClient(place, max_body_bytes=max_bytes, address=address, tls=tls)
-        self._side = SideRequests(place, max_bytes, address, tls)
-        self._closed = False
-        self._target = (parts.path or "/").encode() + (b"?" + parts.query.encode() if parts.query else b"")
-        self._written = b"".join(f"{name}: {value}\r\n".encode("latin-1") for name, value in headers.items())
-        self._custom = self._written
-        self._parser = SseParser(max_bytes)
-        self._post_target: bytes | None = None
-        self._opened: asyncio.Future[Undelivered | None] = asyncio.get_running_loop().create_future()
-        self._handle: Handle | None = None
-        self._delivery = _SseDelivery(self)
-
-    def adopt_credential(self, line: bytes) -> None:
-        self._custom = self._written + line
+    _post_target: bytes | None = None
+    _handle: Handle | None = None
 
     async def open(self, timeout_s: float) -> Undelivered | None:
         """Open the event stream. Return None when the URL for POSTs is known, otherwise the failure."""
-        self._handle = self._client.request(b"GET", self._target, EVENT_STREAM_HEAD + self._custom, b"", self)
+        self._parser = SseParser(self.max_bytes)
+        self._opened: asyncio.Future[Undelivered | None] = asyncio.get_running_loop().create_future()
+        self._delivery = _SseDelivery(self)
+        self._handle = self.client.request(b"GET", self.target, EVENT_STREAM_HEAD + self._custom, b"", self)
         try:
             async with asyncio.timeout(timeout_s):
                 return await asyncio.shield(self._opened)
@@ -489,16 +453,13 @@ class SsePipe:
 
     def send(self, message: bytes, head: bytes, origin: Pending | None) -> object:
         if self._post_target is not None:
-            start = self._client.start(b"POST", self._post_target, POST_HEAD + self._custom)
+            start = self.client.start(b"POST", self._post_target, POST_HEAD + self._custom)
             posted = _Posted(self, origin)
             if origin is not None:
-                self._client.send(start, b"", message, posted)
+                self.client.send(start, b"", message, posted)
             elif not self._side.send(start, message, posted):
-                self._owner.on_undelivered(None, SIDE_FULL)
+                self.owner.on_undelivered(None, SIDE_FULL)
         return None
-
-    def abort(self, handle: object) -> bool:
-        return False
 
     def throttle(self, seconds: float) -> None:
         self._delivery.pause_delivery(seconds)
@@ -508,12 +469,11 @@ class SsePipe:
             (self._handle.pause if wanted else self._handle.resume)()
 
     async def close(self) -> None:
-        self._closed = True
-        self._delivery.stop_delivery()
+        self.closed = True
         if self._handle is not None:
+            self._delivery.stop_delivery()
             self._handle.abort()
-        await self._side.close()
-        await self._client.close()
+        await super().close()
 
     def on_answer(self, status: int, headers: Headers, body: bytes) -> None:
         refused = status in (401, 403)
@@ -532,18 +492,19 @@ class SsePipe:
         if event.event == "endpoint" and self._post_target is None:
             self._endpoint(event.data.decode(errors="replace"))
         elif event.event == "message" and event.data:
-            self._owner.on_message(event.data, None)
+            self.owner.on_message(event.data, None)
         elif event.oversized is not None:
-            self._owner.on_oversized(event.oversized, None)
+            self.owner.on_oversized(event.oversized, None)
 
     def _endpoint(self, reference: str) -> None:
         try:
-            parts = urlsplit(urljoin(self._url, reference))
+            parts = urlsplit(urljoin(self.url, reference))
         except ValueError:
             self._on_lost(Undelivered(Trouble.MALFORMED, "its SSE endpoint is no address"))
             return
+        own = urlsplit(self.url)
         # AIP-transport-7: a credential must not follow a server elsewhere
-        if (parts.scheme, parts.netloc) != self._origin:
+        if (parts.scheme, parts.netloc) != (own.scheme, own.netloc):
             self._on_lost(Undelivered(Trouble.MALFORMED, "its SSE endpoint is on another host"))
             return
         self._post_target = parts.path.encode() + (b"?" + parts.query.encode() if parts.query else b"")
@@ -560,7 +521,7 @@ class SsePipe:
         if not self._opened.done():
             self._opened.set_result(what)
         else:
-            self._owner.on_pipe_lost(what.detail)
+            self.owner.on_pipe_lost(what.detail)
 
 
 class _SseDelivery(PacedDelivery, eq=False):
@@ -573,7 +534,7 @@ class _SseDelivery(PacedDelivery, eq=False):
         self.pipe.hold_reading(wanted)
 
 
-class _Posted:
+class _Posted(_StreamlessSink):
     """Receiver of the HTTP response to a POST of HTTP+SSE: status 202 or an error."""
 
     __slots__ = ("_origin", "_pipe")
@@ -584,23 +545,14 @@ class _Posted:
 
     def on_answer(self, status: int, headers: Headers, body: bytes) -> None:
         if status in (401, 403):
-            self._pipe._owner.on_undelivered(self._origin, unauthorised(status, headers))
+            self._pipe.owner.on_undelivered(self._origin, unauthorised(status, headers))
         elif not 200 <= status < 300:
             refusal = Undelivered(Trouble.REFUSED, f"HTTP {status}", status, headers=headers)
-            self._pipe._owner.on_undelivered(self._origin, refusal)
-
-    def on_stream(self, status: int, headers: Any) -> None:
-        pass
-
-    def on_chunk(self, data: bytes) -> None:
-        pass
-
-    def on_stream_end(self) -> None:
-        pass
+            self._pipe.owner.on_undelivered(self._origin, refusal)
 
     def on_fail(self, failure: HttpFailure) -> None:
-        if not self._pipe._closed:
-            self._pipe._owner.on_undelivered(self._origin, _undelivered(failure, 0))
+        if not self._pipe.closed:
+            self._pipe.owner.on_undelivered(self._origin, _undelivered(failure, 0))
 
 
 def _undelivered(failure: HttpFailure, limit: int) -> Undelivered:

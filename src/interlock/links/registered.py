@@ -33,23 +33,21 @@ from interlock.core.clock import Clock, rfc3339
 from interlock.core.link_state import LinkState
 from interlock.links.connected_link import ConnectedLink
 from interlock.links.connector import REDIRECTS, ConnectFailed, Connector, ConnectorParts
-from interlock.links.handshake import MODERN_META, GreetingFailed, modern_head
+from interlock.links.handshake import GreetingFailed
 from interlock.links.keeper import StockCatalog
 from interlock.links.link import LinkEvents, ServerFacts
 from interlock.links.link_requests import LostRefusal
 from interlock.links.listing import LIST_S, Listing
-from interlock.links.pipes import PipeOwner, Trouble, Undelivered
+from interlock.links.pipes import Pipe, Trouble, Undelivered
 from interlock.links.server_keeper import ServerKeeper
 from interlock.links.server_messages import CHANGES
 from interlock.mcp.meta import PROGRESS_TOKEN, RAW_EMPTY, UNCHANGED_KEYS
 from interlock.mcp.methods import (
     ACKNOWLEDGED,
     CANCELLED,
-    DISCOVER,
     ELICITATION_COMPLETE,
     LATEST_LEGACY,
     LOG_MESSAGE,
-    PING,
     PROGRESS,
     RESOURCE_UPDATED,
     TASK_NEWS,
@@ -282,10 +280,10 @@ class RegisteredLink(ConnectedLink):
             self._gate_timer = None
 
 
-class SocketPipe:
+class SocketPipe(Pipe):
     """Pipe over a connection that the subserver opened."""
 
-    def __init__(self, owner: PipeOwner, pipe: MessagePipe) -> None:
+    def __init__(self, owner: ConnectedLink, pipe: MessagePipe) -> None:
         self._owner = owner
         self._pipe = pipe
         self._is_throttled = False
@@ -294,9 +292,6 @@ class SocketPipe:
         if not self._pipe.send(message):
             self._owner.on_undelivered(origin, Undelivered(Trouble.BUSY, "it does not read fast enough"))
         return None
-
-    def abort(self, handle: object) -> bool:
-        return False
 
     def throttle(self, seconds: float) -> None:
         if not self._is_throttled:  # messages that were received before still arrive here
@@ -338,12 +333,7 @@ class RegisteredConnector(Connector):
         raise failed
 
     async def _lists_tools(self) -> bool:
-        inquiry = self._link.ask(TOOLS_LIST, {})
-        try:
-            reply = await asyncio.wait_for(inquiry.future, LIST_S)
-        except TimeoutError:
-            self._link.cancel(inquiry, "timeout")
-            return False
+        reply = await self._link.request(TOOLS_LIST, {}, LIST_S)
         return isinstance(reply, Response) and not reply.error and "tools" in (decode_object(reply.result) or {})
 
 
@@ -399,16 +389,8 @@ class RegisteredKeeper(ServerKeeper):
 
     async def answers(self, within_s: float) -> bool:
         """Return whether the subserver answers a test request within the time. An error counts as an answer."""
-        link = self.link
-        if link.modern:
-            inquiry = link.ask(DISCOVER, {"_meta": MODERN_META}, modern_head(DISCOVER))
-        else:
-            inquiry = link.ask(PING if link.facts is None or link.facts.greeted else TOOLS_LIST, {})
-        try:
-            return not isinstance(await asyncio.wait_for(inquiry.future, within_s), LostRefusal)
-        except TimeoutError:
-            link.cancel(inquiry, "timeout")
-            return False
+        reply = await self._test_connection(within_s)
+        return reply is not None and not isinstance(reply, LostRefusal)
 
     def recover(self) -> None:
         """Mark the link as ready again, because the subserver has answered after all."""

@@ -18,8 +18,6 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Final
 
-from msgspec import Raw
-
 from interlock.core.calls.call import Call, Outcome
 from interlock.core.clock import Clock
 from interlock.core.link_state import LinkState
@@ -29,16 +27,17 @@ from interlock.credentials.token import Denied, TokenHolder
 from interlock.drivers.protocol.server_name import settings_place
 from interlock.links.connected_link import ConnectedLink
 from interlock.links.connector import ConnectFailed, Connector, ConnectorParts
-from interlock.links.handshake import MODERN_META, PROBE_S, modern_head
+from interlock.links.handshake import PROBE_S
 from interlock.links.keeper import Keeper, StockCatalog
 from interlock.links.link import LinkEvents
 from interlock.links.link_requests import LostRefusal
 from interlock.links.listing import FIELD, LIST_S, Items, ListFailed, read_list
 from interlock.links.pipes import HttpPipe, Pipe, Undelivered
 from interlock.links.subscriptions import LogLevel, Subscriptions, TaskListening
-from interlock.mcp.methods import DISCOVER, PING, Era
+from interlock.mcp.methods import DISCOVER, PING, TOOLS_LIST
 from interlock.process.stderr import StderrRing
 from interlock.store.ports import StoreError
+from interlock.wire.jsonrpc.codec import Response
 from interlock.wire.refusal import TOOL_DEGRADED, Refusal
 
 log = logging.getLogger("interlock.links")
@@ -95,9 +94,6 @@ class ServerKeeper(Keeper):
     def on_changed(self, link: ConnectedLink, kind: str) -> None:
         self.announce(kind)
 
-    def on_acknowledged(self, link: ConnectedLink, params: Raw) -> None:
-        self.task_listening.on_acknowledged(params)
-
     def on_pipe_lost(self, link: ConnectedLink, reason: str) -> None:
         self.lose(reason)
 
@@ -145,18 +141,16 @@ class ServerKeeper(Keeper):
             self._probing = asyncio.get_running_loop().create_task(self._probe())
 
     async def _probe(self) -> None:
-        facts = self.link.facts
-        if facts is None or facts.era is Era.LEGACY:
-            inquiry = self.link.ask(PING, {})
-        else:
-            inquiry = self.link.ask(DISCOVER, {"_meta": MODERN_META}, modern_head(DISCOVER))
-        try:
-            reply = await asyncio.wait_for(inquiry.future, PROBE_S)
-        except TimeoutError:
-            self.link.cancel(inquiry, "timeout")
-            return
+        reply = await self._test_connection(PROBE_S)
         if isinstance(reply, LostRefusal):
             self.lose(reply.detail)
+
+    async def _test_connection(self, within_s: float) -> Response | Refusal | None:
+        """Send a test request. Return the answer, or None if there is none within the time."""
+        link = self.link
+        # A server that answers no greeting may answer no ping either, but it lists its tools.
+        legacy = PING if link.facts is None or link.facts.greeted else TOOLS_LIST
+        return await link.request(DISCOVER if link.modern else legacy, {}, within_s)
 
     def regreet(self) -> None:
         """Open a new session on the same connection, with a legacy HTTP server that forgot the old one.

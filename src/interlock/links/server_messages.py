@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Raw
 
-from interlock.core.calls.call import Call, Outcome, Pending
-from interlock.core.calls.caller import AnswerReceiver, QuestionOrigin
+from interlock.core.calls.call import Call, Outcome, OwnRequest, Pending
+from interlock.core.calls.caller import QuestionOrigin
 from interlock.links.link_requests import LinkPart
 from interlock.mcp.meta import PROGRESS_TOKEN, RAW_EMPTY
 from interlock.mcp.methods import (
@@ -50,45 +50,37 @@ from interlock.wire.refusal import METHOD_NOT_FOUND, Refusal
 
 if TYPE_CHECKING:
     from interlock.links.connected_link import ConnectedLink
-    from interlock.links.subscriptions import Subscriptions
+    from interlock.links.subscriptions import Subscriptions, TaskListening
 
+RESOURCE_FILTER: Final = "resourceSubscriptions"
 CHANGES: Final = {TOOLS_CHANGED: "tools", PROMPTS_CHANGED: "prompts", RESOURCES_CHANGED: "resources"}
 
 
-class ListenRequest:
+class ListenRequest(OwnRequest):
     """Open `subscriptions/listen` request to a 2026-07-28 server.
 
-    `Subscriptions` decides what happens after it ends.
+    Its owner decides what happens after it ends.
     """
 
-    def __init__(self, owner: "Subscriptions", uris: frozenset[str]) -> None:
-        self.upstream_id = 0
-        self.handle: object = None
-        self.uris = uris
+    def __init__(self, owner: "Subscriptions | TaskListening", field: str, wanted: frozenset[str]) -> None:
+        """Create a request for `wanted`, which the filter names in `field`: URIs of resources, or ids of tasks."""
+        self.field = field
+        self.wanted = wanted
         self.is_acknowledged = False
         self._owner = owner
 
     def on_acknowledged(self, params: Raw) -> None:
         if not self.is_acknowledged:
             self.is_acknowledged = True
-            granted = decode_object((decode_object(params) or {}).get("notifications", Raw(b"{}"))) or {}
-            uris = decode_array(granted.get("resourceSubscriptions", Raw(b"[]"))) or []
-            self._owner.acknowledged(self, frozenset(uri for raw in uris if (uri := find_string(raw)) is not None))
+            granted = decode_object((decode_object(params) or {}).get("notifications", RAW_EMPTY)) or {}
+            names = decode_array(granted.get(self.field, Raw(b"[]"))) or []
+            self._owner.acknowledged(self, {name for raw in names if (name := find_string(raw)) is not None})
 
     def on_response(self, response: Response, era: Era) -> None:
         self._owner.ended(self, response)
 
-    def on_failed(self, refusal: Refusal, outcome: Outcome) -> None:
-        self._owner.ended(self, refusal)
-
-    def on_progress(self, params: dict[str, Raw]) -> None:
-        pass
-
-    def on_log(self, params: Raw) -> None:
-        pass
-
-    def on_request(self, link: AnswerReceiver, request: Request) -> None:
-        pass
+    def on_failed(self, fault: Refusal, outcome: Outcome) -> None:
+        self._owner.ended(self, fault)
 
 
 class ServerNotifications(LinkPart):
@@ -138,8 +130,6 @@ class ServerNotifications(LinkPart):
             listener = find_acknowledged(link.in_flight, params, origin)
             if listener is not None:
                 listener.on_acknowledged(params)
-            else:
-                link.events.on_acknowledged(link, params)
         elif is_vendor_method(method):
             call = link.find_call(origin)
             if isinstance(call, Call):
@@ -192,7 +182,8 @@ def find_subscription_id(params: Raw) -> int | None:
 def find_acknowledged(in_flight: Mapping[int, Pending], params: Raw, origin: Pending | None) -> ListenRequest | None:
     """Return the listener that a server's notification acknowledges, or None.
 
-    It is found by the stream, otherwise by the id in the params, otherwise as the only listener that still waits.
+    It is found by the stream, otherwise by the id in the params, otherwise as the only listener for resources that
+    still waits.
     """
     if isinstance(origin, ListenRequest):
         return origin
@@ -202,7 +193,8 @@ def find_acknowledged(in_flight: Mapping[int, Pending], params: Raw, origin: Pen
     if listener_id is not None:
         pending = in_flight.get(listener_id)
         return pending if isinstance(pending, ListenRequest) else None
-    waiting = [each for each in in_flight.values() if isinstance(each, ListenRequest) and not each.is_acknowledged]
+    listeners = [each for each in in_flight.values() if isinstance(each, ListenRequest)]
+    waiting = [each for each in listeners if each.field == RESOURCE_FILTER and not each.is_acknowledged]
     return waiting[0] if len(waiting) == 1 else None
 
 

@@ -19,16 +19,14 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final
 
-from msgspec import Raw
-
 from interlock.core.calls.call import Inquiry, Outcome
-from interlock.core.calls.caller import AnswerReceiver
 from interlock.core.calls.check import degraded_refusal
-from interlock.links.connected_link import ConnectedLink
-from interlock.links.handshake import MODERN_META, TASKS_META, modern_head
-from interlock.links.server_messages import ListenRequest
-from interlock.mcp.methods import LISTEN, LOG_RANK, META_SUBSCRIPTION, SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE, Era
-from interlock.wire.jsonrpc.codec import Request, Response, decode_array, decode_object, find_string
+from interlock.links.connected_link import MODERN_META, TASKS_META, ConnectedLink
+from interlock.links.server_messages import RESOURCE_FILTER, ListenRequest
+from interlock.mcp.capabilities import has
+from interlock.mcp.headers import modern_head
+from interlock.mcp.methods import LISTEN, LOG_RANK, SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE, Era
+from interlock.wire.jsonrpc.codec import Response
 from interlock.wire.refusal import CALL_TIMEOUT, INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, Refusal
 
 log = logging.getLogger("interlock.links")
@@ -104,13 +102,8 @@ class Subscriptions:
             if era is Era.MODERN:
                 refusal = await self._ask_modern(uri)
             else:
-                inquiry = self._link.ask(SUBSCRIBE, {"uri": uri})
-                try:
-                    reply = await asyncio.wait_for(inquiry.future, SUBSCRIBE_S)
-                    refusal = reply if isinstance(reply, Refusal) or reply.error else None
-                except TimeoutError:
-                    self._link.cancel(inquiry, "timeout")
-                    refusal = _timeout_refusal()
+                reply = await self._link.request(SUBSCRIBE, {"uri": uri}, SUBSCRIBE_S) or _timeout_refusal()
+                refusal = reply if isinstance(reply, Refusal) or reply.error else None
         finally:
             del self._asking[uri]
         if refusal is not None:
@@ -163,23 +156,23 @@ class Subscriptions:
             f"{kind}ListChanged": True for kind in _LISTS if has(capabilities.get(kind), "listChanged")
         }
         if uris:
-            wanted["resourceSubscriptions"] = sorted(uris)
+            wanted[RESOURCE_FILTER] = sorted(uris)
         if not wanted:
             self._replace_current(None)
             return
-        self._next = listener = ListenRequest(self, uris)
+        self._next = listener = ListenRequest(self, RESOURCE_FILTER, uris)
         self._overdue = asyncio.get_running_loop().call_later(SUBSCRIBE_S, self._accept, listener)
         params = {"_meta": MODERN_META, "notifications": wanted}
         self._link.attach(listener, LISTEN, params, modern_head(LISTEN))
 
-    def acknowledged(self, listener: ListenRequest, honoured: frozenset[str]) -> None:
+    def acknowledged(self, listener: ListenRequest, honoured: set[str]) -> None:
         """Handle the server's acknowledgement. `honoured` are the resources whose updates it will report."""
         if listener is not self._next:
             return
-        for uri in listener.uris - honoured:
+        for uri in listener.wanted - honoured:
             if not self._tell(uri, Refusal(INVALID_PARAMS, "the server does not tell of changes of this resource")):
                 log.warning("link %s: it no longer tells of changes of %s", self._link.name, uri[:200])
-        for uri in listener.uris & honoured:
+        for uri in listener.wanted & honoured:
             self._tell(uri, None)
         self._accept(listener)
 
@@ -213,7 +206,7 @@ class Subscriptions:
         If several resources were new, it is not clear which one the server refused: then return True, and deliver
         nothing.
         """
-        new = [uri for uri in listener.uris if uri in self._waiting]
+        new = [uri for uri in listener.wanted if uri in self._waiting]
         if refused and len(new) > 1:
             self._one_by_one = True
             return True
@@ -269,12 +262,6 @@ class Subscriptions:
             self._missed()
 
 
-def has(raw: Raw | None, member: str) -> bool:
-    """Return whether a capability contains a setting with the value true."""
-    settings = decode_object(raw) if raw is not None else None
-    return settings is not None and bytes(settings.get(member, b"")) == b"true"
-
-
 def _timeout_refusal() -> Refusal:
     return Refusal(CALL_TIMEOUT, "call_timeout", {"timeout_ms": int(SUBSCRIBE_S * 1000), "outcome": "unknown"})
 
@@ -283,33 +270,14 @@ AGREE_S: Final = 10.0  # how long a server may take to acknowledge a request
 AGAIN_S: Final = 2.0  # until a stream that ended is opened again
 
 
-class _TaskListenRequest:
+class _TaskListenRequest(ListenRequest):
     """Open `subscriptions/listen` request for tasks."""
 
-    def __init__(
-        self, older: "_TaskListenRequest | None", on_end: Callable[["_TaskListenRequest", bool], None]
-    ) -> None:
-        self.upstream_id = 0
-        self.handle: object = None
+    def __init__(self, owner: "TaskListening", ids: frozenset[str], older: "_TaskListenRequest | None") -> None:
+        super().__init__(owner, "taskIds", ids)
         self.older = older
         self.settled = asyncio.Event()  # acknowledged, refused, or replaced by another
         self.agreed: set[str] = set()
-        self._on_end = on_end
-
-    def on_response(self, response: Response, era: Era) -> None:
-        self._on_end(self, bool(response.error))
-
-    def on_failed(self, refusal: Refusal, outcome: Outcome) -> None:
-        self._on_end(self, False)
-
-    def on_progress(self, params: dict[str, Raw]) -> None:
-        pass
-
-    def on_log(self, params: Raw) -> None:
-        pass
-
-    def on_request(self, link: AnswerReceiver, request: Request) -> None:
-        pass
 
 
 class TaskListening:
@@ -349,7 +317,7 @@ class TaskListening:
         link, old = self._link, self._open
         self._open = None
         if self._ids and link.modern and link.pipe is not None:
-            self._open = newer = _TaskListenRequest(old, self._on_ended)
+            self._open = newer = _TaskListenRequest(self, frozenset(self._ids), old)
             params = {"_meta": TASKS_META, "notifications": {"taskIds": sorted(self._ids)}}
             link.attach(newer, LISTEN, params, modern_head(LISTEN))
             asyncio.get_running_loop().call_later(AGREE_S, self._settle, newer)
@@ -359,16 +327,10 @@ class TaskListening:
             self._settle(old)
             link.cancel(old, "replaced")
 
-    def on_acknowledged(self, params: Raw) -> None:
-        members = decode_object(params) or {}
-        meta = decode_object(members["_meta"]) if "_meta" in members else None
-        listening = self._open
-        if listening is None or bytes((meta or {}).get(META_SUBSCRIPTION, b"")) != b"%d" % listening.upstream_id:
-            return
-        agreed = decode_object(members["notifications"]) if "notifications" in members else None
-        ids = decode_array((agreed or {}).get("taskIds", Raw(b"[]"))) or []
-        listening.agreed = {task_id for raw in ids if (task_id := find_string(raw)) is not None}
-        self._settle(listening)
+    def acknowledged(self, listening: ListenRequest, agreed: set[str]) -> None:
+        if isinstance(listening, _TaskListenRequest) and listening is self._open:
+            listening.agreed = agreed
+            self._settle(listening)
 
     def _settle(self, listening: _TaskListenRequest) -> None:
         """Cancel the older requests that this one replaces.
@@ -380,10 +342,11 @@ class TaskListening:
             self._link.cancel(older, "replaced")
             listening.older, older.older = older.older, None
 
-    def _on_ended(self, listening: _TaskListenRequest, refused: bool) -> None:
+    def ended(self, listening: ListenRequest, why: Response | Refusal) -> None:
         """Handle the end of a request: listen again after a pause if the server is still connected."""
-        self._settle(listening)
-        if listening is self._open and not refused:
+        if isinstance(listening, _TaskListenRequest):
+            self._settle(listening)
+        if listening is self._open and not (isinstance(why, Response) and why.error):
             self._open = None
             if self._link.pipe is not None:
                 asyncio.get_running_loop().call_later(AGAIN_S, self._say_if_silent)
@@ -397,6 +360,11 @@ QUIET: Final = "emergency"  # the level that a server gets when no client wants 
 TAKEN_S: Final = 2.0  # for the server's answer: a log line is not worth a longer wait
 
 Heard = asyncio.Future[Response | Refusal]
+
+
+def lowest_level(*levels: str | None) -> str | None:
+    """Return the log level that includes the messages of all others, or None if no client wants any."""
+    return min((level for level in levels if level is not None), key=LOG_RANK.__getitem__, default=None)
 
 
 class LogLevel:
@@ -423,14 +391,11 @@ class LogLevel:
 
         Each client still gets only the messages that it asked for. The result is the same as for `set`.
         """
-        self._of_requests = (
-            level if self._of_requests is None else min(level, self._of_requests, key=lambda name: LOG_RANK[name])
-        )
+        self._of_requests = lowest_level(level, self._of_requests)
         return self._settle()
 
     def _settle(self) -> Heard | None:
-        wanted = [level for level in (self.of_sessions, self._of_requests) if level is not None]
-        level = min(wanted, key=lambda name: LOG_RANK[name]) if wanted else None
+        level = lowest_level(self.of_sessions, self._of_requests)
         if level is None and self._level is not None:
             level = QUIET
         if level != self._level:

@@ -18,6 +18,12 @@ from interlock.mcp.methods import ASKED_OF_CLIENT, ELICIT
 from interlock.wire.jsonrpc.codec import decode_object, encode_value, find_string
 
 
+def has(raw: Raw | None, member: str) -> bool:
+    """Return whether a capability contains a setting with the value true."""
+    settings = decode_object(raw) if raw is not None else None
+    return settings is not None and bytes(settings.get(member, b"")) == b"true"
+
+
 def capabilities_to_modern(offered: dict[str, Raw]) -> Raw:
     """Translate the capabilities that a legacy client declared at `initialize` into their form in the `_meta` of a
     2026-07-28 request.

@@ -15,6 +15,9 @@ from typing import Any, Final
 
 import msgspec
 
+from interlock.mcp.methods import LATEST_MODERN
+
+MODERN_HEAD: Final = b"mcp-protocol-version: %b\r\n" % LATEST_MODERN.encode()
 _PLAIN = re.compile(r"(?:[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?)?")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _WRAPPED = re.compile(r"=\?base64\?(.*)\?=", re.DOTALL)
@@ -41,6 +44,12 @@ def encode_header(value: str) -> bytes:
     if _PLAIN.fullmatch(value) and not looks_wrapped:
         return value.encode("ascii")
     return b"=?base64?%b?=" % base64.b64encode(value.encode())
+
+
+def modern_head(method: str, name: str | None = None) -> bytes:
+    """Return the routing headers of a request to a 2026-07-28 server. `name` is the name or URI of its target."""
+    named = b"" if name is None else b"mcp-name: %b\r\n" % encode_header(name)
+    return MODERN_HEAD + b"mcp-method: %b\r\n" % method.encode() + named
 
 
 def decode_header_untrusted(value: bytes) -> str | None:

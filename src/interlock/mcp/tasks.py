@@ -87,7 +87,7 @@ def read_task(members: dict[str, Any], era: Era) -> TaskFacts | str:
     if not task_id:
         return "a task whose id is no text"
     status = find_string(members.get("status")) or ""
-    return TaskFacts(task_id, status, _seconds(members.get(_TTL[era])), _seconds(members.get(_POLL[era])))
+    return TaskFacts(task_id, status, find_seconds(members.get(_TTL[era])), find_seconds(members.get(_POLL[era])))
 
 
 def read_made(result: Raw, era: Era) -> Made | str | None:
@@ -191,7 +191,8 @@ def renamed_in(params: Raw, rename: Rename) -> Raw:
     return Raw(encode_value(members))
 
 
-def _seconds(raw: Raw | None) -> float | None:
+def find_seconds(raw: Raw | None) -> float | None:
+    """Return an encoded number of milliseconds in seconds, or None if it is absent or not a usable number."""
     try:
         ms = decode_value(raw) if raw is not None else None
     except CodecError:

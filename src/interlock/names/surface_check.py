@@ -25,7 +25,7 @@ from interlock.approvals.protocol.digests import ACCEPT, SURFACE, surface_pair_d
 from interlock.approvals.tool_definitions import NODE, ToolRulings
 from interlock.catalog.api import CheckVerdict
 from interlock.catalog.catalog import Namespace
-from interlock.catalog.routes import Route, Surface
+from interlock.catalog.routes import Route, Surface, Surfaces
 from interlock.config.plan import Plan
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.call import Call, CallLink
@@ -231,7 +231,7 @@ def _schemas(pair: SchemaPair) -> dict[str, Any]:
     return {"argument": pair.argument} | ({} if pair.returned is None else {"return": pair.returned})
 
 
-class SurfaceChecks:
+class SurfaceChecks(Surfaces):
     """A check that compares the tools that a server lists with the registered specifications of their names."""
 
     def __init__(

@@ -24,7 +24,7 @@ from interlock.catalog.routes import Route
 from interlock.core.calls.caller import Caller, ClientRequest, Principal, ViewKey
 from interlock.core.calls.check import NOT_FOUND
 from interlock.dispatch.dispatch import Dispatch
-from interlock.links.handshake import OUR_INFO
+from interlock.links.connected_link import OUR_INFO
 from interlock.mcp.items import decode_cursor_untrusted, encode_cursor
 from interlock.mcp.methods import (
     CANCELLED,
@@ -176,7 +176,7 @@ class NodeParticipant:
         for route in view.tool_routes:
             if route.qualified <= after or not _may_use(caller.principal, route):
                 continue
-            shown = view.tool_definition(route, Era.LEGACY)
+            shown = view.show_tool(route, Era.LEGACY)
             size += len(shown)
             if size > most and page:
                 more = b',"nextCursor":%b' % encode_value(encode_cursor(last))

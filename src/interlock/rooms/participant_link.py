@@ -365,8 +365,8 @@ class RoomPipe:
             self.owner.on_refused(origin, refused)
         return envelope.id
 
-    def abort(self, handle: object) -> bool:
-        return False
+    def abort(self, handle: object) -> None:
+        """Do nothing, because a request in a room has no connection of its own."""
 
     def throttle(self, seconds: float) -> None:
         """Do nothing, because the room limits the rate of every participant."""

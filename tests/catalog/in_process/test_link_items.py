@@ -14,7 +14,7 @@ from interlock.ax.protocol.capability import AuthScope, as_object, read_capabili
 from interlock.ax.protocol.hop_metadata import ADOPTED, Offer
 from interlock.ax.protocol.route import check, read_untrusted
 from interlock.catalog.catalog import Catalog
-from interlock.catalog.routes import LinkItems, Route, _NoRulings
+from interlock.catalog.routes import LinkItems, Route, Rulings
 from interlock.config.plan import AxPlan, GatePlan, Plan, ServerPlan, Spawn, ToolClass, ToolRule
 from interlock.core.calls.caller import ViewKey
 from interlock.core.clock import Clock
@@ -66,7 +66,7 @@ class House:
         return {one.name: one.code or one.reason for one in self.link_items(segment).withheld}
 
 
-class Ruled(_NoRulings):
+class Ruled(Rulings):
     """Operators that say this of every tool."""
 
     def __init__(self, said: ToolClass) -> None:

@@ -14,7 +14,7 @@ from tests.gate.processes.test_gate_kept import Here, find_tool, house
 from interlock.approvals.protocol.approval import Approval, Kind
 from interlock.approvals.protocol.digests import signed_digest
 from interlock.ax.protocol.hop_metadata import ADOPTED, Offer
-from interlock.catalog.routes import DefinitionSnapshot, DefinitionState, _NoRulings
+from interlock.catalog.routes import DefinitionSnapshot, DefinitionState, Rulings
 from interlock.config.plan import GatePlan
 from interlock.gate.protocol.held_call import Presented
 from interlock.gate.protocol.policy import ToolClaims
@@ -137,7 +137,7 @@ async def test_the_operators_own_decision_wins_over_both(tmp_path: Path) -> None
         assert not await is_held(here)
 
 
-class Changed(_NoRulings):
+class Changed(Rulings):
     """Every definition has changed; what was accepted of it could not be undone."""
 
     def look(self, segment: str, snapshot: DefinitionSnapshot) -> DefinitionState:

@@ -6,7 +6,6 @@ from typing import Any
 from msgspec import Raw
 
 from interlock.ax.protocol.hop_metadata import ADOPTED
-from interlock.core.calls.call import Inquiry
 from interlock.links.link import ServerFacts
 from interlock.links.listing import read_list
 from interlock.mcp.methods import TOOLS_LIST, Era
@@ -19,12 +18,10 @@ class Deep:
     offer = ADOPTED
     facts = ServerFacts(era=Era.LEGACY, version="2025-11-25", capabilities={"tools": Raw(b"{}")})
 
-    def ask(self, method: str, params: dict[str, Any], head: bytes = b"") -> Inquiry:
+    async def request(self, method: str, params: dict[str, Any], within_s: float) -> Response:
         deep = b'{"name":"deep","inputSchema":%b}' % (b'{"not":' * 3000 + b"{}" + b"}" * 3000)
         result = b'{"tools":[%b,{"name":"plain","inputSchema":{}}]}' % deep
-        inquiry = Inquiry()
-        inquiry.future.set_result(Response(b"1", Raw(result), ABSENT))
-        return inquiry
+        return Response(b"1", Raw(result), ABSENT)
 
 
 def test_an_item_that_is_nested_too_deeply_is_left_out_and_the_rest_is_listed() -> None:

@@ -563,23 +563,11 @@ class Call(msgspec.Struct, eq=False):
         self.sink = request.sink
 
 
-class Inquiry:
-    """A request that a link makes for itself, such as a handshake or a list, rather than for a client."""
+class OwnRequest:
+    """A request that a link makes for itself rather than for a client. It reports nothing on its way."""
 
-    __slots__ = ("future", "handle", "upstream_id")
-
-    def __init__(self) -> None:
-        self.future: asyncio.Future[Response | Refusal] = asyncio.get_running_loop().create_future()
-        self.upstream_id = 0
-        self.handle: object = None
-
-    def on_response(self, response: Response, era: Era) -> None:
-        if not self.future.done():
-            self.future.set_result(response)
-
-    def on_failed(self, fault: Refusal, outcome: Outcome) -> None:
-        if not self.future.done():
-            self.future.set_result(fault)
+    upstream_id = 0
+    handle: object = None
 
     def on_progress(self, params: dict[str, Raw]) -> None:
         pass
@@ -590,6 +578,21 @@ class Inquiry:
     def on_request(self, link: AnswerReceiver, request: Request) -> None:
         fault = Refusal(METHOD_NOT_FOUND, f"no client can be asked for {request.method} now")
         link.respond(request.id, b'"error":' + error_body(fault))
+
+
+class Inquiry(OwnRequest):
+    """A request whose answer the node waits for, such as a handshake or a list."""
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[Response | Refusal] = asyncio.get_running_loop().create_future()
+
+    def on_response(self, response: Response, era: Era) -> None:
+        if not self.future.done():
+            self.future.set_result(response)
+
+    def on_failed(self, fault: Refusal, outcome: Outcome) -> None:
+        if not self.future.done():
+            self.future.set_result(fault)
 
 
 def passes_level(params: Raw, level: str | None) -> bool:

@@ -40,8 +40,7 @@ from interlock.drivers.protocol.resolver import (
 )
 from interlock.drivers.protocol.server_name import server_name
 from interlock.drivers.provider.provider import DriverProvider
-from interlock.links.handshake import modern_head
-from interlock.mcp.headers import Mirrored, encode_header, mirrored_arguments
+from interlock.mcp.headers import Mirrored, mirrored_arguments, modern_head
 from interlock.mcp.items import find_value
 from interlock.mcp.methods import TOOLS_CALL
 from interlock.wire.jsonrpc.codec import encode_value
@@ -410,7 +409,7 @@ class CompiledContract:
         prepared = self._prepared[id(provider)] = PreparedBinding(
             bound=bound,
             wire_name=Raw(encode_value(bound.tool_name)),
-            head=modern_head(TOOLS_CALL) + b"mcp-name: %b\r\n" % encode_header(bound.tool_name),
+            head=modern_head(TOOLS_CALL, bound.tool_name),
             mirrored=() if isinstance(mirrored, str) else mirrored,
             timeout_s=timeout_ms / 1000,  # AIP-30.implements-5
             retry=binding.retry or provider.driver.retry or self.contract.retry,

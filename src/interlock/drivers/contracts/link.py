@@ -36,11 +36,10 @@ from interlock.drivers.protocol.model import Driver
 from interlock.drivers.protocol.problems import DriverRefusal, FileProblem
 from interlock.drivers.protocol.server_name import exposed_segment
 from interlock.drivers.provider.provider import DriverProvider
-from interlock.links.handshake import modern_head
 from interlock.links.link import Link, LinkEvents, ServerFacts
 from interlock.links.listing import Items
 from interlock.mcp import methods
-from interlock.mcp.headers import encode_header
+from interlock.mcp.headers import modern_head
 from interlock.mcp.items import Item
 from interlock.mcp.meta import RAW_EMPTY
 from interlock.mcp.methods import LATEST_MODERN, Era
@@ -282,7 +281,7 @@ class ContractLink(Link):
             member = "name" if what in self.shown.prompts else "uri"
             return self._new_raw_call(shown.provider, {"ref": {**params["ref"], member: shown.server_name}}, *fields)
         call = self._new_raw_call(shown.provider, {"name": shown.server_name}, *fields)
-        call.head = modern_head(methods.PROMPTS_GET) + b"mcp-name: %b\r\n" % encode_header(shown.server_name)
+        call.head = modern_head(methods.PROMPTS_GET, shown.server_name)
         return call
 
     def _new_read_call(self, uri: str, *fields: Any) -> Call:
@@ -306,7 +305,7 @@ class ContractLink(Link):
             return _refuse(Call(*fields), _NO_RESOURCE)
         call = self._new_raw_call(provider, {"uri": uri}, *fields)
         call.uri, call.sha256 = uri, sha256
-        call.head = modern_head(methods.RESOURCES_READ) + b"mcp-name: %b\r\n" % encode_header(uri)
+        call.head = modern_head(methods.RESOURCES_READ, uri)
         if provider.listing is not None and not provider.listing.resources.digest:
             call.fail(DriverRefusal(code="resource_unavailable", message="the server has no resources"))
         return call

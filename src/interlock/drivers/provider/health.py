@@ -30,9 +30,9 @@ from interlock.drivers.install.installation import (
 from interlock.drivers.kinds import kind_of
 from interlock.drivers.protocol.model import Driver, HealthCheck, HttpProbe, Refresh
 from interlock.drivers.provider.keeper import DriverEnvironment, DriverKeeper
-from interlock.links.connected_link import ServerLink
-from interlock.links.handshake import MODERN_META, modern_head
+from interlock.links.connected_link import MODERN_META, ServerLink
 from interlock.links.link_requests import LostRefusal
+from interlock.mcp.headers import modern_head
 from interlock.mcp.methods import DISCOVER, PING
 from interlock.net.http.client import Headers, HttpClient, HttpFailure
 from interlock.net.protocol.address_scope import Scope, is_loopback, scope_of
