@@ -9,7 +9,7 @@ from interlock.cli.command import Invocation, verb, verb_app
 from interlock.config.keys import Key
 from interlock.config.schema import section_values
 from interlock.core.capability import Capability, Command, ConfigurationSection
-from interlock.links.local_link import LocalLink, LocalTool, ToolResult
+from interlock.links.link import LocalLink, LocalTool, ToolResult
 from interlock.node.capability_parts import CapabilityParts, NodeParts
 from interlock.operator.operation import Operation, handles
 

@@ -60,7 +60,7 @@ from interlock.catalog.catalog import View
 from interlock.core.audit_record import AuditRecord
 from interlock.core.calls.call import Call
 from interlock.core.calls.caller import Caller, ClientRequest, ViewKey
-from interlock.dispatch.arrivals import ArrivingCall, MissingServer
+from interlock.dispatch.availability import ArrivingCall, MissingServer
 from interlock.dispatch.dispatch import Dispatch
 from interlock.fronts.lists import SERVER_META, ListCache
 from interlock.mcp.meta import PROGRESS_TOKEN

@@ -93,9 +93,8 @@ from interlock.guard.budgets import Budgets
 from interlock.links.connected_link import ConnectedLink
 from interlock.links.connector import ConnectorParts
 from interlock.links.keeper import STOP_S, Keeper
-from interlock.links.link import Link, LinkEvents
+from interlock.links.link import Link, LinkEvents, LocalLink, LocalTool, ToolResult
 from interlock.links.listing import Listing
-from interlock.links.local_link import LocalLink, LocalTool, ToolResult
 from interlock.links.registered import RegisteredKeeper, RegisteredLink, RegistrationParts
 from interlock.net.message_pipe import GOING_AWAY, NORMAL, POLICY
 from interlock.store.ports import StoreError

@@ -53,9 +53,8 @@ from interlock.core.calls.caller import ViewKey
 from interlock.core.feed import Feed
 from interlock.links.link import Link
 from interlock.links.listing import Listing
-from interlock.mcp.items import encode_cursor, find_value, prompt_item, resource_item, tool_item
+from interlock.mcp.items import Matcher, encode_cursor, find_value, prompt_item, resource_item, tool_item
 from interlock.mcp.methods import PROMPTS_LIST, RESOURCES_LIST, TOOLS_LIST, Era
-from interlock.mcp.uri_templates import Matcher
 from interlock.wire.jsonrpc.codec import encode_value
 from interlock.wire.refusal import Refusal
 

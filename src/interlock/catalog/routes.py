@@ -38,8 +38,7 @@ from interlock.config.plan import ToolClass
 from interlock.core.calls.check import Check
 from interlock.gate.protocol.policy import GateRule, ToolClaims, read_claims
 from interlock.links.api import Below
-from interlock.links.link import Link
-from interlock.links.local_link import LocalLink, LocalTool
+from interlock.links.link import Link, LocalLink, LocalTool
 from interlock.mcp.headers import Mirrored, modern_head
 from interlock.mcp.items import Item, find_value
 from interlock.mcp.methods import TOOLS_CALL, Era

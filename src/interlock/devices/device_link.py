@@ -45,8 +45,8 @@ from interlock.links.api import Frame, Frames
 from interlock.links.connector import ConnectFailed, ConnectorParts
 from interlock.links.keeper import Keeper, StockCatalog
 from interlock.links.link import Link, LinkEvents, ServerFacts
-from interlock.links.link_requests import LostRefusal, lost_refusal
 from interlock.links.listing import Items, ListFailed, read_definitions
+from interlock.links.server_messages import LostRefusal, lost_refusal
 from interlock.mcp.methods import LEGACY_VERSIONS, TOOLS_CALL, TOOLS_LIST, Era
 from interlock.wire.jsonrpc.codec import (
     ABSENT,

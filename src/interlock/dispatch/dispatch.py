@@ -9,8 +9,16 @@ There is one function per routed method; all of them end in `send`. The guard ad
     own link     sent by a task when the client's own link is open (`_send_over_own_link`)
 
 Nothing is sent that the guard did not admit. A call of a tool that no server lists yet waits until all servers have
-arrived (`arrivals`), and is then made again from its request. A retry with a requestState resumes a parked or held call
+arrived (`Arrivals`), and is then made again from its request. A retry with a requestState resumes a parked or held call
 instead of making a new one.
+
+`ClientNotifications` passes on the vendor-specific notifications of clients. A notification is no call, so no check of
+the guard looks at it. These rules take the place of the guard:
+
+- Only one server can be meant: the client sees no other one, or no other one of the client's era.
+- The client may not be limited to reading, and the safety loop must allow it to notify.
+- The method begins with "notifications/" and is none of MCP's, so that no server takes it for a request.
+- The rate is bounded, and every notification that is passed on is recorded.
 """
 
 import asyncio
@@ -30,17 +38,24 @@ from interlock.ax.protocol.route import ROUTE
 from interlock.catalog.catalog import EVERYTHING, Catalog, View
 from interlock.catalog.checks import RouteCheck
 from interlock.catalog.routes import Route
+from interlock.core.audit_record import AuditRecord
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.call import Call, CallHold, Outcome, answer_failures
-from interlock.core.calls.caller import ClientRequest, Followed, ViewKey
+from interlock.core.calls.caller import Caller, ClientRequest, Followed, ViewKey
 from interlock.core.calls.check import BUSY, HELD, Admitted, CheckNumber, Held, Refused, is_not_found, own_links_full
 from interlock.core.clock import Clock
 from interlock.core.link_state import LinkState
 from interlock.core.recorder import Recorder
 from interlock.credentials.secret_references import Unobtainable
 from interlock.credentials.token import RequestedConsent
-from interlock.dispatch.arrivals import Arrivals, ArrivingCall
-from interlock.dispatch.availability import AvailabilityCheck, CallQueue, WaitingCall, forbid_resending
+from interlock.dispatch.availability import (
+    Arrivals,
+    ArrivingCall,
+    AvailabilityCheck,
+    CallQueue,
+    WaitingCall,
+    forbid_resending,
+)
 from interlock.dispatch.calls_under_way import CallsUnderWay
 from interlock.dispatch.tasks import Tasks
 from interlock.gate.confirm import Confirmations, ConfirmCall, HeldHere
@@ -49,11 +64,11 @@ from interlock.gate.responses import ReturningClient
 from interlock.gate.rounds import Relayed
 from interlock.guard.budgets import READING, Budgets
 from interlock.guard.guard import Guard
+from interlock.links.connected_link import ConnectedLink, ServerLink
 from interlock.links.connector import LimitReached
-from interlock.links.keeper import Keeper
+from interlock.links.keeper import Keeper, unauthorised
 from interlock.links.link import Link
 from interlock.links.own_links import OwnLinks
-from interlock.links.server_keeper import unauthorised
 from interlock.mcp.headers import mirror_headers, mirror_mismatch, modern_head
 from interlock.mcp.methods import (
     COMPLETE,
@@ -64,11 +79,13 @@ from interlock.mcp.methods import (
     RESOURCES_READ,
     TOOLS_CALL,
     Era,
+    is_vendor_method,
 )
 from interlock.mcp.tasks import tool_across_eras
 from interlock.store.ports import StoreError
 from interlock.wire.jsonrpc.codec import (
     CodecError,
+    Notification,
     decode_object,
     decode_value,
     encode_result,
@@ -675,3 +692,59 @@ def _may_be_null(arguments: Raw, route: Route) -> bool:
     """Return whether the arguments are null, which some clients send instead of none, and may be sent unchanged."""
     is_read = route.gate is not None or route.mirrored or route.link.checks_input
     return not is_read and bytes(arguments) == b"null"
+
+
+PER_S: Final = 100  # of all clients together; more within a second are dropped
+_PREFIX: Final = "notifications/"  # a name without it could be a request's, which a server may act upon
+
+
+class ClientNotifications:
+    """Forwarding of clients' vendor-specific notifications to servers."""
+
+    def __init__(
+        self, view: Callable[[ViewKey], View], recorder: Recorder, clock: Clock, may_notify: Callable[[Caller], bool]
+    ) -> None:
+        """Create the forwarding. `may_notify` returns whether the safety loop allows a client to send notifications."""
+        self._view = view
+        self._may_notify = may_notify
+        self._recorder = recorder
+        self._clock = clock
+        self._since = 0.0
+        self._count = 0
+
+    def pass_on(self, caller: Caller, notification: Notification) -> None:
+        """Forward a client's notification to its server. Drop the notification if a rule does not allow it."""
+        method = notification.method
+        if not method.startswith(_PREFIX) or not is_vendor_method(method) or caller.principal.scope == "read":
+            return
+        if not self._may_notify(caller):
+            return
+        link = _find_meant_server(caller, self._view(caller.key))
+        if link is None:
+            return
+        now = self._clock.now()
+        if now - self._since >= 1.0:
+            self._since, self._count = now, 0
+        self._count += 1
+        if self._count > PER_S:
+            return
+        link.forward_notification(notification)
+        at, params = self._clock.wall(), notification.params or None
+        who, via = caller.principal.name, caller.via
+        self._recorder.add(AuditRecord(at, who, via, method[:128], link.segment, params, "admitted", "ok"))
+
+
+def _find_meant_server(caller: Caller, view: View) -> ConnectedLink | None:
+    """Return the link of the only server that a client with this view can mean, or the client's own link to that
+    server.
+
+    Return None if there is no such server or more than one, or if the client needs a link of its own that is not open.
+    """
+    is_modern = caller.era is Era.MODERN
+    seen = [link for link in view.links if isinstance(link, ServerLink) and view.shows(link)]
+    meant = [link for link in seen if link.modern is is_modern and link.is_connected]
+    if len(meant) != 1:
+        return None
+    own = meant[0].own
+    link = meant[0] if own is None else own.ready(caller)
+    return link if isinstance(link, ConnectedLink) else None

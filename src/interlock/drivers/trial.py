@@ -33,8 +33,7 @@ from interlock.drivers.protocol.problems import FileProblem
 from interlock.drivers.provider.factory import ProviderFactory
 from interlock.drivers.workspace.declaration import Declared
 from interlock.links.connected_link import ConnectedLink
-from interlock.links.connector import ConnectorParts
-from interlock.links.handshake import EraMemory
+from interlock.links.connector import ConnectorParts, EraMemory
 from interlock.links.keeper import Keeper
 from interlock.links.link import LinkEvents, ServerFacts
 from interlock.process.orphan_reaper import OrphanReaper

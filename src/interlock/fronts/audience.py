@@ -23,12 +23,11 @@ from interlock.ax.protocol.notifications import AxNotice
 from interlock.catalog.routes import RESOURCE_SCHEME
 from interlock.core.calls.caller import Caller, Principal, ViewKey
 from interlock.core.calls.check import own_links_full
-from interlock.dispatch.task_updates import Background
+from interlock.dispatch.task_methods import Background
 from interlock.links.connected_link import ConnectedLink
 from interlock.links.connector import LimitReached
-from interlock.links.keeper import Keeper
+from interlock.links.keeper import Keeper, ServerKeeper
 from interlock.links.link import Link
-from interlock.links.server_keeper import ServerKeeper
 from interlock.links.subscriptions import Heard, lowest_level
 from interlock.mcp.methods import ASKED_OF_CLIENT, ELICITATION_COMPLETE, ROOTS_CHANGED
 from interlock.wire.jsonrpc.codec import (

@@ -21,7 +21,7 @@ from interlock.net.protocol.address_scope import IpAddress, unmapped
 from interlock.wire.refusal import Refusal
 
 if TYPE_CHECKING:
-    from interlock.fronts.http_connection import EndpointConnection
+    from interlock.fronts.http_protocol import EndpointConnection
 
 
 # Proxies in a row. No real chain is longer.

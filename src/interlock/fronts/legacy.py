@@ -26,10 +26,8 @@ from interlock.config.plan import NameForm
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.call import Call
 from interlock.core.calls.caller import Caller, ClientRequest, Principal, Sink, view_key
-from interlock.dispatch.client_notifications import ClientNotifications
-from interlock.dispatch.dispatch import resource_not_found
-from interlock.dispatch.task_methods import ABOUT, TaskMethods
-from interlock.dispatch.task_updates import AskedTasks
+from interlock.dispatch.dispatch import ClientNotifications, resource_not_found
+from interlock.dispatch.task_methods import ABOUT, AskedTasks, TaskMethods
 from interlock.fronts.audience import Audience
 from interlock.fronts.exchange import Exchange
 from interlock.fronts.lists import SERVER_INFO, ClientDispatch, ClientLists, capabilities

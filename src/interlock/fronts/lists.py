@@ -23,7 +23,7 @@ from interlock.core.calls.call import Call
 from interlock.core.calls.caller import ClientRequest, ViewKey
 from interlock.core.clock import Clock
 from interlock.core.link_state import LinkState
-from interlock.dispatch.arrivals import Arrivals, MissingServer
+from interlock.dispatch.availability import Arrivals, MissingServer
 from interlock.links.keeper import Keeper
 from interlock.mcp.capabilities import has
 from interlock.mcp.items import decode_cursor_untrusted

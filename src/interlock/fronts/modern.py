@@ -22,7 +22,7 @@ from interlock.config.plan import NameForm
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.call import Call
 from interlock.core.calls.caller import Caller, ClientRequest, Principal, Sink, ViewKey, view_key
-from interlock.dispatch.client_notifications import ClientNotifications
+from interlock.dispatch.dispatch import ClientNotifications
 from interlock.dispatch.task_methods import ABOUT, TaskMethods
 from interlock.fronts.audience import Audience
 from interlock.fronts.lists import SERVER_INFO, ClientDispatch, ClientLists, capabilities

@@ -22,8 +22,7 @@ from interlock.core.calls.caller import Caller, Principal, principal_for
 from interlock.core.recorder import Refusals
 from interlock.fronts.connections import ConnectionTable, HeldBytes, TrustedProxies, source_of
 from interlock.fronts.exchange import Exchange, Head
-from interlock.fronts.http_connection import EndpointConnection
-from interlock.fronts.http_protocol import McpProtocol
+from interlock.fronts.http_protocol import EndpointConnection, McpProtocol
 from interlock.fronts.legacy import LegacyFront, SseStream, serve_batch
 from interlock.fronts.modern import ModernFront
 from interlock.fronts.request_head import NOT_FOUND, HeadDecision, HeadInspector, UrlTarget

@@ -13,7 +13,7 @@ import msgspec
 from interlock.catalog.catalog import Catalog, Namespace, View
 from interlock.core.calls.caller import Principal, ViewKey, view_key
 from interlock.core.current_plan import CurrentPlan
-from interlock.dispatch.arrivals import Arrivals
+from interlock.dispatch.availability import Arrivals
 from interlock.fronts.legacy import LegacyFront
 from interlock.fronts.modern import ModernFront
 

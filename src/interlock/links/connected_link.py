@@ -35,9 +35,8 @@ from interlock.core.calls.caller import Caller, add_note
 from interlock.core.calls.check import Admitted
 from interlock.core.clock import Clock
 from interlock.links.link import Link, LinkEvents, ServerFacts
-from interlock.links.link_requests import FailedRequests, WaitingRequests
 from interlock.links.pipes import HttpPipe, Pipe, Trouble, Undelivered
-from interlock.links.server_messages import ServerNotifications, ServerQuestions
+from interlock.links.server_messages import FailedRequests, ServerNotifications, ServerQuestions, WaitingRequests
 from interlock.mcp.headers import MODERN_HEAD, modern_head
 from interlock.mcp.meta import ERA_KEYS, PROGRESS_TOKEN, UNCHANGED_KEYS, crossing_keys, stamp_modern
 from interlock.mcp.methods import (
@@ -76,8 +75,7 @@ from interlock.wire.jsonrpc.oversized import MessageKind, Oversized, message_too
 from interlock.wire.refusal import INVALID_REQUEST, Refusal
 
 if TYPE_CHECKING:
-    from interlock.links.own_links import OwnLinks
-    from interlock.links.share_decision import AutoSharing
+    from interlock.links.own_links import AutoSharing, OwnLinks
 
 log = logging.getLogger("interlock.links")
 

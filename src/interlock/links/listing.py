@@ -16,8 +16,8 @@ from msgspec import Raw
 
 from interlock.ax.protocol.hop_metadata import Unlisted, maybe_unlisted_untrusted
 from interlock.links.connected_link import ConnectedLink
-from interlock.links.link_requests import LostRefusal
 from interlock.links.pipes import Trouble, Undelivered
+from interlock.links.server_messages import LostRefusal
 from interlock.mcp.methods import LISTS, PROMPTS_LIST, RESOURCES_LIST, TEMPLATES_LIST, TOOLS_LIST, Era
 from interlock.mcp.tasks import find_seconds
 from interlock.wire.jsonrpc.codec import CodecError, decode_array, decode_object, decode_value, find_string, is_deep

@@ -32,15 +32,12 @@ from interlock.core.calls.check import Account, Admitted
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.link_state import LinkState
 from interlock.links.connected_link import ConnectedLink
-from interlock.links.connector import REDIRECTS, ConnectFailed, Connector, ConnectorParts
-from interlock.links.handshake import GreetingFailed
-from interlock.links.keeper import StockCatalog
+from interlock.links.connector import REDIRECTS, ConnectFailed, Connector, ConnectorParts, GreetingFailed
+from interlock.links.keeper import ServerKeeper, StockCatalog
 from interlock.links.link import LinkEvents, ServerFacts
-from interlock.links.link_requests import LostRefusal
 from interlock.links.listing import LIST_S, Listing
 from interlock.links.pipes import Pipe, Trouble, Undelivered
-from interlock.links.server_keeper import ServerKeeper
-from interlock.links.server_messages import CHANGES
+from interlock.links.server_messages import CHANGES, LostRefusal
 from interlock.mcp.meta import PROGRESS_TOKEN, RAW_EMPTY, UNCHANGED_KEYS
 from interlock.mcp.methods import (
     ACKNOWLEDGED,

@@ -15,8 +15,7 @@ from interlock.catalog.catalog import Catalog
 from interlock.catalog.routes import local_items
 from interlock.config.plan import Plan
 from interlock.core.clock import Clock
-from interlock.links.link import LinkEvents
-from interlock.links.local_link import LocalLink, LocalTool, ToolHandler, ToolResult
+from interlock.links.link import LinkEvents, LocalLink, LocalTool, ToolHandler, ToolResult
 from interlock.names.actions import name_check, name_verification, outcome_document
 from interlock.names.protocol.publication import published_entry
 from interlock.names.protocol.registry import NameProposal

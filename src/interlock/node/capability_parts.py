@@ -16,7 +16,7 @@ from interlock.catalog.catalog import Catalog
 from interlock.catalog.routes import local_items
 from interlock.config.plan import Plan
 from interlock.core.part import Part
-from interlock.links.local_link import LocalLink
+from interlock.links.link import LocalLink
 from interlock.node.common_parts import ApprovalParts, CallParts, FrontParts, LinkParts, StoreParts
 from interlock.node.reload import ReloadStep, ReloadSteps
 from interlock.store.ports import Change

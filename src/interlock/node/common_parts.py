@@ -54,12 +54,9 @@ from interlock.core.store_backends import build_audit, build_store
 from interlock.credentials.protocol.resource import resource_of
 from interlock.credentials.service import CredentialService
 from interlock.credentials.shared_store import build_names_log, build_shared_store, find_tree_store
-from interlock.dispatch.arrivals import Arrivals
-from interlock.dispatch.availability import AvailabilityCheck, SendCheck
-from interlock.dispatch.client_notifications import ClientNotifications
-from interlock.dispatch.dispatch import Dispatch, DispatchParts
-from interlock.dispatch.task_methods import TaskMethods
-from interlock.dispatch.task_updates import AskedTasks, TaskNews
+from interlock.dispatch.availability import Arrivals, AvailabilityCheck, SendCheck
+from interlock.dispatch.dispatch import ClientNotifications, Dispatch, DispatchParts
+from interlock.dispatch.task_methods import AskedTasks, TaskMethods, TaskNews
 from interlock.fronts.audience import Audience
 from interlock.fronts.legacy import LegacyFront
 from interlock.fronts.lists import ListCache
@@ -75,10 +72,9 @@ from interlock.guard.budgets import BudgetCheck, Budgets, is_limited
 from interlock.guard.checks import GuardChecks
 from interlock.guard.guard import Guard
 from interlock.links.connected_link import ConnectedLink
-from interlock.links.connector import ConnectorParts, ProcessLimit
-from interlock.links.handshake import EraMemory
+from interlock.links.connector import ConnectorParts, EraMemory, ProcessLimit
 from interlock.links.keeper import Keeper
-from interlock.links.share_decision import AskingMemory
+from interlock.links.own_links import AskingMemory
 from interlock.names.registry_parts import make_name_parts
 from interlock.names.surface_check import NamesCheck, make_surface_parts
 from interlock.node.server_links import NodeLinkEvents, Servers

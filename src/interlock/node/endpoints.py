@@ -26,8 +26,7 @@ from interlock.ax.endpoint import AxEndpoint, UserApp, UserProtocol
 from interlock.core.tls import listener_options
 from interlock.fronts.connections import ConnectionTable
 from interlock.fronts.exchange import Head
-from interlock.fronts.http_connection import EndpointConnection
-from interlock.fronts.http_protocol import McpProtocol
+from interlock.fronts.http_protocol import EndpointConnection, McpProtocol
 from interlock.fronts.public import public_app
 from interlock.fronts.request_head import OwnAddress, own_address
 from interlock.fronts.stdio import SOCKET, BridgedClient

@@ -1,7 +1,7 @@
 """Links of a node to its configured servers, and the node's reaction to events of all links.
 
 `Servers` has a keeper for each server of the configuration. A keeper starts or connects to the server, lists what it
-offers, and does so again when it is lost (`links.server_keeper`). A server whose configuration did not change is left
+offers, and does so again when it is lost (`links.keeper`). A server whose configuration did not change is left
 alone when the files change: its process, its connections and its calls go on. A server that changed is replaced: its
 tools leave the lists first, so that no client calls them while the old link ends.
 
@@ -34,14 +34,12 @@ from interlock.fronts.audience import Audience
 from interlock.guard.budgets import Budgets
 from interlock.links.connected_link import ConnectedLink, ServerLink
 from interlock.links.connector import ConnectorParts
-from interlock.links.keeper import Keeper
+from interlock.links.keeper import Keeper, ServerKeeper
 from interlock.links.link import Link, LinkEvents, TaskEvents
 from interlock.links.listing import Listing
-from interlock.links.own_links import OwnLinks
-from interlock.links.server_keeper import ServerKeeper
-from interlock.links.share_decision import AskingMemory, AutoSharing
+from interlock.links.own_links import AskingMemory, AutoSharing, OwnLinks
+from interlock.mcp.capabilities import HeldRoots
 from interlock.mcp.methods import ROOTS_LIST
-from interlock.mcp.roots import HeldRoots
 from interlock.wire.jsonrpc.codec import Notification, Request
 from interlock.wire.refusal import Refusal
 

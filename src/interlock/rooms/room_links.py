@@ -24,12 +24,10 @@ from interlock.core.background import BackgroundTasks
 from interlock.core.current_plan import CurrentPlan
 from interlock.core.link_state import LinkState
 from interlock.links.connected_link import ConnectedLink
-from interlock.links.connector import ConnectFailed, Connector, ConnectorParts
-from interlock.links.handshake import GreetingFailed, Manner, greet
-from interlock.links.keeper import Keeper, StockCatalog
+from interlock.links.connector import ConnectFailed, Connector, ConnectorParts, GreetingFailed, Manner, greet
+from interlock.links.keeper import Keeper, ServerKeeper, StockCatalog
 from interlock.links.link import Link, LinkEvents
 from interlock.links.listing import Listing
-from interlock.links.server_keeper import ServerKeeper
 from interlock.mcp.methods import LATEST_MODERN, LEGACY_VERSIONS, TOOLS_LIST, Era
 from interlock.rooms.participant_link import ParticipantLink, ProposedCalls, RoomMembers
 from interlock.rooms.protocol.envelope import MCP

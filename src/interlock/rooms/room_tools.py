@@ -25,8 +25,7 @@ from interlock.catalog.catalog import Catalog
 from interlock.catalog.routes import local_items
 from interlock.core.clock import Clock, rfc3339
 from interlock.fronts.audience import Audience
-from interlock.links.link import LinkEvents
-from interlock.links.local_link import LocalLink, LocalResource, LocalTool, ToolResult
+from interlock.links.link import LinkEvents, LocalLink, LocalResource, LocalTool, ToolResult
 from interlock.rooms.connections import PresenceLeases
 from interlock.rooms.participant_link import RoomMembers
 from interlock.rooms.proposals import SettledProposal

@@ -23,7 +23,8 @@ from tests.support.node_with_clock import (
     steps,
 )
 
-from interlock.dispatch import availability, parking
+from interlock.dispatch import availability
+from interlock.dispatch import calls_under_way as parking
 from interlock.links.pipes import Trouble, Undelivered
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -25,7 +25,7 @@ from tests.support.node_with_clock import (
 from tests.support.scale import many
 
 from interlock.core.calls.call import Call
-from interlock.dispatch import parking
+from interlock.dispatch import calls_under_way as parking
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

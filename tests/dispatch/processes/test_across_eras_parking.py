@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 from tests.support.node_with_clock import ELICIT, FILLED, ClockedNode, clocked_node, filled_answers, finish, park, steps
 
-from interlock.dispatch import parking
+from interlock.dispatch import calls_under_way as parking
 
 SAMPLE = {"method": "sampling/createMessage", "params": {"messages": [], "maxTokens": 1}}
 SAMPLED = {"role": "assistant", "content": {"type": "text", "text": "so"}, "model": "m"}

@@ -28,7 +28,7 @@ from interlock.drivers.provider import keeper as keeping
 from interlock.drivers.provider import provider as provider_module
 from interlock.links import connector
 from interlock.links.keeper import backoff_s
-from interlock.links.link_requests import LostRefusal
+from interlock.links.server_messages import LostRefusal
 from interlock.process import limits
 
 

@@ -10,7 +10,7 @@ from tests.drivers.driver_stage import DriverStage, call_tool, driver_stage, len
 
 from interlock.drivers.driver_state import DriverState
 from interlock.drivers.provider.provider import DriverProvider
-from interlock.links import handshake as greeting
+from interlock.links import connector as greeting
 
 KEY = "driven-mcp@1"
 

@@ -141,7 +141,7 @@ async def test_a_long_body_behind_a_known_head_is_refused(tmp_path: Path) -> Non
 async def test_a_known_head_whose_body_never_comes_is_timed_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("interlock.fronts.http_connection.REQUEST_S", 2.0)
+    monkeypatch.setattr("interlock.fronts.http_protocol.REQUEST_S", 2.0)
     async with front(tmp_path) as (_, client):
         await make_known(client)
         status, told = await answered(client, written(4)[0])

@@ -3,7 +3,7 @@
 from typing import NoReturn
 
 from interlock.fronts.exchange import Exchange, Head
-from interlock.fronts.stream_log import StreamLog, StreamLogs
+from interlock.fronts.sessions import StreamLog, StreamLogs
 
 
 class Transport:

@@ -13,8 +13,7 @@ from tests.support.node_with_clock import AheadClock, ClockedNode, ModernRequest
 
 from interlock.config.plan import Dial, Package, Spawn
 from interlock.links.connected_link import ServerLink
-from interlock.links.own_links import OwnKeeper
-from interlock.links.share_decision import BUCKET, STATEFUL, AskingMemory, find_stateful
+from interlock.links.own_links import BUCKET, STATEFUL, AskingMemory, OwnKeeper, find_stateful
 from interlock.node.node import Node
 
 FORM = {"message": "?", "requestedSchema": {"type": "object", "properties": {}}}

@@ -10,8 +10,8 @@ from tests.support.node_with_clock import SECONDS, ClockedNode, ModernRequest, c
 
 from interlock.credentials.token import Denied, TokenHolder
 from interlock.links.connected_link import ServerLink
+from interlock.links.keeper import Renewal
 from interlock.links.pipes import Trouble, Undelivered
-from interlock.links.server_keeper import Renewal
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 REFUSED = Undelivered(Trouble.UNAUTHORISED, "it answered 401", status=401)

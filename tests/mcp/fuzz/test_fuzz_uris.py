@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mcp.shared.uri_template import UriTemplate
 
-from interlock.mcp.items import decode_cursor_untrusted, encode_cursor
-from interlock.mcp.uri_templates import EXPRESSIONS_MAX, matches
+from interlock.mcp.items import EXPRESSIONS_MAX, decode_cursor_untrusted, encode_cursor, matches
 
 CURSORS = st.text(max_size=40) | st.text("aWwxOmEtXy8rPQ=-_", max_size=24)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from interlock.mcp.roots import (
+from interlock.mcp.capabilities import (
     ROOTS_MAX,
     STEPS_MAX,
     URI_CHARS_MAX,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from interlock.mcp.uri_templates import EXPRESSIONS_MAX, TEMPLATE_CHARS_MAX, URI_CHARS_MAX, matches
+from interlock.mcp.items import EXPRESSIONS_MAX, TEMPLATE_CHARS_MAX, URI_CHARS_MAX, matches
 
 CAN = [
     ("file:///{path}", "file:///a.txt"),

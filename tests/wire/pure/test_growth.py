@@ -14,7 +14,7 @@ from interlock.gate.protocol.reserved_claims import without_claims
 from interlock.interop.protocol.model import Style
 from interlock.interop.protocol.text_edits import blank_comments
 from interlock.interop.protocol.translation import split_parts
-from interlock.mcp.uri_templates import STEPS_MAX, TEMPLATE_CHARS_MAX, URI_CHARS_MAX, Matcher
+from interlock.mcp.items import STEPS_MAX, TEMPLATE_CHARS_MAX, URI_CHARS_MAX, Matcher
 from interlock.net.protocol.egress import Malformed, read_head_untrusted
 
 GROWTH_MAX = 8.0

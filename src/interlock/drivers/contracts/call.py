@@ -53,7 +53,7 @@ from interlock.drivers.provider.hooks import DriverHooks
 from interlock.drivers.provider.provider import DriverProvider
 from interlock.gate.protocol.reserved_claims import without_claims
 from interlock.links.connected_link import ServerLink
-from interlock.links.link_requests import LostRefusal
+from interlock.links.server_messages import LostRefusal
 from interlock.mcp.capabilities import may_be_asked
 from interlock.mcp.headers import mirror_headers
 from interlock.mcp.meta import RAW_EMPTY

@@ -31,7 +31,7 @@ from interlock.drivers.kinds import kind_of
 from interlock.drivers.protocol.model import Driver, HealthCheck, HttpProbe, Refresh
 from interlock.drivers.provider.keeper import DriverEnvironment, DriverKeeper
 from interlock.links.connected_link import MODERN_META, ServerLink
-from interlock.links.link_requests import LostRefusal
+from interlock.links.server_messages import LostRefusal
 from interlock.mcp.headers import modern_head
 from interlock.mcp.methods import DISCOVER, PING
 from interlock.net.http.client import Headers, HttpClient, HttpFailure

@@ -31,13 +31,11 @@ from interlock.drivers.protocol.secret_use import Detected, find_detector
 from interlock.drivers.provider.vault import DriverRevealer, Vault
 from interlock.drivers.workspace.folder import BROKEN, WORDS
 from interlock.links.connected_link import ConnectedLink, ServerLink
-from interlock.links.connector import ConnectFailed, ConnectorParts
-from interlock.links.handshake import UNSUPPORTED
-from interlock.links.keeper import LISTS_OF, Keeper, backoff_s
+from interlock.links.connector import UNSUPPORTED, ConnectFailed, ConnectorParts
+from interlock.links.keeper import LISTS_OF, Keeper, ServerKeeper, backoff_s
 from interlock.links.link import LinkEvents
 from interlock.links.listing import FIELD, LIST_S, Items, Listing
 from interlock.links.pipes import StdioPipe, Trouble, Undelivered
-from interlock.links.server_keeper import ServerKeeper
 from interlock.mcp.methods import PROMPTS_LIST, RESOURCES_LIST, TEMPLATES_LIST, TOOLS_LIST
 from interlock.process.stderr import StderrRing
 from interlock.store.ports import KeyValue

@@ -52,8 +52,7 @@ from interlock.drivers.provider.tenant_processes import Instance, InstanceLease,
 from interlock.drivers.provider.vault import DriverRevealer, Logins, code_of, login_text, missing_secrets
 from interlock.drivers.workspace.declaration import Declared
 from interlock.drivers.workspace.folder import TamperCheck
-from interlock.links.connector import Eras
-from interlock.links.handshake import LEGACY_CAPABILITIES, UNSUPPORTED, Manner
+from interlock.links.connector import LEGACY_CAPABILITIES, UNSUPPORTED, Eras, Manner
 from interlock.links.link import Link
 from interlock.links.listing import Listing
 from interlock.mcp.methods import LEGACY_VERSIONS, Era

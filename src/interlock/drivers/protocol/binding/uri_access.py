@@ -24,7 +24,7 @@ import msgspec
 
 from interlock.drivers.protocol.model import Driver
 from interlock.drivers.protocol.problems import DriverRefusal, FileProblem
-from interlock.mcp import uri_templates as templates
+from interlock.mcp import items as templates
 from interlock.net.protocol.address_scope import Scope, find_scope
 from interlock.net.protocol.egress import Permit, permits, port_of
 from interlock.net.protocol.uri import Unreadable, is_within, read_file_path, without_dots
