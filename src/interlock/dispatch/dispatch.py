@@ -69,18 +69,9 @@ from interlock.links.connector import LimitReached
 from interlock.links.keeper import Keeper, unauthorised
 from interlock.links.link import Link
 from interlock.links.own_links import OwnLinks
+from interlock.mcp import methods
 from interlock.mcp.headers import mirror_headers, mirror_mismatch, modern_head
-from interlock.mcp.methods import (
-    COMPLETE,
-    LEGACY,
-    META_CAPABILITIES,
-    MODERN,
-    NAMED_BY,
-    RESOURCES_READ,
-    TOOLS_CALL,
-    Era,
-    is_vendor_method,
-)
+from interlock.mcp.methods import LEGACY, META_CAPABILITIES, MODERN, NAMED_BY, RESOURCES_READ, TOOLS_CALL, Era
 from interlock.mcp.tasks import tool_across_eras
 from interlock.store.ports import StoreError
 from interlock.wire.jsonrpc.codec import (
@@ -358,7 +349,7 @@ class Dispatch:
         params["ref"] = ref
         fields = self.call_fields(request, target)
         onward = _onward(onward, followed)
-        call = link.new_request(what, *fields, link.timeout_s, modern_head(COMPLETE), onward, READING)
+        call = link.new_request(what, *fields, link.timeout_s, modern_head(methods.COMPLETE), onward, READING)
         return call if call.done else self.send(call, link)
 
     def _request(self, call: Call, link: Link, member: str, wire_name: Raw) -> Call:
@@ -715,7 +706,7 @@ class ClientNotifications:
     def pass_on(self, caller: Caller, notification: Notification) -> None:
         """Forward a client's notification to its server. Drop the notification if a rule does not allow it."""
         method = notification.method
-        if not method.startswith(_PREFIX) or not is_vendor_method(method) or caller.principal.scope == "read":
+        if not method.startswith(_PREFIX) or not methods.is_vendor_method(method) or caller.principal.scope == "read":
             return
         if not self._may_notify(caller):
             return

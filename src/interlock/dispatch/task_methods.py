@@ -38,20 +38,10 @@ from interlock.links.connected_link import ConnectedLink
 from interlock.links.keeper import Keeper, ServerKeeper
 from interlock.links.link import Link, TaskEvents
 from interlock.links.listing import LIST_S
+from interlock.mcp import methods
 from interlock.mcp.items import decode_cursor_untrusted, encode_cursor
 from interlock.mcp.meta import PROGRESS_TOKEN
-from interlock.mcp.methods import (
-    LATEST_MODERN,
-    LOG_MESSAGE,
-    META_CAPABILITIES,
-    PROGRESS,
-    TASK_STATUS,
-    TASKS_CANCEL,
-    TASKS_GET,
-    TASKS_RESULT,
-    TASKS_UPDATE,
-    Era,
-)
+from interlock.mcp.methods import Era
 from interlock.mcp.tasks import (
     NO_ROOM,
     NOT_DECLARED,
@@ -145,7 +135,7 @@ class AskedTasks:
     def expect(self, link: ConnectedLink, request: Request, caller: Caller) -> str | None:
         """Prepare for a client's task that a server requests. Return why the client cannot create it, or None."""
         if caller.era is Era.MODERN:
-            return f"{request.method} as a task of 2025-11-25 does not cross to a client of MCP {LATEST_MODERN}"
+            return f"{request.method} as a task of 2025-11-25 does not cross to a client of MCP {methods.LATEST_MODERN}"
         if not takes_as_task(caller.capabilities, request.method):
             return f"the client does not take {request.method} as a task"
         if not self._expect(link, request, caller, None):
@@ -204,7 +194,7 @@ class AskedTasks:
         if task is not None:
             members["taskId"] = task.id
             rename_related(members, lambda _: task.id)
-            task.link.notify(TASK_STATUS, members)
+            task.link.notify(methods.TASK_STATUS, members)
 
     def forget(self, caller: Caller) -> None:
         """Forget the tasks of a client that is gone."""
@@ -230,7 +220,7 @@ class AskedTasks:
 HELD_MAX: Final = 32  # questions of one task that wait for their client
 HELD_BYTES_MAX: Final = 64 * 1024 * 1024  # of all of them
 _WHOSE: Final = "the client this is for cannot be told from others with calls or tasks under way"
-_ABOUT_TASKS: Final = frozenset((TASKS_GET, TASKS_RESULT, TASKS_CANCEL))
+_ABOUT_TASKS: Final = frozenset((methods.TASKS_GET, methods.TASKS_RESULT, methods.TASKS_CANCEL))
 
 
 TaskListener = Callable[[dict[str, Any]], None]  # takes the new state of a task, for a modern client that listens
@@ -257,12 +247,14 @@ class TaskNews(TaskEvents):
         if isinstance(facts, str) or task is None or task.era is not era:
             link.stray += 1
             return
-        members = renamed_answer(params, TASKS_GET, task.theirs, lambda theirs: self._tasks.maybe_ours(task, theirs))
+        members = renamed_answer(
+            params, methods.TASKS_GET, task.theirs, lambda theirs: self._tasks.maybe_ours(task, theirs)
+        )
         if isinstance(members, str):
             return
         self._tasks.heard(task, facts, members if era is Era.LEGACY else None)
         if era is Era.LEGACY:
-            self._tell(task, encode_notification(TASK_STATUS.encode(), encode_value(members)))
+            self._tell(task, encode_notification(methods.TASK_STATUS.encode(), encode_value(members)))
         else:
             for listener in list(self._listening.get(task, ())):
                 listener(members)
@@ -274,7 +266,7 @@ class TaskNews(TaskEvents):
             return
         members: dict[str, Any] = {**params, PROGRESS_TOKEN: task.progress_token}
         rename_related(members, lambda theirs: self._tasks.maybe_ours(task, theirs))
-        self._tell(task, encode_notification(PROGRESS.encode(), encode_value(members)))
+        self._tell(task, encode_notification(methods.PROGRESS.encode(), encode_value(members)))
 
     def on_task_log(self, link: ConnectedLink, params: Raw) -> bool:
         theirs = related_task(params)
@@ -285,7 +277,7 @@ class TaskNews(TaskEvents):
             link.stray += 1
         elif task.caller.log_level is not None and passes_level(params, task.caller.log_level):
             renamed = renamed_in(params, lambda theirs: self._tasks.maybe_ours(task, theirs))
-            self._tell(task, encode_notification(LOG_MESSAGE.encode(), bytes(renamed)))
+            self._tell(task, encode_notification(methods.LOG_MESSAGE.encode(), bytes(renamed)))
         return True
 
     def _tell(self, task: Task, message: bytes) -> None:
@@ -437,8 +429,8 @@ PAGE_TASKS: Final = 50
 WAITING_MAX: Final = 256  # of one principal for results of tasks, at once
 FRESH_S: Final = 1.0  # a state younger than this, or than the server's poll interval, is not asked for again
 ABOUT: Final = {
-    Era.LEGACY: frozenset((TASKS_GET, TASKS_RESULT, TASKS_CANCEL)),
-    Era.MODERN: frozenset((TASKS_GET, TASKS_UPDATE, TASKS_CANCEL)),
+    Era.LEGACY: frozenset((methods.TASKS_GET, methods.TASKS_RESULT, methods.TASKS_CANCEL)),
+    Era.MODERN: frozenset((methods.TASKS_GET, methods.TASKS_UPDATE, methods.TASKS_CANCEL)),
 }
 
 
@@ -509,7 +501,7 @@ class TaskMethods:
         task = self._tasks.find(task_id, caller.principal.name) if task_id is not None else TASK_UNKNOWN
         if isinstance(task, Refusal) and not self.offered(caller):
             return Refusal(METHOD_NOT_FOUND, "Method not found", {"method": method})
-        if caller.era is Era.MODERN and not declares_tasks(meta[META_CAPABILITIES]):
+        if caller.era is Era.MODERN and not declares_tasks(meta[methods.META_CAPABILITIES]):
             return NOT_DECLARED
         if task_id is None:
             return Refusal(INVALID_PARAMS, "params.taskId must be a string")
@@ -574,7 +566,7 @@ class TaskMethods:
         fresh = not task.live or self._clock.now() - task.heard_at < fresh_s
         if (task.shown is not None and fresh) or link.standing.state not in USABLE or link.modern:
             return task.shown
-        inquiry = link.ask(TASKS_GET, {"taskId": task.theirs})
+        inquiry = link.ask(methods.TASKS_GET, {"taskId": task.theirs})
         try:
             reply = await asyncio.wait_for(inquiry.future, LIST_S)
         except TimeoutError:
@@ -584,7 +576,7 @@ class TaskMethods:
             return task.shown
         if reply.error:
             return None if code_of(reply.error) == INVALID_PARAMS else task.shown
-        members = renamed_answer(reply.result, TASKS_GET, task.theirs, lambda _: task.id)
+        members = renamed_answer(reply.result, methods.TASKS_GET, task.theirs, lambda _: task.id)
         facts = members if isinstance(members, str) else read_task(members, Era.LEGACY)
         if isinstance(members, str) or isinstance(facts, str):
             return task.shown

@@ -35,29 +35,9 @@ from interlock.fronts.request_head import UrlTarget
 from interlock.fronts.sessions import ClientSession, Sessions
 from interlock.links.link import Link
 from interlock.links.subscriptions import Heard
+from interlock.mcp import methods
 from interlock.mcp.capabilities import capabilities_to_modern
-from interlock.mcp.methods import (
-    BATCH_VERSION,
-    CANCELLED,
-    COMPLETE,
-    EXTENSION,
-    INITIALIZE,
-    LATEST_LEGACY,
-    LISTS,
-    LOG_RANK,
-    PING,
-    PROMPTS_GET,
-    RESOURCES_READ,
-    ROOTS_CHANGED,
-    SET_LEVEL,
-    SUBSCRIBE,
-    TASK_STATUS,
-    TASKS_LIST,
-    TOOLS_CALL,
-    UNSUBSCRIBE,
-    Era,
-    negotiate_legacy,
-)
+from interlock.mcp.methods import COMPLETE, INITIALIZE, LISTS, PROMPTS_GET, RESOURCES_READ, TOOLS_CALL, Era
 from interlock.wire.jsonrpc.codec import (
     CodecError,
     Message,
@@ -120,13 +100,13 @@ class LegacyFront:
         if offered is None:
             return Refusal(INVALID_PARAMS, "params.capabilities must be an object")
         experimental = decode_object(offered["experimental"]) if "experimental" in offered else None
-        declares = experimental is not None and EXTENSION in experimental
+        declares = experimental is not None and methods.EXTENSION in experimental
         key = view_key(principal, only=only, names=names, declares_extension=declares, via=via)
         caller = Caller(principal, Era.LEGACY, via, key)
         caller.capabilities = offered
         caller.modern_capabilities = capabilities_to_modern(offered)
         caller.client = params.get("clientInfo")
-        session = self.sessions.open(caller, negotiate_legacy(version))
+        session = self.sessions.open(caller, methods.negotiate_legacy(version))
         if session is None:
             return Refusal(UNAVAILABLE, "unavailable", {"reason": "too_many_sessions"})
         session.knows_tree = declares
@@ -144,7 +124,7 @@ class LegacyFront:
                 "capabilities": capabilities(
                     view,
                     modern=False,
-                    tasks=session.version == LATEST_LEGACY,
+                    tasks=session.version == methods.LATEST_LEGACY,
                     upward=session.caller.hop is not None,
                 ),
                 "serverInfo": SERVER_INFO,
@@ -204,7 +184,7 @@ class LegacyFront:
             return self._dispatch.complete(request)
         if method in LISTS:
             self._list(session, message_id, method, params, sink)
-        elif method == SUBSCRIBE:
+        elif method == methods.SUBSCRIBE:
             uri = find_string(params.get("uri"))
             target = self._dispatch.view(session.caller.key).find_resource(uri) if uri is not None else []
             if uri is None:
@@ -213,9 +193,9 @@ class LegacyFront:
                 self._answer(message_id, sink, resource_not_found(uri, target, Era.LEGACY))
             else:
                 self._tasks.begin(self._on_subscribed(session, message_id, target, uri, sink))
-        elif method == SET_LEVEL:
+        elif method == methods.SET_LEVEL:
             self._set_level(session, message_id, params, sink)
-        elif method == TASKS_LIST:
+        elif method == methods.TASKS_LIST:
             self._task_methods.list_tasks(caller, params, lambda outcome: self._answer(message_id, sink, outcome))
         else:
             self._answer(message_id, sink, self._local(session, method, params))
@@ -234,9 +214,9 @@ class LegacyFront:
             sink.answer(encode_result(message_id, outcome))
 
     def _local(self, session: ClientSession, method: str, params: dict[str, Raw]) -> bytes | Refusal:
-        if method == PING:
+        if method == methods.PING:
             return EMPTY_RESULT
-        if method == UNSUBSCRIBE:
+        if method == methods.UNSUBSCRIBE:
             uri = find_string(params.get("uri"))
             if uri is None:
                 return Refusal(INVALID_PARAMS, "params.uri must be a string")
@@ -255,8 +235,8 @@ class LegacyFront:
         The answer is sent after the servers have accepted the level, so that the client's next call is logged at it.
         """
         level = find_string(params.get("level"))
-        if level not in LOG_RANK:
-            fault = Refusal(INVALID_PARAMS, f"params.level must be one of {', '.join(LOG_RANK)}")
+        if level not in methods.LOG_RANK:
+            fault = Refusal(INVALID_PARAMS, f"params.level must be one of {', '.join(methods.LOG_RANK)}")
             self._answer(message_id, sink, fault)
             return
         session.caller.log_level = level
@@ -280,14 +260,14 @@ class LegacyFront:
             self._answer(message_id, sink, EMPTY_RESULT if refusal is None else refusal)
 
     def _notification(self, session: ClientSession, message: Notification) -> None:
-        if message.method == CANCELLED:
+        if message.method == methods.CANCELLED:
             params = decode_object(message.params) or {}
             call = (session.caller.calls or {}).get(bytes(params.get("requestId", b"")))
             if call is not None:
                 call.cancel(find_string(params.get("reason")) or "cancelled by the client")
-        elif message.method == ROOTS_CHANGED:
+        elif message.method == methods.ROOTS_CHANGED:
             self._audience.roots_changed(session.caller)
-        elif message.method == TASK_STATUS:
+        elif message.method == methods.TASK_STATUS:
             self._asked.on_status(session.caller, message.params)
         elif self._notifications is not None:
             self._notifications.pass_on(session.caller, message)
@@ -316,7 +296,7 @@ def begin_batch_untrusted(
     Raise `unreadable` if the data is not a batch or the session's revision has no batches, and CodecError if the batch
     cannot be split into messages.
     """
-    if session.version != BATCH_VERSION or not is_batch(data):
+    if session.version != methods.BATCH_VERSION or not is_batch(data):
         raise unreadable
     batch = ClientBatch(front, session, split_batch_untrusted(data), out)
     batch.start()

@@ -25,18 +25,10 @@ from interlock.core.clock import Clock
 from interlock.core.link_state import LinkState
 from interlock.dispatch.availability import Arrivals, MissingServer
 from interlock.links.keeper import Keeper
+from interlock.mcp import methods
 from interlock.mcp.capabilities import has
 from interlock.mcp.items import decode_cursor_untrusted
-from interlock.mcp.methods import (
-    EXTENSION,
-    LISTS,
-    META_MISSING,
-    META_SERVER,
-    PROMPTS_LIST,
-    TASKS_EXTENSION,
-    TOOLS_LIST,
-    Era,
-)
+from interlock.mcp.methods import Era
 from interlock.mcp.tasks import offers_cancelling
 from interlock.wire.jsonrpc.codec import CodecError, decode_object, decode_string, encode_value
 from interlock.wire.refusal import INVALID_PARAMS, Refusal
@@ -82,10 +74,10 @@ def capabilities(view: View, *, modern: bool, tasks: bool = True, upward: bool =
     experimental = _experimental(view, modern=modern)
     if experimental:
         offered["experimental"] = experimental
-    offered.setdefault("extensions" if modern else "experimental", {})[EXTENSION] = {}
+    offered.setdefault("extensions" if modern else "experimental", {})[methods.EXTENSION] = {}
     makers = [link.facts for link in view.links if tasks and link.facts and link.tasks and link.modern == modern]
     if makers and modern:
-        offered["extensions"][TASKS_EXTENSION] = {}
+        offered["extensions"][methods.TASKS_EXTENSION] = {}
     elif makers:
         offered["tasks"] = {"list": {}, "requests": {"tools": {"call": {}}}}
         if any(offers_cancelling(facts.capabilities) for facts in makers):
@@ -104,7 +96,7 @@ def _experimental(view: View, *, modern: bool) -> dict[str, Any]:
         if declared is None or len(declared) > EXPERIMENTAL_BYTES_MAX or not view.shows(link):
             continue
         for key, value in (decode_object(declared) or {}).items():
-            if bytes(value)[:1] == b"{" and key != EXTENSION:
+            if bytes(value)[:1] == b"{" and key != methods.EXTENSION:
                 offered[key if view.is_of_one_server else f"{link.segment}/{key}"] = value
     return offered
 
@@ -161,10 +153,10 @@ log = logging.getLogger("interlock.lists")
 REREAD_S: Final = 1.0  # lists that are read again because they are old are waited for this long
 MISSING_TTL_MS: Final = 1000  # of a list without a server that is still connecting
 LEAST_TTL_S: Final = 1.0  # a server that says its list is stale at once is not re-read more often than this
-KIND: Final = {TOOLS_LIST: "tools", PROMPTS_LIST: "prompts"}
+KIND: Final = {methods.TOOLS_LIST: "tools", methods.PROMPTS_LIST: "prompts"}
 
 _LISTS: Final = frozenset((LinkState.READY, LinkState.SLOW))
-SERVER_META: Final = encode_value({META_SERVER: SERVER_INFO})
+SERVER_META: Final = encode_value({methods.META_SERVER: SERVER_INFO})
 
 
 class ListCache:
@@ -197,15 +189,15 @@ class ListCache:
         view = self._catalog.namespace.view(key)
         page = view.page(method, era, after)
         more = b"" if page.next_cursor is None else b',"nextCursor":%b' % encode_value(page.next_cursor)
-        member = LISTS[method].encode()
+        member = methods.LISTS[method].encode()
         missing = self._arrivals.missing(view)
         meta: dict[str, Any] = {}
         if missing:
             if missing != self._missing:
                 self._missing = missing
                 log.info("lists are without %s", ", ".join(f"{server.server} ({server.state})" for server in missing))
-            meta[META_MISSING] = missing
-        if key.upward and method == TOOLS_LIST and not after:
+            meta[methods.META_MISSING] = missing
+        if key.upward and method == methods.TOOLS_LIST and not after:
             meta[META_UNLISTED] = view.unlisted
         if era is Era.LEGACY:
             if meta:
@@ -220,7 +212,7 @@ class ListCache:
             more,
             ttl_ms,
             b"private" if view.private else b"public",
-            encode_value({META_SERVER: SERVER_INFO, **meta}) if meta else SERVER_META,
+            encode_value({methods.META_SERVER: SERVER_INFO, **meta}) if meta else SERVER_META,
         )
 
     def find_unreadable_answer(self, data: bytes, *, is_modern: bool) -> bytes | None:

@@ -27,21 +27,15 @@ from interlock.dispatch.task_methods import ABOUT, TaskMethods
 from interlock.fronts.audience import Audience
 from interlock.fronts.lists import SERVER_INFO, ClientDispatch, ClientLists, capabilities
 from interlock.fronts.sessions import CHANGED
+from interlock.mcp import methods
 from interlock.mcp.methods import (
-    ACKNOWLEDGED,
     COMPLETE,
     DISCOVER,
-    EXTENSION,
     LISTEN,
     LISTS,
     META_CAPABILITIES,
-    META_SERVER,
-    META_SUBSCRIPTION,
-    MODERN_VERSIONS,
     PROMPTS_GET,
-    RESOURCE_UPDATED,
     RESOURCES_READ,
-    TASK_NEWS,
     TOOLS_CALL,
     Era,
 )
@@ -86,13 +80,13 @@ class ListenStream:
         self._events = events  # whether it also hears what the tree tells beside MCP (MCP-AX 12)
         self._sink = sink
         self._kinds = kinds
-        self._meta = encode_value({META_SUBSCRIPTION: Raw(listen_id)})
+        self._meta = encode_value({methods.META_SUBSCRIPTION: Raw(listen_id)})
         self._id = listen_id
         self._early: dict[bytes, None] | None = {}  # news from before the acknowledgement, which comes first
 
     def acknowledge(self, honoured: dict[str, Any]) -> None:
         body = encode_value({"_meta": Raw(self._meta), "notifications": honoured})
-        self._sink.emit(encode_notification(ACKNOWLEDGED.encode(), body))
+        self._sink.emit(encode_notification(methods.ACKNOWLEDGED.encode(), body))
         early, self._early = self._early or {}, None
         for message in early:
             self._sink.emit(message)
@@ -109,11 +103,11 @@ class ListenStream:
 
     def on_resource_updated(self, params: bytes) -> None:
         members: dict[str, Any] = {**(decode_object(params) or {}), "_meta": Raw(self._meta)}
-        self._tell(encode_notification(RESOURCE_UPDATED.encode(), encode_value(members)))
+        self._tell(encode_notification(methods.RESOURCE_UPDATED.encode(), encode_value(members)))
 
     def on_task(self, members: dict[str, Any]) -> None:
         params = {**members, "_meta": Raw(self._meta)}
-        self._tell(encode_notification(TASK_NEWS.encode(), encode_value(params)))
+        self._tell(encode_notification(methods.TASK_NEWS.encode(), encode_value(params)))
 
     def on_log(self, params: Raw) -> None:
         pass  # 2026-07-28 sends logs on the request they belong to
@@ -131,7 +125,7 @@ class ListenStream:
     def _tell_tagged(self, method: str, raw_params: Raw) -> None:
         params: dict[str, Any] = dict(decode_object(raw_params) or {})
         meta = decode_object(params["_meta"]) if "_meta" in params else None
-        params["_meta"] = {**(meta or {}), META_SUBSCRIPTION: Raw(self._id)}
+        params["_meta"] = {**(meta or {}), methods.META_SUBSCRIPTION: Raw(self._id)}
         self._tell(encode_notification(encode_value(method)[1:-1], encode_value(params)))
 
     def finish(self) -> None:
@@ -243,11 +237,11 @@ class ModernFront:
         """Return the view key of a request. A client that declares our extension gets dotted names (MCP-AX 3.2, our
         rule).
         """
-        if EXTENSION.encode() not in bytes(meta[META_CAPABILITIES]):
+        if methods.EXTENSION.encode() not in bytes(meta[META_CAPABILITIES]):
             return caller.key
         offered = decode_object(meta[META_CAPABILITIES]) or {}
         extensions = decode_object(offered["extensions"]) if "extensions" in offered else None
-        declares = extensions is not None and EXTENSION in extensions
+        declares = extensions is not None and methods.EXTENSION in extensions
         return view_key(
             caller.principal, only=caller.key.only, names=names, declares_extension=declares, via=caller.via
         )
@@ -269,12 +263,12 @@ class ModernFront:
             view = self._dispatch.view(caller.key)
             result = {
                 "resultType": "complete",
-                "supportedVersions": list(MODERN_VERSIONS),
+                "supportedVersions": list(methods.MODERN_VERSIONS),
                 "capabilities": capabilities(view, modern=True, upward=caller.hop is not None),
                 "instructions": self._stock.introduction(view, caller.key.only),
                 "ttlMs": DISCOVER_TTL_MS,
                 "cacheScope": "private",
-                "_meta": {META_SERVER: SERVER_INFO},
+                "_meta": {methods.META_SERVER: SERVER_INFO},
             }
             sink.answer(encode_result(request.id, encode_value(result)))
 

@@ -23,13 +23,7 @@ from interlock.core.calls.call import passes_level
 from interlock.core.calls.caller import Caller, ClientChannel, Sink
 from interlock.core.clock import Clock
 from interlock.fronts.exchange import Exchange
-from interlock.mcp.methods import (
-    LOG_MESSAGE,
-    PROMPTS_CHANGED,
-    RESOURCE_UPDATED,
-    RESOURCES_CHANGED,
-    TOOLS_CHANGED,
-)
+from interlock.mcp import methods
 from interlock.wire.jsonrpc.codec import (
     Notification,
     encode_notification,
@@ -166,7 +160,11 @@ class StreamLog:
             output.on_gone = lambda: self.leave(output)
 
 
-CHANGED: Final = {"tools": TOOLS_CHANGED, "prompts": PROMPTS_CHANGED, "resources": RESOURCES_CHANGED}
+CHANGED: Final = {
+    "tools": methods.TOOLS_CHANGED,
+    "prompts": methods.PROMPTS_CHANGED,
+    "resources": methods.RESOURCES_CHANGED,
+}
 WENT_AWAY: Final = "the client went away"
 LOST: Final = "the connection was lost"
 GRACEFUL: Final = frozenset(("closed by the client", WENT_AWAY))  # DELETE, and the end of stdin
@@ -204,11 +202,11 @@ class ClientSession(ClientChannel):
             self._missed.add(kind)
 
     def on_resource_updated(self, params: bytes) -> None:
-        self.tell(encode_notification(RESOURCE_UPDATED.encode(), params))
+        self.tell(encode_notification(methods.RESOURCE_UPDATED.encode(), params))
 
     def on_log(self, params: Raw) -> None:
         if self.caller.log_level is not None and passes_level(params, self.caller.log_level):
-            self.tell(encode_notification(LOG_MESSAGE.encode(), bytes(params)))
+            self.tell(encode_notification(methods.LOG_MESSAGE.encode(), bytes(params)))
 
     def tell_legacy(self, message: bytes) -> None:
         self.tell(message)

@@ -37,21 +37,10 @@ from interlock.core.clock import Clock
 from interlock.links.link import Link, LinkEvents, ServerFacts
 from interlock.links.pipes import HttpPipe, Pipe, Trouble, Undelivered
 from interlock.links.server_messages import FailedRequests, ServerNotifications, ServerQuestions, WaitingRequests
+from interlock.mcp import methods
 from interlock.mcp.headers import MODERN_HEAD, modern_head
 from interlock.mcp.meta import ERA_KEYS, PROGRESS_TOKEN, UNCHANGED_KEYS, crossing_keys, stamp_modern
-from interlock.mcp.methods import (
-    BATCH_VERSION,
-    CANCELLED,
-    LATEST_MODERN,
-    META_CAPABILITIES,
-    META_CLIENT,
-    META_LOG_LEVEL,
-    META_TASK,
-    META_VERSION,
-    MODERN,
-    TASKS_EXTENSION,
-    Era,
-)
+from interlock.mcp.methods import BATCH_VERSION, LATEST_MODERN, META_CAPABILITIES, META_TASK, MODERN, Era
 from interlock.mcp.tasks import offers_tasks
 from interlock.process.sandbox.bubblewrap import EgressDenial
 from interlock.wire.jsonrpc.codec import (
@@ -80,9 +69,13 @@ if TYPE_CHECKING:
 log = logging.getLogger("interlock.links")
 
 OUR_INFO: Final = {"name": "interlock", "title": "Interlock", "version": __version__}
-MODERN_META: Final[dict[str, Any]] = {META_VERSION: LATEST_MODERN, META_CAPABILITIES: {}, META_CLIENT: OUR_INFO}
+MODERN_META: Final[dict[str, Any]] = {
+    methods.META_VERSION: LATEST_MODERN,
+    META_CAPABILITIES: {},
+    methods.META_CLIENT: OUR_INFO,
+}
 # The same, where a server must know that tasks are understood.
-TASKS_META: Final[dict[str, Any]] = {**MODERN_META, META_CAPABILITIES: {"extensions": {TASKS_EXTENSION: {}}}}
+TASKS_META: Final[dict[str, Any]] = {**MODERN_META, META_CAPABILITIES: {"extensions": {methods.TASKS_EXTENSION: {}}}}
 ID_DIGITS_MAX: Final = 18  # of a request of ours
 SHARED_STREAM_TRANSPORTS: Final = frozenset(("stdio", "websocket"))  # no request has a stream that could be closed
 DENIED_MAX: Final = 64  # hosts that are kept to be shown
@@ -310,7 +303,7 @@ class ConnectedLink(Link):
         if self.waiting.pop(pending.upstream_id) is None or self.pipe is None:
             return
         if not self.modern or self.transport in SHARED_STREAM_TRANSPORTS:
-            self.notify(CANCELLED, {"requestId": pending.upstream_id, "reason": reason})
+            self.notify(methods.CANCELLED, {"requestId": pending.upstream_id, "reason": reason})
         self.pipe.abort(pending.handle)
         if isinstance(pending, Call):
             self.questions.withdraw_of(pending)
@@ -525,8 +518,8 @@ def rewrite_meta(call: Call, upstream_id: int, *, modern: bool, vendor: bool, ta
         stamp_modern(
             meta,
             capabilities=call.meta[META_CAPABILITIES],
-            client=call.meta.get(META_CLIENT),
-            log_level=call.meta.get(META_LOG_LEVEL),
+            client=call.meta.get(methods.META_CLIENT),
+            log_level=call.meta.get(methods.META_LOG_LEVEL),
         )
     elif modern:
         call.caller.stamp(meta)

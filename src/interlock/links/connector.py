@@ -39,16 +39,9 @@ from interlock.links.connected_link import MODERN_META, OUR_INFO, ConnectedLink
 from interlock.links.link import ServerFacts
 from interlock.links.pipes import HttpPipe, SsePipe, StdioPipe, Trouble, Undelivered
 from interlock.links.server_messages import LostRefusal
+from interlock.mcp import methods
 from interlock.mcp.headers import modern_head
-from interlock.mcp.methods import (
-    DISCOVER,
-    INITIALIZE,
-    INITIALIZED,
-    LEGACY_VERSIONS,
-    META_SERVER,
-    MODERN_VERSIONS,
-    Era,
-)
+from interlock.mcp.methods import Era
 from interlock.mcp.tasks import TAKEN_AS_TASK
 from interlock.net.http.client import header
 from interlock.process.child import Child, ChildStartFailed, child_environment
@@ -97,12 +90,12 @@ class Manner(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def offered(self) -> str | None:
         """Return the newest version to offer in `initialize`, or None if no legacy version is allowed."""
-        return next(filter(self.allows, reversed(LEGACY_VERSIONS)), None)
+        return next(filter(self.allows, reversed(methods.LEGACY_VERSIONS)), None)
 
     def order(self, remembered: Era | None) -> list[Era]:
         """Return the eras to try, in order. `remembered` is the era that the server spoke last, or None."""
         order = [Era.LEGACY, Era.MODERN] if (remembered or self.first) is Era.LEGACY else [Era.MODERN, Era.LEGACY]
-        speaks = {Era.LEGACY: self.offered is not None, Era.MODERN: any(map(self.allows, MODERN_VERSIONS))}
+        speaks = {Era.LEGACY: self.offered is not None, Era.MODERN: any(map(self.allows, methods.MODERN_VERSIONS))}
         return [era for era in order if speaks[era]]
 
 
@@ -177,15 +170,15 @@ async def greet(
             link.in_flight.pop(inquiry.upstream_id, None)
 
 
-_METHOD: Final = {Era.MODERN: DISCOVER, Era.LEGACY: INITIALIZE}
+_METHOD: Final = {Era.MODERN: methods.DISCOVER, Era.LEGACY: methods.INITIALIZE}
 _FINAL_TROUBLES: Final = (Trouble.UNREACHABLE, Trouble.UNAUTHORISED)
 
 
 def _ask(link: ConnectedLink, era: Era, manner: Manner) -> Inquiry:
     if era is Era.MODERN:
-        return link.ask(DISCOVER, {"_meta": MODERN_META}, modern_head(DISCOVER))
+        return link.ask(methods.DISCOVER, {"_meta": MODERN_META}, modern_head(methods.DISCOVER))
     params = {"protocolVersion": manner.offered, "capabilities": manner.capabilities, "clientInfo": OUR_INFO}
-    return link.ask(INITIALIZE, params)
+    return link.ask(methods.INITIALIZE, params)
 
 
 def _read(era: Era, reply: Response | Refusal, manner: Manner) -> ServerFacts | GreetingFailed:
@@ -206,14 +199,14 @@ def _read(era: Era, reply: Response | Refusal, manner: Manner) -> ServerFacts | 
         except CodecError:
             versions = []
         offered = versions if isinstance(versions, list) else []
-        version = next((candidate for candidate in reversed(MODERN_VERSIONS) if candidate in offered), None)
+        version = next((candidate for candidate in reversed(methods.MODERN_VERSIONS) if candidate in offered), None)
         if version is None:
             return GreetingFailed("it speaks no modern MCP version of ours", code=UNSUPPORTED)
         meta = decode_object(result["_meta"]) if "_meta" in result else None
-        info = decode_object((meta or {}).get(META_SERVER, Raw(b"{}")))
+        info = decode_object((meta or {}).get(methods.META_SERVER, Raw(b"{}")))
     else:
         version = find_string(result.get("protocolVersion"))
-        if version not in LEGACY_VERSIONS:
+        if version not in methods.LEGACY_VERSIONS:
             return GreetingFailed(f"it speaks MCP {str(version)[:40]}, which we do not", code=UNSUPPORTED)
         info = decode_object(result.get("serverInfo", Raw(b"{}")))
     if not manner.allows(version):
@@ -234,7 +227,7 @@ def _lists_our_version(error: Raw) -> bool:
         body = decode_value(error)
         if find_code(body["code"]) != UNSUPPORTED_VERSION:
             return False
-        return any(version in body["data"]["supported"] for version in MODERN_VERSIONS)
+        return any(version in body["data"]["supported"] for version in methods.MODERN_VERSIONS)
     except (CodecError, KeyError, TypeError):
         return False
 
@@ -246,7 +239,7 @@ def _refusal(era: Era, error: Raw) -> str:
     except (CodecError, AttributeError):
         return f"it refused {_METHOD[era]}"
     if find_code(code) == UNSUPPORTED_VERSION:
-        return f"it speaks none of our MCP versions ({', '.join(MODERN_VERSIONS)})"
+        return f"it speaks none of our MCP versions ({', '.join(methods.MODERN_VERSIONS)})"
     return f"it refused {_METHOD[era]}: {message} ({code})"
 
 
@@ -537,7 +530,7 @@ class Connector:
             if isinstance(link.pipe, HttpPipe):
                 link.pipe.adopt_session(link.session, facts.version)
             if facts.greeted:
-                link.notify(INITIALIZED)
+                link.notify(methods.INITIALIZED)
             if isinstance(link.pipe, HttpPipe):
                 link.pipe.open_stream()
         link.greeted(facts)

@@ -38,20 +38,9 @@ from interlock.links.link import LinkEvents, ServerFacts
 from interlock.links.listing import LIST_S, Listing
 from interlock.links.pipes import Pipe, Trouble, Undelivered
 from interlock.links.server_messages import CHANGES, LostRefusal
+from interlock.mcp import methods
 from interlock.mcp.meta import PROGRESS_TOKEN, RAW_EMPTY, UNCHANGED_KEYS
-from interlock.mcp.methods import (
-    ACKNOWLEDGED,
-    CANCELLED,
-    ELICITATION_COMPLETE,
-    LATEST_LEGACY,
-    LOG_MESSAGE,
-    PROGRESS,
-    RESOURCE_UPDATED,
-    TASK_NEWS,
-    TASK_STATUS,
-    TOOLS_LIST,
-    Era,
-)
+from interlock.mcp.methods import CANCELLED, PROGRESS, Era
 from interlock.net.message_pipe import GOING_AWAY, MessagePipe
 from interlock.process.stderr import StderrRing
 from interlock.wire.jsonrpc.codec import Notification, Request, Response, decode_object, encode_value
@@ -59,10 +48,12 @@ from interlock.wire.jsonrpc.codec import Notification, Request, Response, decode
 log = logging.getLogger("interlock.ax")
 
 AX_PREFIX: Final = "mcpax/"
-_OF_A_QUESTION: Final = frozenset((ACKNOWLEDGED, CANCELLED))  # no more than there are questions, so they pass no gate
+_OF_A_QUESTION: Final = frozenset(
+    (methods.ACKNOWLEDGED, CANCELLED)
+)  # no more than there are questions, so they pass no gate
 # Notifications for one caller, of which the latest for each call or task counts.
-_NEWS: Final = {PROGRESS: PROGRESS_TOKEN, TASK_STATUS: "taskId", TASK_NEWS: "taskId"}
-_PLAIN: Final = frozenset((*CHANGES, RESOURCE_UPDATED, ELICITATION_COMPLETE))
+_NEWS: Final = {PROGRESS: PROGRESS_TOKEN, methods.TASK_STATUS: "taskId", methods.TASK_NEWS: "taskId"}
+_PLAIN: Final = frozenset((*CHANGES, methods.RESOURCE_UPDATED, methods.ELICITATION_COMPLETE))
 GREET_S: Final = 10.0  # for the greeting of a subserver that has just registered
 ROUTED_META_MAX: Final = 1024  # entries in the cache of `_meta` with a route
 ROUTED_META_BYTES_MAX: Final = 2048  # of one entry
@@ -254,7 +245,7 @@ class RegisteredLink(ConnectedLink):
                 marked = prefix(event, self.segment, aggregator=self.offer.is_aggregator)
                 if marked is None:
                     self.stray += 1
-                elif marked.method == LOG_MESSAGE:
+                elif marked.method == methods.LOG_MESSAGE:
                     self.notifications.deliver(Notification(marked.method, marked.params), None)
                 else:
                     self._registrar.on_notice(self, marked)
@@ -325,12 +316,15 @@ class RegisteredConnector(Connector):
         )
         if answers and failed.code is None and not self._loss.is_declared and await self._lists_tools():
             return ServerFacts(
-                era=Era.LEGACY, version=LATEST_LEGACY, capabilities=self._link.registered_capabilities, greeted=False
+                era=Era.LEGACY,
+                version=methods.LATEST_LEGACY,
+                capabilities=self._link.registered_capabilities,
+                greeted=False,
             )
         raise failed
 
     async def _lists_tools(self) -> bool:
-        reply = await self._link.request(TOOLS_LIST, {}, LIST_S)
+        reply = await self._link.request(methods.TOOLS_LIST, {}, LIST_S)
         return isinstance(reply, Response) and not reply.error and "tools" in (decode_object(reply.result) or {})
 
 

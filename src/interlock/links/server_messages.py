@@ -29,26 +29,10 @@ from interlock.core.calls.check import BUSY
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.link_state import UNREACHABLE
 from interlock.links.pipes import Trouble, Undelivered
+from interlock.mcp import methods
 from interlock.mcp.capabilities import encode_roots, hold_answers_untrusted, hold_roots_untrusted
 from interlock.mcp.meta import PROGRESS_TOKEN, RAW_EMPTY
-from interlock.mcp.methods import (
-    ACKNOWLEDGED,
-    CANCELLED,
-    ELICITATION_COMPLETE,
-    LOG_MESSAGE,
-    META_SUBSCRIPTION,
-    PING,
-    PROGRESS,
-    PROMPTS_CHANGED,
-    RESOURCE_UPDATED,
-    RESOURCES_CHANGED,
-    ROOTS_LIST,
-    TASK_NEWS,
-    TASK_STATUS,
-    TOOLS_CHANGED,
-    Era,
-    is_vendor_method,
-)
+from interlock.mcp.methods import CANCELLED, LOG_MESSAGE, PROGRESS, Era
 from interlock.wire.jsonrpc.codec import (
     Notification,
     Request,
@@ -348,7 +332,11 @@ class FailedRequests(LinkPart):
 
 
 RESOURCE_FILTER: Final = "resourceSubscriptions"
-CHANGES: Final = {TOOLS_CHANGED: "tools", PROMPTS_CHANGED: "prompts", RESOURCES_CHANGED: "resources"}
+CHANGES: Final = {
+    methods.TOOLS_CHANGED: "tools",
+    methods.PROMPTS_CHANGED: "prompts",
+    methods.RESOURCES_CHANGED: "resources",
+}
 
 
 class ListenRequest(OwnRequest):
@@ -411,21 +399,21 @@ class ServerNotifications(LinkPart):
         elif method in CHANGES:
             if not self._is_replaced(params):
                 link.events.on_changed(link, CHANGES[method])
-        elif method == RESOURCE_UPDATED:
+        elif method == methods.RESOURCE_UPDATED:
             if not self._is_replaced(params) and self._is_first_report(params, origin):
                 link.events.on_resource_updated(link, params)
-        elif method == ELICITATION_COMPLETE:
+        elif method == methods.ELICITATION_COMPLETE:
             link.events.on_elicitation_complete(link, params)
         elif method == CANCELLED:
             question_id = (decode_object(params) or {}).get("requestId", b"")
             link.questions.withdraw(bytes(question_id), params)
-        elif method == (TASK_NEWS if link.modern else TASK_STATUS):
+        elif method == (methods.TASK_NEWS if link.modern else methods.TASK_STATUS):
             link.events.tasks.on_task_status(link, params)
-        elif method == ACKNOWLEDGED:
+        elif method == methods.ACKNOWLEDGED:
             listener = find_acknowledged(link.in_flight, params, origin)
             if listener is not None:
                 listener.on_acknowledged(params)
-        elif is_vendor_method(method):
+        elif methods.is_vendor_method(method):
             call = link.find_call(origin)
             if isinstance(call, Call):
                 call.on_vendor_notification(message, link.era)
@@ -469,7 +457,7 @@ def find_subscription_id(params: Raw) -> int | None:
     """Return the id of the `subscriptions/listen` request that a notification names, or None."""
     meta = decode_object((decode_object(params) or {}).get("_meta", Raw(b"{}"))) or {}
     try:
-        return int(bytes(meta[META_SUBSCRIPTION]))
+        return int(bytes(meta[methods.META_SUBSCRIPTION]))
     except (KeyError, ValueError):
         return None
 
@@ -515,11 +503,11 @@ class ServerQuestions(LinkPart):
         `origin` is the request on whose stream it arrived, or None on a transport with one shared stream.
         """
         link = self.link
-        if request.method == PING:
+        if request.method == methods.PING:
             self.respond(request.id, b'"result":{}')
         elif link.modern:
             self.refuse(request, "a 2026-07-28 server sends no requests")
-        elif request.method == ROOTS_LIST and link.owner is None:
+        elif request.method == methods.ROOTS_LIST and link.owner is None:
             # The roots of one client must not change what the server does for all others.
             link.on_asked(request.method, in_call=False)
             self.respond_roots(request)
@@ -539,7 +527,7 @@ class ServerQuestions(LinkPart):
             self.respond(request.id, b'"error":' + error_body(refusal, draft=True))
             return
         self._open[request.id] = asking
-        if request.method == ROOTS_LIST:
+        if request.method == methods.ROOTS_LIST:
             self._for_roots.add(request.id)
         if isinstance(asking, Call):
             asking.open_dialogue().questions += (request.id,)

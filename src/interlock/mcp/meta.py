@@ -16,19 +16,12 @@ from typing import Final
 
 from msgspec import Raw
 
-from interlock.mcp.methods import (
-    LATEST_MODERN,
-    META_CAPABILITIES,
-    META_CLIENT,
-    META_LOG_LEVEL,
-    META_SUBSCRIPTION,
-    META_TASK,
-    META_VERSION,
-)
+from interlock.mcp import methods
+from interlock.mcp.methods import LATEST_MODERN, META_CAPABILITIES, META_CLIENT, META_LOG_LEVEL, META_VERSION
 
 PROGRESS_TOKEN: Final = "progressToken"  # noqa: S105  (a correlation id, not a secret)
 
-ERA_KEYS: Final = frozenset((META_VERSION, META_CAPABILITIES, META_CLIENT, META_LOG_LEVEL, META_SUBSCRIPTION))
+ERA_KEYS: Final = frozenset((META_VERSION, META_CAPABILITIES, META_CLIENT, META_LOG_LEVEL, methods.META_SUBSCRIPTION))
 _TRACE_KEYS: Final = frozenset(("traceparent", "tracestate"))
 _CREDENTIAL_WORDS: Final = frozenset(
     (
@@ -69,7 +62,7 @@ def _judge(key: str) -> Fate:
         return Fate.PASS
     lowered = key.lower()
     # AX-7.2-6: a client's own
-    if lowered.startswith("x-mcpax-") or lowered == "baggage" or key == META_TASK:  # the link names a task anew
+    if lowered.startswith("x-mcpax-") or lowered == "baggage" or key == methods.META_TASK:  # the link names a task anew
         return Fate.DROP
     return Fate.DROP if _names_credential(key) else Fate.VENDOR  # AX-10.1-1, AX-1.1-7
 

@@ -12,17 +12,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from interlock.mcp.methods import (
-    CREATE_MESSAGE,
-    ELICIT,
-    LATEST_LEGACY,
-    LATEST_MODERN,
-    META_TASK,
-    TASKS_EXTENSION,
-    TASKS_GET,
-    TASKS_RESULT,
-    Era,
-)
+from interlock.mcp import methods
+from interlock.mcp.methods import Era
 from interlock.wire.jsonrpc.codec import CodecError, decode_object, decode_value, encode_value, find_string
 from interlock.wire.refusal import (
     FORMS,
@@ -39,11 +30,11 @@ TERMINAL: Final = frozenset(("completed", "failed", "cancelled"))
 
 Rename = Callable[[str], str | None]  # the id on the other side; None where there is none
 
-_REVISION: Final = {Era.LEGACY: LATEST_LEGACY, Era.MODERN: LATEST_MODERN}
+_REVISION: Final = {Era.LEGACY: methods.LATEST_LEGACY, Era.MODERN: methods.LATEST_MODERN}
 _OTHER: Final = {Era.LEGACY: Era.MODERN, Era.MODERN: Era.LEGACY}
 _TTL: Final = {Era.LEGACY: "ttl", Era.MODERN: "ttlMs"}
 _POLL: Final = {Era.LEGACY: "pollInterval", Era.MODERN: "pollIntervalMs"}
-_MARK: Final = META_TASK.encode()
+_MARK: Final = methods.META_TASK.encode()
 
 
 class TaskFacts(msgspec.Struct, frozen=True):
@@ -120,9 +111,9 @@ def renamed_answer(result: Raw, method: str, theirs: str, rename: Rename) -> dic
     members: dict[str, Any] | None = decode_object(result)
     if members is None:
         return "a result that is no object"
-    if method == TASKS_GET and "taskId" not in members:
+    if method == methods.TASKS_GET and "taskId" not in members:
         return "a result without a task"
-    if method != TASKS_RESULT and "taskId" in members:  # there the result is the tool's own
+    if method != methods.TASKS_RESULT and "taskId" in members:  # there the result is the tool's own
         if find_string(members["taskId"]) != theirs:
             return "a result about another task than was asked for"
         members["taskId"] = Raw(encode_value(rename(theirs)))
@@ -130,7 +121,7 @@ def renamed_answer(result: Raw, method: str, theirs: str, rename: Rename) -> dic
     inner: dict[str, Any] | None = (
         decode_object(members["result"]) if _MARK in bytes(members.get("result", b"")) else None
     )
-    if method != TASKS_RESULT and inner is not None:
+    if method != methods.TASKS_RESULT and inner is not None:
         rename_related(inner, rename)
         members["result"] = inner
     return members
@@ -147,7 +138,7 @@ def related_task(params: Raw | bytes) -> str | None:
 
 def read_related(meta: dict[str, Raw]) -> str | None:
     """Return the id of the related task in a decoded `_meta`, or None if there is none."""
-    related = decode_object(meta[META_TASK]) if META_TASK in meta else None
+    related = decode_object(meta[methods.META_TASK]) if methods.META_TASK in meta else None
     return find_string(related.get("taskId")) if related is not None else None
 
 
@@ -159,13 +150,13 @@ def rename_related(members: dict[str, Any], rename: Rename) -> None:
     if raw is None or _MARK not in bytes(raw):
         return
     meta: dict[str, Any] | None = decode_object(raw)
-    if meta is None or META_TASK not in meta:
+    if meta is None or methods.META_TASK not in meta:
         return
-    named = renamed_related(meta[META_TASK], rename)
+    named = renamed_related(meta[methods.META_TASK], rename)
     if named is not None:
-        meta[META_TASK] = named
+        meta[methods.META_TASK] = named
     else:
-        del meta[META_TASK]
+        del meta[methods.META_TASK]
     if meta:
         members["_meta"] = Raw(encode_value(meta))
     else:
@@ -206,7 +197,7 @@ def find_seconds(raw: Raw | None) -> float | None:
 def offers_tasks(capabilities: dict[str, Raw], era: Era) -> bool:
     """Return whether a server can run calls as tasks."""
     if era is Era.MODERN:
-        return _is_object(_inside(capabilities, "extensions", TASKS_EXTENSION))
+        return _is_object(_inside(capabilities, "extensions", methods.TASKS_EXTENSION))
     return _is_object(_inside(capabilities, "tasks", "requests", "tools", "call"))
 
 
@@ -217,32 +208,32 @@ def offers_cancelling(capabilities: dict[str, Raw]) -> bool:
 
 def declares_tasks(capabilities: Raw) -> bool:
     """Return whether a modern client accepts a task as the answer to its request."""
-    if TASKS_EXTENSION.encode() not in bytes(capabilities):
+    if methods.TASKS_EXTENSION.encode() not in bytes(capabilities):
         return False
-    return _is_object(_inside(decode_object(capabilities) or {}, "extensions", TASKS_EXTENSION))
+    return _is_object(_inside(decode_object(capabilities) or {}, "extensions", methods.TASKS_EXTENSION))
 
 
 def without_tasks(capabilities: Raw) -> Raw:
     """Return a modern client's capabilities without the tasks extension."""
     members: dict[str, Any] = decode_object(capabilities) or {}
     extensions = decode_object(members["extensions"]) if "extensions" in members else None
-    if extensions is None or extensions.pop(TASKS_EXTENSION, None) is None:
+    if extensions is None or extensions.pop(methods.TASKS_EXTENSION, None) is None:
         return capabilities
     return Raw(encode_value({**members, "extensions": extensions}))
 
 
 def requires_tasks(error: Raw) -> bool:
     """Return whether a modern server refused a request because it answers the request only with a task."""
-    if TASKS_EXTENSION.encode() not in bytes(error):
+    if methods.TASKS_EXTENSION.encode() not in bytes(error):
         return False
     members = decode_object(error) or {}
     code = bytes(members.get("code", b""))
-    needed = _inside(members, "data", "requiredCapabilities", "extensions", TASKS_EXTENSION)
+    needed = _inside(members, "data", "requiredCapabilities", "extensions", methods.TASKS_EXTENSION)
     return code == b"%d" % FORMS[MISSING_CAPABILITY].number and needed is not None
 
 
 # The questions of a legacy server that a client may answer with a task of its own, by the client's capability.
-_AS_TASK: Final = {CREATE_MESSAGE: ("sampling", "createMessage"), ELICIT: ("elicitation", "create")}
+_AS_TASK: Final = {methods.CREATE_MESSAGE: ("sampling", "createMessage"), methods.ELICIT: ("elicitation", "create")}
 # What a shared link declares to a legacy server: that some client may. One that does not is answered for.
 TAKEN_AS_TASK: Final[dict[str, Any]] = {
     "cancel": {},
@@ -296,8 +287,8 @@ TASK_PER_USER: Final = Refusal(
 NO_ROOM: Final = Refusal(UNAVAILABLE, "unavailable", {"reason": "too_many_tasks"})
 NOT_DECLARED: Final = Refusal(
     MISSING_CAPABILITY,
-    f"this needs the client to declare the extension {TASKS_EXTENSION} on the request",
-    {"requiredCapabilities": {"extensions": {TASKS_EXTENSION: {}}}},
+    f"this needs the client to declare the extension {methods.TASKS_EXTENSION} on the request",
+    {"requiredCapabilities": {"extensions": {methods.TASKS_EXTENSION: {}}}},
 )
 
 
