@@ -311,7 +311,7 @@ class _LinkItemsBuilder:
     offer: Offer
     least: LatencyClass
     rulings: Rulings
-    known: dict[str, Route]  # the routes from the last build under the same rules, by original names
+    previous: dict[str, Route]  # the routes from the last build under the same rules, by original names
     checks_for: ChecksFor
     surfaces: Surfaces
     tools: list[Route] = field(default_factory=list)
@@ -332,7 +332,7 @@ class _LinkItemsBuilder:
         for done, (original, item, inner, local) in enumerate(named.items):
             if done % SLICE == SLICE - 1:
                 await asyncio.sleep(0)
-            previous = self.known.get(original)
+            previous = self.previous.get(original)
             if (
                 previous is not None
                 and previous.source is item
