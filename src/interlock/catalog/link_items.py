@@ -292,7 +292,7 @@ class _Assessment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Statements(msgspec.Struct, frozen=True):
-    """Everything that is stated about the effect of a tool, by its server and by operators."""
+    """Statements about the effect of a tool, made by its server and by operators."""
 
     original: str
     stated: ItemMetadata
