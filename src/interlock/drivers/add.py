@@ -28,7 +28,7 @@ import msgspec
 
 from interlock.ax.protocol.capability import ToolClass
 from interlock.config.plan import Plan, Spawn
-from interlock.drivers.api import AddedDriver, AddedTool, DriverSummary
+from interlock.drivers.api import AddDriver, AddedDriver, AddedTool, DriverSummary
 from interlock.drivers.api import Problem as ProblemView
 from interlock.drivers.driver_state import DriverState
 from interlock.drivers.kinds import kind_of
@@ -66,6 +66,7 @@ from interlock.interop.protocol.drafts import PENDING, ImportChoices, draft_entr
 from interlock.interop.protocol.launchers import UnknownReference, entry_of
 from interlock.interop.protocol.model import ImportNote, SecretFinding
 from interlock.interop.protocol.translation import Surroundings
+from interlock.wire.refusal import Refused
 
 PATH_CHARS_MAX: Final = 4096  # PATH_MAX of Linux
 
@@ -81,35 +82,20 @@ _PENDING_CONTRACT: Final = frontmatter_text(
 )
 
 
-class NotAdded(Exception):
-    """Error for a server that was not added; nothing was written. `code` is for programs, the message and the hint for
-    people.
-    """
+class NotAdded(Refused):
+    """Refusal of a server that was not added; nothing was written."""
 
     def __init__(self, code: str, message: str, hint: str | None = None, problems: Sequence[FileProblem] = ()) -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message
-        self.hint = hint
-        self.problems = tuple(problems)
+        details: dict[str, Any] = {"problems": [str(problem) for problem in problems]} if problems else {}
+        super().__init__(code, message, {**details, "hint": hint} if hint else details, hint=hint)
 
 
-class AddRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A server to add, in the form in which the user named it. Paths are absolute."""
+class AddRequest(AddDriver, frozen=True, kw_only=True):
+    """A server to add, as a user of this machine names it. Paths are absolute."""
 
-    reference: str | None  # npm:PACKAGE, https://..., the name of a draft; None: `args` are a command
-    args: tuple[str, ...] = ()
-    identifier: str | None = None  # of the driver; None: it follows from the reference
-    tools: Mapping[str, str | None] | None = None  # only these, with the ids of their contracts
-    classes: Mapping[str, ToolClass] = {}
-    env: Mapping[str, str | None] = {}  # None: the value of the environment when the server starts
-    secrets: tuple[str, ...] = ()  # variables, or for an address the bearer token, that are stored as secrets
-    headers: Mapping[str, str] = {}
-    egress: tuple[str, ...] = ()
-    programs: tuple[str, ...] = ()
+    reference: str = ""  # empty: `args` are a command
+    passed: tuple[str, ...] = ()  # variables whose values are those of the environment when the server starts
     writes: tuple[str, ...] = ()
-    packages: tuple[str, ...] = ()  # installed beside a Python package
-    replaces: bool = False
 
 
 class DriverRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -220,7 +206,7 @@ class ServerAdder:
         """
         folder = find_driver_folder(self.plan.workspace, request.reference, DRAFT_FILE)
         wanted = self.read_draft(folder) if folder is not None else self._read_reference(request)
-        return msgspec.structs.replace(wanted, tools=request.tools, classes=request.classes, replaces=request.replaces)
+        return msgspec.structs.replace(wanted, tools=request.tools, classes=request.classes, replaces=request.replace)
 
     def read_draft(self, path: Path) -> DriverRequest:
         """Return the driver for a draft in the workspace. Raise NotAdded if the draft cannot be used."""
@@ -235,8 +221,7 @@ class ServerAdder:
 
     def _read_reference(self, request: AddRequest) -> DriverRequest:
         reference = request.reference
-        env = {name: value for name, value in request.env.items() if value is not None}
-        is_remote = reference is not None and "://" in reference
+        is_remote = "://" in reference
         headers = dict(request.headers)
         if is_remote and request.secrets:
             headers.setdefault("Authorization", f"Bearer ${{input:{request.secrets[0]}}}")
@@ -244,14 +229,14 @@ class ServerAdder:
             entry = entry_of(
                 reference,
                 request.args,
-                env=env,
-                passed=[name for name, value in request.env.items() if value is None],
+                env=request.env,
+                passed=request.passed,
                 secret_variables=() if is_remote else request.secrets,
                 headers=headers,
                 egress=request.egress,
             )
         except UnknownReference as unknown:
-            hint = f"interlock add npm:{reference}" if str(reference).startswith("@") else "interlock add --help"
+            hint = f"interlock add npm:{reference}" if reference.startswith("@") else "interlock add --help"
             raise NotAdded("unknown_reference", str(unknown), hint) from None
         if entry.command and not self._allows_commands:
             raise NotAdded(
@@ -263,10 +248,10 @@ class ServerAdder:
             home=str(Path.home()),
             workspace=str(self.plan.workspace),
             env=self._environment,
-            fresh=_find_new_paths((*request.args, *env.values())),
+            fresh=_find_new_paths((*request.args, *request.env.values())),
             writes=request.writes,
         )
-        draft = draft_entry(entry, surroundings, ImportChoices(), identifier=request.identifier)
+        draft = draft_entry(entry, surroundings, ImportChoices(), identifier=request.id)
         if isinstance(draft, ImportNote):
             raise NotAdded(draft.code, draft.text)
         if request.writes and SERVERS[draft.data["server"]["kind"]].confinement != "sandbox":

@@ -40,9 +40,7 @@ class DriverSummary(Struct, frozen=True, kw_only=True):
     name: Annotated[str | None, Meta(description="Its name for people.")]
     state: Annotated[
         str,
-        Meta(
-            description="ready, partial, untrusted, unauthed, unavailable, rejected, installing, checking, stopped",
-        ),
+        Meta(description="ready, partial, untrusted, unauthed, unavailable, rejected, installing, checking, stopped"),
     ]
     reason: Annotated[str | None, Meta(description="Why it stands like this.")]
     trusted: Annotated[bool, Meta(description="Whether its files are accepted as they are now.")]
@@ -121,10 +119,7 @@ class DriverDetail(DriverSummary, frozen=True, kw_only=True):
     running: Annotated[RunningServer | None, Meta(description="Its server; null: nothing is started for it.")]
     description: Annotated[str, Meta(description="What it is for.")] = ""
     server: Annotated[dict[str, Any], Meta(description="The server, as the file declares it.")] = {}
-    sandbox: Annotated[
-        dict[str, Any] | None,
-        Meta(description="The sandbox of the file, with real paths."),
-    ] = None
+    sandbox: Annotated[dict[str, Any] | None, Meta(description="The sandbox of the file, with real paths.")] = None
     egress: Annotated[tuple[str, ...], Meta(description="Hosts it may reach.")] = ()
     install: Annotated[tuple[str, ...], Meta(description="Ways to install it.")] = ()
     secrets: Annotated[
@@ -395,12 +390,7 @@ ADD_DRIVER: Final = Operation(
     role="admin",
     input=AddDriver,
     output=AddedDriver,
-    errors=(
-        PROOF_REQUIRED,
-        UNKNOWN_REFERENCE,
-        DRIVER_EXISTS,
-        NOT_ADDED,
-    ),
+    errors=(PROOF_REQUIRED, UNKNOWN_REFERENCE, DRIVER_EXISTS, NOT_ADDED),
 )
 GET_DRIVER: Final = Operation(
     "get_driver",
@@ -408,10 +398,7 @@ GET_DRIVER: Final = Operation(
     "GET /admin/drivers/{name}",
     "One driver, by its id, ID@MAJOR or folder; or a contract, and which driver serves it.",
     output=cast("type[DriverDetail | ServedContract]", DriverDetail | ServedContract),
-    errors=(
-        NOT_FOUND,
-        AMBIGUOUS,
-    ),
+    errors=(NOT_FOUND, AMBIGUOUS),
 )
 REMOVE_DRIVER: Final = Operation(
     "remove_driver",
@@ -421,10 +408,7 @@ REMOVE_DRIVER: Final = Operation(
     role="admin",
     output=RemovedDriver,
     query=(FORGET,),
-    errors=(
-        NOT_FOUND,
-        AMBIGUOUS,
-    ),
+    errors=(NOT_FOUND, AMBIGUOUS),
 )
 TRUST_DRIVER: Final = Operation(
     "trust_driver",
@@ -434,13 +418,7 @@ TRUST_DRIVER: Final = Operation(
     role="admin",
     input=TrustDriver,
     output=DriverSummary,
-    errors=(
-        PROOF_REQUIRED,
-        NOT_FOUND,
-        AMBIGUOUS,
-        REJECTED,
-        CHANGED,
-    ),
+    errors=(PROOF_REQUIRED, NOT_FOUND, AMBIGUOUS, REJECTED, CHANGED),
 )
 ALLOW_HOST: Final = Operation(
     "allow_host",
@@ -450,13 +428,7 @@ ALLOW_HOST: Final = Operation(
     role="admin",
     input=AllowHost,
     output=AllowedHosts,
-    errors=(
-        NOT_FOUND,
-        AMBIGUOUS,
-        REJECTED,
-        BAD_HOST,
-        TOO_MANY_HOSTS,
-    ),
+    errors=(NOT_FOUND, AMBIGUOUS, REJECTED, BAD_HOST, TOO_MANY_HOSTS),
 )
 RUN_EXAMPLES: Final = Operation(
     "run_examples",
@@ -466,11 +438,7 @@ RUN_EXAMPLES: Final = Operation(
     role="admin",
     input=RunExamples,
     output=DriverExamples,
-    errors=(
-        NOT_FOUND,
-        AMBIGUOUS,
-        NOT_RUNNING,
-    ),
+    errors=(NOT_FOUND, AMBIGUOUS, NOT_RUNNING),
 )
 UPDATE_DRIVER: Final = Operation(
     "update_driver",
@@ -480,14 +448,7 @@ UPDATE_DRIVER: Final = Operation(
     role="admin",
     input=UpdateDriver,
     output=cast("type[DriverUpdate | SwitchedDriver]", DriverUpdate | SwitchedDriver),
-    errors=(
-        NOT_FOUND,
-        AMBIGUOUS,
-        NOT_RUNNING,
-        UPDATE_FAILED,
-        NOTHING_TO_UPDATE,
-        NOT_LOOKED_AT,
-    ),
+    errors=(NOT_FOUND, AMBIGUOUS, NOT_RUNNING, UPDATE_FAILED, NOTHING_TO_UPDATE, NOT_LOOKED_AT),
 )
 
 OPERATIONS: Final = operations_in(globals())

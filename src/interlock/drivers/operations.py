@@ -5,37 +5,15 @@ The modules that carry out the operations are imported with the first call, so a
 
 import asyncio
 
+from msgspec.structs import asdict
+
 from interlock.approvals.api import PROOF_REQUIRED
 from interlock.approvals.operations.inbox import InboxOperations
 from interlock.approvals.trust.anchors import Anchors
 from interlock.core.operator_errors import refused_as
 from interlock.credentials.api import SetSecret
 from interlock.credentials.operations import SecretOperations
-from interlock.drivers.api import (
-    ADD_DRIVER,
-    ALLOW_HOST,
-    GET_DRIVER,
-    LIST_DRIVERS,
-    REMOVE_DRIVER,
-    RUN_EXAMPLES,
-    TRUST_DRIVER,
-    UPDATE_DRIVER,
-    AddDriver,
-    AddedDriver,
-    AllowedHosts,
-    AllowHost,
-    DriverDetail,
-    DriverExamples,
-    Drivers,
-    DriverSummary,
-    DriverUpdate,
-    RemovedDriver,
-    RunExamples,
-    ServedContract,
-    SwitchedDriver,
-    TrustDriver,
-    UpdateDriver,
-)
+from interlock.drivers import api
 from interlock.drivers.registry.service import DriverWatcher
 from interlock.operator.operation import handles
 
@@ -51,45 +29,27 @@ class DriverOperations:
         self._anchors = anchors
         self._approvals = approvals
 
-    @handles(LIST_DRIVERS)
-    async def list_all(self) -> Drivers:
+    @handles(api.LIST_DRIVERS)
+    async def list_all(self) -> api.Drivers:
         return await (await self._drivers.service()).list_all()
 
-    @handles(GET_DRIVER)
-    async def get(self, name: str) -> DriverDetail | ServedContract:
+    @handles(api.GET_DRIVER)
+    async def get(self, name: str) -> api.DriverDetail | api.ServedContract:
         return await (await self._drivers.service()).get(name)
 
-    @handles(ADD_DRIVER)
-    async def add(self, body: AddDriver, by: str) -> AddedDriver:
+    @handles(api.ADD_DRIVER)
+    async def add(self, body: api.AddDriver, by: str) -> api.AddedDriver:
         """Add a server that is named by a package or an address.
 
         Variables of the node's environment are not passed to it, and no command of this machine can be added from here.
         Raise Refused if the server cannot be added, or if an approver could sign the acceptance of its driver. Raise
         StoreError if the store fails.
         """
-        from interlock.drivers.add import AddRequest, NotAdded, ServerAdder
-        from interlock.drivers.registry.operations import refused
+        from interlock.drivers.add import AddRequest, ServerAdder
 
         service = await self._drivers.service()
         adder = ServerAdder(service.registry.plan, lambda _: None, environment={}, allows_commands=False)
-        request = AddRequest(
-            reference=body.reference,
-            args=body.args,
-            identifier=body.id,
-            tools=body.tools,
-            classes=body.classes,
-            env=body.env,
-            secrets=body.secrets,
-            headers=body.headers,
-            egress=body.egress,
-            programs=body.programs,
-            packages=body.packages,
-            replaces=body.replace,
-        )
-        try:
-            wanted = await asyncio.to_thread(adder.read, request)
-        except NotAdded as error:
-            raise refused(error) from None
+        wanted = await asyncio.to_thread(adder.read, AddRequest(**asdict(body)))
         if self._anchors.approver_names(f"drivers.{wanted.key}"):
             # The server is started once before an approver accepts its files. Only a user of this machine may do that.
             message = f"this node has approvers: add the server on its machine with `interlock add {body.reference}`"
@@ -99,15 +59,15 @@ class DriverOperations:
                 await self._secrets.set(SetSecret(name=secret.slug, value=secret.value, unless_kept=True), by)
         return await service.add(adder, wanted, by, accept=body.accept)
 
-    @handles(TRUST_DRIVER)
-    async def trust(self, name: str, body: TrustDriver, by: str) -> DriverSummary:
+    @handles(api.TRUST_DRIVER)
+    async def trust(self, name: str, body: api.TrustDriver, by: str) -> api.DriverSummary:
         """Accept a driver's files as they were shown to the operator.
 
         Raise Refused if the files have changed, or if an approver could sign the decision instead.
         """
         service = await self._drivers.service()
         driver = await service.get(name)
-        if not isinstance(driver, ServedContract) and self._anchors.approver_names(f"drivers.{driver.key}"):
+        if not isinstance(driver, api.ServedContract) and self._anchors.approver_names(f"drivers.{driver.key}"):
             message = "to accept a driver takes the signature of an approver"
             raise refused_as(PROOF_REQUIRED, message, {"approval": self._find_question(f"drivers.{driver.key}")})
         return await service.trust(name, body.digest, by)
@@ -117,18 +77,18 @@ class DriverOperations:
         waiting = self._approvals.list_all("definition", "pending").approvals
         return next((approval.id for approval in waiting if approval.tool == tool), None)
 
-    @handles(ALLOW_HOST)
-    async def allow(self, name: str, body: AllowHost, by: str) -> AllowedHosts:
+    @handles(api.ALLOW_HOST)
+    async def allow(self, name: str, body: api.AllowHost, by: str) -> api.AllowedHosts:
         return await (await self._drivers.service()).allow(name, body.host, by, revoke=body.revoke)
 
-    @handles(RUN_EXAMPLES)
-    async def test(self, name: str, body: RunExamples, by: str) -> DriverExamples:
+    @handles(api.RUN_EXAMPLES)
+    async def test(self, name: str, body: api.RunExamples, by: str) -> api.DriverExamples:
         return await (await self._drivers.service()).test(name, by, allow_mutation=body.allow_mutation)
 
-    @handles(UPDATE_DRIVER)
-    async def update(self, name: str, body: UpdateDriver, by: str) -> DriverUpdate | SwitchedDriver:
+    @handles(api.UPDATE_DRIVER)
+    async def update(self, name: str, body: api.UpdateDriver, by: str) -> api.DriverUpdate | api.SwitchedDriver:
         return await (await self._drivers.service()).update(name, by, body.candidate)
 
-    @handles(REMOVE_DRIVER)
-    async def remove(self, name: str, by: str, *, forget: bool) -> RemovedDriver:
+    @handles(api.REMOVE_DRIVER)
+    async def remove(self, name: str, by: str, *, forget: bool) -> api.RemovedDriver:
         return await (await self._drivers.service()).remove(name, by, forget=forget)

@@ -74,16 +74,16 @@ def test_trusting_a_folder_shows_that_its_hooks_are_run(inline: Inline, workspac
 
 
 def test_what_changed_while_it_was_read_is_not_trusted(inline: Inline, workspace: Path) -> None:
-    from interlock.cli.client.offline_drivers import StoredDrivers
+    from interlock.cli.client.offline_drivers import call_stored_drivers
     from interlock.config.load import load
     from interlock.wire.refusal import Refused
 
     folder = write(workspace, driver())
-    stored = StoredDrivers(load(None, {"HOME": str(workspace)}, {}).plan, workspace / "data")
-    digest = stored.show("files-mcp").value["digest"]
+    plan, data = load(None, {"HOME": str(workspace)}, {}).plan, workspace / "data"
+    digest = call_stored_drivers(plan, data, lambda drivers: drivers.get("files-mcp")).value["digest"]
     (folder / "added").write_text("")
     with pytest.raises(Refused) as refused:
-        stored.trust("files-mcp", digest)
+        call_stored_drivers(plan, data, lambda drivers: drivers.trust("files-mcp", digest, "local"))
     assert refused.value.code == "changed"
     assert states(inline) == {"files-mcp": "untrusted"}
 

@@ -24,13 +24,13 @@ from interlock.interop.protocol.launchers import UnknownReference, entry_of
         ("http://127.0.0.1:7000/mcp", (), "server-127-0-0-1-mcp"),
         ("http://localhost:7000/mcp", (), "localhost-mcp"),
         ("/srv/bin/weather", (), "weather-mcp"),
-        (None, ("python3", "-m", "notes_server"), "notes-mcp"),
-        (None, ("node", "/srv/weather/server.js"), "weather-mcp"),
-        (None, ("uvx", "mcp-server-git"), "git-mcp"),
-        (None, ("npx", "-y", "@modelcontextprotocol/server-memory"), "memory-mcp"),
+        ("", ("python3", "-m", "notes_server"), "notes-mcp"),
+        ("", ("node", "/srv/weather/server.js"), "weather-mcp"),
+        ("", ("uvx", "mcp-server-git"), "git-mcp"),
+        ("", ("npx", "-y", "@modelcontextprotocol/server-memory"), "memory-mcp"),
     ],
 )
-def test_a_driver_is_called_after_what_it_drives(reference: str | None, args: tuple[str, ...], expected: str) -> None:
+def test_a_driver_is_called_after_what_it_drives(reference: str, args: tuple[str, ...], expected: str) -> None:
     assert driver_id(entry_of(reference, args).name) == expected
 
 
@@ -42,8 +42,8 @@ def test_a_package_with_its_arguments_is_a_server_block() -> None:
 @pytest.mark.parametrize(
     ("reference", "args"),
     [
-        (None, ()),
         ("", ()),
+        (" ", ()),
         ("npm:", ()),
         ("pypi:", ("x",)),
         ("gem:thing", ()),
@@ -51,6 +51,6 @@ def test_a_package_with_its_arguments_is_a_server_block() -> None:
         ("https://a.example/mcp", ("argument",)),
     ],
 )
-def test_what_names_nothing_is_refused_with_what_would(reference: str | None, args: tuple[str, ...]) -> None:
+def test_what_names_nothing_is_refused_with_what_would(reference: str, args: tuple[str, ...]) -> None:
     with pytest.raises(UnknownReference):
         entry_of(reference, args)

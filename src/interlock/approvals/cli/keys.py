@@ -47,6 +47,12 @@ def can_ask() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
+def require_terminal(hint: str) -> None:
+    """Raise Refused if no person can be asked. `hint` says how to answer in another way."""
+    if not can_ask():
+        raise Refused("not_confirmed", "there is no terminal to confirm on, and nothing was done", hint=hint)
+
+
 def is_given(descriptor: int | None) -> bool:
     """Return whether a script supplies a passphrase, without reading it."""
     return descriptor is not None or bool(os.environ.get(VARIABLE))

@@ -15,7 +15,7 @@ import re
 import sys
 import time
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, TextIO
 
 from interlock.cli.terminal.text import as_typed, drawn_as_typed, one_line, printable
@@ -57,6 +57,28 @@ class Output:
             shown = drawn_as_typed(line)
             fits = shown is line  # else a command in it became longer, and must not be cut
             self.console.print(shown, no_wrap=True, overflow="ellipsis" if fits else "ignore", crop=fits)
+
+    def draw_table(
+        self,
+        heads: str,
+        rows: Iterable[Sequence[str | tuple[str, str]]],
+        shrink: Mapping[int, int],
+        right: frozenset[int] = frozenset(),
+    ) -> None:
+        """Draw rows of cells below column heads, which `heads` separates by "|". A cell is an untrusted text, or a text
+        with its style. `shrink` and `right` are explained at `in_columns`.
+        """
+        from rich.text import Text
+
+        from interlock.cli.terminal.drawing import in_columns
+
+        def as_text(cell: str | tuple[str, str]) -> Text:
+            text, style = (cell, "") if isinstance(cell, str) else cell
+            return Text(one_line(text), style=style)
+
+        lines = [[as_text((head, "dim")) for head in heads.split("|")]] if heads else []
+        lines += [[as_text(cell) for cell in row] for row in rows]
+        self.draw(*in_columns(lines, width=self.console.width, shrink=shrink, right=right))
 
     def line(self, text: str = "") -> None:
         """Write one line that is never wrapped, so that it can be copied completely."""

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from interlock.approvals.cli.keys import can_ask
+from interlock.approvals.cli.keys import can_ask, require_terminal
 from interlock.catalog.cli.classify import CLASSES, ask_classes, classes_of
-from interlock.cli.command import Invocation, verb, verb_app
+from interlock.cli.command import Invocation, option, verb, verb_app
 from interlock.cli.terminal.errors import BadUsage
 from interlock.drivers.protocol.server_name import server_name
 from interlock.wire.refusal import Refused
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 SETTLE_S = 30.0
 DNS = "dns:"
 SETTLE_LOOK_S = 0.2
+
+Texts = list[str] | None
 
 app = verb_app("Make a driver of an MCP server.")
 
@@ -58,44 +60,20 @@ def add(
         typer.Argument(metavar="[-- ARG...]", help="What the server is started with.", show_default=False),
     ] = None,
     *,
-    as_id: Annotated[
-        str | None, typer.Option("--as", metavar="ID", help="What the driver is called.", show_default=False)
-    ] = None,
+    as_id: Annotated[str | None, option("--as", "What the driver is called.", "ID")] = None,
     tools: Annotated[
-        str | None,
-        typer.Option(
-            "--tools", metavar="TOOL[:CONTRACT],…", help="Only these tools, with these contracts.", show_default=False
-        ),
+        str | None, option("--tools", "Only these tools, with these contracts.", "TOOL[:CONTRACT],…")
     ] = None,
-    classes: Annotated[
-        list[str] | None,
-        typer.Option("--class", metavar="TOOL=CLASS", help=f"{', '.join(CLASSES)}; may be repeated."),
-    ] = None,
-    env: Annotated[
-        list[str] | None,
-        typer.Option("--env", metavar="NAME[=VALUE]", help="A variable it is started with; may be repeated."),
-    ] = None,
+    classes: Annotated[Texts, option("--class", f"{', '.join(CLASSES)}; may be repeated.", "TOOL=CLASS")] = None,
+    env: Annotated[Texts, option("--env", "A variable it is started with; may be repeated.", "NAME[=VALUE]")] = None,
     secret: Annotated[
-        list[str] | None,
-        typer.Option("--secret", metavar="NAME", help="A variable, or a bearer token, that is kept as a secret."),
+        Texts, option("--secret", "A variable, or a bearer token, that is kept as a secret.", "NAME")
     ] = None,
-    header: Annotated[
-        list[str] | None, typer.Option("--header", metavar="NAME=VALUE", help="Sent to a server at an address.")
-    ] = None,
-    egress: Annotated[
-        list[str] | None, typer.Option("--egress", metavar="HOST", help="A host it may reach; may be repeated.")
-    ] = None,
-    program: Annotated[
-        list[str] | None,
-        typer.Option("--program", metavar="NAME", help="A program it may start, like git; may be repeated."),
-    ] = None,
-    write: Annotated[
-        list[str] | None,
-        typer.Option("--write", metavar="PATH", help="A folder it may write in; may be repeated."),
-    ] = None,
-    with_: Annotated[
-        list[str] | None, typer.Option("--with", metavar="PACKAGE", help="Installed beside a pypi package.")
-    ] = None,
+    header: Annotated[Texts, option("--header", "Sent to a server at an address.", "NAME=VALUE")] = None,
+    egress: Annotated[Texts, option("--egress", "A host it may reach; may be repeated.", "HOST")] = None,
+    program: Annotated[Texts, option("--program", "A program it may start, like git; may be repeated.", "NAME")] = None,
+    write: Annotated[Texts, option("--write", "A folder it may write in; may be repeated.", "PATH")] = None,
+    with_: Annotated[Texts, option("--with", "Installed beside a pypi package.", "PACKAGE")] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Accept the proposed classes without asking.")] = False,
     replace: Annotated[bool, typer.Option("--replace", help="Overwrite a driver of this id.")] = False,
     no_trust: Annotated[bool, typer.Option("--no-trust", help="Write it, and leave trusting it for later.")] = False,
@@ -112,22 +90,23 @@ def add(
     headers = _parse_assignments(header or [], "--header")
     if reference.startswith(DNS):
         reference = _find_by_dns(invocation, reference.removeprefix(DNS), yes=yes)
-    command_or_reference, absolute_args = as_command(reference, tuple(args or ()))
+    reference, absolute_args = as_command(reference, tuple(args or ()))
     variables = _parse_assignments(env or [], "--env")
     request = AddRequest(
-        reference=command_or_reference,
+        reference=reference,
         args=absolute_args,
-        identifier=as_id,
+        id=as_id,
         tools=_parse_tools(tools),
         classes=classes_of(classes or []),
-        env={name: None if value is None else absolute_value(value) for name, value in variables.items()},
+        env={name: absolute_value(value) for name, value in variables.items() if value is not None},
+        passed=tuple(name for name, value in variables.items() if value is None),
         secrets=tuple(secret or ()),
         headers={name: value or "" for name, value in headers.items()},
         egress=tuple(egress or ()),
         programs=tuple(program or ()),
         writes=tuple(writable(each) for each in write or ()),
         packages=tuple(with_ or ()),
-        replaces=replace,
+        replace=replace,
     )
     add_server(invocation, request, yes=yes, no_trust=no_trust)
 
@@ -144,9 +123,7 @@ def _find_by_dns(invocation: Invocation, domain: str, *, yes: bool) -> str:
     if yes:
         invocation.out.remark(text)
         return url
-    if not can_ask():
-        hint = f"run it on a terminal, with --yes, or name the server: interlock add {url}"
-        raise Refused("not_confirmed", "there is no terminal to confirm on, and nothing was done", hint=hint)
+    require_terminal(f"run it on a terminal, with --yes, or name the server: interlock add {url}")
     if not typer.confirm(f"{text}. Connect to it?", default=False, err=True):
         raise Refused("not_confirmed", "nothing was connected to, and nothing was done")
     return url
@@ -157,9 +134,10 @@ def add_server(invocation: Invocation, request: "AddRequest", *, yes: bool = Fal
 
     With `yes`, the proposed classes are accepted without asking. With `no_trust`, the driver stays untrusted.
     """
-    if not (yes or no_trust or can_ask()):
-        hint = "run it on a terminal, or with --yes; with --no-trust it waits for interlock drivers trust NAME"
-        raise Refused("not_confirmed", "there is no terminal to confirm on, and nothing was done", hint=hint)
+    if not (yes or no_trust):
+        require_terminal(
+            "run it on a terminal, or with --yes; with --no-trust it waits for interlock drivers trust NAME"
+        )
     from interlock.cli.client.offline import run_stored
     from interlock.drivers.add import NotAdded
     from interlock.drivers.cli.driver_lines import show_added
@@ -177,9 +155,9 @@ def add_server(invocation: Invocation, request: "AddRequest", *, yes: bool = Fal
         _store_secrets(invocation, wanted.secrets)
         added = run_stored(carry_out(wanted))
     except NotAdded as error:
-        details = {"problems": [str(each) for each in error.problems]} if error.problems else None
-        kind = BadUsage if error.code in ("usage", "unknown_reference") else Refused
-        raise kind(error.code, error.message, hint=error.hint, details=details) from None
+        if error.code in ("usage", "unknown_reference"):
+            raise BadUsage(error.code, error.message, error.details, hint=error.hint) from None
+        raise
     state = None if no_trust else trust_driver(invocation, added.key)
     show_added(invocation.out, added, state=state)
 
@@ -319,10 +297,10 @@ def wait_until_started(invocation: Invocation, key: str, driver: "DriverSummary"
     return driver
 
 
-def as_command(reference: str, args: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
+def as_command(reference: str, args: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
     """Return the reference and the arguments, with relative file arguments made absolute.
 
-    The reference is None if it was the first word of a command; the arguments then contain the complete command.
+    The reference is empty if it was the first word of a command; the arguments then contain the complete command.
     """
     from interlock.interop.protocol.launchers import PACKAGED
 
@@ -331,9 +309,9 @@ def as_command(reference: str, args: tuple[str, ...]) -> tuple[str | None, tuple
     if is_kind or (reference.startswith("@") and not Path(reference).exists()):
         return reference, here
     if "/" in reference:
-        return None, (str(Path(reference).expanduser().absolute()), *here)
+        return "", (str(Path(reference).expanduser().absolute()), *here)
     if args or shutil.which(reference):
-        return None, (reference, *here)
+        return "", (reference, *here)
     return reference, here
 
 

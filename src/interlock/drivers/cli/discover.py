@@ -3,14 +3,16 @@
 import asyncio
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
-from interlock.approvals.cli.keys import can_ask
+from interlock.approvals.cli.keys import require_terminal
 from interlock.cli.command import Invocation, verb, verb_app
 from interlock.cli.terminal.errors import BadUsage, Unreachable
 from interlock.wire.refusal import Refused
 
 if TYPE_CHECKING:
+    from interlock.cli.terminal.output import Output
     from interlock.drivers.discovery import Discovery
 
 app = verb_app("Find the MCP servers that a domain names in DNS.")
@@ -47,8 +49,7 @@ def discover(
         bool, typer.Option("--allow-private", help="Also servers at private addresses and on this machine.")
     ] = False,
     resolver: Annotated[
-        list[str] | None,
-        typer.Option("--resolver", metavar="ADDRESS", help="Ask this resolver; may be repeated."),
+        list[str] | None, typer.Option("--resolver", metavar="ADDRESS", help="Ask this resolver; may be repeated.")
     ] = None,
 ) -> None:
     """Find the MCP servers that a domain names in DNS.
@@ -61,20 +62,23 @@ def discover(
     discovery = find_servers(
         invocation, domain, tuple(resolver or ()), allow_private=allow_private, tries=not no_connect
     )
+    out = invocation.out
     if not add:
-        _show(invocation, domain, discovery)
+        if out.as_json:
+            out.raw_json(msgspec.json.encode(discovery))
         if not discovery.servers:
             raise Refused("not_found", f"{domain} names no MCP server in DNS", hint="interlock add https://…")
+        if not out.as_json:
+            _draw(out, domain, discovery)
         return
     url = chosen_server(domain, discovery)
-    if not yes and not can_ask():
-        hint = f"run it on a terminal, with --yes, or look at it first: interlock discover {domain}"
-        raise Refused("not_confirmed", "there is no terminal to confirm on, and nothing was done", hint=hint)
+    if not yes:
+        require_terminal(f"run it on a terminal, with --yes, or look at it first: interlock discover {domain}")
     from interlock.drivers.add import AddRequest
     from interlock.drivers.cli.add import add_server
 
-    invocation.out.remark(f"{url}, found at {discovery.name}; DNSSEC: {_DNSSEC[discovery.dnssec]}")
-    add_server(invocation, AddRequest(reference=url, identifier=as_id), yes=yes)
+    out.remark(f"{url}, found at {discovery.name}; DNSSEC: {_DNSSEC[discovery.dnssec]}")
+    add_server(invocation, AddRequest(reference=url, id=as_id), yes=yes)
 
 
 def find_servers(
@@ -117,28 +121,13 @@ def chosen_server(domain: str, discovery: "Discovery") -> str:
     return str(usable[0].url)
 
 
-def _show(invocation: Invocation, domain: str, discovery: "Discovery") -> None:
-    import msgspec
-
-    from interlock.cli.terminal.text import one_line
-
-    out = invocation.out
-    if out.as_json:
-        out.raw_json(msgspec.json.encode(discovery))
-        return
-    if not discovery.servers:
-        return
-    from rich.text import Text
-
-    from interlock.cli.terminal.drawing import in_columns
-
+def _draw(out: "Output", domain: str, discovery: "Discovery") -> None:
     out.line(f"{discovery.name}, asked of {discovery.resolver}")
     out.line(f"DNSSEC: {discovery.dnssec}, {_DNSSEC[discovery.dnssec]}")
-    rows = [[Text(head, style="dim") for head in ("STATE", "SERVER", "DIALECT", "DETAIL")]]
+    rows = []
     for server in discovery.servers:
         fields = (f"{key}={value}" for key, value in server.fields.items() if key in ("auth", "cap"))
-        detail = Text(one_line(server.detail or ", ".join(fields)))
-        rows.append([Text(server.state), Text(one_line(server.url or "-")), Text(server.dialect), detail])
-    out.draw(*in_columns(rows, width=out.console.width, shrink={1: 24, 3: 24}))
+        rows.append((server.state, server.url or "-", server.dialect, server.detail or ", ".join(fields)))
+    out.draw_table("STATE|SERVER|DIALECT|DETAIL", rows, shrink={1: 24, 3: 24})
     if any(server.is_usable for server in discovery.servers):
         out.remark(f"nothing is trusted by this: interlock discover {domain} --add makes a driver of it")

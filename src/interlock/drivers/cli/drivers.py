@@ -1,21 +1,26 @@
 """interlock drivers list | show | trust | allow | test | update | remove"""
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from interlock.approvals.cli.keys import can_ask
+from interlock.approvals.cli.keys import require_terminal
 from interlock.cli.command import Invocation, verb, verb_app
 from interlock.cli.terminal.errors import EXIT_REFUSED, Unreachable, Waits
+from interlock.drivers import api
 from interlock.drivers.protocol.server_name import server_name
 from interlock.wire.refusal import Refused
 
 if TYPE_CHECKING:
-    from interlock.cli.client.offline_drivers import StoredDrivers
     from interlock.cli.client.operator import Answer
+    from interlock.drivers.registry.operations import DriverService
+    from interlock.operator.operation import Operation
 
+LIST_TIMEOUT_S = 15.0
 TEST_TIMEOUT_S = 600.0  # every example has its contract's time
 CHANGE_TIMEOUT_S = 60.0  # a folder with many files takes its time to read
+BY = "local"  # who changes something in a data folder, as at a node's own socket
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The server's name, or the driver's id, ID@MAJOR or folder.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask: I have read what it shows.")]
@@ -41,20 +46,13 @@ app = verb_app(
 )
 def list_drivers(invocation: Invocation) -> None:
     """List every driver, how it stands and why."""
-    from interlock.drivers.api import LIST_DRIVERS
-
-    try:
-        answer = invocation.node.call(LIST_DRIVERS)
-    except Unreachable as away:
-        answer = from_files(invocation, away).list()
-    out = invocation.out
-    if out.as_json:
-        out.raw_json(answer.raw)
+    answer = call_or_read(invocation, api.LIST_DRIVERS, lambda drivers: drivers.list_all(), timeout=LIST_TIMEOUT_S)
+    if invocation.out.as_json:
+        invocation.out.raw_json(answer.raw)
         return
-    from interlock.drivers.api import Drivers
     from interlock.drivers.cli.driver_lines import draw_list
 
-    draw_list(out, answer.as_(Drivers))
+    draw_list(invocation.out, answer.as_(api.Drivers))
 
 
 @verb(
@@ -67,8 +65,7 @@ def list_drivers(invocation: Invocation) -> None:
     """,
 )
 def show(
-    invocation: Invocation,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Of a driver, or of a contract.")],
+    invocation: Invocation, name: Annotated[str, typer.Argument(metavar="NAME", help="Of a driver, or of a contract.")]
 ) -> None:
     """Show what a driver starts, may reach and knows.
 
@@ -78,13 +75,12 @@ def show(
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)
         return
-    from interlock.drivers.api import DriverDetail, ServedContract
     from interlock.drivers.cli.driver_lines import draw, draw_contract
 
     if "ranked" in answer.value:
-        draw_contract(invocation.out, answer.as_(ServedContract))
+        draw_contract(invocation.out, answer.as_(api.ServedContract))
     else:
-        draw(invocation.out, answer.as_(DriverDetail))
+        draw(invocation.out, answer.as_(api.DriverDetail))
 
 
 @verb(
@@ -102,11 +98,10 @@ def trust(invocation: Invocation, name: Name, yes: Yes = False) -> None:
     asks first. Where somebody may approve, it is signed with your key. When a file changes, the driver has to be
     trusted again.
     """
-    from interlock.drivers.api import DriverDetail, DriverSummary
     from interlock.drivers.cli.driver_lines import draw
 
     answer = get_driver(invocation, name)
-    driver = answer.as_(DriverDetail)
+    driver = answer.as_(api.DriverDetail)
     out = invocation.out
     if driver.trusted:
         if out.as_json:
@@ -122,7 +117,7 @@ def trust(invocation: Invocation, name: Name, yes: Yes = False) -> None:
     if out.as_json:
         out.raw_json(done.raw)
         return
-    now = done.as_(DriverSummary)
+    now = done.as_(api.DriverSummary)
     if now.state == "stopped":
         out.line(f"{now.segment} is trusted and starts with the node")
     else:
@@ -134,31 +129,28 @@ def accept_files(invocation: Invocation, key: str, digest: str) -> "Answer":
 
     If approvers are configured, sign the acceptance with the user's key.
     """
-    from interlock.drivers.api import TRUST_DRIVER, TrustDriver
-
     try:
-        body = TrustDriver(digest=digest)
-        return invocation.node.call(TRUST_DRIVER, name=key, body=body, timeout=CHANGE_TIMEOUT_S)
-    except Unreachable as away:
-        return from_files(invocation, away).trust(key, digest)
+        return call_or_read(
+            invocation,
+            api.TRUST_DRIVER,
+            lambda drivers: drivers.trust(key, digest, BY),
+            needs_no_approver=True,
+            name=key,
+            body=api.TrustDriver(digest=digest),
+        )
     except Refused as refused:
         if refused.code != "proof_required" or not refused.details.get("approval"):
             raise
-        invocation.out.remark(f"a running node accepts {server_name(key)} with your signature")
-        return _sign(invocation, key, str(refused.details["approval"]))
-
-
-def _sign(invocation: Invocation, name: str, approval: str) -> "Answer":
-    """Approve the driver's trust request in the inbox with the user's key."""
+        approval = str(refused.details["approval"])
+    invocation.out.remark(f"a running node accepts {server_name(key)} with your signature")
     from interlock.approvals.api import DECIDE_APPROVAL, GET_APPROVAL, DecideApproval
     from interlock.approvals.cli.signing import prove
     from interlock.approvals.protocol.digests import ACCEPT
-    from interlock.drivers.api import GET_DRIVER
 
     request = invocation.node.call(GET_APPROVAL, id=approval)
     signed = DecideApproval(decision="approve", proof=prove(request, choice=ACCEPT, key=None, passphrase_fd=None))
     invocation.node.call(DECIDE_APPROVAL, id=approval, body=signed, timeout=CHANGE_TIMEOUT_S)
-    return invocation.node.call(GET_DRIVER, name=name)
+    return invocation.node.call(api.GET_DRIVER, name=key)
 
 
 @verb(
@@ -179,17 +171,17 @@ def allow(
 
     No file is changed.
     """
-    from interlock.drivers.api import ALLOW_HOST, AllowedHosts, AllowHost
-
-    try:
-        body = AllowHost(host=host, revoke=revoke)
-        answer = invocation.node.call(ALLOW_HOST, name=name, body=body, timeout=CHANGE_TIMEOUT_S)
-    except Unreachable as away:
-        answer = from_files(invocation, away).allow(name, host, revoke=revoke)
+    answer = call_or_read(
+        invocation,
+        api.ALLOW_HOST,
+        lambda drivers: drivers.allow(name, host, BY, revoke=revoke),
+        name=name,
+        body=api.AllowHost(host=host, revoke=revoke),
+    )
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)
         return
-    hosts = ", ".join(answer.as_(AllowedHosts).allowed)
+    hosts = ", ".join(answer.as_(api.AllowedHosts).allowed)
     invocation.out.line(f"{name} may also reach {hosts}" if hosts else f"{name} reaches what its file names")
 
 
@@ -209,18 +201,16 @@ def test(
     ] = False,
 ) -> None:
     """Run the examples of a driver's contracts through it."""
-    from interlock.drivers.api import RUN_EXAMPLES, DriverExamples, RunExamples
-
-    body = RunExamples(allow_mutation=allow_mutation)
-    answer = invocation.node.call(RUN_EXAMPLES, name=name, body=body, timeout=TEST_TIMEOUT_S)
-    out = invocation.out
-    if out.as_json:
-        out.raw_json(answer.raw)
+    body = api.RunExamples(allow_mutation=allow_mutation)
+    answer = invocation.node.call(api.RUN_EXAMPLES, name=name, body=body, timeout=TEST_TIMEOUT_S)
+    examples = answer.as_(api.DriverExamples)
+    if invocation.out.as_json:
+        invocation.out.raw_json(answer.raw)
     else:
         from interlock.drivers.cli.driver_lines import draw_examples
 
-        draw_examples(out, answer.as_(DriverExamples))
-    if not answer.as_(DriverExamples).ok:
+        draw_examples(invocation.out, examples)
+    if not examples.ok:
         raise typer.Exit(EXIT_REFUSED)
 
 
@@ -237,31 +227,27 @@ def update(invocation: Invocation, name: Name, yes: Yes = False) -> None:
 
     It is installed beside the one in use and asked for its tools; what differs is shown before anything is switched.
     """
-    from interlock.drivers.api import UPDATE_DRIVER
-
     out = invocation.out
     if not out.as_json:
         out.remark("looking at the newest release")
-    from interlock.drivers.api import DriverUpdate, SwitchedDriver, UpdateDriver
-
-    answer = invocation.node.call(UPDATE_DRIVER, name=name, body=UpdateDriver(), timeout=TEST_TIMEOUT_S)
-    newer = answer.as_(DriverUpdate)
+    answer = invocation.node.call(api.UPDATE_DRIVER, name=name, body=api.UpdateDriver(), timeout=TEST_TIMEOUT_S)
+    newer = answer.as_(api.DriverUpdate)
     if not out.as_json:
         from interlock.drivers.cli.driver_lines import draw_update
 
         draw_update(out, newer)
+    elif newer.candidate is None:
+        out.raw_json(answer.raw)
     if newer.candidate is None:
-        if out.as_json:
-            out.raw_json(answer.raw)
         return
     if not yes:
         _ask(f"Switch {server_name(newer.key)} to it?", "a look at what differs")
-    body = UpdateDriver(candidate=newer.candidate)
-    done = invocation.node.call(UPDATE_DRIVER, name=newer.key, body=body, timeout=CHANGE_TIMEOUT_S)
+    body = api.UpdateDriver(candidate=newer.candidate)
+    done = invocation.node.call(api.UPDATE_DRIVER, name=newer.key, body=body, timeout=CHANGE_TIMEOUT_S)
     if out.as_json:
         out.json({**answer.value, "switched": True})
     else:
-        switched = done.as_(SwitchedDriver)
+        switched = done.as_(api.SwitchedDriver)
         out.line(f"{server_name(switched.key)} now runs {switched.to or 'the newest'}")
 
 
@@ -282,27 +268,24 @@ def remove(
     yes: Yes = False,
 ) -> None:
     """Delete a driver's folder and stop its server."""
-    from interlock.drivers.api import REMOVE_DRIVER
-
     if not yes:
-        from interlock.drivers.api import DriverDetail
-
         try:
-            driver = get_driver(invocation, name).as_(DriverDetail)
+            driver = get_driver(invocation, name).as_(api.DriverDetail)
             _ask(f"Delete {driver.folder}?", f"interlock drivers show {driver.segment}")
         except Refused as refused:
             if not (forget and refused.code == "not_found"):
                 raise
-    try:
-        answer = invocation.node.call(REMOVE_DRIVER, name=name, forget=forget, timeout=CHANGE_TIMEOUT_S)
-    except Unreachable as away:
-        answer = from_files(invocation, away).remove(name, forget=forget)
+    answer = call_or_read(
+        invocation,
+        api.REMOVE_DRIVER,
+        lambda drivers: drivers.remove(name, BY, forget=forget),
+        name=name,
+        forget=forget,
+    )
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)
         return
-    from interlock.drivers.api import RemovedDriver
-
-    done = answer.as_(RemovedDriver)
+    done = answer.as_(api.RemovedDriver)
     if done.removed:
         invocation.out.line(f"removed {done.removed}")
     for key in done.forgotten:
@@ -311,30 +294,35 @@ def remove(
 
 def get_driver(invocation: Invocation, name: str) -> "Answer":
     """Return a driver or contract from the running node, or from the files if no node is running."""
-    from interlock.drivers.api import GET_DRIVER
-
-    try:
-        return invocation.node.call(GET_DRIVER, name=name, timeout=CHANGE_TIMEOUT_S)
-    except Unreachable as away:
-        return from_files(invocation, away).show(name)
+    return call_or_read(invocation, api.GET_DRIVER, lambda drivers: drivers.get(name), name=name)
 
 
 def _ask(question: str, otherwise: str) -> None:
-    if not can_ask():
-        hint = f"run it on a terminal, or with --yes after {otherwise}"
-        raise Refused("not_confirmed", "there is no terminal to confirm on, and nothing was done", hint=hint)
+    require_terminal(f"run it on a terminal, or with --yes after {otherwise}")
     if not typer.confirm(question, err=True):
         raise Waits("not_decided", "nothing was done")
 
 
-def from_files(invocation: Invocation, away: Unreachable) -> "StoredDrivers":
-    """Return access to the driver files and the store, for use when no node is running on this machine.
+def call_or_read(
+    invocation: Invocation,
+    operation: "Operation[Any]",
+    job: "Callable[[DriverService], Awaitable[object]]",
+    *,
+    needs_no_approver: bool = False,
+    timeout: float = CHANGE_TIMEOUT_S,
+    **arguments: object,
+) -> "Answer":
+    """Call an operation of the running node. If no node is running, do `job` with the driver files and the store.
 
-    Raise `away` again if the node is remote, because its files cannot be reached from here, or if it runs but does not
-    answer.
+    With `needs_no_approver`, the job is refused if an approver is enrolled. Raise Unreachable if the node is remote,
+    because its files cannot be reached from here, or if it runs but does not answer.
     """
-    if invocation.remote_url is not None or away.code != "not_running":
-        raise away
-    from interlock.cli.client.offline_drivers import StoredDrivers
+    try:
+        return invocation.node.call(operation, timeout=timeout, **arguments)
+    except Unreachable as away:
+        if invocation.remote_url is not None or away.code != "not_running":
+            raise
+    from interlock.cli.client.offline_drivers import call_stored_drivers
 
-    return StoredDrivers(invocation.loaded.plan, invocation.data_folder)
+    plan, folder = invocation.loaded.plan, invocation.data_folder
+    return call_stored_drivers(plan, folder, job, needs_no_approver=needs_no_approver)

@@ -1,14 +1,13 @@
 """interlock skills list | show"""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from interlock.catalog.api import LIST_SKILLS
 from interlock.cli.command import Invocation, verb, verb_app
+from interlock.drivers.api import Skills
 from interlock.wire.refusal import Refused
-
-if TYPE_CHECKING:
-    pass
 
 app = verb_app(
     "See the skills that drivers add prompts to.",
@@ -29,25 +28,19 @@ app = verb_app(
 )
 def list_skills(invocation: Invocation) -> None:
     """List skills: those with blocks of drivers, and our own."""
-    from interlock.catalog.api import LIST_SKILLS
+    from interlock.cli.terminal.text import count
 
     answer = invocation.node.call(LIST_SKILLS)
     out = invocation.out
     if out.as_json:
         out.json({**answer.value, "shipped": sorted(shipped_skills())})
         return
-    from rich.text import Text
-
-    from interlock.cli.terminal.drawing import in_columns
-    from interlock.cli.terminal.text import count, one_line
-    from interlock.drivers.api import Skills
-
     skills = answer.as_(Skills).skills
     if not skills:
         out.remark("no driver adds a prompt to a skill (integrate_as: skill_block)")
-    rows = [[Text(one_line(skill.name), style="bold"), Text(count(len(skill.blocks), "block"))] for skill in skills]
-    rows += [[Text(name, style="bold"), Text("comes with Interlock")] for name in sorted(shipped_skills())]
-    out.draw(*in_columns(rows, width=out.console.width, shrink={0: 16}))
+    rows = [((skill.name, "bold"), count(len(skill.blocks), "block")) for skill in skills]
+    rows += [((name, "bold"), "comes with Interlock") for name in sorted(shipped_skills())]
+    out.draw_table("", rows, shrink={0: 16})
 
 
 @verb(
@@ -65,8 +58,6 @@ def show(
 
     A skill that comes with Interlock is printed whole, as its SKILL.md.
     """
-    from interlock.catalog.api import LIST_SKILLS
-
     if (text := shipped_skills().get(name)) is not None:
         if invocation.out.as_json:
             invocation.out.json({"name": name, "text": text})
@@ -82,25 +73,14 @@ def show(
     if out.as_json:
         out.json(skills[name])
         return
-    from rich.text import Text
-
-    from interlock.cli.terminal.drawing import in_columns
-    from interlock.cli.terminal.text import one_line
-    from interlock.drivers.api import Skills
     from interlock.drivers.protocol.server_name import server_name
 
-    rows = [[Text(head, style="dim") for head in ("BLOCK", "DRIVER", "ITS PROMPT", "WHAT IT DOES")]]
-    for skill in answer.as_(Skills).skills:
-        for block in skill.blocks if skill.name == name else ():
-            rows.append(
-                [
-                    Text(one_line(block.block), style="bold"),
-                    Text(one_line(server_name(block.driver))),
-                    Text(one_line(block.server_prompt)),
-                    Text(one_line(block.description), style="dim"),
-                ]
-            )
-    out.draw(*in_columns(rows, width=out.console.width, shrink={3: 12, 0: 16, 2: 12}))
+    rows = [
+        ((block.block, "bold"), server_name(block.driver), block.server_prompt, (block.description, "dim"))
+        for skill in answer.as_(Skills).skills
+        for block in (skill.blocks if skill.name == name else ())
+    ]
+    out.draw_table("BLOCK|DRIVER|ITS PROMPT|WHAT IT DOES", rows, shrink={3: 12, 0: 16, 2: 12})
 
 
 def shipped_skills() -> dict[str, str]:

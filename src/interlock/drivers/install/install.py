@@ -74,13 +74,7 @@ _UNVERIFIED: Final = (
 )
 
 
-_EXPECTED: Final = (
-    PackageUnavailable,
-    ContainerRefused,
-    SandboxFailed,
-    DownloadFailed,
-    ChildStartFailed,
-)
+_EXPECTED: Final = (PackageUnavailable, ContainerRefused, SandboxFailed, DownloadFailed, ChildStartFailed)
 
 
 def _method_failed(error: Exception) -> MethodFailed:

@@ -21,25 +21,8 @@ from msgspec.structs import asdict
 
 from interlock.approvals.protocol.digests import DRIVER, folder_digest
 from interlock.core.clock import Clock, rfc3339
-from interlock.drivers.add import DriverRequest, NotAdded, ServerAdder, decide_classes
-from interlock.drivers.api import (
-    Acceptance,
-    AddedDriver,
-    AllowedHosts,
-    Binding,
-    Draft,
-    DriverDetail,
-    DriverExamples,
-    Drivers,
-    DriverSummary,
-    DriverUpdate,
-    RejectedDriver,
-    RemovedDriver,
-    ServedContract,
-    SwitchedDriver,
-    UnreadableDriver,
-)
-from interlock.drivers.api import Problem as ProblemView
+from interlock.drivers import api
+from interlock.drivers.add import DriverRequest, ServerAdder, decide_classes
 from interlock.drivers.driver_state import DriverState
 from interlock.drivers.install.installation import remove_packages
 from interlock.drivers.kinds import kind_of
@@ -64,8 +47,8 @@ JsonObject = dict[str, Any]
 DIFFERENCE_LINES_MAX: Final = 2_000
 
 
-def problem_view(problem: FileProblem) -> ProblemView:
-    return ProblemView(**msgspec.structs.asdict(problem))
+def problem_view(problem: FileProblem) -> api.Problem:
+    return api.Problem(**msgspec.structs.asdict(problem))
 
 
 def declared_facts(declared: Declared, driver: Driver) -> JsonObject:
@@ -83,7 +66,7 @@ def declared_facts(declared: Declared, driver: Driver) -> JsonObject:
     for binding in driver.implements:
         contract = declared.contracts.get(binding.index)
         bindings.append(
-            Binding(
+            api.Binding(
                 tool_name=binding.tool_name,
                 contract=binding.tool if contract is None else contract.id,
                 version=None if contract is None else contract.version,
@@ -195,15 +178,15 @@ class DriverService:
         self._record = record
         self._adding = asyncio.Lock()
 
-    async def list_all(self) -> Drivers:
+    async def list_all(self) -> api.Drivers:
         declaration = await self.registry.current()
-        return Drivers(
+        return api.Drivers(
             drivers=tuple(self._summary(each) for each in declaration.drivers),
-            drafts=tuple(Draft(id=path.name, folder=str(path)) for path in self.registry.sight.drafts),
+            drafts=tuple(api.Draft(id=path.name, folder=str(path)) for path in self.registry.sight.drafts),
             problems=tuple(problem_view(each) for each in declaration.problems if each.severity != "note"),
         )
 
-    async def get(self, name: str) -> DriverDetail | ServedContract:
+    async def get(self, name: str) -> api.DriverDetail | api.ServedContract:
         """Return a driver or a contract. For a driver, include what has changed since it was accepted.
 
         `name` is a driver's server name, id, id@major or folder, or the name of a contract. Raise NotFound if nothing
@@ -217,14 +200,14 @@ class DriverService:
         accepted = self.registry.memory.find_trusted(entry.folder)
         is_changed = accepted is not None and not entry.trusted
         now = await asyncio.to_thread(texts_of, entry) if is_changed else {}
-        make = UnreadableDriver if entry.driver is None else DriverDetail
+        make = api.UnreadableDriver if entry.driver is None else api.DriverDetail
         declared = {} if entry.driver is None else declared_facts(entry, entry.driver)
         acceptance = None
         changed: list[str] = []
         if accepted is not None:
             changed = sorted(changed_keys(entry.covered, accepted.files))
             at = rfc3339(accepted.at)
-            acceptance = Acceptance(digest=accepted.digest, by=accepted.by, at=at, policy_tags=accepted.tags)
+            acceptance = api.Acceptance(digest=accepted.digest, by=accepted.by, at=at, policy_tags=accepted.tags)
         provider = self.registry.providers.get(entry.key)
         return make(
             **asdict(self._summary(entry)),
@@ -240,7 +223,7 @@ class DriverService:
             running=None if provider is None else provider.running(),
         )
 
-    async def add(self, adder: ServerAdder, request: DriverRequest, by: str, *, accept: bool) -> AddedDriver:
+    async def add(self, adder: ServerAdder, request: DriverRequest, by: str, *, accept: bool) -> api.AddedDriver:
         """Start a server in a trial and write a driver for it. `accept` is explained at `decide_classes`.
 
         The driver is not trusted yet; that is a separate decision. Raise Refused if the server cannot be added, and
@@ -249,16 +232,13 @@ class DriverService:
         # A trial installs a package and starts processes, so an operator's requests run one after the other.
         async with self._adding:
             await self._record(self._audit_row("add", request.key, by, {}))
-            try:
-                async with adder:
-                    tried = await adder.try_out(request)
-                    added = await adder.write(tried, decide_classes(tried.proposals, {}, accept=accept))
-            except NotAdded as error:
-                raise refused(error) from None
+            async with adder:
+                tried = await adder.try_out(request)
+                added = await adder.write(tried, decide_classes(tried.proposals, {}, accept=accept))
         await self.registry.refresh()
         return added.describe(self._summary(self._find(added.key)))
 
-    async def trust(self, name: str, digest: str, by: str) -> DriverSummary:
+    async def trust(self, name: str, digest: str, by: str) -> api.DriverSummary:
         """Trust a driver. `digest` is the digest of the folder that the operator reviewed.
 
         Raise NotFound if there is no such driver, Refused if its folder has changed, the driver cannot be used or
@@ -274,7 +254,7 @@ class DriverService:
         await self._record(self._audit_row("trust", declared.key, by, more))
         return await self._trust(declared, by)
 
-    async def accept(self, key: str, digest: str, by: str) -> DriverSummary:
+    async def accept(self, key: str, digest: str, by: str) -> api.DriverSummary:
         """Trust a driver after the decision was recorded in the audit log elsewhere. Raise the same
         errors as `trust`.
         """
@@ -290,7 +270,7 @@ class DriverService:
             )
         return declared
 
-    async def _trust(self, declared: Declared, by: str) -> DriverSummary:
+    async def _trust(self, declared: Declared, by: str) -> api.DriverSummary:
         texts = await asyncio.to_thread(texts_of, declared)
         await self.registry.memory.trust(
             Trusted(
@@ -322,7 +302,7 @@ class DriverService:
             "after": folder_view(summary(declared), now, names),
         }
 
-    async def allow(self, name: str, host: str, by: str, *, revoke: bool = False) -> AllowedHosts:
+    async def allow(self, name: str, host: str, by: str, *, revoke: bool = False) -> api.AllowedHosts:
         """Allow a driver's server to reach a host that its file does not list. With `revoke`, withdraw that permission.
 
         Raise NotFound if there is no such driver or the host to revoke was not allowed. Raise Refused if the host is
@@ -348,9 +328,9 @@ class DriverService:
         await self._record(self._audit_row("revoke" if revoke else "allow", declared.key, by, {"host": host}))
         await self.registry.memory.allow(declared.id, after)
         await self.registry.refresh()
-        return AllowedHosts(id=declared.id, allowed=after)
+        return api.AllowedHosts(id=declared.id, allowed=after)
 
-    async def remove(self, name: str, by: str, *, forget: bool) -> RemovedDriver:
+    async def remove(self, name: str, by: str, *, forget: bool) -> api.RemovedDriver:
         """Delete the folder of a driver and the record of its acceptance.
 
         With `forget`, also delete the hosts that an operator allowed, its packages, and its registration, with which
@@ -368,7 +348,7 @@ class DriverService:
                 await self._record(self._audit_row("forget", name, by, {}))
                 for key in gone:
                     await self.registry.memory.forget(key)
-                return RemovedDriver(removed=None, forgotten=gone)
+                return api.RemovedDriver(removed=None, forgotten=gone)
             raise
         await self._record(self._audit_row("remove", declared.key, by, {"digest": declared.digest, "forget": forget}))
         removed = await asyncio.to_thread(_delete_folder, declared)
@@ -381,9 +361,9 @@ class DriverService:
         if forget and declared.driver is not None:
             await self.registry.wait_until_stopped()  # a running server keeps its package
             await remove_packages(self.registry.plan.data / PACKAGES, declared.driver)
-        return RemovedDriver(removed=removed, forgotten=forgotten)
+        return api.RemovedDriver(removed=removed, forgotten=forgotten)
 
-    async def test(self, name: str, by: str, *, allow_mutation: bool) -> DriverExamples:
+    async def test(self, name: str, by: str, *, allow_mutation: bool) -> api.DriverExamples:
         """Run the examples of the driver's contracts through the driver.
 
         Raise NotFound if there is no such driver, and Refused if the examples cannot be run.
@@ -393,7 +373,7 @@ class DriverService:
             raise Refused("not_running", NEEDS_NODE)
         return await self._examples.run(declared, by, allow_mutation=allow_mutation)
 
-    async def update(self, name: str, by: str, candidate: str | None) -> DriverUpdate | SwitchedDriver:
+    async def update(self, name: str, by: str, candidate: str | None) -> api.DriverUpdate | api.SwitchedDriver:
         """Return what the newest release of the server would change, or switch to that release.
 
         `candidate` identifies a release that an earlier call has returned; if it is None, nothing is switched. Raise
@@ -416,7 +396,7 @@ class DriverService:
             raise Refused("not_running", message, {"driver": declared.key})
         return declared
 
-    def _find_contract(self, name: str) -> ServedContract | None:
+    def _find_contract(self, name: str) -> api.ServedContract | None:
         """Return the contract called `name`. Return None if a driver has that name or there is no such contract."""
         if any(
             name in (declared.key, declared.id, declared.folder.name, declared.segment)
@@ -434,7 +414,7 @@ class DriverService:
             if not bound:
                 return None
             contract = bound[0][1]
-            served = ServedContract(
+            served = api.ServedContract(
                 contract=contract.id,
                 version=contract.version,
                 name=_qualified_name(contract) or contract.id,
@@ -450,7 +430,7 @@ class DriverService:
         for declared, _ in bound:  # drivers that the resolver does not consider
             if declared.key not in considered:
                 state, reason = self.registry.state_of(declared)
-                rejected.append(RejectedDriver(driver=declared.key, phase=2, code=state, reason=reason or state))
+                rejected.append(api.RejectedDriver(driver=declared.key, phase=2, code=state, reason=reason or state))
         return msgspec.structs.replace(served, rejected=tuple(rejected))
 
     def _find(self, name: str) -> Declared:
@@ -469,10 +449,10 @@ class DriverService:
                 raise Refused("ambiguous", f"{name} is {' and '.join(keys)}", {"drivers": keys})
         raise NotFound("driver", name, [declared.segment for declared in drivers], few=True)
 
-    def _summary(self, declared: Declared) -> DriverSummary:
+    def _summary(self, declared: Declared) -> api.DriverSummary:
         state, reason = self.registry.state_of(declared)
         driver = declared.driver
-        return DriverSummary(
+        return api.DriverSummary(
             segment=declared.segment,
             id=declared.id,
             key=declared.key,
@@ -527,12 +507,6 @@ class DriverService:
                 **more,
             }
         )
-
-
-def refused(error: NotAdded) -> Refused:
-    """Return the error that the operation raises for a server that could not be added."""
-    details: JsonObject = {"problems": [str(problem) for problem in error.problems]} if error.problems else {}
-    return Refused(error.code, error.message, {**details, "hint": error.hint} if error.hint else details)
 
 
 def _delete_folder(declared: Declared) -> str:

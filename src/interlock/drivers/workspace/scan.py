@@ -130,7 +130,7 @@ def is_text(name: str) -> bool:
     return name.isprintable()
 
 
-def find_driver_folder(workspace: Path, called: str | None, *files: str) -> Path | None:
+def find_driver_folder(workspace: Path, called: str, *files: str) -> Path | None:
     """Return the folder of a driver in the workspace, or None if there is none or the name is ambiguous.
 
     `called` is the driver's id or the name of its server. The folder must contain at least one of `files`.

@@ -49,14 +49,7 @@ from interlock.drivers.protocol.identity import (
     unmet_requirements,
     unverified_tags,
 )
-from interlock.drivers.protocol.model import (
-    Contract,
-    Driver,
-    NetworkAccess,
-    SecretEntry,
-    SecretInventory,
-    ToolBinding,
-)
+from interlock.drivers.protocol.model import Contract, Driver, NetworkAccess, SecretEntry, SecretInventory, ToolBinding
 from interlock.drivers.protocol.problems import FileProblem, ParsedFile, Places
 from interlock.drivers.protocol.secret_use import (
     UNDECLARED,

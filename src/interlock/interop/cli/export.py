@@ -41,10 +41,7 @@ def ways_to_connect(
     program, *arguments = stdio_command(config, data)
     desktop = {"mcpServers": {"interlock": {"command": program, "args": arguments}}}
     ways += [
-        (
-            "Inspector",
-            f"{inspector} --cli {where} \\\n  --transport http --method {TOOLS_LIST}{header}",
-        ),
+        ("Inspector", f"{inspector} --cli {where} \\\n  --transport http --method {TOOLS_LIST}{header}"),
         ("Claude Code", f"claude mcp add --transport http interlock {where}{header}"),
         ("Claude Desktop (claude_desktop_config.json)", json.dumps(desktop, indent=2)),
         ("curl", _curl(where, needs_token)),

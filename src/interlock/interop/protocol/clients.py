@@ -96,12 +96,7 @@ CLIENTS: Final[tuple[ClientProgram, ...]] = (
         stdio_type="stdio",
         expands="${VAR}",
     ),
-    ClientProgram(
-        name="cursor",
-        title="Cursor",
-        places=_home_and_project(".cursor/mcp.json"),
-        expands="${env:VAR}",
-    ),
+    ClientProgram(name="cursor", title="Cursor", places=_home_and_project(".cursor/mcp.json"), expands="${env:VAR}"),
     ClientProgram(
         name="vscode",
         title="VS Code",
@@ -214,12 +209,7 @@ CLIENTS: Final[tuple[ClientProgram, ...]] = (
         title="LM Studio",
         places=(ConfigPlace("home", ".lmstudio/mcp.json"), ConfigPlace("home", ".cache/lm-studio/mcp.json")),
     ),
-    ClientProgram(
-        name="kiro",
-        title="Kiro",
-        places=_home_and_project(".kiro/settings/mcp.json"),
-        expands="${VAR}",
-    ),
+    ClientProgram(name="kiro", title="Kiro", places=_home_and_project(".kiro/settings/mcp.json"), expands="${VAR}"),
     ClientProgram(name="amazon-q", title="Amazon Q", places=(ConfigPlace("home", ".aws/amazonq/mcp.json"),)),
     ClientProgram(
         name="crush",

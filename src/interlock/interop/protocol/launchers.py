@@ -11,6 +11,7 @@ A reference is what a person gives to `interlock add`: npm:PACKAGE, pypi:PACKAGE
 import itertools
 import re
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -499,16 +500,16 @@ class UnknownReference(Exception):
 
 
 def entry_of(
-    reference: str | None,
+    reference: str,
     args: Sequence[str] = (),
     *,
-    env: Mapping[str, str] | None = None,
+    env: Mapping[str, str] = MappingProxyType({}),
     passed: Sequence[str] = (),
     secret_variables: Sequence[str] = (),
-    headers: Mapping[str, str] | None = None,
+    headers: Mapping[str, str] = MappingProxyType({}),
     egress: Sequence[str] = (),
 ) -> ServerEntry:
-    """Return the entry for a reference, or for the command in `args` if `reference` is None.
+    """Return the entry for a reference, or for the command in `args` if `reference` is empty.
 
     `passed` are variables of the environment. `secret_variables` are variables whose values are stored as secrets.
     Raise UnknownReference if the reference names nothing to install or run.
@@ -516,18 +517,18 @@ def entry_of(
     name, how = _read_reference(reference, tuple(args))
     return ServerEntry(
         name=name,
-        env=dict(env or {}),
+        env=dict(env),
         env_passed=tuple(passed),
         env_unset=tuple(secret_variables),
-        headers=dict(headers or {}),
+        headers=dict(headers),
         egress=tuple(egress),
         **how,
     )
 
 
-def _read_reference(reference: str | None, args: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
+def _read_reference(reference: str, args: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
     """Return the name of the server, and the fields of its entry that say what it is."""
-    if reference is None:
+    if not reference:
         if not args:
             raise UnknownReference("there is no command after --")
         return name_of_command(args), {"command": args}
