@@ -22,6 +22,7 @@ from interlock.interop.protocol.model import (
     ServerEntry,
     Style,
     Transport,
+    without_empty,
 )
 from interlock.interop.protocol.text_edits import UnreadableFile, is_server_group, read_data
 from interlock.wire.jsontext.canonical import quoted
@@ -60,6 +61,12 @@ class Fields:
 def text(value: Any) -> str | None:
     """Return the value if it is a text without control characters, otherwise None."""
     return value if isinstance(value, str) and not _CONTROL.search(value) else None
+
+
+def section(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """Return the mapping in this field. It is empty if the field is absent or is no mapping."""
+    value = data.get(key)
+    return value if isinstance(value, Mapping) else {}
 
 
 def texts(value: Any) -> dict[str, str]:
@@ -167,12 +174,9 @@ def _raw_entries(
     elif root is not None:
         notes.append(ImportNote(code="root_key", text=f"{'.'.join(client.root)} holds no servers"))
     if client.name == "claude-code":
-        projects = data.get("projects")
-        for folder, project in projects.items() if isinstance(projects, Mapping) else ():
-            servers = project.get("mcpServers") if isinstance(project, Mapping) else None
-            yield from (
-                ((str(name), raw, str(folder)) for name, raw in servers.items()) if isinstance(servers, Mapping) else ()
-            )
+        for folder in (projects := section(data, "projects")):
+            servers = section(section(projects, folder), "mcpServers")
+            yield from ((str(name), raw, str(folder)) for name, raw in servers.items())
 
 
 def _at(data: Mapping[str, Any], path: tuple[str, ...]) -> Any:
@@ -186,7 +190,7 @@ def _entry(
     name: str, raw: Any, project: str | None, client: ClientProgram, inputs: Mapping[str, PersonInput]
 ) -> ServerEntry:
     if not isinstance(raw, Mapping):
-        return ServerEntry(name=name, refused=ImportNote(code="malformed", text="it is not written as keys and values"))
+        return ServerEntry(name=name).refuse("malformed", "it is not written as keys and values")
     fields = Fields(raw)
     entry = _read_reach(name, fields, client)
     for key in SILENT:
@@ -236,29 +240,25 @@ def _read_reach(name: str, fields: Fields, client: ClientProgram) -> ServerEntry
         headers=headers,
     )
     if kind is not None and kind in BUILT_IN:
-        return _refused_entry(entry, "built_in", f"it is part of {client.title} itself")
+        return entry.refuse("built_in", f"it is part of {client.title} itself")
     if program and addresses:
-        return _refused_entry(entry, "ambiguous", "it has both a command and a url; remove one of the two")
+        return entry.refuse("ambiguous", "it has both a command and a url; remove one of the two")
     if not program and not addresses:
         if fields.raw.get("source") == "extension" or "settings" in fields.raw:
-            return _refused_entry(entry, "built_in", "an extension brings it, and the file does not say how")
-        return _refused_entry(entry, "nothing_to_start", "it has neither a command nor a url")
+            return entry.refuse("built_in", "an extension brings it, and the file does not say how")
+        return entry.refuse("nothing_to_start", "it has neither a command nor a url")
     if len(addresses) > 1:
-        return _refused_entry(entry, "ambiguous", f"it has {' and '.join(key for key, _ in addresses)}; keep one")
+        return entry.refuse("ambiguous", f"it has {' and '.join(key for key, _ in addresses)}; keep one")
     gemini_sse = client.shape == "gemini" and bool(addresses) and addresses[0][0] == "url"
     usual: Transport = "stdio" if program else "sse" if gemini_sse else "http"
     transport = usual if kind is None else TYPES.get(kind.lower())
     if transport is None:
-        return _refused_entry(entry, "transport_unknown", "its type is none that is known")
+        return entry.refuse("transport_unknown", "its type is none that is known")
     if (transport == "stdio") != bool(program):
-        return _refused_entry(entry, "ambiguous", "its type does not fit its command or url")
+        return entry.refuse("ambiguous", "its type does not fit its command or url")
     entry = msgspec.structs.replace(entry, transport=transport, url=addresses[0][1] if addresses else None)
     entry = _take_codex_fields(entry, fields) if client.shape == "codex" else entry
     return _take_oauth(entry, fields)
-
-
-def _refused_entry(entry: ServerEntry, code: str, message: str) -> ServerEntry:
-    return msgspec.structs.replace(entry, refused=ImportNote(code=code, text=message, server=entry.name))
 
 
 def _take_command(fields: Fields) -> tuple[str, ...]:
@@ -294,15 +294,12 @@ def _take_oauth(entry: ServerEntry, fields: Fields) -> ServerEntry:
     block = fields.take("oauth", "auth")
     if not isinstance(block, Mapping) or entry.url is None:
         return entry
-    client_id = next((text(block[key]) for key in ("clientId", "client_id", "CLIENT_ID") if key in block), None)
-    secret = next(
-        (text(block[key]) for key in ("clientSecret", "client_secret", "CLIENT_SECRET") if key in block), None
-    )
+    values = Fields(block)
+    client_id = text(values.take("clientId", "client_id", "CLIENT_ID"))
+    secret = text(values.take("clientSecret", "client_secret", "CLIENT_SECRET"))
     scopes = block.get("scopes", block.get("scope"))
     wanted = scopes.split() if isinstance(scopes, str) else list(names(scopes))
-    auth: dict[str, Any] = {"type": "oauth"}
-    auth |= {"client_id": client_id} if client_id else {}
-    auth |= {"scopes": wanted} if wanted else {}
+    auth = without_empty({"type": "oauth", "client_id": client_id, "scopes": wanted})
     return msgspec.structs.replace(entry, auth=auth, client_secret=secret)
 
 
@@ -314,8 +311,8 @@ def _take_limits(entry: ServerEntry, fields: Fields, client: ClientProgram) -> S
     tools = fields.take("tools")
     only = names(fields.take("enabled_tools", "includeTools", "available_tools"))
     if isinstance(tools, Mapping):
-        for tool, settings in tools.items():
-            mode = text(settings.get("approval_mode")) if isinstance(settings, Mapping) else None
+        for tool in tools:
+            mode = text(section(tools, tool).get("approval_mode"))
             if mode == "prompt":
                 asks_tools.append(str(tool))
             elif mode == "approve":
@@ -369,13 +366,10 @@ def _take_egress(fields: Fields) -> tuple[str, ...] | None:
     say.
     """
     fields.take("sandboxEnabled")
-    sandbox = fields.take("sandbox")
-    network = sandbox.get("network") if isinstance(sandbox, Mapping) else None
+    network = section(section({"sandbox": fields.take("sandbox")}, "sandbox"), "network")
     if fields.take("disableNetwork") is True:
         return ()
-    hosts = fields.take("allowHosts")
-    if isinstance(network, Mapping) and "allowedDomains" in network:
-        hosts = network["allowedDomains"]
+    hosts = network.get("allowedDomains", fields.take("allowHosts"))
     return host_names(names(hosts)) if isinstance(hosts, list) else None
 
 

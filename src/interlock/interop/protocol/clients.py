@@ -5,7 +5,8 @@ A place is a base folder and a path below it. Which folder a base is depends on 
 names the reader of an entry if its format differs from the common one.
 """
 
-from typing import Final, Literal
+from collections.abc import Iterator
+from typing import Final, Literal, cast
 
 import msgspec
 
@@ -39,12 +40,51 @@ class ConfigPlace(msgspec.Struct, frozen=True):
         return "project" if self.base == "project" else "global"
 
 
-class ClientProgram(msgspec.Struct, frozen=True, kw_only=True):
+# The files of each client as a base and a path. `base@systems` limits them to some systems. `app` is the settings folder
+# of a desktop application on each system, and `extension` the files of a VS Code or Cursor extension.
+_PLACES: Final = {
+    "claude-desktop": "app Claude/claude_desktop_config.json, xdg@linux claude/claude_desktop_config.json",
+    "claude-code": "claude .claude.json, project .mcp.json",
+    "cursor": "home .cursor/mcp.json, project .cursor/mcp.json",
+    "vscode": "app Code/User/mcp.json, project .vscode/mcp.json",
+    "copilot-cli": "copilot mcp-config.json",
+    "windsurf": "home .codeium/windsurf/mcp_config.json",
+    "antigravity": "home .gemini/antigravity/mcp_config.json",
+    "gemini-cli": "home .gemini/settings.json, project .gemini/settings.json",
+    "codex": "codex config.toml, project .codex/config.toml",
+    "cline": "extension saoudrizwan.claude-dev/settings/cline_mcp_settings.json",
+    "roo": "extension rooveterinaryinc.roo-cline/settings/mcp_settings.json",
+    "zed": "xdg zed/settings.json, appdata@win32 Zed/settings.json, project .zed/settings.json",
+    "opencode": "xdg opencode/opencode.json, xdg opencode/opencode.jsonc, project opencode.json",
+    "goose": "xdg@linux+darwin goose/config.yaml, appdata@win32 Block/goose/config/config.yaml",
+    "continue": "home .continue/config.yaml",
+    "lm-studio": "home .lmstudio/mcp.json, home .cache/lm-studio/mcp.json",
+    "kiro": "home .kiro/settings/mcp.json, project .kiro/settings/mcp.json",
+    "amazon-q": "home .aws/amazonq/mcp.json",
+    "crush": "xdg@linux+darwin crush/crush.json, localappdata@win32 crush/crush.json, project .crush.json",
+    "mcporter": "home .mcporter/mcporter.json, home .mcporter/mcporter.jsonc, project config/mcporter.json",
+}
+_APPLICATION: Final = ("xdg@linux", "support@darwin", "appdata@win32")
+
+
+def _read_places(text: str) -> Iterator[ConfigPlace]:
+    for place in text.split(", "):
+        bases, _, path = place.partition(" ")
+        paths = [path]
+        if bases == "extension":
+            paths = [f"{editor}/User/globalStorage/{path}" for editor in ("Code", "Cursor")]
+        for each in paths:
+            for base in _APPLICATION if bases in ("app", "extension") else (bases,):
+                name, _, systems = base.partition("@")
+                only = cast("tuple[System, ...]", tuple(systems.split("+"))) if systems else EVERYWHERE
+                yield ConfigPlace(cast(Base, name), each, only)
+
+
+class ClientProgram(msgspec.Struct, frozen=True):
     """An MCP client: where it stores its servers, and in which format."""
 
     name: str  # as --for and --as take it
     title: str
-    places: tuple[ConfigPlace, ...]
     form: Format = "json"
     root: tuple[str, ...] = ("mcpServers",)
     shape: Shape = "common"
@@ -54,186 +94,51 @@ class ClientProgram(msgspec.Struct, frozen=True, kw_only=True):
     stdio_only: bool = False
     expands: str | None = None  # how it writes a variable of the environment: ${VAR}; None: it expands none
 
-
-def _linux(base: Base, path: str) -> ConfigPlace:
-    return ConfigPlace(base, path, ("linux",))
-
-
-def _windows(path: str) -> ConfigPlace:
-    return ConfigPlace("appdata", path, ("win32",))
-
-
-def _application(folder: str, file: str) -> tuple[ConfigPlace, ...]:
-    """Return the places of a file in the settings folder of a desktop application, one for each system."""
-    path = f"{folder}/{file}"
-    return _linux("xdg", path), ConfigPlace("support", path, ("darwin",)), _windows(path)
-
-
-def _home_and_project(path: str, project: str | None = None) -> tuple[ConfigPlace, ...]:
-    return ConfigPlace("home", path), ConfigPlace("project", project or path)
-
-
-def _extension(path: str) -> tuple[ConfigPlace, ...]:
-    """Return the places of a configuration file of a VS Code or Cursor extension."""
-    return tuple(place for editor in ("Code", "Cursor") for place in _application(f"{editor}/User/globalStorage", path))
+    @property
+    def places(self) -> tuple[ConfigPlace, ...]:
+        return tuple(_read_places(_PLACES[self.name]))
 
 
 CLIENTS: Final[tuple[ClientProgram, ...]] = (
+    ClientProgram("claude-desktop", "Claude Desktop", stdio_only=True),
+    ClientProgram("claude-code", "Claude Code", http_type="http", stdio_type="stdio", expands="${VAR}"),
+    ClientProgram("cursor", "Cursor", expands="${env:VAR}"),
     ClientProgram(
-        name="claude-desktop",
-        title="Claude Desktop",
-        places=(
-            *_application("Claude", "claude_desktop_config.json"),
-            _linux("xdg", "claude/claude_desktop_config.json"),
-        ),
-        stdio_only=True,
-    ),
-    ClientProgram(
-        name="claude-code",
-        title="Claude Code",
-        places=(ConfigPlace("claude", ".claude.json"), ConfigPlace("project", ".mcp.json")),
-        http_type="http",
-        stdio_type="stdio",
-        expands="${VAR}",
-    ),
-    ClientProgram(name="cursor", title="Cursor", places=_home_and_project(".cursor/mcp.json"), expands="${env:VAR}"),
-    ClientProgram(
-        name="vscode",
-        title="VS Code",
-        places=(*_application("Code/User", "mcp.json"), ConfigPlace("project", ".vscode/mcp.json")),
+        "vscode",
+        "VS Code",
         root=("servers",),
         shape="vscode",
         http_type="http",
         stdio_type="stdio",
         expands="${env:VAR}",
     ),
+    ClientProgram("copilot-cli", "Copilot CLI", http_type="http", stdio_type="local", expands="${VAR}"),
+    ClientProgram("windsurf", "Windsurf", url_key="serverUrl", expands="${env:VAR}"),
+    ClientProgram("antigravity", "Antigravity", url_key="serverUrl"),
+    ClientProgram("gemini-cli", "Gemini CLI", shape="gemini", url_key="httpUrl", expands="${VAR}"),
+    ClientProgram("codex", "Codex", "toml", ("mcp_servers",), "codex"),
+    ClientProgram("cline", "Cline", http_type="streamableHttp"),
+    ClientProgram("roo", "Roo Code", http_type="streamable-http", expands="${env:VAR}"),
+    ClientProgram("zed", "Zed", root=("context_servers",)),
     ClientProgram(
-        name="copilot-cli",
-        title="Copilot CLI",
-        places=(ConfigPlace("copilot", "mcp-config.json"),),
-        http_type="http",
-        stdio_type="local",
-        expands="${VAR}",
-    ),
-    ClientProgram(
-        name="windsurf",
-        title="Windsurf",
-        places=(ConfigPlace("home", ".codeium/windsurf/mcp_config.json"),),
-        url_key="serverUrl",
-        expands="${env:VAR}",
-    ),
-    ClientProgram(
-        name="antigravity",
-        title="Antigravity",
-        places=(ConfigPlace("home", ".gemini/antigravity/mcp_config.json"),),
-        url_key="serverUrl",
-    ),
-    ClientProgram(
-        name="gemini-cli",
-        title="Gemini CLI",
-        places=_home_and_project(".gemini/settings.json"),
-        shape="gemini",
-        url_key="httpUrl",
-        expands="${VAR}",
-    ),
-    ClientProgram(
-        name="codex",
-        title="Codex",
-        places=(ConfigPlace("codex", "config.toml"), ConfigPlace("project", ".codex/config.toml")),
-        form="toml",
-        root=("mcp_servers",),
-        shape="codex",
-    ),
-    ClientProgram(
-        name="cline",
-        title="Cline",
-        places=_extension("saoudrizwan.claude-dev/settings/cline_mcp_settings.json"),
-        http_type="streamableHttp",
-    ),
-    ClientProgram(
-        name="roo",
-        title="Roo Code",
-        places=_extension("rooveterinaryinc.roo-cline/settings/mcp_settings.json"),
-        http_type="streamable-http",
-        expands="${env:VAR}",
-    ),
-    ClientProgram(
-        name="zed",
-        title="Zed",
-        places=(
-            ConfigPlace("xdg", "zed/settings.json"),
-            _windows("Zed/settings.json"),
-            ConfigPlace("project", ".zed/settings.json"),
-        ),
-        root=("context_servers",),
-    ),
-    ClientProgram(
-        name="opencode",
-        title="opencode",
-        places=(
-            ConfigPlace("xdg", "opencode/opencode.json"),
-            ConfigPlace("xdg", "opencode/opencode.jsonc"),
-            ConfigPlace("project", "opencode.json"),
-        ),
-        root=("mcp",),
-        shape="opencode",
+        "opencode",
+        "opencode",
+        "json",
+        ("mcp",),
+        "opencode",
         http_type="remote",
         stdio_type="local",
         expands="{env:VAR}",
     ),
     ClientProgram(
-        name="goose",
-        title="Goose",
-        places=(
-            ConfigPlace("xdg", "goose/config.yaml", ("linux", "darwin")),
-            _windows("Block/goose/config/config.yaml"),
-        ),
-        form="yaml",
-        root=("extensions",),
-        shape="goose",
-        url_key="uri",
-        http_type="streamable_http",
-        stdio_type="stdio",
+        "goose", "Goose", "yaml", ("extensions",), "goose", "uri", http_type="streamable_http", stdio_type="stdio"
     ),
-    ClientProgram(
-        name="continue",
-        title="Continue",
-        places=(ConfigPlace("home", ".continue/config.yaml"),),
-        form="yaml",
-        shape="continue",
-        http_type="streamable-http",
-        stdio_type="stdio",
-    ),
-    ClientProgram(
-        name="lm-studio",
-        title="LM Studio",
-        places=(ConfigPlace("home", ".lmstudio/mcp.json"), ConfigPlace("home", ".cache/lm-studio/mcp.json")),
-    ),
-    ClientProgram(name="kiro", title="Kiro", places=_home_and_project(".kiro/settings/mcp.json"), expands="${VAR}"),
-    ClientProgram(name="amazon-q", title="Amazon Q", places=(ConfigPlace("home", ".aws/amazonq/mcp.json"),)),
-    ClientProgram(
-        name="crush",
-        title="Crush",
-        places=(
-            ConfigPlace("xdg", "crush/crush.json", ("linux", "darwin")),
-            ConfigPlace("localappdata", "crush/crush.json", ("win32",)),
-            ConfigPlace("project", ".crush.json"),
-        ),
-        root=("mcp",),
-        http_type="http",
-        stdio_type="stdio",
-        expands="$VAR",
-    ),
-    ClientProgram(
-        name="mcporter",
-        title="MCPorter",
-        places=(
-            ConfigPlace("home", ".mcporter/mcporter.json"),
-            ConfigPlace("home", ".mcporter/mcporter.jsonc"),
-            ConfigPlace("project", "config/mcporter.json"),
-        ),
-        expands="${VAR}",
-    ),
+    ClientProgram("continue", "Continue", "yaml", shape="continue", http_type="streamable-http", stdio_type="stdio"),
+    ClientProgram("lm-studio", "LM Studio"),
+    ClientProgram("kiro", "Kiro", expands="${VAR}"),
+    ClientProgram("amazon-q", "Amazon Q"),
+    ClientProgram("crush", "Crush", root=("mcp",), http_type="http", stdio_type="stdio", expands="$VAR"),
+    ClientProgram("mcporter", "MCPorter", expands="${VAR}"),
 )
 
 BY_NAME: Final = {client.name: client for client in CLIENTS}

@@ -24,7 +24,7 @@ from interlock.interop.protocol.launchers import (
     is_own,
     unwrap_bridge,
 )
-from interlock.interop.protocol.model import DriverDraft, ImportNote, SecretFinding, ServerEntry
+from interlock.interop.protocol.model import DriverDraft, ImportNote, SecretFinding, ServerEntry, without_empty
 from interlock.interop.protocol.translation import NotTranslatable, SecretNames, Surroundings, Translator
 
 _ABSOLUTE: Final = re.compile(r"(?:/[^\s\x00,;:*?\"<>|]*|[A-Za-z]:[\\/][^\x00*?\"<>|]*)")
@@ -94,11 +94,9 @@ class Sandboxing:
 
     def block(self, passed: Sequence[str], defaults: Mapping[str, str]) -> dict[str, Any]:
         """Return the sandbox block of AIP-29. The block is empty if no setting is needed."""
-        files = {"read": [each for each in self._read if each not in self._write], "write": list(self._write)}
-        files = {key: paths for key, paths in files.items() if paths}
-        env: dict[str, Any] = {"pass": list(passed)} if passed else {}
-        env |= {"set": dict(defaults)} if defaults else {}
-        return ({"fs": files} if files else {}) | ({"env": env} if env else {})
+        read = [each for each in self._read if each not in self._write]
+        files = without_empty({"read": read, "write": list(self._write)})
+        return without_empty({"fs": files, "env": without_empty({"pass": list(passed), "set": dict(defaults)})})
 
 
 # In the place of bindings that are not known yet, where the reader of a driver wants one.
@@ -115,11 +113,8 @@ def secrets_text(secrets: Sequence[SecretFinding]) -> str:
 
 
 def secret_entries(secrets: Sequence[SecretFinding]) -> list[dict[str, str]]:
-    return [
-        {"slug": each.slug, "name": each.name, "description": each.description}
-        | ({"backend": each.backend} if each.backend else {})
-        for each in secrets
-    ]
+    keys = ("slug", "name", "description", "backend")
+    return [without_empty({key: getattr(secret, key) for key in keys}) for secret in secrets]
 
 
 ID_CHARS_MAX: Final = 36  # so that <id>/<name> stays within the 80 characters of a slug
@@ -157,25 +152,25 @@ def draft_entry(
     except NotTranslatable as cannot:
         return ImportNote(code=cannot.code, text=str(cannot), server=entry.name)
     data = _frontmatter(entry, identifier, server, transport, work, sandboxing)
-    problem = find_refusal(data)
-    if problem is not None:
+    if (problem := find_refusal(data)) is not None:
         return msgspec.structs.replace(problem, server=entry.name)
     notes = [*entry.notes, *work.notes]
     if sandboxing.withheld:
         message = f"not opened to it: {', '.join(sandboxing.withheld)}; name what it needs in sandbox.fs"
         notes.append(ImportNote(code="path_withheld", text=message))
     # The source's settings for tools are applied when the tools are listed.
-    hints: dict[str, Any] = {}
-    hints |= {"only_tools": list(entry.only_tools)} if entry.only_tools else {}
-    hints |= {"without_tools": list(entry.without_tools)} if entry.without_tools else {}
-    hints |= {"asks": True} if entry.asks else {}
-    hints |= {"asks_tools": list(entry.asks_tools)} if entry.asks_tools else {}
+    hints = {
+        "only_tools": list(entry.only_tools or ()),
+        "without_tools": list(entry.without_tools),
+        "asks": entry.asks,
+        "asks_tools": list(entry.asks_tools),
+    }
     return DriverDraft(
         id=identifier,
         source=entry.name,
         data=data,
         opened=("*",) if wishes.trust_network else None,
-        hints=hints,
+        hints=without_empty(hints),
         secrets=tuple(work.secrets.found),
         notes=tuple(msgspec.structs.replace(each, server=entry.name) for each in notes),
         withheld=tuple(sandboxing.withheld),
@@ -240,20 +235,13 @@ def _spawn_block(
     cwd = work.fixed(entry.cwd, "cwd") if entry.cwd is not None else None
     if SERVERS[block["kind"]].confinement == "sandbox":
         sandboxing.look_at(args, values, script=block["kind"] == "binary" and is_interpreter(block["path"]))
-    block |= {"volumes": volumes} if volumes else {}
-    block |= {"args": args} if args else {}
-    block |= {"env": values} if values else {}
-    return block | ({"cwd": cwd} if cwd else {})
+    return block | without_empty({"volumes": volumes, "args": args, "env": values, "cwd": cwd})
 
 
 def _remote(url: str, headers: Mapping[str, str], work: Translator) -> dict[str, Any]:
     address, query, added = work.address(url)
     sent = {**added, **work.headers(headers)}
-    block: dict[str, Any] = {"kind": "remote", "url": address}
-    block |= {"headers": sent} if sent else {}
-    block |= {"query": query} if query else {}
-    auth = work.oauth()
-    return block | ({"auth": auth} if auth else {})
+    return {"kind": "remote", "url": address} | without_empty({"headers": sent, "query": query, "auth": work.oauth()})
 
 
 def _frontmatter(
@@ -280,13 +268,15 @@ def _frontmatter(
     if confinement != "elsewhere":  # the address of one is itself an allowance
         data["network"] = {"egress": list(entry.egress or ())}
     sandbox = sandboxing.block(work.environment_passed, work.environment_defaults)
-    data |= {"sandbox": sandbox} if sandbox and confinement == "sandbox" else {}
-    data |= {"connection_options": {"timeout_ms": entry.connect_timeout_ms}} if entry.connect_timeout_ms else {}
-    data |= {"timeout_override_ms": entry.call_timeout_ms} if entry.call_timeout_ms else {}
-    data |= {"install": [dict(each) for each in entry.install]} if entry.install else {}
-    data |= {"auth": {"ref": "./SECRETS.md"}} if work.secrets.found else {}
-    ours = {"not_secret": sorted(work.spared)} if work.spared else {}
-    return data | ({"metadata": {"interlock": ours}} if ours else {})
+    optional = {
+        "sandbox": sandbox if confinement == "sandbox" else None,
+        "connection_options": without_empty({"timeout_ms": entry.connect_timeout_ms}),
+        "timeout_override_ms": entry.call_timeout_ms,
+        "install": [dict(each) for each in entry.install],
+        "auth": {"ref": "./SECRETS.md"} if work.secrets.found else None,
+        "metadata": {"interlock": {"not_secret": sorted(work.spared)}} if work.spared else None,
+    }
+    return data | without_empty(optional)
 
 
 def find_refusal(data: Mapping[str, Any]) -> ImportNote | None:

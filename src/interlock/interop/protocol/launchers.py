@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from interlock.drivers.protocol.kinds import SERVERS
-from interlock.interop.protocol.model import ImportNote, ServerEntry, Transport
+from interlock.interop.protocol.model import ImportNote, ServerEntry, Transport, without_empty
 from interlock.net.protocol.address_scope import LOOPBACK_HOSTS
 
 _IMAGE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:-]*(?:@sha256:[0-9a-f]{64})?", re.ASCII)
@@ -99,9 +99,7 @@ def _classify_docker(args: list[str]) -> ClassifiedCommand | None:
             dropped.append(f"{flag} {value}" if flag in {"--network", "--net", "--pid", "--ipc", "--userns"} else flag)
     if at >= len(args) or not _IMAGE.fullmatch(args[at]):
         return None
-    server: dict[str, Any] = {"kind": "docker", "image": args[at]}
-    server |= {"volumes": volumes} if volumes else {}
-    server |= {"args": args[at + 1 :]} if args[at + 1 :] else {}
+    server = without_empty({"kind": "docker", "image": args[at], "volumes": volumes, "args": args[at + 1 :]})
     message = f"docker options without a place in a driver: {', '.join(dict.fromkeys(dropped))}"
     note = ImportNote(code="docker_flag_dropped", text=message)
     return ClassifiedCommand(
@@ -338,7 +336,7 @@ def classify_command(command: tuple[str, ...]) -> ClassifiedCommand:
     if classified is None:
         is_shell = name in SHELLS and any(each in {"-c", "-lc", "-ic", "-Command"} for each in args[:2])
         message = "a shell starts it: what runs inside is neither pinned nor checked"
-        server = {"kind": "binary", "path": command[0], **({"args": args} if args else {})}
+        server = {"kind": "binary", "path": command[0]} | without_empty({"args": args})
         notes = (ImportNote(code="shell_wrapper", text=message),) if is_shell else ()
         classified = ClassifiedCommand(server=server, notes=notes)
     return msgspec.structs.replace(classified, env={**env, **classified.env})
@@ -375,10 +373,9 @@ def _without_wrappers(command: tuple[str, ...]) -> tuple[tuple[str, ...], dict[s
     return command, env
 
 
-def _block(kind: str, package: str, args: list[str], entry: str | None = None) -> dict[str, Any]:
-    block: dict[str, Any] = {"kind": kind, "package": package}
-    block |= {"entry": entry} if entry is not None else {}
-    return block | ({"args": args} if args else {})
+def _block(kind: str, package: str, args: list[str], entry: str | None) -> dict[str, Any]:
+    named = {"entry": entry} if entry is not None else {}
+    return {"kind": kind, "package": package, **named, **without_empty({"args": args})}
 
 
 def _classify_npm(args: list[str]) -> ClassifiedCommand | None:

@@ -16,6 +16,11 @@ Style = Literal[
 ENTRIES_MAX: Final = 1000  # servers of one file
 
 
+def without_empty(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that have a value other than an empty one, such as None, "" or an empty list."""
+    return {key: value for key, value in fields.items() if value}
+
+
 class ImportNote(msgspec.Struct, frozen=True, kw_only=True):
     """A note for the user about one server: what was left out, and why."""
 
@@ -66,6 +71,10 @@ class ServerEntry(msgspec.Struct, frozen=True, kw_only=True):
     install: tuple[Mapping[str, Any], ...] = ()
     notes: tuple[ImportNote, ...] = ()
     refused: ImportNote | None = None  # why it cannot be imported at all
+
+    def refuse(self, code: str, text: str) -> "ServerEntry":
+        """Return this entry as one that cannot be imported, and why."""
+        return msgspec.structs.replace(self, refused=ImportNote(code=code, text=text, server=self.name))
 
 
 class FileReading(msgspec.Struct, frozen=True, kw_only=True):
