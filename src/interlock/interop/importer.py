@@ -34,6 +34,7 @@ from interlock.drivers.workspace.folder import (
 from interlock.drivers.workspace.scan import DRAFT_FILE, DRIVERS
 from interlock.interop.protocol.drafts import ImportBatch, ImportChoices, Planned, Skipped, Sourced, batch, secrets_text
 from interlock.interop.protocol.driver_edits import (
+    Merged,
     fingerprint_values,
     merge,
     next_version,
@@ -145,7 +146,7 @@ def plan(entries: Sequence[Sourced], files: Sequence[SourceFile], request: Impor
     folders = read_imported_folders(request.workspace)
     return batch(
         entries,
-        [folder.standing for folder in folders.values()],
+        list(folders.values()),
         around,
         request.wishes,
         everything=request.everything,
@@ -163,10 +164,10 @@ def carry_out(planned_batch: ImportBatch, request: ImportRequest, keep: Keep | N
     folders = read_imported_folders(request.workspace)
     drivers = []
     for planned in planned_batch.planned:
-        folder = folders.get(planned.draft.id)
-        work = _DriverImport(planned, folder, request.workspace / DRIVERS / planned.draft.id)
+        draft, folder = planned.draft, folders.get(planned.draft.id)
+        path = request.workspace / DRIVERS / draft.id
         secrets = []
-        for finding in planned.draft.secrets if not planned.alike else ():
+        for finding in draft.secrets if not planned.alike else ():
             state: SecretState = "unset"
             if finding.backend is not None:
                 state = "environment"
@@ -174,81 +175,74 @@ def carry_out(planned_batch: ImportBatch, request: ImportRequest, keep: Keep | N
                 outcome = "new" if keep is None else keep(finding.slug, finding.value)
                 state = "kept" if outcome == "new" else outcome
             secrets.append(SecretReport(place=finding.place, slug=finding.slug, state=state))
+        status: Status = "unchanged"
+        files: list[tuple[Path, str]] = []
+        merged = Merged(data={})
+        if planned.alike:
+            pass
+        elif folder is None or folder.file is None:
+            status, files = "new", _new_files(planned, path)
+        elif folder.record is not None:
+            merged, files = _updated_files(planned, folder, folder.record)
+            status = "updated" if files else "unchanged"
         if keep is not None:
-            write_files(request.workspace, work.files)
-        drivers.append(work.report(request.workspace, tuple(secrets)))
+            write_files(request.workspace, files)
+        report = DriverReport(
+            id=draft.id,
+            name=draft.source,
+            sources=planned.titles,
+            status=status,
+            draft=folder is None or folder.file != DRIVER_FILE,
+            command=start_command(draft.data["server"]),
+            files=tuple(str(file.relative_to(request.workspace)) for file, _ in files),
+            changed=merged.changed,
+            conflicts=merged.conflicts,
+            secrets=tuple(secrets),
+            left_in=planned.paths if any(each.state in ("kept", "same", "differs") for each in secrets) else (),
+            notes=draft.notes,
+        )
+        drivers.append(report)
     return ImportReport(drivers=tuple(drivers), skipped=planned_batch.skipped)
 
 
-class _DriverImport:
-    """Import of one driver: the files to write and what to report about it."""
+def _new_files(planned: Planned, path: Path) -> list[tuple[Path, str]]:
+    """Return the files of a new draft."""
+    draft = planned.draft
+    record = ImportRecord(sources=planned.sources, base=fingerprint_values(draft.data), hints=draft.hints)
+    body = (
+        f"\n# {draft.data['name']}\n\nImported from {', '.join(dict.fromkeys(planned.titles))}. Its tools are not known "
+        f"yet: `interlock add {draft.id}` asks the server for them.\n"
+    )
+    secrets = [(path / SECRETS_FILE, secrets_text(draft.secrets))] if draft.secrets else []
+    return [
+        *secrets,
+        (path / RECORD_FILE, record_text(record)),
+        (path / DRAFT_FILE, frontmatter_text(draft.written, body)),
+    ]
 
-    def __init__(self, planned: Planned, folder: ImportedFolder | None, path: Path) -> None:
-        self._planned = planned
-        self._path = path
-        self.files: list[tuple[Path, str]] = []
-        self.changed: tuple[str, ...] = ()
-        self.conflicts: tuple[str, ...] = ()
-        self.draft = folder is None or folder.file != DRIVER_FILE
-        self.status: Status = "unchanged"
-        if planned.alike:
-            return
-        if folder is None or folder.file is None:
-            self._write_new()
-        elif folder.record is not None:
-            self._update(folder, folder.record)
 
-    def _write_new(self) -> None:
-        draft = self._planned.draft
-        self.status = "new"
-        record = ImportRecord(sources=self._planned.sources, base=fingerprint_values(draft.data), hints=draft.hints)
-        if draft.secrets:
-            self.files.append((self._path / SECRETS_FILE, secrets_text(draft.secrets)))
-        self.files.append((self._path / RECORD_FILE, record_text(record)))
-        titles = ", ".join(dict.fromkeys(self._planned.titles))
-        body = (
-            f"\n# {draft.data['name']}\n\nImported from {titles}. Its tools are not known yet: "
-            f"`interlock add {draft.id}` asks the server for them.\n"
-        )
-        self.files.append((self._path / DRAFT_FILE, frontmatter_text(draft.written, body)))
-
-    def _update(self, folder: ImportedFolder, record: ImportRecord) -> None:
-        draft = self._planned.draft
-        before = recall_values(record.base, draft.data, folder.data)
-        result = merge(before, folder.data, draft.data)
-        self.changed, self.conflicts = result.changed, result.conflicts
-        if not result.changed and record.hints == draft.hints:
-            return
-        self.status = "updated"
-        added = [each for each in draft.secrets if each.slug not in folder.slugs]
-        if added:
-            text = with_secrets(folder.secrets_text, added) if folder.secrets_text else secrets_text(added)
-            self.files.append((self._path / SECRETS_FILE, text))
-        sources = tuple(dict.fromkeys([*record.sources, *self._planned.sources]))
-        base = with_old(draft.data, before, result.conflicts)  # so that the next import reports a conflict again
-        record = ImportRecord(sources=sources, base=fingerprint_values(base), hints=draft.hints)
-        self.files.append((self._path / RECORD_FILE, record_text(record)))
-        if result.changed:
-            data = {**result.data, "version": next_version(folder.data, result.data)}
-            text = with_fields(folder.text, data, [*result.changed, "/version"])
-            self.files.append((self._path / (folder.file or DRAFT_FILE), text))
-
-    def report(self, workspace: Path, secrets: tuple[SecretReport, ...]) -> DriverReport:
-        draft = self._planned.draft
-        return DriverReport(
-            id=draft.id,
-            name=draft.source,
-            sources=self._planned.titles,
-            status=self.status,
-            draft=self.draft,
-            command=start_command(draft.data["server"]),
-            files=tuple(str(path.relative_to(workspace)) for path, _ in self.files),
-            changed=self.changed,
-            conflicts=self.conflicts,
-            secrets=secrets,
-            left_in=self._planned.paths if any(each.state in ("kept", "same", "differs") for each in secrets) else (),
-            notes=draft.notes,
-        )
+def _updated_files(
+    planned: Planned, folder: ImportedFolder, record: ImportRecord
+) -> tuple[Merged, list[tuple[Path, str]]]:
+    """Merge a driver with the changes in its source. Return the result, and the files that change."""
+    draft, files = planned.draft, []
+    before = recall_values(record.base, draft.data, folder.data)
+    merged = merge(before, folder.data, draft.data)
+    if not merged.changed and record.hints == draft.hints:
+        return merged, []
+    added = [each for each in draft.secrets if each.slug not in folder.slugs]
+    if added:
+        text = with_secrets(folder.secrets_text, added) if folder.secrets_text else secrets_text(added)
+        files.append((folder.path / SECRETS_FILE, text))
+    sources = tuple(dict.fromkeys([*record.sources, *planned.sources]))
+    base = with_old(draft.data, before, merged.conflicts)  # so that the next import reports a conflict again
+    record = ImportRecord(sources=sources, base=fingerprint_values(base), hints=draft.hints)
+    files.append((folder.path / RECORD_FILE, record_text(record)))
+    if merged.changed:
+        data = {**merged.data, "version": next_version(folder.data, merged.data)}
+        text = with_fields(folder.text, data, [*merged.changed, "/version"])
+        files.append((folder.path / (folder.file or DRAFT_FILE), text))
+    return merged, files
 
 
 def start_command(server: Mapping[str, Any]) -> tuple[str, ...]:

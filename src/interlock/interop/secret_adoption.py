@@ -6,8 +6,6 @@ So an interrupted adoption can be repeated, and no secret is lost. If the store 
 name, the adoption ends before any file is changed.
 """
 
-import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
@@ -18,7 +16,7 @@ from interlock.config.plan import Plan
 from interlock.drivers.protocol.files.driver import DRIVER_FILE
 from interlock.drivers.protocol.files.frontmatter import read_frontmatter
 from interlock.drivers.protocol.files.inventory import SECRETS_FILE, default_slug
-from interlock.drivers.workspace.folder import FolderUnreadable, read_file
+from interlock.drivers.workspace.folder import FolderUnreadable, inventory_slugs, read_file, write_whole
 from interlock.drivers.workspace.scan import scan_workspace
 from interlock.interop.protocol.drafts import secrets_text
 from interlock.interop.protocol.driver_edits import with_fields, with_secrets
@@ -63,7 +61,10 @@ def adopt(plan: Plan, wanted: str, keep: Keep) -> Adoption:
         raise NotAdopted(f"{folder / DRIVER_FILE} cannot be read", "interlock check shows what is wrong with it")
     inventory_path = folder / SECRETS_FILE
     inventory = _read(inventory_path) if inventory_path.exists() else ""
-    extracted = extract_secrets(front.data, front.data["id"], _taken_names(inventory))
+    # The names that already identify a secret in the inventory.
+    slugs = inventory_slugs(inventory)
+    taken = [default_slug(slug.rpartition("/")[2]).upper().replace("-", "_") for slug in slugs]
+    extracted = extract_secrets(front.data, front.data["id"], taken)
     for each in extracted.secrets:
         if keep(each.slug, each.value or "") == "differs":
             raise NotAdopted(
@@ -72,8 +73,8 @@ def adopt(plan: Plan, wanted: str, keep: Keep) -> Adoption:
             )
     if extracted.secrets:
         described = with_secrets(inventory, extracted.secrets) if inventory else secrets_text(extracted.secrets)
-        _write(inventory_path, described)
-        _write(folder / DRIVER_FILE, with_fields(text, extracted.data, extracted.changed))
+        write_whole(inventory_path, described.encode(), None if inventory_path.exists() else 0o644)
+        write_whole(folder / DRIVER_FILE, with_fields(text, extracted.data, extracted.changed).encode())
     return Adoption(
         driver=front.data["id"],
         folder=str(folder),
@@ -97,31 +98,8 @@ def _folder(plan: Plan, wanted: str) -> Path:
     raise NotAdopted(f"there is no driver {wanted}", "interlock drivers list shows them")
 
 
-def _taken_names(inventory: str) -> list[str]:
-    """Return the names that already identify a secret in the inventory."""
-    front = read_frontmatter(inventory.encode(), "").value if inventory else None
-    entries = front.data.get("secrets") if front is not None else None
-    slugs = [each.get("slug") for each in entries if isinstance(each, dict)] if isinstance(entries, list) else []
-    valid_slugs = [slug for slug in slugs if isinstance(slug, str)]
-    return [default_slug(slug.rpartition("/")[2]).upper().replace("-", "_") for slug in valid_slugs]
-
-
 def _read(path: Path) -> str:
     try:
         return read_file(path)[0].decode("utf-8")
     except (FolderUnreadable, UnicodeDecodeError) as fault:
         raise NotAdopted(f"{path} cannot be read: {fault}", "interlock check shows what is wrong with it") from None
-
-
-def _write(path: Path, text: str) -> None:
-    """Replace the file atomically and keep its permissions."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    fresh = Path(name)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        fresh.chmod(path.stat().st_mode & 0o777 if path.exists() else 0o644)
-        fresh.replace(path)
-    except BaseException:
-        fresh.unlink(missing_ok=True)
-        raise

@@ -185,8 +185,8 @@ def places(
     """Yield each file in which these clients may store servers on this machine."""
     for client in clients:
         for place in client.places:
-            if machine.system in place.systems and (base := _base(machine, place.base)) is not None:
-                yield client, place, base / place.path
+            if machine.system in place.systems:
+                yield client, place, _base(machine, place.base) / place.path
 
 
 def look(machine: ClientMachine, clients: Sequence[ClientProgram] = CLIENTS) -> list[SourceFile]:
@@ -235,33 +235,26 @@ def without_own(source: SourceFile, addresses: Collection[str]) -> SourceFile:
     return msgspec.structs.replace(source, reading=msgspec.structs.replace(source.reading, entries=entries))
 
 
-def _base(machine: ClientMachine, base: Base) -> Path | None:
+# The variable that names each base, and the folder below the home that is used without it.
+_BASES: Final[Mapping[Base, tuple[str, str]]] = {
+    "home": ("", ""),
+    "xdg": ("XDG_CONFIG_HOME", ".config"),
+    "support": ("", "Library/Application Support"),
+    "appdata": ("APPDATA", "AppData/Roaming"),
+    "localappdata": ("LOCALAPPDATA", "AppData/Local"),
+    "claude": ("CLAUDE_CONFIG_DIR", ""),
+    "codex": ("CODEX_HOME", ".codex"),
+    "copilot": ("COPILOT_HOME", ".copilot"),
+}
+
+
+def _base(machine: ClientMachine, base: Base) -> Path:
     """Return the folder that `base` means on this machine. Variables that do not hold an absolute path are ignored."""
-    home = machine.home
-
-    def chosen(variable: str, usual: Path) -> Path:
-        named = machine.env.get(variable, "")
-        return Path(named) if named and Path(named).is_absolute() else usual
-
-    match base:
-        case "home":
-            return home
-        case "project":
-            return machine.project
-        case "xdg":
-            return chosen("XDG_CONFIG_HOME", home / ".config")
-        case "support":
-            return home / "Library" / "Application Support"
-        case "appdata":
-            return chosen("APPDATA", home / "AppData" / "Roaming")
-        case "localappdata":
-            return chosen("LOCALAPPDATA", home / "AppData" / "Local")
-        case "claude":
-            return chosen("CLAUDE_CONFIG_DIR", home)
-        case "codex":
-            return chosen("CODEX_HOME", home / ".codex")
-        case "copilot":
-            return chosen("COPILOT_HOME", home / ".copilot")
+    if base == "project":
+        return machine.project
+    variable, usual = _BASES[base]
+    named = Path(machine.env.get(variable, "") if variable else "")
+    return named if named.is_absolute() else machine.home / usual
 
 
 BACKUP: Final = ".interlock-backup"

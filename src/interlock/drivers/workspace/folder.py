@@ -21,6 +21,7 @@ import os
 import stat
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -227,22 +228,15 @@ class ImportRecord(msgspec.Struct, frozen=True, kw_only=True):
     hints: Mapping[str, Any] = {}
 
 
-class ImportedFolder(msgspec.Struct, frozen=True, kw_only=True):
+class ImportedFolder(ExistingDriver, frozen=True, kw_only=True):
     """The present content of a folder below .drivers, which an import compares with its source."""
 
     path: Path
     file: str | None = None  # DRIVER.md or DRIVER.draft.md
     text: str = ""
-    data: Mapping[str, Any] = {}
     record: ImportRecord | None = None
     secrets_text: str = ""
     slugs: frozenset[str] = frozenset()
-
-    @property
-    def standing(self) -> ExistingDriver:
-        """Return the folder's driver in the form that an import compares with its source."""
-        sources = self.record.sources if self.record is not None else ()
-        return ExistingDriver(id=self.path.name, sources=sources, data=self.data)
 
 
 def read_imported_folders(workspace: Path) -> dict[str, ImportedFolder]:
@@ -258,30 +252,38 @@ def read_imported_folders(workspace: Path) -> dict[str, ImportedFolder]:
 
 def read_imported_folder(path: Path) -> ImportedFolder:
     """Read the files of one imported driver. A file that is missing or cannot be read results in an empty field."""
-    folder = ImportedFolder(path=path)
+    file, text, data = None, "", {}
     for name in (DRIVER_FILE, DRAFT_FILE):
-        if isinstance(data := read_bounded(path / name, FILE_BYTES_MAX), bytes):
-            front = read_frontmatter(data, name).value
-            folder = msgspec.structs.replace(
-                folder, file=name, text=data.decode("utf-8", "replace"), data=front.data if front is not None else {}
-            )
+        if isinstance(content := read_bounded(path / name, FILE_BYTES_MAX), bytes):
+            front = read_frontmatter(content, name).value
+            file, text, data = name, content.decode("utf-8", "replace"), front.data if front is not None else {}
             break
-    if isinstance(data := read_bounded(path / RECORD_FILE, FILE_BYTES_MAX), bytes):
-        try:
-            folder = msgspec.structs.replace(folder, record=msgspec.json.decode(data, type=ImportRecord))
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            # Then it is a folder like any other.
-            pass
-    if isinstance(data := read_bounded(path / SECRETS_FILE, FILE_BYTES_MAX), bytes):
-        front = read_frontmatter(data, SECRETS_FILE).value
-        entries = front.data.get("secrets") if front is not None else None
-        slugs = [each.get("slug") for each in entries if isinstance(each, Mapping)] if isinstance(entries, list) else []
-        folder = msgspec.structs.replace(
-            folder,
-            secrets_text=data.decode("utf-8", "replace"),
-            slugs=frozenset(slug for slug in slugs if isinstance(slug, str)),
-        )
-    return folder
+    record = None
+    if isinstance(content := read_bounded(path / RECORD_FILE, FILE_BYTES_MAX), bytes):
+        # A record that cannot be read counts as absent: then it is a folder like any other.
+        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            record = msgspec.json.decode(content, type=ImportRecord)
+    content = read_bounded(path / SECRETS_FILE, FILE_BYTES_MAX)
+    secrets_text = content.decode("utf-8", "replace") if isinstance(content, bytes) else ""
+    return ImportedFolder(
+        id=path.name,
+        sources=record.sources if record is not None else (),
+        data=data,
+        path=path,
+        file=file,
+        text=text,
+        record=record,
+        secrets_text=secrets_text,
+        slugs=frozenset(inventory_slugs(secrets_text)),
+    )
+
+
+def inventory_slugs(text: str) -> list[str]:
+    """Return the slugs in the text of a SECRETS.md, as far as it can be read."""
+    front = read_frontmatter(text.encode(), SECRETS_FILE).value if text else None
+    entries = front.data.get("secrets") if front is not None else None
+    slugs = [each.get("slug") for each in entries if isinstance(each, Mapping)] if isinstance(entries, list) else []
+    return [slug for slug in slugs if isinstance(slug, str)]
 
 
 def record_text(record: ImportRecord) -> str:

@@ -21,6 +21,7 @@ from interlock.drivers.protocol.files.plaintext import SECRET
 from interlock.drivers.protocol.kinds import LocalServer, RemoteServer
 from interlock.drivers.protocol.model import Driver, SecretInventory
 from interlock.interop.protocol.clients import ClientProgram
+from interlock.interop.protocol.model import without_empty
 
 SCHEMA: Final = "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json"
 DESCRIPTION_CHARS_MAX: Final = 100
@@ -57,13 +58,10 @@ def registry_description(driver: Driver, written: Mapping[str, Any], name: str |
     if isinstance(server, RemoteServer):
         data["remotes"] = [_remote(server, driver.transport)]
     elif isinstance(server, LocalServer) and package is not None:
-        arguments = [
-            {"type": "positional", "value": filled} | ({"variables": variables} if variables else {})
-            for filled, variables in map(_template, server.args)
-        ]
+        arguments = [{"type": "positional"} | _template(each) for each in server.args]
         settings = [_setting(key, value) for key, value in server.env.items()]
-        package |= {"packageArguments": arguments} if arguments else {}
-        data["packages"] = [package | ({"environmentVariables": settings} if settings else {})]
+        inputs = without_empty({"packageArguments": arguments, "environmentVariables": settings})
+        data["packages"] = [package | inputs]
     lost = [key for key in written if key not in _KEPT and key != "auth"]
     block = written.get("server", {})
     lost += [f"server.{key}" for key in ("cwd", "entry", "runner", "port", "path", "auth") if key in block]
@@ -74,27 +72,24 @@ def _remote(server: RemoteServer, transport: str) -> dict[str, Any]:
     url = server.url
     variables: dict[str, Any] = {}
     for key, value in server.query.items():
-        filled, inputs = _template(value)
-        url += ("&" if "?" in url else "?") + f"{key}={filled}"
-        variables |= inputs
-    description: dict[str, Any] = {"type": _TRANSPORTS[transport], "url": url}
-    description |= {"variables": variables} if variables else {}
+        filled = _template(value)
+        url += ("&" if "?" in url else "?") + f"{key}={filled['value']}"
+        variables |= filled.get("variables", {})
     headers = [_setting(name, value) for name, value in server.headers.items()]
-    return description | ({"headers": headers} if headers else {})
+    return {"type": _TRANSPORTS[transport], "url": url} | without_empty({"variables": variables, "headers": headers})
 
 
 def _setting(name: str, text: str) -> dict[str, Any]:
     whole = SECRET.fullmatch(text)
     if whole is not None and whole[1] == name:
         return {"name": name, "isRequired": True, "isSecret": True}
-    filled, variables = _template(text)
-    return {"name": name, "value": filled} | ({"variables": variables} if variables else {})
+    return {"name": name} | _template(text)
 
 
-def _template(text: str) -> tuple[str, dict[str, Any]]:
-    """Replace ${secrets.NAME} by {NAME}. Return the text, and the inputs that the installing user is asked for."""
-    inputs = {name: {"isRequired": True, "isSecret": True} for name in SECRET.findall(text)}
-    return SECRET.sub(lambda match: f"{{{match[1]}}}", text), inputs
+def _template(text: str) -> dict[str, Any]:
+    """Return a value with {NAME} in place of ${secrets.NAME}, and the variables that the user has to enter."""
+    variables = {name: {"isRequired": True, "isSecret": True} for name in SECRET.findall(text)}
+    return {"value": SECRET.sub(lambda match: f"{{{match[1]}}}", text)} | without_empty({"variables": variables})
 
 
 GOOSE_TIMEOUT_S = 300  # the default of Goose, which Goose writes to its files

@@ -40,8 +40,8 @@ class ConfigPlace(msgspec.Struct, frozen=True):
         return "project" if self.base == "project" else "global"
 
 
-# The files of each client as a base and a path. `base@systems` limits them to some systems. `app` is the settings folder
-# of a desktop application on each system, and `extension` the files of a VS Code or Cursor extension.
+# The files of each client, as a base and a path. `base@systems` limits a file to some systems. `app` is the settings
+# folder of a desktop application on each system, and `extension` that of a VS Code or Cursor extension.
 _PLACES: Final = {
     "claude-desktop": "app Claude/claude_desktop_config.json, xdg@linux claude/claude_desktop_config.json",
     "claude-code": "claude .claude.json, project .mcp.json",

@@ -231,7 +231,7 @@ def _spawn_block(
         if (placeholder := work.passed(name)) is not None:
             values[name] = placeholder
     for name in entry.env_unset:
-        values[name] = work.secrets.ask(f"env.{name}", name, f"{name} of {entry.name}.")
+        values[name] = work.secrets.add(f"env.{name}", name, f"{name} of {entry.name}.")
     cwd = work.fixed(entry.cwd, "cwd") if entry.cwd is not None else None
     if SERVERS[block["kind"]].confinement == "sandbox":
         sandboxing.look_at(args, values, script=block["kind"] == "binary" and is_interpreter(block["path"]))

@@ -21,6 +21,7 @@ from interlock.drivers.protocol.files.frontmatter import FENCE, frontmatter_text
 from interlock.drivers.protocol.identity import changes_of_identity
 from interlock.interop.protocol.drafts import PENDING, secret_entries, secrets_text
 from interlock.interop.protocol.model import SecretFinding
+from interlock.interop.protocol.translation import plain_copy
 from interlock.wire.jsontext.canonical import pointer_step
 
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
@@ -106,20 +107,21 @@ def merge(base: Mapping[str, Any], mine: Mapping[str, Any], theirs: Mapping[str,
 
 def with_old(theirs: Mapping[str, Any], base: Mapping[str, Any], pointers: Sequence[str]) -> dict[str, Any]:
     """Return `theirs` with the values at these JSON pointers taken from `base`."""
-    result = dict(theirs)
+    result: dict[str, Any] = plain_copy(theirs)
     for pointer in pointers:
-        *steps, last = [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:]]
-        into: dict[str, Any] = result
-        old: Any = base
-        for step in steps:
-            into[step] = dict(into.get(step, {}))
-            into = into[step]
-            old = old.get(step, {})
-        if last in old:
-            into[last] = old[last]
-        else:
-            into.pop(last, None)
+        _copy_value(pointer, base, result)
     return result
+
+
+def _copy_value(pointer: str, source: Mapping[str, Any], target: Any) -> None:
+    """Copy the value at a JSON pointer. If `source` has none there, remove that of `target`."""
+    *steps, last = [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:]]
+    for step in steps:
+        source, target = source.get(step, {}), target.setdefault(step, {})
+    if last in source:
+        target[last] = source[last]
+    else:
+        target.pop(last, None)
 
 
 def next_version(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
@@ -178,15 +180,7 @@ def _find_edited(head: str, data: Mapping[str, Any], changed: Sequence[str]) -> 
     try:
         document = yaml.load(head)
         for pointer in changed:
-            *before, last = [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:]]
-            source, target = data, document
-            for step in before:
-                source = source[step]
-                target = target.setdefault(step, {})
-            if last in source:
-                target[last] = source[last]
-            else:
-                target.pop(last, None)
+            _copy_value(pointer, data, document)
         out = io.StringIO()
         yaml.dump(document, out)
     except Exception:  # whatever the reason, the caller then rewrites the frontmatter

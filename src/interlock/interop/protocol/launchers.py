@@ -10,7 +10,7 @@ A reference is what a person gives to `interlock add`: npm:PACKAGE, pypi:PACKAGE
 
 import itertools
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -23,8 +23,8 @@ from interlock.net.protocol.address_scope import LOOPBACK_HOSTS
 
 _IMAGE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:-]*(?:@sha256:[0-9a-f]{64})?", re.ASCII)
 
-# Options that every node sets itself, or that change nothing for it; also any mix of -i and -t.
-OURS: Final = frozenset({"--interactive", "--rm", "--tty", "--init", "--quiet", "-q"})
+# Options that every node sets itself, or that change nothing for it.
+OURS: Final = frozenset({"--interactive", "--rm", "--tty", "--init", "--quiet", "-q", "-i", "-t", "-it", "-ti"})
 FLAGS: Final = frozenset(
     {"-d", "--detach", "--privileged", "--read-only", "-P", "--publish-all", "--no-healthcheck", "--oom-kill-disable"}
     | {"--disable-content-trust", "--sig-proxy", "--replace", "--tls-verify"}
@@ -55,35 +55,55 @@ class ClassifiedCommand(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[ImportNote, ...] = ()
 
 
-def _classify_docker(args: list[str]) -> ClassifiedCommand | None:
-    """Return the image of `docker run` and what it is given.
+class _Unknown(Exception):
+    """Error for an option whose meaning is not known here."""
 
-    Return None if an option is not known: whether it takes a value decides which word is the image.
+
+def _take_options(
+    rest: list[str],
+    silent: Collection[str],
+    valued: Collection[str],
+    *,
+    bare: Collection[str] = (),
+    attached: Collection[str] = (),
+    posix: bool = True,
+) -> Iterator[tuple[str, str]]:
+    """Remove the options at the start of `rest`, and yield each with its value.
+
+    `silent` options have no value and are not yielded, `bare` ones are yielded without a value. The value of an
+    `attached` one may follow it directly. With `posix`, a value may follow `=`, and `--` ends the options. Raise
+    _Unknown for any other option, because it is not known whether a value follows it.
     """
-    at = 1 if args[:1] == ["run"] else 2 if args[:2] == ["container", "run"] else 0
-    if not at:
-        return None
+    while rest and rest[0].startswith("-"):
+        word = rest.pop(0)
+        flag, mark, value = word.partition("=") if posix else (word, "", "")
+        if flag == "--" and posix:
+            return
+        if flag in silent:
+            continue
+        if flag not in valued and flag[:2] in attached and len(flag) > 2:
+            flag, mark, value = word[:2], "=", word[2:]  # -eKEY, -v/a:/b
+        if flag in bare:
+            yield flag, ""
+        elif flag in valued:
+            yield flag, value if mark else _value(flag, rest)
+        else:
+            raise _Unknown(flag.partition("=")[0][:40])
+
+
+def _value(flag: str, rest: list[str]) -> str:
+    if not rest:
+        raise _Unknown(flag)
+    return rest.pop(0)
+
+
+def _classify_docker(rest: list[str]) -> ClassifiedCommand | None:
+    """Return the image of `docker run` and what it is given."""
     env: dict[str, str] = {}
     passed: list[str] = []
     volumes: list[str] = []
     dropped: list[str] = []
-    while at < len(args) and args[at].startswith("-"):
-        flag, equals, value = args[at].partition("=")
-        at += 1
-        if flag in OURS or re.fullmatch(r"-[it]+", flag):
-            continue
-        if flag in FLAGS:
-            dropped.append(flag)
-            continue
-        if flag not in WITH_VALUE and flag[:2] in {"-e", "-v", "-p", "-u", "-w"} and len(flag) > 2:
-            flag, equals, value = args[at - 1][:2], "=", args[at - 1][2:]  # -eKEY, -v/a:/b
-        if flag not in WITH_VALUE:
-            return None
-        if not equals:
-            if at >= len(args):
-                return None
-            value = args[at]
-            at += 1
+    for flag, value in _take_options(rest, OURS, WITH_VALUE, bare=FLAGS, attached=("-e", "-v", "-p", "-u", "-w")):
         if flag in {"-e", "--env"}:
             name, assigned, setting = value.partition("=")
             if assigned:
@@ -97,9 +117,9 @@ def _classify_docker(args: list[str]) -> ClassifiedCommand | None:
         elif flag not in HARMLESS:
             # Names of networks and limits say what was meant; a label or an entry point may hold anything.
             dropped.append(f"{flag} {value}" if flag in {"--network", "--net", "--pid", "--ipc", "--userns"} else flag)
-    if at >= len(args) or not _IMAGE.fullmatch(args[at]):
+    if not rest or not _IMAGE.fullmatch(rest[0]):
         return None
-    server = without_empty({"kind": "docker", "image": args[at], "volumes": volumes, "args": args[at + 1 :]})
+    server = without_empty({"kind": "docker", "image": rest[0], "volumes": volumes, "args": rest[1:]})
     message = f"docker options without a place in a driver: {', '.join(dict.fromkeys(dropped))}"
     note = ImportNote(code="docker_flag_dropped", text=message)
     return ClassifiedCommand(
@@ -121,15 +141,40 @@ _ADDRESS: Final = re.compile(r"https?://\S+", re.I)
 _HEADER: Final = re.compile(r"\s*(?P<name>[!#$%&'*+.^_`|~0-9A-Za-z-]+)\s*:\s*(?P<value>.*)", re.DOTALL)
 _PIN: Final = re.compile(r"(?:==|(?<=.)@)[^/]*$")
 
-_REMOTE_SILENT = {"--debug", "--allow-http", "--enable-proxy", "--silent"}
-_REMOTE_VALUED = {"--host", "--auth-timeout", "--resource", "--static-oauth-client-metadata", "--protocol"}
-_REMOTE_TRANSPORTS: dict[str, Transport] = {
-    "http-only": "http",
-    "http-first": "http",
-    "sse-only": "sse",
-    "sse-first": "sse",
+
+class _Bridge(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of a bridge. With any other option, the bridge stays."""
+
+    valued: frozenset[str]
+    silent: frozenset[str] = frozenset()
+    bare: frozenset[str] = frozenset()  # options without a value that say what the bridge does
+    transport: Transport = "http"  # its default
+    transports: Mapping[str, Transport] = {}  # the values of --transport
+
+
+_BRIDGES: Final = {
+    "mcp-remote": _Bridge(
+        valued=frozenset(
+            {"--header", "--transport", "--host", "--auth-timeout", "--resource", "--protocol"}
+            | {"--static-oauth-client-metadata"}
+        ),
+        silent=frozenset({"--debug", "--allow-http", "--enable-proxy", "--silent"}),
+        transports={"http-only": "http", "http-first": "http", "sse-only": "sse", "sse-first": "sse"},
+    ),
+    "supergateway": _Bridge(
+        valued=frozenset(
+            {"--sse", "--streamableHttp", "--header", "--oauth2Bearer", "--outputTransport", "--logLevel"}
+            | {"--healthEndpoint"}
+        ),
+        bare=frozenset({"--stdio"}),
+    ),
+    "mcp-proxy": _Bridge(
+        valued=frozenset({"-H", "--headers", "--transport"}),
+        silent=frozenset({"--debug", "--no-debug"}),
+        transport="sse",
+        transports={"sse": "sse", "streamablehttp": "http"},
+    ),
 }
-_GATEWAY_VALUED = {"--outputTransport", "--logLevel", "--healthEndpoint"}
 
 
 class Unwrapped(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,113 +186,60 @@ class Unwrapped(msgspec.Struct, frozen=True, kw_only=True):
     used_env: frozenset[str] = frozenset()  # variables of the bridge that are now in headers
 
 
-class _Unknown(Exception):
-    """Error for an option whose meaning is not known here."""
-
-
 def unwrap_bridge(server: Mapping[str, Any], env: Mapping[str, str]) -> Unwrapped | ImportNote | None:
     """Return the remote server behind a bridge, a Note that says why the bridge stays, or None if it is not a
     bridge.
     """
-    carrier = {"mcp-remote": _mcp_remote, "supergateway": _supergateway, "mcp-proxy": _mcp_proxy}.get(
-        _PIN.sub("", str(server.get("package", "")))
-    )
-    if carrier is None or server.get("kind") not in {"npm", "pypi"}:
+    name = _PIN.sub("", str(server.get("package", "")))
+    if name not in _BRIDGES or server.get("kind") not in {"npm", "pypi"}:
         return None
     try:
-        return carrier(list(server.get("args", ())), env)
+        return _read_bridge(name, list(server.get("args", ())), env)
     except _Unknown as unknown:
         return ImportNote(code="carrier_kept", text=f"it carries another server, and {unknown} is not known here")
 
 
-def _mcp_remote(args: list[str], env: Mapping[str, str]) -> Unwrapped | None:
-    if not args or not _ADDRESS.fullmatch(args[0]):
-        return None
+def _read_bridge(name: str, rest: list[str], env: Mapping[str, str]) -> Unwrapped | None:
+    """Return the server to which a bridge with these arguments connects, or None if it serves a program to others."""
+    bridge = _BRIDGES[name]
     headers: dict[str, str] = {}
-    transport: Transport = "http"
-    rest = args[1:]
-    if rest and rest[0].isdigit():  # the port of its callback
-        rest = rest[1:]
+    url, transport = None, bridge.transport
+    if name == "mcp-remote" and rest:  # its url comes first, and then perhaps the port of its callback
+        url = rest.pop(0)
+        if not _ADDRESS.fullmatch(url):
+            return None
+        rest = rest[1:] if rest and rest[0].isdigit() else rest
     while rest:
-        flag = rest.pop(0)
-        if flag == "--header":
-            _add_header(headers, _value(flag, rest))
-        elif flag == "--transport":
-            chosen = _REMOTE_TRANSPORTS.get(_value(flag, rest))
-            if chosen is None:
-                raise _Unknown("its --transport")
-            transport = chosen
-        elif flag in _REMOTE_VALUED:
-            _value(flag, rest)
-        elif flag not in _REMOTE_SILENT:
-            raise _Unknown(_describe(flag))
-    return _with_variables(args[0], transport, headers, env)
-
-
-def _supergateway(args: list[str], env: Mapping[str, str]) -> Unwrapped | None:
-    headers: dict[str, str] = {}
-    target: tuple[str, Transport] | None = None
-    rest = list(args)
-    while rest:
-        flag = rest.pop(0)
-        if flag in {"--sse", "--streamableHttp"}:
-            target = (_value(flag, rest), "sse" if flag == "--sse" else "http")
-        elif flag == "--header":
-            _add_header(headers, _value(flag, rest))
-        elif flag == "--oauth2Bearer":
-            headers["Authorization"] = f"Bearer {_value(flag, rest)}"
-        elif flag == "--stdio":
-            return None  # serves a program to others
-        elif flag in _GATEWAY_VALUED:
-            if _value(flag, rest) != "stdio" and flag == "--outputTransport":
+        for flag, value in _take_options(rest, bridge.silent, bridge.valued, bare=bridge.bare, posix=False):
+            match flag:
+                case "--header":
+                    _add_header(headers, value)
+                case "-H" | "--headers":
+                    headers[value] = _value(flag, rest)
+                case "--oauth2Bearer":
+                    headers["Authorization"] = f"Bearer {value}"
+                case "--transport":
+                    if value not in bridge.transports:
+                        raise _Unknown("its --transport")
+                    transport = bridge.transports[value]
+                case "--sse" | "--streamableHttp":
+                    url, transport = value, "sse" if flag == "--sse" else "http"
+                case "--stdio":
+                    return None
+                case "--outputTransport" if value != "stdio":
+                    return None
+        if rest and name != "mcp-proxy":
+            raise _Unknown("an argument")
+        if rest:
+            if url is not None or not _ADDRESS.fullmatch(rest[0]):
                 return None
-        else:
-            raise _Unknown(_describe(flag))
-    if target is None or not _ADDRESS.fullmatch(target[0]):
+            url = rest.pop(0)
+    if url is None or not _ADDRESS.fullmatch(url):
         return None
-    return _with_variables(target[0], target[1], headers, env)
-
-
-def _mcp_proxy(args: list[str], env: Mapping[str, str]) -> Unwrapped | None:
-    headers: dict[str, str] = {}
-    transport: Transport = "sse"  # its default
-    url = None
-    rest = list(args)
-    while rest:
-        flag = rest.pop(0)
-        if flag in {"-H", "--headers"}:
-            name = _value(flag, rest)
-            headers[name] = _value(flag, rest)
-        elif flag == "--transport":
-            chosen = _value(flag, rest)
-            if chosen not in {"sse", "streamablehttp"}:
-                raise _Unknown("its --transport")
-            transport = "sse" if chosen == "sse" else "http"
-        elif flag in {"--debug", "--no-debug"}:
-            continue
-        elif flag in {"--client-id", "--client-secret", "--token-url"} or flag.startswith("-"):
-            raise _Unknown(_describe(flag))
-        elif url is None and _ADDRESS.fullmatch(flag):
-            url = flag
-        else:
-            return None  # a program to serve
-    if url is None:
-        return None
-    used = frozenset({"API_ACCESS_TOKEN"} & set(env))
+    used = frozenset({"API_ACCESS_TOKEN"} & set(env)) if name == "mcp-proxy" else frozenset()
     if used:
         headers.setdefault("Authorization", f"Bearer {env['API_ACCESS_TOKEN']}")
-    unwrapped = _with_variables(url, transport, headers, env)
-    return msgspec.structs.replace(unwrapped, used_env=unwrapped.used_env | used)
-
-
-def _value(flag: str, rest: list[str]) -> str:
-    if not rest:
-        raise _Unknown(_describe(flag))
-    return rest.pop(0)
-
-
-def _describe(flag: str) -> str:
-    return flag.partition("=")[0][:40] if flag.startswith("-") else "an argument"
+    return _with_variables(url, transport, headers, env, used)
 
 
 def _add_header(headers: dict[str, str], written: str) -> None:
@@ -257,28 +249,25 @@ def _add_header(headers: dict[str, str], written: str) -> None:
     headers[match["name"]] = match["value"]
 
 
-def _with_variables(url: str, transport: Transport, headers: Mapping[str, str], env: Mapping[str, str]) -> Unwrapped:
+def _with_variables(
+    url: str, transport: Transport, headers: Mapping[str, str], env: Mapping[str, str], used_env: frozenset[str]
+) -> Unwrapped:
     """Replace variables in the url and headers by their values in `env`.
 
     People write `Authorization:${AUTH}` because some clients split arguments at blanks.
     """
-    used: set[str] = set()
+    used = set(used_env)
 
-    def filled(text: str) -> str:
-        def value(match: re.Match[str]) -> str:
-            if match[1] not in env:
-                return match[0]
-            used.add(match[1])
-            return env[match[1]]
+    def value(match: re.Match[str]) -> str:
+        if match[1] not in env:
+            return match[0]
+        used.add(match[1])
+        return env[match[1]]
 
-        return re.sub(r"\$\{([A-Za-z_]\w*)\}", value, text)
-
-    return Unwrapped(
-        url=filled(url),
-        transport=transport,
-        headers={name: filled(value) for name, value in headers.items()},
-        used_env=frozenset(used),
-    )
+    variable = re.compile(r"\$\{([A-Za-z_]\w*)\}")
+    url = variable.sub(value, url)
+    headers = {name: variable.sub(value, text) for name, text in headers.items()}
+    return Unwrapped(url=url, transport=transport, headers=headers, used_env=frozenset(used))
 
 
 _NPM: Final = re.compile(r"(?:@[a-z0-9~][\w.~-]*/)?[a-z0-9~][\w.~-]*(?:@[A-Za-z0-9^~][\w.+-]*)?", re.ASCII | re.I)
@@ -296,7 +285,6 @@ UVX_QUIET: Final = frozenset(
     {"-q", "--quiet", "--refresh", "--no-cache", "-n", "--isolated", "-U", "--upgrade", "--no-progress", "--offline"}
 )
 UVX_DROPPED: Final = frozenset({"--python", "-p", "--refresh-package"})  # the host chooses the interpreter
-NPM_VERBS: Final = frozenset({("bun", "x"), ("pnpm", "dlx"), ("yarn", "dlx"), ("npm", "exec"), ("npm", "x")})
 PIPX_QUIET: Final = frozenset({"--no-cache", "-q", "--quiet", "--verbose"})
 
 
@@ -321,18 +309,23 @@ def classify_command(command: tuple[str, ...]) -> ClassifiedCommand:
         return ClassifiedCommand(server={"kind": "binary", "path": ""})
     name, args = program_name(command[0]), list(command[1:])
     classified: ClassifiedCommand | None = None
-    if name in {"npx", "bunx", "pnpx"}:
-        classified = _classify_npm(args)
-    elif (name, *args[:1]) in NPM_VERBS:
-        classified = _classify_npm(args[1:])
-    elif name == "uvx":
-        classified = _classify_uvx(args)
-    elif name == "uv" and args[:2] == ["tool", "run"]:
-        classified = _classify_uvx(args[2:])
-    elif name == "pipx" and args[:1] == ["run"]:
-        classified = _classify_pipx(args[1:])
-    elif name in {"docker", "podman"}:
-        classified = _classify_docker(args)
+    try:
+        match [name, *args]:
+            case (
+                ["npx" | "bunx" | "pnpx", *rest]
+                | ["bun", "x", *rest]
+                | ["pnpm" | "yarn", "dlx", *rest]
+                | ["npm", "exec" | "x", *rest]
+            ):
+                classified = _classify_npm(rest)
+            case ["uvx", *rest] | ["uv", "tool", "run", *rest]:
+                classified = _classify_pypi(rest, UVX_QUIET, "--from", UVX_DROPPED)
+            case ["pipx", "run", *rest]:
+                classified = _classify_pypi(rest, PIPX_QUIET, "--spec")
+            case ["docker" | "podman", "run", *rest] | ["docker" | "podman", "container", "run", *rest]:
+                classified = _classify_docker(rest)
+    except _Unknown:
+        pass  # whether an option takes a value decides which word is the package or image
     if classified is None:
         is_shell = name in SHELLS and any(each in {"-c", "-lc", "-ic", "-Command"} for each in args[:2])
         message = "a shell starts it: what runs inside is neither pinned nor checked"
@@ -358,16 +351,12 @@ def _without_wrappers(command: tuple[str, ...]) -> tuple[tuple[str, ...], dict[s
     while len(command) > 1:
         name = program_name(command[0])
         if name == "cmd" and _DOS_SWITCH.fullmatch(command[1]):
-            at = 1
-            while at < len(command) and _DOS_SWITCH.fullmatch(command[at]):
-                at += 1
-            command = _split_when_whole(command[at:])
+            command = _split_when_whole(tuple(itertools.dropwhile(_DOS_SWITCH.fullmatch, command[1:])))
         elif name == "env" and _ASSIGNMENT.fullmatch(command[1]):
-            at = 1
-            while at < len(command) and (assigned := _ASSIGNMENT.fullmatch(command[at])):
+            command = command[1:]
+            while command and (assigned := _ASSIGNMENT.fullmatch(command[0])):
                 env[assigned["name"]] = assigned["value"]
-                at += 1
-            command = command[at:]
+                command = command[1:]
         else:
             break
     return command, env
@@ -378,82 +367,36 @@ def _block(kind: str, package: str, args: list[str], entry: str | None) -> dict[
     return {"kind": kind, "package": package, **named, **without_empty({"args": args})}
 
 
-def _classify_npm(args: list[str]) -> ClassifiedCommand | None:
-    packages: list[str] = []
-    while args:
-        flag = args[0]
-        if flag in NPX_QUIET:
-            args = args[1:]
-        elif flag in {"-p", "--package"} and len(args) > 1:
-            packages.append(args[1])
-            args = args[2:]
-        elif flag.startswith("--package="):
-            packages.append(flag.partition("=")[2])
-            args = args[1:]
-        elif flag == "--":
-            args = args[1:]
-            break
-        elif flag.startswith("-"):
-            return None
-        else:
-            break
-    if not args or len(packages) > 1:
+def _classify_npm(rest: list[str]) -> ClassifiedCommand | None:
+    packages = [package for _, package in _take_options(rest, NPX_QUIET, ("-p", "--package"))]
+    if not rest or len(packages) > 1:
         return None
-    package, entry = (packages[0], args[0]) if packages else (args[0], None)
-    rest = args[1:]
+    package, entry = (packages[0], rest[0]) if packages else (rest[0], None)
+    args = rest[1:]
     # npx hands on what follows the package, also after a `--` of its own.
-    rest = rest[1:] if rest[:1] == ["--"] and entry is None else rest
-    return ClassifiedCommand(server=_block("npm", package, rest, entry)) if _NPM.fullmatch(package) else None
+    args = args[1:] if args[:1] == ["--"] and entry is None else args
+    return ClassifiedCommand(server=_block("npm", package, args, entry)) if _NPM.fullmatch(package) else None
 
 
-def _classify_uvx(args: list[str]) -> ClassifiedCommand | None:
+def _classify_pypi(
+    rest: list[str], silent: Collection[str], source_flag: str, dropped: Collection[str] = ()
+) -> ClassifiedCommand | None:
     source: str | None = None
     notes: list[ImportNote] = []
-    while args and args[0].startswith("-"):
-        flag, equals, value = args[0].partition("=")
-        if flag == "--":
-            args = args[1:]
-            break
-        if flag in UVX_QUIET:
-            args = args[1:]
-            continue
-        if flag not in {"--from", *UVX_DROPPED} or (not equals and len(args) < 2):
-            return None
-        value = value if equals else args[1]
-        args = args[1:] if equals else args[2:]
-        if flag == "--from":
+    for flag, value in _take_options(rest, silent, (source_flag, *dropped)):
+        if flag == source_flag:
             source = value
         else:
             notes.append(ImportNote(code="flag_dropped", text=f"{flag} is not carried over"))
-    return _classify_pypi(args, source, notes)
-
-
-def _classify_pipx(args: list[str]) -> ClassifiedCommand | None:
-    source: str | None = None
-    while args and args[0].startswith("-"):
-        flag, equals, value = args[0].partition("=")
-        if flag in PIPX_QUIET:
-            args = args[1:]
-        elif flag == "--spec" and (equals or len(args) > 1):
-            source = value if equals else args[1]
-            args = args[1:] if equals else args[2:]
-        else:
-            return None
-    return _classify_pypi(args, source, [])
-
-
-def _classify_pypi(args: list[str], source: str | None, notes: list[ImportNote]) -> ClassifiedCommand | None:
-    if not args:
-        return None
-    named = _PYPI.fullmatch(source or args[0])
+    named = _PYPI.fullmatch(source or rest[0]) if rest else None
     if named is None:
         return None
     version = named["version"]
     package = named["name"] if version in {None, "latest"} else f"{named['name']}=={version}"
-    rest = args[1:]
-    rest = rest[1:] if rest[:1] == ["--"] and source is None else rest
-    entry = args[0] if source is not None and args[0] != named["name"].partition("[")[0] else None
-    return ClassifiedCommand(server=_block("pypi", package, rest, entry), notes=tuple(notes))
+    args = rest[1:]
+    args = args[1:] if args[:1] == ["--"] and source is None else args
+    entry = rest[0] if source is not None and rest[0] != named["name"].partition("[")[0] else None
+    return ClassifiedCommand(server=_block("pypi", package, args, entry), notes=tuple(notes))
 
 
 PROGRAM = "interlock"

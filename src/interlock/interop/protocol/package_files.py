@@ -16,14 +16,22 @@ import msgspec
 
 from interlock.drivers.protocol.files.frontmatter import read_frontmatter
 from interlock.drivers.protocol.files.plaintext import SECRET
-from interlock.interop.protocol.client_files import HELPERS, host_names, names, text, texts
+from interlock.interop.protocol.client_files import HELPERS, host_names, names, section, text, texts
 from interlock.interop.protocol.clients import System
 from interlock.interop.protocol.launchers import PACKAGED
-from interlock.interop.protocol.model import ENTRIES_MAX, FileReading, ImportNote, PersonInput, ServerEntry, Transport
+from interlock.interop.protocol.model import (
+    ENTRIES_MAX,
+    FileReading,
+    PersonInput,
+    ServerEntry,
+    Transport,
+    without_empty,
+)
 from interlock.interop.protocol.text_edits import UnreadableFile, read_data
 
 _REMOTES: Final[dict[str, Transport]] = {"streamable-http": "http", "streamable": "http", "http": "http", "sse": "sse"}
 _USUAL_HOSTS: Final = {"npm": "npmjs", "pypi": "pypi"}  # the name before the last dot of each registry's host
+_PACKAGES: Final = {"npm": ("npx", "npm", "@"), "pypi": ("uvx", "pip", "==")}  # launcher, method, mark of a version
 _SNAKE: Final = re.compile(r"_([a-z])")
 _SHA256: Final = re.compile(r"[a-f0-9]{64}")
 
@@ -32,10 +40,8 @@ def is_registry_data(data: Any) -> bool:
     """Return whether the data describes servers as an MCP registry does."""
     if not isinstance(data, Mapping):
         return False
-    inner = data.get("server") if isinstance(data.get("server"), Mapping) else data
-    listed = data.get("servers")
-    several = isinstance(listed, list) and any(isinstance(each, Mapping) for each in listed)
-    return isinstance(inner, Mapping) and ("packages" in inner or "remotes" in inner or several)
+    inner = section(data, "server") if isinstance(data.get("server"), Mapping) else data
+    return "packages" in inner or "remotes" in inner or bool(_objects(data.get("servers")))
 
 
 def read_registry(data_untrusted: bytes) -> FileReading:
@@ -47,13 +53,9 @@ def read_registry(data_untrusted: bytes) -> FileReading:
     if not is_registry_data(data):
         return FileReading(problem="it describes no server")
     listed = data.get("servers")
-    described = listed if isinstance(listed, list) else [data]
-    entries = []
-    for each in described[:ENTRIES_MAX]:
-        inner = each.get("server", each) if isinstance(each, Mapping) else None
-        if isinstance(inner, Mapping):
-            entries.append(_registry_entry(_camel(inner)))
-    return FileReading(entries=tuple(entries))
+    described = listed[:ENTRIES_MAX] if isinstance(listed, list) else [data]
+    inner = _objects([each.get("server", each) for each in _objects(described)])
+    return FileReading(entries=tuple(_registry_entry(_camel(each)) for each in inner))
 
 
 def _camel(value: Any) -> Any:
@@ -83,16 +85,14 @@ def _registry_entry(described: Mapping[str, Any]) -> ServerEntry:
             if isinstance(candidate, ServerEntry):
                 return candidate
             reasons.append(candidate)
-    message = "; ".join(dict.fromkeys(reasons)) or "it names no package and no address"
-    return msgspec.structs.replace(base, refused=ImportNote(code="unsupported", text=message))
+    return base.refuse("unsupported", "; ".join(dict.fromkeys(reasons)) or "it names no package and no address")
 
 
 def _package_entry(base: ServerEntry, package: Mapping[str, Any]) -> ServerEntry | str:
     """Return the entry of a package, or why it cannot be used."""
     kind = text(package.get("registryType")) or text(package.get("registryName")) or ""
     identifier = text(package.get("identifier")) or text(package.get("name"))
-    speaks = package.get("transport")
-    if isinstance(speaks, Mapping) and speaks.get("type") not in (None, "stdio"):
+    if section(package, "transport").get("type") not in (None, "stdio"):
         return f"its {kind} package serves HTTP by itself: start it and import its url"
     if kind == "mcpb":
         return "its package is a bundle: download it, compare its SHA-256, and import the file"
@@ -110,22 +110,19 @@ def _package_entry(base: ServerEntry, package: Mapping[str, Any]) -> ServerEntry
     runtime = _arguments(package.get("runtimeArguments"), inputs)
     args = _arguments(package.get("packageArguments"), inputs)
     version = text(package.get("version"))
-    command: tuple[str, ...]
-    if kind == "npm":
-        command = ("npx", *runtime, identifier if version is None else f"{identifier}@{version}", *args)
-    elif kind == "pypi":
-        command = ("uvx", *runtime, identifier if version is None else f"{identifier}=={version}", *args)
+    install: tuple[Mapping[str, Any], ...] = ()  # of a package whose SHA-256 is declared
+    if kind in _PACKAGES:
+        launcher, method, mark = _PACKAGES[kind]
+        pinned = identifier if version is None else f"{identifier}{mark}{version}"
+        command = (launcher, *runtime, pinned, *args)
+        digest = text(package.get("fileSha256"))
+        if digest is not None and _SHA256.fullmatch(digest):
+            install = ({"method": method, "package": pinned, "verify_sha256": digest},)
     else:
         tagged = version is None or ":" in identifier.rpartition("/")[2] or "@" in identifier
         image = identifier if tagged else f"{identifier}:{version}"
         passed = [word for name in env for word in ("-e", name)]
         command = ("docker", "run", *runtime, *passed, image, *args)
-    install: tuple[Mapping[str, Any], ...] = ()  # of a package whose SHA-256 is declared
-    digest = text(package.get("fileSha256"))
-    method = {"npm": "npm", "pypi": "pip"}.get(kind)
-    if method is not None and digest is not None and _SHA256.fullmatch(digest):
-        pin = "" if version is None else f"@{version}" if kind == "npm" else f"=={version}"
-        install = ({"method": method, "package": f"{identifier}{pin}", "verify_sha256": digest},)
     return msgspec.structs.replace(base, command=command, env=env, inputs=inputs, install=install)
 
 
@@ -175,23 +172,23 @@ def _value_text(name: str, setting: Mapping[str, Any], inputs: dict[str, PersonI
     if default is None and not secret and setting.get("isRequired") is not True:
         return None
     key = re.sub(r"[^A-Za-z0-9_.-]", "_", name)
-    inputs[key] = PersonInput(description=text(setting.get("description")) or "", secret=secret, default=default)
+    inputs[key] = _input(setting, "isSecret", default)
     return f"{{{key}}}"
 
 
 def _inputs_of(setting: Mapping[str, Any]) -> dict[str, PersonInput]:
     """Return the variables inside the text of a setting."""
-    variables = setting.get("variables")
-    inputs = {}
-    for name, each in variables.items() if isinstance(variables, Mapping) else ():
-        each = _camel(each)
-        if isinstance(each, Mapping):
-            inputs[str(name)] = PersonInput(
-                description=text(each.get("description")) or "",
-                secret=each.get("isSecret") is True,
-                default=_plain(each.get("value", each.get("default"))),
-            )
-    return inputs
+    variables = {str(name): _camel(each) for name, each in section(setting, "variables").items()}
+    return {
+        name: _input(each, "isSecret", _plain(each.get("value", each.get("default"))))
+        for name, each in variables.items()
+        if isinstance(each, Mapping)
+    }
+
+
+def _input(setting: Mapping[str, Any], secret_key: str, default: str | None) -> PersonInput:
+    described = text(setting.get("description")) or text(setting.get("title")) or ""
+    return PersonInput(description=described, secret=setting.get(secret_key) is True, default=default)
 
 
 def _plain(value: Any) -> str | None:
@@ -219,24 +216,21 @@ def read_docker(data_untrusted: bytes) -> FileReading:
     if not is_docker_data(data):
         return FileReading(problem="it describes no server")
     if "startCommand" in data:
-        start = data["startCommand"]
-        helper = next((key for key in HELPERS if isinstance(start, Mapping) and key in start), None)
+        smithery = ServerEntry(name="smithery")
+        helper = next((key for key in HELPERS if key in section(data, "startCommand")), None)
         if helper:
-            refused = ImportNote(code="helper_not_run", text=f"{helper} is code to run and is not imported")
-        else:
-            refused = ImportNote(code="unsupported", text="it does not say how the server is started")
-        return FileReading(entries=(ServerEntry(name="smithery", refused=refused),))
-    registry = data.get("registry")
-    if isinstance(registry, Mapping):
+            return FileReading(
+                entries=(smithery.refuse("helper_not_run", f"{helper} is code to run and is not imported"),)
+            )
+        return FileReading(entries=(smithery.refuse("unsupported", "it does not say how the server is started"),))
+    if isinstance(registry := data.get("registry"), Mapping):
         listed = [(str(name), each) for name, each in registry.items() if isinstance(each, Mapping)]
         return FileReading(entries=tuple(_docker_entry(name, each) for name, each in listed[:ENTRIES_MAX]))
     return FileReading(entries=(_docker_entry(text(data.get("name")) or "server", data),))
 
 
 def _docker_entry(name: str, described: Mapping[str, Any]) -> ServerEntry:
-    about, run, config = (
-        value if isinstance(value := described.get(key), Mapping) else {} for key in ("about", "run", "config")
-    )
+    about, run, config, remote = (section(described, key) for key in ("about", "run", "config", "remote"))
     inputs: dict[str, PersonInput] = {}
     env = texts(run.get("env"))
     for source in (described, config):
@@ -264,8 +258,7 @@ def _docker_entry(name: str, described: Mapping[str, Any]) -> ServerEntry:
         inputs=inputs,
         egress=egress,
     )
-    remote = described.get("remote")
-    if isinstance(remote, Mapping) and (url := text(remote.get("url"))) is not None:
+    if (url := text(remote.get("url"))) is not None:
         kind = text(remote.get("transport_type")) or text(remote.get("transport")) or "streamable-http"
         transport = "sse" if kind == "sse" else "http"
         headers = {key: _with_inputs(value, env) for key, value in texts(remote.get("headers")).items()}
@@ -273,14 +266,10 @@ def _docker_entry(name: str, described: Mapping[str, Any]) -> ServerEntry:
     image = text(described.get("image"))
     if image is None or described.get("type") == "poci":
         kind = text(described.get("type")) or "unknown"
-        return msgspec.structs.replace(
-            entry, refused=ImportNote(code="unsupported", text=f"Docker entries of type {kind[:20]!r} are not run here")
-        )
-    server: dict[str, Any] = {"kind": "docker", "image": image}
+        return entry.refuse("unsupported", f"Docker entries of type {kind[:20]!r} are not run here")
     volumes = [*names(described.get("volumes")), *names(run.get("volumes"))]
     args = [*names(described.get("command")), *names(run.get("command"))]
-    server |= {"volumes": volumes} if volumes else {}
-    server |= {"args": args} if args else {}
+    server = {"kind": "docker", "image": image} | without_empty({"volumes": volumes, "args": args})
     return msgspec.structs.replace(entry, server=server)
 
 
@@ -311,50 +300,37 @@ def read_manifest(data_untrusted: bytes, system: System) -> FileReading:
     version = str(data.get("manifest_version", data.get("dxt_version", "")))
     entry = _bundle_entry(data, data["server"], system)
     if version not in VERSIONS:
-        message = f"manifests of version {version[:10]!r} are not known here"
-        entry = msgspec.structs.replace(entry, refused=ImportNote(code="unsupported", text=message))
+        entry = entry.refuse("unsupported", f"manifests of version {version[:10]!r} are not known here")
     return FileReading(entries=(entry,))
 
 
 def _bundle_entry(data: Mapping[str, Any], server: Mapping[str, Any], system: System) -> ServerEntry:
-    settings = data.get("user_config")
-    settings = settings if isinstance(settings, Mapping) else {}
+    settings = section(data, "user_config")
     entry = ServerEntry(
         name=text(data.get("name")) or "bundle",
         style="bundle",
         title=text(data.get("display_name")),
         description=text(data.get("description")),
         version=text(data.get("version")),
-        inputs={str(key): _bundle_input(each) for key, each in settings.items() if isinstance(each, Mapping)},
+        inputs={
+            str(key): _input(each, "sensitive", _plain(each.get("default")))
+            for key, each in settings.items()
+            if isinstance(each, Mapping)
+        },
     )
-    compatibility = data.get("compatibility")
-    platforms = names(compatibility.get("platforms")) if isinstance(compatibility, Mapping) else ()
+    platforms = names(section(data, "compatibility").get("platforms"))
     if platforms and system not in platforms:
-        return _refused_bundle(entry, f"it runs on {', '.join(platforms)} only")
-    config = server.get("mcp_config")
-    config = dict(config) if isinstance(config, Mapping) else {}
-    overrides = config.get("platform_overrides")
-    if isinstance(overrides, Mapping) and isinstance(overrides.get(system), Mapping):
-        config |= overrides[system]
+        return entry.refuse("unsupported", f"it runs on {', '.join(platforms)} only")
+    config = section(server, "mcp_config")
+    config = {**config, **section(section(config, "platform_overrides"), system)}
     command = text(config.get("command"))
     if command is None:
         point = text(server.get("entry_point"))
         if server.get("type") != "uv" or point is None:
-            return _refused_bundle(entry, "it does not say how it is started")
+            return entry.refuse("unsupported", "it does not say how it is started")
         command, config = "uv", {**config, "args": ["run", "--directory", "${__dirname}", point]}
     args = _expand_lists(names(config.get("args")), settings)
     return msgspec.structs.replace(entry, command=(command, *args), env=texts(config.get("env")))
-
-
-def _refused_bundle(entry: ServerEntry, message: str) -> ServerEntry:
-    return msgspec.structs.replace(entry, refused=ImportNote(code="unsupported", text=message))
-
-
-def _bundle_input(setting: Mapping[str, Any]) -> PersonInput:
-    described = text(setting.get("description")) or text(setting.get("title")) or ""
-    return PersonInput(
-        description=described, secret=setting.get("sensitive") is True, default=_plain(setting.get("default"))
-    )
 
 
 def _expand_lists(args: tuple[str, ...], settings: Mapping[str, Any]) -> list[str]:
@@ -362,12 +338,8 @@ def _expand_lists(args: tuple[str, ...], settings: Mapping[str, Any]) -> list[st
     expanded: list[str] = []
     for each in args:
         whole = _USER.fullmatch(each)
-        setting = settings.get(whole[1]) if whole is not None else None
-        if (
-            isinstance(setting, Mapping)
-            and setting.get("multiple") is True
-            and isinstance(setting.get("default"), list)
-        ):
+        setting = section(settings, whole[1]) if whole is not None else {}
+        if setting.get("multiple") is True and isinstance(setting.get("default"), list):
             expanded += names(setting["default"])
         else:
             expanded.append(each)
@@ -393,7 +365,6 @@ def _driver_entry(identifier: str, data: Mapping[str, Any], server: Mapping[str,
     secret_names = {
         name for each in (*env.values(), *headers.values(), *query.values(), *args) for name in SECRET.findall(each)
     }
-    network = data.get("network")
     url = text(server.get("url"))
     if url is not None and query:
         url += ("&" if "?" in url else "?") + "&".join(f"{name}={value}" for name, value in query.items())
@@ -405,10 +376,8 @@ def _driver_entry(identifier: str, data: Mapping[str, Any], server: Mapping[str,
     elif server.get("kind") in PACKAGED:
         block = {key: value for key, value in server.items() if key not in {"env", "cwd"}}
     elif url is None:
-        return ServerEntry(
-            name=identifier, refused=ImportNote(code="unsupported", text="its kind of server is not known here")
-        )
-    options = data.get("connection_options")
+        return ServerEntry(name=identifier).refuse("unsupported", "its kind of server is not known here")
+    network = data.get("network")
     return ServerEntry(
         name=identifier,
         style="driver",
@@ -423,6 +392,6 @@ def _driver_entry(identifier: str, data: Mapping[str, Any], server: Mapping[str,
         headers=headers,
         inputs={name: PersonInput(secret=True) for name in secret_names},
         egress=names(network.get("egress")) if isinstance(network, Mapping) else None,
-        connect_timeout_ms=options.get("timeout_ms") if isinstance(options, Mapping) else None,
+        connect_timeout_ms=section(data, "connection_options").get("timeout_ms"),
         call_timeout_ms=data.get("timeout_override_ms"),
     )

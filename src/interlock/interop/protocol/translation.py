@@ -29,7 +29,7 @@ from interlock.drivers.protocol.files.plaintext import (
     plaintext_arguments,
     short_flag_may_be_secret,
 )
-from interlock.interop.protocol.model import ImportNote, SecretFinding, ServerEntry, Style
+from interlock.interop.protocol.model import ImportNote, PersonInput, SecretFinding, ServerEntry, Style
 from interlock.wire.jsontext.canonical import quoted
 
 Kind = Literal["env", "input", "home", "workspace", "folder", "unknown"]
@@ -46,7 +46,6 @@ _FORMS: Final[dict[Style, re.Pattern[str]]] = {
     "driver": re.compile(r"\$\{secrets\.(?P<ours>[A-Z][A-Z0-9_]*)\}", re.ASCII),
 }
 _VARIABLE: Final = re.compile(rf"(?:env:)?(?P<name>{_NAME})(?::-(?P<default>.*))?", re.DOTALL | re.ASCII)
-_BUNDLE_FOLDERS: Final = {"DESKTOP": "Desktop", "DOCUMENTS": "Documents", "DOWNLOADS": "Downloads"}
 
 
 class Placeholder(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,55 +70,47 @@ def split_parts(text: str, style: Style) -> list[Part]:
     return [each for each in parts if each != ""]
 
 
+_HOME: Final = Placeholder(kind="home")
+_FIXED: Final[Mapping[str, Part]] = {
+    "workspaceFolder": Placeholder(kind="workspace"),
+    "workspaceRoot": Placeholder(kind="workspace"),
+    "userHome": _HOME,
+    **{"pathSeparator": "/", "/": "/"},
+}
+_FIXED_OF_BUNDLES: Final[Mapping[str, Part]] = {
+    "__dirname": Placeholder(kind="folder"),
+    "HOME": _HOME,
+    **{name.upper(): Placeholder(kind="home", name=name) for name in ("Desktop", "Documents", "Downloads")},
+    **{"pathSeparator": "/", "/": "/"},
+}
+
+
 def _read_placeholder(match: re.Match[str], style: Style) -> Part:
     groups = match.groupdict()
     body = next(value for value in groups.values() if value is not None)
-    if groups.get("double") is not None:
-        body = body.strip()
     if groups.get("bare") is not None:
         return Placeholder(kind="env", name=body)
-    if style == "bundle":
-        return _read_bundle_placeholder(body)
     if style in {"registry", "driver"}:
         return Placeholder(kind="input", name=body)
     if style == "docker":  # {{server.parameter|volume|into}}
         return Placeholder(kind="input", name=body.partition("|")[0].strip())
     if groups.get("double") is not None:  # ${{ secrets.NAME }}, ${{ inputs.NAME }}
-        place, dot, name = body.partition(".")
+        place, dot, name = body.strip().partition(".")
         if dot and place in {"secrets", "inputs"}:
             return Placeholder(kind="input", name=name)
-        return Placeholder(kind="unknown", name=body)
-    if body.startswith("input:"):
-        return Placeholder(kind="input", name=body.removeprefix("input:"))
-    if body in {"workspaceFolder", "workspaceRoot"}:
-        return Placeholder(kind="workspace")
-    if body == "userHome":
-        return Placeholder(kind="home")
-    if body in {"pathSeparator", "/"}:
-        return "/"
+        return Placeholder(kind="unknown", name=body.strip())
+    is_bundle = style == "bundle"
+    fixed, prefix = (_FIXED_OF_BUNDLES, "user_config.") if is_bundle else (_FIXED, "input:")
+    if body in fixed:
+        return fixed[body]
+    if body.startswith(prefix):
+        return Placeholder(kind="input", name=body.removeprefix(prefix))
     variable = _VARIABLE.fullmatch(body)
     if variable is None:
         return Placeholder(kind="unknown", name=body)
-    if variable["name"] in {"HOME", "USERPROFILE"}:
-        return Placeholder(kind="home")  # a server's own HOME is a private folder, and this means the person's
-    return Placeholder(kind="env", name=variable["name"], default=variable["default"])
-
-
-def _read_bundle_placeholder(body: str) -> Part:
-    if body == "__dirname":
-        return Placeholder(kind="folder")
-    if body in {"/", "pathSeparator"}:
-        return "/"
-    if body == "HOME":
-        return Placeholder(kind="home")
-    if body in _BUNDLE_FOLDERS:
-        return Placeholder(kind="home", name=_BUNDLE_FOLDERS[body])
-    if body.startswith("user_config."):
-        return Placeholder(kind="input", name=body.removeprefix("user_config."))
-    variable = _VARIABLE.fullmatch(body)
-    if variable is None:
-        return Placeholder(kind="unknown", name=body)
-    return Placeholder(kind="env", name=variable["name"])
+    if not is_bundle and variable["name"] in {"HOME", "USERPROFILE"}:
+        return _HOME  # a server's own HOME is a private folder, and this means the person's
+    return Placeholder(kind="env", name=variable["name"], default=None if is_bundle else variable["default"])
 
 
 _NOT_NAME: Final = re.compile(r"[^A-Z0-9]+")
@@ -134,30 +125,22 @@ class SecretNames:
         self._namespace = driver_id.replace(".", "-")
         self.found: list[SecretFinding] = []
 
-    def keep(self, place: str, wanted: str, description: str, value: str) -> str:
-        """Return the placeholder for a value that goes to the store. Equal values share one secret."""
-        existing = next((each for each in self.found if each.value == value), None)
-        return _placeholder(existing or self._add(place, wanted, description, value=value))
+    def add(
+        self, place: str, wanted: str, description: str = "", *, value: str | None = None, variable: str | None = None
+    ) -> str:
+        """Return the placeholder for a secret, named after `wanted`.
 
-    def ask(self, place: str, wanted: str, description: str) -> str:
-        """Return the placeholder for a secret whose value is not set yet."""
-        existing = next(
-            (each for each in self.found if each.name == _name(wanted) and each.value is None and each.backend is None),
-            None,
-        )
-        return _placeholder(existing or self._add(place, wanted, description))
-
-    def from_environment(self, place: str, wanted: str, variable: str) -> str:
-        """Return the placeholder for a secret that is taken from a variable of the environment."""
-        backend = f"env://{variable}"
-        existing = next((each for each in self.found if each.backend == backend), None)
-        described = f"The environment variable {variable}, for {place}."
-        return _placeholder(existing or self._add(place, wanted, described, backend=backend))
-
-    def _add(
-        self, place: str, wanted: str, description: str, *, value: str | None = None, backend: str | None = None
-    ) -> SecretFinding:
+        Its value is `value`, which goes to the store, or that of a variable of the environment. If there is neither,
+        the user is asked for it. Equal values share one secret, and so do equal variables and equal questions.
+        """
+        backend = None if variable is None else f"env://{variable}"
+        if variable is not None:
+            description = f"The environment variable {variable}, for {place}."
         name = base = _name(wanted)
+        is_asked = value is None and backend is None
+        for each in self.found:
+            if (each.value, each.backend) == (value, backend) and (each.name == name or not is_asked):
+                return f"${{secrets.{each.name}}}"
         number = 2
         taken = {each.name for each in self.found}
         while name in taken:
@@ -171,11 +154,7 @@ class SecretNames:
             backend=backend,
         )
         self.found.append(finding)
-        return finding
-
-
-def _placeholder(finding: SecretFinding) -> str:
-    return f"${{secrets.{finding.name}}}"
+        return f"${{secrets.{name}}}"
 
 
 def _name(wanted: str) -> str:
@@ -257,16 +236,14 @@ class Translator:
             value: str | None = None
             if part.kind == "env":
                 value = self._around.env.get(part.name, part.default)
-            elif part.kind == "input" and (person_input := self._entry.inputs.get(part.name)) is not None:
-                value = None if person_input.secret else person_input.default
+            elif part.kind == "input" and not (person_input := self._entry.inputs.get(part.name, PersonInput())).secret:
+                value = person_input.default
             if value is None:
-                raise NotTranslatable(
-                    "variable_unset", f"{place} needs {part.name or 'a value'}, which is not known here"
-                )
+                message = f"{place} needs {part.name or 'a value'}, which is not known here"
+                raise NotTranslatable("variable_unset", message)
             if names_secret(part.name) or holds_token(value):
-                raise NotTranslatable(
-                    "secret_in_place", f"{place} would hold a secret; it can stand in env, headers and args"
-                )
+                message = f"{place} would hold a secret; it can stand in env, headers and args"
+                raise NotTranslatable("secret_in_place", message)
             self.say("variable_filled", f"{place} holds what {part.name} is now")
             pieces.append(value)
         whole = "".join(pieces)
@@ -321,10 +298,10 @@ class Translator:
         """Translate NAME=${VAR}: return the placeholder of a secret, or None if the variable is passed on unchanged."""
         secret = name in self._entry.secrets or names_secret(name) or names_secret(ref.name)
         if secret and not {name, ref.name} & self._not_secret:
-            return self.secrets.from_environment(place_name("env", name), name, ref.name)
+            return self.secrets.add(place_name("env", name), name, variable=ref.name)
         if ref.name != name or not self.hands_on:
             # Nothing but a secret can be given under another name, or into a container.
-            return self.secrets.from_environment(place_name("env", name), name, ref.name)
+            return self.secrets.add(place_name("env", name), name, variable=ref.name)
         self.environment_passed.append(name)
         if ref.default:
             if may_be_secret(name, ref.default):
@@ -397,7 +374,9 @@ class Translator:
                 raise NotTranslatable("secret_in_place", "the user and password of its url hold a placeholder")
             user, _, password = credentials["pair"].partition(":")
             value = base64.b64encode(f"{unquote(user)}:{unquote(password)}".encode()).decode()
-            placeholder = self.secrets.keep("url user and password", "URL_CREDENTIALS", "User and password.", value)
+            placeholder = self.secrets.add(
+                "url user and password", "URL_CREDENTIALS", "User and password.", value=value
+            )
             headers["Authorization"] = f"Basic {placeholder}"
             head = credentials["scheme"] + head[credentials.end() :]
         try:
@@ -432,7 +411,7 @@ class Translator:
                 placeholder = self._reference("auth", "CLIENT_SECRET", parts[0])
             else:
                 text = "".join(part for part in parts if isinstance(part, str))
-                placeholder = self.secrets.keep("auth client secret", "CLIENT_SECRET", "The OAuth client's.", text)
+                placeholder = self.secrets.add("auth client secret", "CLIENT_SECRET", "The OAuth client's.", value=text)
             auth["secret"] = placeholder.removeprefix("${secrets.").removesuffix("}")
         return auth
 
@@ -468,39 +447,26 @@ class Translator:
             if spared:
                 self.spared.add(name)
                 return text
-            return self.secrets.keep(place, name or "ARGUMENT", f"{place} of {self._entry.name}.", text)
-        if names_password(name) and not spared and any(isinstance(part, str) and part.strip() for part in parts):
-            raise NotTranslatable(
-                "secret_in_place", f"{place} mixes a secret with a placeholder; write the one or the other"
-            )
-        filled = [part if isinstance(part, str) else self._reference(place, name, part) for part in parts]
-        if any(isinstance(part, str) and (holds_token(part) or looks_random(part)) for part in parts):
-            raise NotTranslatable(
-                "secret_in_place", f"{place} mixes a secret with a placeholder; write the one or the other"
-            )
-        return "".join(filled)
+            return self.secrets.add(place, name or "ARGUMENT", f"{place} of {self._entry.name}.", value=text)
+        literals = [part for part in parts if isinstance(part, str)]
+        is_password = names_password(name) and not spared and any(part.strip() for part in literals)
+        if is_password or any(holds_token(part) or looks_random(part) for part in literals):
+            message = f"{place} mixes a secret with a placeholder; write the one or the other"
+            raise NotTranslatable("secret_in_place", message)
+        return "".join(part if isinstance(part, str) else self._reference(place, name, part) for part in parts)
 
     def _reference(self, place: str, name: str, ref: Placeholder) -> str:
         if ref.kind == "input":
-            person_input = self._entry.inputs.get(ref.name)
-            described = (
-                person_input.description
-                if person_input is not None and not holds_token(person_input.description)
-                else ""
-            )
-            if (
-                person_input is not None
-                and not person_input.secret
-                and person_input.default is not None
-                and self._entry.style != "common"
-            ):
-                return person_input.default  # of a package; what a client asks its person for is asked here too
-            return self.secrets.ask(place, ref.name, described or f"{ref.name} of {self._entry.name}.")
+            asked = self._entry.inputs.get(ref.name, PersonInput())
+            if not asked.secret and asked.default is not None and self._entry.style != "common":
+                return asked.default  # of a package; what a client asks its person for is asked here too
+            described = "" if holds_token(asked.description) else asked.description
+            return self.secrets.add(place, ref.name, described or f"{ref.name} of {self._entry.name}.")
         if ref.default is not None and ref.name not in self._around.env:
             if names_secret(ref.name) or may_be_secret(name, ref.default):
-                return self.secrets.keep(place, ref.name, f"The default of {ref.name}.", ref.default)
+                return self.secrets.add(place, ref.name, f"The default of {ref.name}.", value=ref.default)
             return ref.default
-        return self.secrets.from_environment(place, ref.name, ref.name)
+        return self.secrets.add(place, ref.name, variable=ref.name)
 
 
 def _flag(name: str) -> str:
@@ -526,7 +492,7 @@ class Adopted(msgspec.Struct, frozen=True, kw_only=True):
 
 def extract_secrets(data: Mapping[str, Any], driver_id: str, taken: Collection[str] = ()) -> Adopted:
     """Replace the plaintext secrets of a driver by placeholders. `taken` are names of other existing secrets."""
-    copy = {key: _copy(value) for key, value in data.items()}
+    copy = plain_copy(data)
     server = copy.get("server")
     work = _Extraction(driver_id, taken)
     if not isinstance(server, dict):
@@ -574,7 +540,7 @@ class _Extraction:
     def extract(self, place: str, name: str, text: str) -> str:
         """Return a placeholder for a value, after the scheme if it is an Authorization header."""
         scheme = next((text[: len(each)] for each in _AUTHORIZATION_SCHEMES if text.lower().startswith(each)), "")
-        return scheme + self.secrets.keep(place, name, f"For server.{place} of the driver.", text[len(scheme) :])
+        return scheme + self.secrets.add(place, name, f"For server.{place} of the driver.", value=text[len(scheme) :])
 
 
 def _extract_from_arguments(server: dict[str, Any], not_secret: Collection[str], work: _Extraction) -> None:
@@ -596,7 +562,8 @@ def _extract_from_arguments(server: dict[str, Any], not_secret: Collection[str],
         work.changed["/server/args"] = None
 
 
-def _copy(value: Any) -> Any:
+def plain_copy(value: Any) -> Any:
+    """Return a copy of data that consists of dicts and lists."""
     if isinstance(value, Mapping):
-        return {key: _copy(each) for key, each in value.items()}
-    return [_copy(each) for each in value] if isinstance(value, list) else value
+        return {key: plain_copy(each) for key, each in value.items()}
+    return [plain_copy(each) for each in value] if isinstance(value, list) else value
