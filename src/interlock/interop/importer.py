@@ -209,9 +209,10 @@ def _new_files(planned: Planned, path: Path) -> list[tuple[Path, str]]:
     """Return the files of a new draft."""
     draft = planned.draft
     record = ImportRecord(sources=planned.sources, base=fingerprint_values(draft.data), hints=draft.hints)
+    titles = ", ".join(dict.fromkeys(planned.titles))
     body = (
-        f"\n# {draft.data['name']}\n\nImported from {', '.join(dict.fromkeys(planned.titles))}. Its tools are not known "
-        f"yet: `interlock add {draft.id}` asks the server for them.\n"
+        f"\n# {draft.data['name']}\n\nImported from {titles}. Its tools are not known yet: "
+        f"`interlock add {draft.id}` asks the server for them.\n"
     )
     secrets = [(path / SECRETS_FILE, secrets_text(draft.secrets))] if draft.secrets else []
     return [

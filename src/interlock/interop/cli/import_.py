@@ -4,28 +4,39 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any
+from shlex import join, quote
+from typing import Annotated, Any
 
 import typer
-from msgspec import to_builtins
+from msgspec import UNSET, to_builtins
+from msgspec.structs import replace
 
+from interlock.ax.protocol.capability import ToolClass
 from interlock.catalog.cli.classify import ask_classes
-from interlock.cli.command import Invocation, verb, verb_app
+from interlock.cli.client.offline import run_stored
+from interlock.cli.command import Invocation, option, verb, verb_app
 from interlock.cli.terminal.errors import BadUsage, Unreachable
 from interlock.cli.terminal.output import Output
 from interlock.cli.terminal.text import count, one_line
+from interlock.credentials.api import SET_SECRET, SetSecret, StoredSecret
+from interlock.drivers.add import decide_classes, known_hosts
 from interlock.drivers.protocol.server_name import exposed_segment
-from interlock.interop.importer import DriverReport, ImportReport, ProbeResult
-from interlock.interop.source_files import SourceFile
+from interlock.drivers.workspace.folder import WorkspaceUnusable
+from interlock.interop import importer
+from interlock.interop.importer import DriverReport, ImportReport, ImportRequest, Keep, Kept, ProbeResult, Proposals
+from interlock.interop.protocol.clients import CLIENTS, ClientProgram, find_client
+from interlock.interop.protocol.drafts import ImportBatch, ImportChoices, Planned, asks_for_hosts, with_hosts
+from interlock.interop.source_files import (
+    BadBundle,
+    ClientMachine,
+    SourceFile,
+    UnknownFormat,
+    look,
+    read_file,
+    unpack,
+    without_own,
+)
 from interlock.wire.refusal import Refused
-
-if TYPE_CHECKING:
-    from interlock.ax.protocol.capability import ToolClass
-    from interlock.interop.importer import DriverReport, ImportReport, ImportRequest, Keep, Kept, ProbeResult, Proposals
-    from interlock.interop.protocol.clients import ClientProgram
-    from interlock.interop.protocol.drafts import ImportBatch
-    from interlock.interop.source_files import ClientMachine, SourceFile
 
 SECRETS = {
     "kept": "copied to the store",
@@ -41,20 +52,14 @@ def show_files(out: Output, files: Sequence[SourceFile]) -> None:
     if out.as_json:
         out.json({"files": [_file_value(each) for each in files]})
         return
-    from rich.text import Text
-
-    from interlock.cli.terminal.drawing import in_columns
-
-    there = [each for each in files if each.state != "absent"]
-    rows = [[Text(head, style="dim") for head in ("CLIENT", "SCOPE", "SERVERS", "FILE")]]
-    for each in there:
-        servers = str(len(each.reading.entries)) if each.state == "read" else one_line(each.reason or "")
-        rows.append(
-            [Text(each.title), Text(each.scope), Text(servers), Text(one_line(_short(each.path)), style="bold")]
-        )
-    if there:
-        out.draw(*in_columns(rows, width=out.console.width, shrink={3: 20, 2: 8}))
-    out.remark(f"{count(len(files) - len(there), 'place')} without a file")
+    rows = []
+    for each in files:
+        if each.state != "absent":
+            servers = str(len(each.reading.entries)) if each.state == "read" else each.reason or ""
+            rows.append((each.title, each.scope, servers, (_short(each.path), "bold")))
+    if rows:
+        out.draw_table("CLIENT|SCOPE|SERVERS|FILE", rows, shrink={3: 20, 2: 8})
+    out.remark(f"{count(len(files) - len(rows), 'place')} without a file")
 
 
 def show_report(
@@ -70,27 +75,25 @@ def show_report(
     if out.as_json:
         out.json(_report_value(files, report, connected, dry_run=dry_run))
         return
+    would = "would be " if dry_run else ""
     for file in files:
         if file.state == "unreadable":
             out.line(f"skipped {one_line(_short(file.path))}: {one_line(file.reason or '')}")
         for note in file.reading.notes:
             out.line(f"note {one_line(_short(file.path))}: {note.text}")
     for each in report.drivers:
-        would = "would be " if dry_run and each.status != "unchanged" else ""
         name = exposed_segment(each.id)
+        status = each.status if each.status == "unchanged" else f"{would}{each.status}"
         title = "" if each.name == name else f"{one_line(each.name)}, "  # the name that the client uses
-        out.line(f"{would}{each.status} {name} ({title}{', '.join(dict.fromkeys(each.sources))})")
-        for path in each.files:
-            out.line(f"  {path}")
-        for pointer in each.changed:
-            out.line(f"  changed {pointer}")
-        for pointer in each.conflicts:
-            out.line(f"  conflict {pointer}: the source changed it too; yours stays")
+        out.line(f"{status} {name} ({title}{', '.join(dict.fromkeys(each.sources))})")
+        lines = [*each.files, *(f"changed {pointer}" for pointer in each.changed)]
+        lines += [f"conflict {pointer}: the source changed it too; yours stays" for pointer in each.conflicts]
         for secret in each.secrets:
-            words = "would be copied to the store" if dry_run and secret.state == "kept" else SECRETS[secret.state]
-            out.line(f"  secret {one_line(secret.place)}: {secret.slug}, {words}")
-        for note in each.notes:
-            out.line(f"  note {note.code}: {one_line(note.text)}")
+            words = f"{would}{SECRETS[secret.state]}" if secret.state == "kept" else SECRETS[secret.state]
+            lines.append(f"secret {one_line(secret.place)}: {secret.slug}, {words}")
+        lines += [f"note {note.code}: {one_line(note.text)}" for note in each.notes]
+        for line in lines:
+            out.line(f"  {line}")
     for skipped in report.skipped:
         out.line(f"skipped {one_line(skipped.name)} ({skipped.title}): {one_line(skipped.note.text)}")
     left_in = dict.fromkeys(path for each in report.drivers for path in each.left_in)
@@ -98,17 +101,15 @@ def show_report(
         out.line("secrets are copied, not moved: these files still hold the values, until you delete them there")
     for path in left_in:
         out.line(f"  {one_line(_short(Path(path)))}")
-    written = [each for each in report.drivers if each.status != "unchanged"]
+    drafts = [exposed_segment(each.id) for each in report.drivers if each.draft]
     if not report.drivers and not report.skipped:
         out.remark("no servers found; interlock import --list shows where was looked")
-    elif not written:
+    elif all(each.status == "unchanged" for each in report.drivers):
         out.remark("nothing to do")
     elif dry_run:
         out.remark("nothing was written: this was --dry-run")
-    else:
-        drafts = [exposed_segment(each.id) for each in report.drivers if each.draft]
-        if drafts and not asks_now:
-            out.remark(f"which tools they have is not known yet: interlock add {quote(drafts[0])} asks the server")
+    elif drafts and not asks_now:
+        out.remark(f"which tools they have is not known yet: interlock add {quote(drafts[0])} asks the server")
 
 
 def _file_value(file: SourceFile) -> dict[str, Any]:
@@ -154,6 +155,8 @@ def _short(path: Path) -> str:
         return str(path)
 
 
+Texts = list[str] | None
+
 app = verb_app("Bring in the servers that other clients have.")
 
 
@@ -171,22 +174,13 @@ app = verb_app("Bring in the servers that other clients have.")
 )
 def import_(
     invocation: Invocation,
-    names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="Only these servers.", show_default=False)
-    ] = None,
+    names: Annotated[Texts, typer.Argument(metavar="[NAME]...", help="Only these servers.", show_default=False)] = None,
     *,
     list_files: Annotated[bool, typer.Option("--list", help="Show the files there are, and stop.")] = False,
-    from_clients: Annotated[
-        list[str] | None, typer.Option("--from", metavar="CLIENT", help="Only this client's files; may be repeated.")
-    ] = None,
-    file: Annotated[
-        Path | None, typer.Option("--file", metavar="FILE", help="This file, wherever it is.", show_default=False)
-    ] = None,
+    from_clients: Annotated[Texts, option("--from", "Only this client's files; may be repeated.", "CLIENT")] = None,
+    file: Annotated[Path | None, option("--file", "This file, wherever it is.", "FILE")] = None,
     as_client: Annotated[
-        str | None,
-        typer.Option(
-            "--as", metavar="CLIENT", help="Whose form --file has, if its name does not say.", show_default=False
-        ),
+        str | None, option("--as", "Whose form --file has, if its name does not say.", "CLIENT")
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Also what is disabled or built into a client.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be written, and write nothing.")] = False,
@@ -195,21 +189,13 @@ def import_(
     trust_network: Annotated[
         bool, typer.Option("--trust-network", help="Let the servers reach any host; else none is open.")
     ] = False,
-    not_secret: Annotated[
-        list[str] | None,
-        typer.Option("--not-secret", metavar="NAME", help="This key holds no secret; may be repeated."),
-    ] = None,
+    not_secret: Annotated[Texts, option("--not-secret", "This key holds no secret; may be repeated.", "NAME")] = None,
 ) -> None:
     """Bring in the servers that other clients have.
 
     Each becomes a driver in .drivers/. Secrets are copied into the encrypted store; the other client's files are left
     as they are, and still hold them. Nothing that a file says to run is run, except to ask a server for its tools.
     """
-    from interlock.interop.importer import ImportRequest
-    from interlock.interop.protocol.clients import CLIENTS
-    from interlock.interop.protocol.drafts import ImportChoices
-    from interlock.interop.source_files import ClientMachine, look, without_own
-
     plan = invocation.loaded.plan
     machine = ClientMachine.this(os.environ, plan.workspace)
     clients = [known_client(each) for each in from_clients or ()] or list(CLIENTS)
@@ -239,46 +225,37 @@ def import_(
         show_report(invocation.out, files, report, dry_run=dry_run, connected=connected)
 
 
-def _connect(invocation: Invocation, drafts: "list[DriverReport]", *, yes: bool) -> "list[ProbeResult]":
+def _connect(invocation: Invocation, drafts: list[DriverReport], *, yes: bool) -> list[ProbeResult]:
     """Start the servers of drafts and ask each for its tools. Before each start, its command is shown
     (AIP-import-8).
     """
-    from shlex import join
-
-    from interlock.cli.client.offline import run_stored
-    from interlock.cli.terminal.text import count, one_line
     from interlock.drivers.cli.add import open_adder, quiet_log, trust_driver
-    from interlock.interop.importer import connect
 
     out = invocation.out
 
-    def agreed(driver: "DriverReport") -> bool:
+    def agreed(driver: DriverReport) -> bool:
         out.remark(f"{exposed_segment(driver.id)}: {one_line(join(driver.command))}")  # AIP-import-8
         return yes or typer.confirm("Start it to ask for its tools?", default=True, err=True)  # AIP-import-8
 
-    def decide(proposed: "Mapping[str, Proposals]") -> "Mapping[str, Proposals]":
+    def decide(proposed: Mapping[str, Proposals]) -> Mapping[str, Proposals]:
         # What its server does not say of a tool stays open where no person is asked.
         return proposed if yes or not is_dialogue(invocation) else _ask_about_tools(invocation, proposed)
 
     with quiet_log(invocation):
-        done = run_stored(connect(drafts, open_adder(invocation), agreed, decide))
+        done = run_stored(importer.connect(drafts, open_adder(invocation), agreed, decide))
     for each in done:
+        name = exposed_segment(each.id)
         if each.key is not None:
             is_trusted = trust_driver(invocation, each.key).trusted
-            name = exposed_segment(each.id)
             stands = "trusted" if is_trusted else f"waits for you: interlock serve, then interlock drivers trust {name}"
             out.remark(f"{name}: {count(len(each.files), 'file')} written, {stands}")
         elif each.state == "failed":
-            name = exposed_segment(each.id)
             out.remark(f"{name} stays a draft: {one_line(each.reason or '')}; interlock add {name} tries again")
     return done
 
 
-def _ask_about_tools(invocation: Invocation, proposed: "Mapping[str, Proposals]") -> "Mapping[str, Proposals]":
+def _ask_about_tools(invocation: Invocation, proposed: Mapping[str, Proposals]) -> Mapping[str, Proposals]:
     """Ask the user about the tools of all servers in one table, in which tools are named SERVER.TOOL."""
-    from msgspec.structs import replace
-
-    from interlock.drivers.add import decide_classes
     from interlock.drivers.cli.driver_lines import show_proposals
 
     rows = {
@@ -288,7 +265,7 @@ def _ask_about_tools(invocation: Invocation, proposed: "Mapping[str, Proposals]"
     }
     tools = {name: proposed[id][at].tool_name for name, (id, at) in rows.items() if proposed[id][at].is_new}
 
-    def changed(classes: "Mapping[str, ToolClass]", *, accept: bool) -> "dict[str, Proposals]":
+    def changed(classes: Mapping[str, ToolClass], *, accept: bool) -> dict[str, Proposals]:
         return {
             id: decide_classes(
                 proposals,
@@ -302,7 +279,7 @@ def _ask_about_tools(invocation: Invocation, proposed: "Mapping[str, Proposals]"
             for id, proposals in proposed.items()
         }
 
-    def show(classes: "Mapping[str, ToolClass]") -> None:
+    def show(classes: Mapping[str, ToolClass]) -> None:
         now = changed(classes, accept=False)
         show_proposals(invocation.out, [replace(now[id][at], tool_name=name) for name, (id, at) in rows.items()])
 
@@ -319,9 +296,7 @@ def own_addresses(invocation: Invocation) -> list[str]:
     return [*addresses, node.public_url] if node.public_url else addresses
 
 
-def known_client(name: str) -> "ClientProgram":
-    from interlock.interop.protocol.clients import CLIENTS, find_client
-
+def known_client(name: str) -> ClientProgram:
     client = find_client(name)
     if client is None:
         client_names = ", ".join(each.name for each in CLIENTS)
@@ -329,9 +304,7 @@ def known_client(name: str) -> "ClientProgram":
     return client
 
 
-def _one_file(path: Path, as_client: str | None, machine: "ClientMachine", packages: Path) -> "SourceFile":
-    from interlock.interop.source_files import UnknownFormat, read_file
-
+def _one_file(path: Path, as_client: str | None, machine: ClientMachine, packages: Path) -> SourceFile:
     client = known_client(as_client) if as_client else None
     try:
         source = read_file(path.expanduser().absolute(), client, system=machine.system, packages=packages)
@@ -344,14 +317,10 @@ def _one_file(path: Path, as_client: str | None, machine: "ClientMachine", packa
 
 
 def _carry_out(
-    invocation: Invocation, files: "list[SourceFile]", request: "ImportRequest", *, dry_run: bool
-) -> "ImportReport":
-    from interlock.drivers.workspace.folder import WorkspaceUnusable
-    from interlock.interop.importer import carry_out, collect_sources, plan
-    from interlock.interop.source_files import BadBundle, unpack
-
+    invocation: Invocation, files: list[SourceFile], request: ImportRequest, *, dry_run: bool
+) -> ImportReport:
     try:
-        batch = plan(collect_sources(files, request.machine), files, request)
+        batch = importer.plan(importer.collect_sources(files, request.machine), files, request)
         if not dry_run and not request.wishes.trust_network and is_dialogue(invocation):
             batch = _ask_about_hosts(invocation, batch)
         elif not request.wishes.trust_network:
@@ -359,24 +328,20 @@ def _carry_out(
         for file in files:
             if file.bundle is not None and not dry_run:
                 unpack(file.bundle)
-        return carry_out(batch, request, None if dry_run else keeper(invocation))
+        return importer.carry_out(batch, request, None if dry_run else keeper(invocation))
     except BadBundle as bad:
         raise Refused("bad_bundle", str(bad), hint="ask its publisher for a new one") from None
     except WorkspaceUnusable as unusable:
-        raise Refused(
-            "workspace_unusable", str(unusable), hint="interlock check --effective shows the workspace"
-        ) from None
+        hint = "interlock check --effective shows the workspace"
+        raise Refused("workspace_unusable", str(unusable), hint=hint) from None
 
 
 def is_dialogue(invocation: Invocation) -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty() and not invocation.out.as_json
 
 
-def _ask_about_hosts(invocation: Invocation, batch: "ImportBatch") -> "ImportBatch":
+def _ask_about_hosts(invocation: Invocation, batch: ImportBatch) -> ImportBatch:
     """Ask the user which hosts each server may reach, because the files of clients do not say (AIP-import-11)."""
-    from interlock.drivers.add import known_hosts
-    from interlock.interop.protocol.drafts import ImportBatch, Planned, asks_for_hosts, with_hosts
-
     planned = []
     for each in batch.planned:
         hosts_needed = ", ".join(known_hosts(each.draft.data)) if asks_for_hosts(each) else ""
@@ -401,11 +366,8 @@ def _ask_about_hosts(invocation: Invocation, batch: "ImportBatch") -> "ImportBat
     return ImportBatch(planned=tuple(planned), skipped=batch.skipped)
 
 
-def _suggest_hosts(invocation: Invocation, batch: "ImportBatch") -> None:
+def _suggest_hosts(invocation: Invocation, batch: ImportBatch) -> None:
     """Print the hosts that servers are known to need. This is used when no user can be asked."""
-    from interlock.drivers.add import known_hosts
-    from interlock.interop.protocol.drafts import asks_for_hosts
-
     for each in batch.planned:
         for host in known_hosts(each.draft.data) if asks_for_hosts(each) else ():
             name = exposed_segment(each.draft.id)
@@ -413,16 +375,13 @@ def _suggest_hosts(invocation: Invocation, batch: "ImportBatch") -> None:
             invocation.out.remark(f"{name} is known to need {host}, and may reach no host: {allow}")
 
 
-def keeper(invocation: Invocation) -> "Keep":
+def keeper(invocation: Invocation) -> Keep:
     """Return a function that stores a secret through the running node, or directly in the store if no
     node is running.
     """
-    from msgspec import UNSET
-
-    from interlock.credentials.api import SET_SECRET, SetSecret, StoredSecret
     from interlock.credentials.cli import offline_node
 
-    def keep(slug: str, value: str) -> "Kept":
+    def keep(slug: str, value: str) -> Kept:
         try:
             body = SetSecret(name=slug, value=value, unless_kept=True)
             answer = invocation.node.call(SET_SECRET, body=body)
