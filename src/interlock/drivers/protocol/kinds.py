@@ -4,14 +4,14 @@ To add a kind of server, write a subclass of `ServerBlock` here and add it to `S
 the kind is written in DRIVER.md, the fields hold the values of one server block, and the methods do everything that
 depends on the kind and needs no I/O: reading, identity, export. `interlock.drivers.kinds` installs and starts servers.
 
-A block is read after it has passed the schema that `files.schemas` builds from these classes. `read` checks what the
-schema cannot express and adds problems to the findings. Messages name the field and never its value, which may be a
-secret.
+A block is read after it has passed the schema that `files.schemas` makes from the fields of these classes. `read`
+checks what the schema cannot express and adds problems to the findings. Messages name the field and never its value,
+which may be a secret.
 """
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, ClassVar, Final, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 from urllib.parse import urlsplit
 
 import msgspec
@@ -26,9 +26,11 @@ Confinement = Literal["sandbox", "container", "elsewhere"]
 
 # Keys of a server block in the schema that AIP-32 publishes. All others are extensions of Interlock.
 PUBLISHED_KEYS: Final = frozenset({"kind", "path", "package", "image", "url", "args", "env"})
-TEXT: Final = {"type": "string"}
-STRINGS: Final[dict[str, Any]] = {"type": "array", "items": {"type": "string"}}
-STRING_MAP: Final[dict[str, Any]] = {"type": "object", "additionalProperties": {"type": "string"}}
+
+
+def rule(**keywords: Any) -> msgspec.Meta:
+    """Return a rule for the values of a field, which the JSON Schema of the file has and the decoder does not check."""
+    return msgspec.Meta(extra_json_schema=keywords)
 
 
 class BlockContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,11 +39,6 @@ class BlockContext(msgspec.Struct, frozen=True, kw_only=True):
     transport: str
     findings: FileFindings
     insecure_hosts: Collection[str] = ()  # hosts that the operator allows without encryption (AIP-security-10)
-
-
-def closed_object(required: list[str], /, **properties: Any) -> dict[str, Any]:
-    """Return the JSON Schema of an object that allows only these properties."""
-    return {"type": "object", "required": required, "properties": properties, "additionalProperties": False}
 
 
 _VERSION = re.compile(r"[A-Za-z0-9^~][A-Za-z0-9.!+_-]*", re.ASCII)
@@ -54,7 +51,6 @@ class ServerBlock(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
     keys: ClassVar[tuple[str, ...]]  # in the block; the first is required
     transports: ClassVar[tuple[Transport, ...]]  # AIP-server-12
     confinement: ClassVar[Confinement]  # what keeps the server from the rest of the machine
-    schema: ClassVar[dict[str, Any]]  # JSON Schemas of its optional keys
     published_keys: ClassVar[frozenset[str]] = PUBLISHED_KEYS
     is_published: ClassVar[bool] = True  # whether the schema that AIP-32 publishes has the kind
     registry_type: ClassVar[str | None] = None  # its name in the server.json of an MCP registry
@@ -129,7 +125,6 @@ class LocalServer(ServerBlock, frozen=True, kw_only=True):
 
     transports: ClassVar[tuple[Transport, ...]] = ("stdio",)
     confinement: ClassVar[Confinement] = "sandbox"
-    schema: ClassVar[dict[str, Any]] = {"args": STRINGS, "env": STRING_MAP, "cwd": TEXT}
 
     @property
     def program(self) -> str:
@@ -230,7 +225,6 @@ class NpmServer(PackageServer, frozen=True, kw_only=True, tag="npm"):
 
     kind: ClassVar[str] = "npm"
     keys: ClassVar[tuple[str, ...]] = ("package", "version", "entry", "args", "env", "cwd")
-    schema: ClassVar[dict[str, Any]] = {**LocalServer.schema, "version": TEXT, "entry": TEXT}
     registry_type: ClassVar[str | None] = "npm"
     registry_name: ClassVar[str | None] = "the npm registry"
     launcher: ClassVar[tuple[str, ...]] = ("npx",)
@@ -290,12 +284,6 @@ class PypiServer(PackageServer, frozen=True, kw_only=True, tag="pypi"):
 
     kind: ClassVar[str] = "pypi"
     keys: ClassVar[tuple[str, ...]] = ("package", "version", "entry", "runner", "args", "env", "cwd")
-    schema: ClassVar[dict[str, Any]] = {
-        **LocalServer.schema,
-        "version": TEXT,
-        "entry": TEXT,
-        "runner": {"enum": ["auto", "uvx", "pipx", "venv"]},
-    }
     is_published: ClassVar[bool] = False
     registry_type: ClassVar[str | None] = "pypi"
     registry_name: ClassVar[str | None] = "PyPI"
@@ -364,12 +352,6 @@ class DockerServer(LocalServer, frozen=True, kw_only=True, tag="docker"):
     keys: ClassVar[tuple[str, ...]] = ("image", "port", "path", "volumes", "args", "env", "cwd")
     transports: ClassVar[tuple[Transport, ...]] = ("stdio", "http")
     confinement: ClassVar[Confinement] = "container"
-    schema: ClassVar[dict[str, Any]] = {
-        **LocalServer.schema,
-        "port": {"type": "integer", "minimum": 1, "maximum": 65535},
-        "path": TEXT,
-        "volumes": STRINGS,
-    }
     # The published schema has `path` for programs only. Here it is the path of a URL.
     published_keys: ClassVar[frozenset[str]] = LocalServer.published_keys - {"path"}
     registry_type: ClassVar[str | None] = "oci"
@@ -377,7 +359,7 @@ class DockerServer(LocalServer, frozen=True, kw_only=True, tag="docker"):
     launcher: ClassVar[tuple[str, ...]] = ("docker", "run")
 
     image: str
-    port: int | None = None
+    port: Annotated[int, rule(minimum=1, maximum=65535)] | None = None
     path: str = "/mcp"  # of the URL at which the container serves HTTP
     volumes: tuple[str, ...] = ()
 
@@ -423,26 +405,6 @@ class DockerServer(LocalServer, frozen=True, kw_only=True, tag="docker"):
 
 
 _URL = re.compile(r"[!-~]+")
-_AUTH = {
-    **closed_object(
-        ["type"],
-        type={"enum": ["none", "bearer", "header", "oauth", "mtls"]},
-        secret=TEXT,
-        header=TEXT,
-        scopes=STRINGS,
-        client_id=TEXT,
-    ),
-    "allOf": [
-        {
-            "if": {"properties": {"type": {"enum": ["bearer", "header"]}}, "required": ["type"]},
-            "then": {"required": ["secret"]},
-        },
-        {
-            "if": {"properties": {"type": {"const": "header"}}, "required": ["type"]},
-            "then": {"required": ["header"]},
-        },
-    ],
-}
 
 
 class RemoteAuth(msgspec.Struct, frozen=True, kw_only=True):
@@ -455,6 +417,16 @@ class RemoteAuth(msgspec.Struct, frozen=True, kw_only=True):
     client_id: str | None = None
 
 
+_NEEDS_SECRET = {
+    "if": {"properties": {"type": {"enum": ["bearer", "header"]}}, "required": ["type"]},
+    "then": {"required": ["secret"]},
+}
+_NEEDS_HEADER = {
+    "if": {"properties": {"type": {"const": "header"}}, "required": ["type"]},
+    "then": {"required": ["header"]},
+}
+
+
 class RemoteServer(ServerBlock, frozen=True, kw_only=True, tag="remote"):
     """A server that somebody else runs, which the node reaches at `url`."""
 
@@ -462,12 +434,11 @@ class RemoteServer(ServerBlock, frozen=True, kw_only=True, tag="remote"):
     keys: ClassVar[tuple[str, ...]] = ("url", "headers", "query", "auth")
     transports: ClassVar[tuple[Transport, ...]] = ("http", "sse")
     confinement: ClassVar[Confinement] = "elsewhere"
-    schema: ClassVar[dict[str, Any]] = {"headers": STRING_MAP, "query": STRING_MAP, "auth": _AUTH}
 
     url: str
     headers: Mapping[str, str] = {}
     query: Mapping[str, str] = {}
-    auth: RemoteAuth | None = None
+    auth: Annotated[RemoteAuth, rule(allOf=[_NEEDS_SECRET, _NEEDS_HEADER])] | None = None
 
     @classmethod
     def read(cls, block: JsonObject, context: BlockContext) -> Self | None:

@@ -1,24 +1,42 @@
 """The contents of a DRIVER.md, a TOOL.md and a SECRETS.md as values. The modules of `files` create them.
 
-The fields have the names that they have in the files, except: `Driver.connection` is connection_options, `Driver.cost`,
-`retry` and `timeout_ms` are the *_override fields, and the content of metadata.interlock has separate fields
-(`Driver.interlock`, `ToolBinding.result_parse`, `Contract.listed_as`). Defaults are those of the specification, or
-Interlock's choice if it defines none. A field that is missing in the file and has no default is None.
+The fields have the names that they have in the files, except those that a class renames, and the content of
+metadata.interlock, which has separate fields (`Driver.interlock`, `ToolBinding.result_parse`, `Contract.listed_as`).
+Defaults are those of the specification, or Interlock's choice if it defines none. A field that is missing in the file
+and has no default is None.
+
+`files.schemas` makes the JSON Schemas of the files from these types. What a type does not say about a field stands
+beside it as a `rule`, in the keywords of JSON Schema.
 
 Each value is valid by itself. Whether the contracts, secrets and programs that it names exist is not checked here.
 """
 
+import re
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from interlock.drivers.protocol.kinds import ServerBlock, Transport
+from interlock.drivers.protocol.kinds import ServerBlock, Transport, rule
 from interlock.drivers.protocol.problems import Places
 from interlock.drivers.protocol.server_name import exposed_segment
 
 JsonObject = Mapping[str, Any]
 
+SEMVER: Final = r"^[0-9]+\.[0-9]+\.[0-9]+(?:[-+][0-9A-Za-z_.-]+)?$"
+DRIVER_ID: Final = r"^[a-z0-9][a-z0-9.-]{1,79}$"
+KINDS: Final = ("cli", "http", "mcp", "sdk", "builtin")  # AIP-30.front-2
+DURATION_S_MAX: Final = 366 * 86400.0
+
+Milliseconds = Annotated[int, rule(minimum=100)]
+AtLeast0 = Annotated[int, rule(minimum=0)]
+Duration = Annotated[str, rule(pattern=r"^PT?[^\s]+$")]
+Name = Annotated[str, rule(minLength=1, maxLength=80)]
+Description = Annotated[str, rule(minLength=1, maxLength=2000)]
+Version = Annotated[str, rule(pattern=SEMVER)]
+DriverTag = Annotated[str, rule(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
+DriverTags = Annotated[tuple[DriverTag, ...], rule(uniqueItems=True)]
+DriverKinds = Annotated[tuple[str, ...], rule(items={"enum": [*KINDS]}, uniqueItems=True)]
 CostClass = Literal["trivial", "metered", "expensive"]
 Isolation = Literal["driver", "tenant", "user"]
 
@@ -29,16 +47,16 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     """The cost of a call, which is compared to choose between drivers of the same contract (AIP-30.resolve-5)."""
 
     cost_class: CostClass | None = None
-    cost_units_per_call: float | None = None  # millicents
-    currency: str | None = None
+    cost_units_per_call: Annotated[float, rule(minimum=0)] | None = None  # millicents
+    currency: Annotated[str, rule(pattern="^[A-Z]{3}$")] | None = None
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
     """Policy for repeating failed calls."""
 
-    max_attempts: int
+    max_attempts: Annotated[int, rule(minimum=1, maximum=10)]
     backoff: Literal["fixed", "exponential"] | None = None
-    initial_ms: int | None = None
+    initial_ms: AtLeast0 | None = None
 
 
 class Narrowing(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +85,10 @@ class ResultParse(msgspec.Struct, frozen=True, kw_only=True, rename={"source": "
     into: str | None = None
 
 
-class ToolBinding(msgspec.Struct, frozen=True, kw_only=True):
+OVERRIDES: Final = {"cost": "cost_override", "timeout_ms": "timeout_override_ms", "retry": "retry_override"}
+
+
+class ToolBinding(msgspec.Struct, frozen=True, kw_only=True, rename=OVERRIDES):
     """An entry of implements[]: a contract, and the tool of the server that implements it."""
 
     index: int  # its place in implements[]
@@ -79,7 +100,7 @@ class ToolBinding(msgspec.Struct, frozen=True, kw_only=True):
     schema_narrowing: Narrowing = Narrowing()
     mapping: Mapping[str, str | Mapped] = {}
     cost: Cost | None = None
-    timeout_ms: int | None = None
+    timeout_ms: Milliseconds | None = None
     retry: Retry | None = None
     result_parse: ResultParse | None = None
     result_wrap: str | None = None
@@ -109,15 +130,15 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
     uri_template: str
     integrate_as: Literal["ref_kind", "raw"]
     description: str | None = None
-    ref_kind_id: str | None = None
+    ref_kind_id: Annotated[str, rule(pattern="^[a-z][a-z0-9_]*$")] | None = None
 
 
 class ServerConnection(msgspec.Struct, frozen=True, kw_only=True):
     """The block connection_options (AIP-front-7)."""
 
-    timeout_ms: int = 30_000
-    max_retries: int = 3
-    keepalive: bool = False
+    timeout_ms: Milliseconds = 30_000  # AIP-front-7
+    max_retries: Annotated[int, rule(minimum=0, maximum=10)] = 3  # AIP-front-7
+    keepalive: bool = False  # AIP-front-7
 
 
 class NetworkAccess(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,7 +191,7 @@ class HttpProbe(msgspec.Struct, frozen=True, kw_only=True):
 
     method: Literal["GET", "POST", "HEAD"]
     url: str
-    expect_status: int | None = None
+    expect_status: Annotated[int, rule(minimum=100, maximum=599)] | None = None
 
 
 class AuthState(msgspec.Struct, frozen=True, kw_only=True):
@@ -198,18 +219,49 @@ class LoginStep(msgspec.Struct, frozen=True, kw_only=True):
     completes_when: CompletesWhen | None = None
 
 
-class Refresh(msgspec.Struct, frozen=True, kw_only=True):
+_DURATION = re.compile(
+    r"P(?:(?P<weeks>[0-9]{1,6})W|(?:(?P<days>[0-9]{1,6})D)?"
+    r"(?:T(?=[0-9])(?:(?P<hours>[0-9]{1,6})H)?(?:(?P<minutes>[0-9]{1,6})M)?(?:(?P<seconds>[0-9]{1,6}(?:\.[0-9]{1,3})?)S)?)?)",
+    re.ASCII,
+)
+_SECONDS = {"weeks": 604800.0, "days": 86400.0, "hours": 3600.0, "minutes": 60.0, "seconds": 1.0}
+
+
+def duration_s(text: str) -> float | None:
+    """Return a duration in seconds, or None if the text is not a duration between zero and one year.
+
+    The text is an ISO 8601 duration of weeks or smaller units: P2W, P1D, PT5M, PT30S. Months and years are not
+    accepted, because their length varies.
+    """
+    parts = _DURATION.fullmatch(text)
+    if parts is None:
+        return None
+    total = sum(float(parts[unit]) * seconds for unit, seconds in _SECONDS.items() if parts[unit])
+    return total if 0 < total <= DURATION_S_MAX else None
+
+
+class Repeated(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of the blocks whose action is repeated."""
+
+    every: Duration | None = None
+
+    @property
+    def every_s(self) -> float | None:
+        """Return the seconds between two repetitions, or None if the action is not repeated."""
+        return None if self.every is None else duration_s(self.every)
+
+
+class Refresh(Repeated, frozen=True, kw_only=True):
     """Description of how a login is renewed, and how often."""
 
     cmd: str | None = None
     url: str | None = None
-    every_s: float | None = None  # written `every`, an ISO 8601 duration
 
 
 class SecretExpiry(msgspec.Struct, frozen=True, kw_only=True):
     """Description of how an expired login is recognised, which `secret_use.Detector` interprets."""
 
-    detect: str
+    detect: str | None = None
 
 
 class Auth(msgspec.Struct, frozen=True, kw_only=True):
@@ -242,18 +294,20 @@ class VersionCheck(msgspec.Struct, frozen=True, kw_only=True):
     cmd: str
     parse: str
     range: str
-    timeout_ms: int = 5_000
+    timeout_ms: Milliseconds = 5_000
 
 
-class HealthCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """Check of a server, repeated every `every_s` seconds (AIP-30.health-1)."""
+class HealthCheck(Repeated, frozen=True, kw_only=True):
+    """Check of a server (AIP-30.health-1)."""
 
     method: Literal["ping", "exec", "http", "noop"]
     cmd: str | None = None
     http: HttpProbe | None = None
     expect_exit: int = 0
-    every_s: float | None = None  # written `every`, an ISO 8601 duration
-    timeout_ms: int = 5_000
+    timeout_ms: Milliseconds = 5_000
+
+
+Megabytes = Annotated[float, rule(type="integer", minimum=0)]
 
 
 class MachineRequirements(msgspec.Struct, frozen=True, kw_only=True):
@@ -261,8 +315,8 @@ class MachineRequirements(msgspec.Struct, frozen=True, kw_only=True):
 
     os: tuple[Literal["darwin", "linux", "windows"], ...] = ()
     arch: tuple[Literal["x64", "arm64", "x86", "arm"], ...] = ()
-    min_disk_mb: float | None = None
-    min_memory_mb: float | None = None
+    min_disk_mb: Megabytes | None = None
+    min_memory_mb: Megabytes | None = None
 
 
 class DriverExample(msgspec.Struct, frozen=True, kw_only=True):
@@ -276,23 +330,24 @@ class DriverExample(msgspec.Struct, frozen=True, kw_only=True):
 class Extensions(msgspec.Struct, frozen=True, kw_only=True):
     """The block metadata.interlock of a driver: Interlock's extensions to AIP-32."""
 
-    idle_timeout_ms: int | None = None  # None: the node's own
+    idle_timeout_ms: Annotated[int, rule(minimum=1000)] | None = None  # None: the node's own
     isolation: Isolation = "driver"
-    max_processes: int = PROCESSES_MAX
-    client_capabilities: tuple[Literal["roots", "sampling", "elicitation"], ...] = ()
-    protocol_versions: tuple[str, ...] = ()  # empty: any supported one
+    max_processes: Annotated[int, rule(minimum=1, maximum=1000)] = PROCESSES_MAX
+    client_capabilities: Annotated[tuple[Literal["roots", "sampling", "elicitation"], ...], rule(uniqueItems=True)] = ()
+    # Empty: any supported version.
+    protocol_versions: Annotated[tuple[str, ...], rule(minItems=1, uniqueItems=True)] = ()
     expose: Literal["bound", "all"] = "bound"
     not_secret: tuple[str, ...] = ()
     redact_results: bool = True
 
 
-class Driver(msgspec.Struct, frozen=True, kw_only=True):
+class Driver(msgspec.Struct, frozen=True, kw_only=True, rename={"connection": "connection_options", **OVERRIDES}):
     """The contents of a DRIVER.md of kind mcp."""
 
-    name: str
-    id: str
-    description: str
-    version: str
+    name: Name  # AIP-30.front-1
+    id: Annotated[str, rule(pattern=DRIVER_ID)]
+    description: Description  # AIP-30.front-1
+    version: Version
     server: ServerBlock
     transport: Transport
     implements: tuple[ToolBinding, ...]
@@ -308,13 +363,13 @@ class Driver(msgspec.Struct, frozen=True, kw_only=True):
     health_check: HealthCheck | None = None
     runner: str | JsonObject | None = None
     region: tuple[str, ...] = ("global",)
-    policy_tags: tuple[str, ...] = ()
+    policy_tags: DriverTags = ()
     cost: Cost | None = None
-    timeout_ms: int | None = None
+    timeout_ms: Milliseconds | None = None
     retry: Retry | None = None
     requires: MachineRequirements = MachineRequirements()
-    examples: tuple[DriverExample, ...] = ()
-    tags: tuple[str, ...] = ()
+    examples: tuple[Annotated[DriverExample, rule(additionalProperties=True)], ...] = ()
+    tags: DriverTags = ()
     interlock: Extensions = Extensions()
     metadata: JsonObject = {}
     secret_names: tuple[str, ...] = ()  # every NAME of a ${secrets.NAME} and of server.auth.secret, once, in order
@@ -344,8 +399,11 @@ class ContractRequires(msgspec.Struct, frozen=True, kw_only=True):
 class DriverConstraints(msgspec.Struct, frozen=True, kw_only=True):
     """Kinds of drivers that may not serve a contract (`forbid`), or that alone may serve it (`require_kind`)."""
 
-    forbid: tuple[str, ...] = ()
-    require_kind: tuple[str, ...] = ()
+    forbid: DriverKinds = ()
+    require_kind: DriverKinds = ()
+
+
+ContractTag = Annotated[str, rule(pattern="^[a-z0-9][a-z0-9-]*$")]
 
 
 class ContractExample(msgspec.Struct, frozen=True, kw_only=True):
@@ -360,23 +418,23 @@ class ContractExample(msgspec.Struct, frozen=True, kw_only=True):
 class Contract(msgspec.Struct, frozen=True, kw_only=True):
     """The contents of a TOOL.md (AIP-14): a tool as clients see it, whichever driver serves it."""
 
-    name: str
-    id: str
-    description: str
-    version: str
+    name: Name
+    id: Annotated[str, rule(minLength=2, maxLength=80, pattern=r"^[a-z0-9][a-z0-9.-]*[a-z0-9]$")]
+    description: Description
+    version: Version
     inputs: JsonObject
     outputs: JsonObject
     idempotent: bool = False
-    mutates: tuple[str, ...] = ()
+    mutates: tuple[Annotated[str, rule(pattern=r"^[a-z]+:[^\s]+$")], ...] = ()
     requires: ContractRequires = ContractRequires()
-    approval: str = "auto"  # auto, always, on-mutate, policy:<ref>
-    risk_level: int = 0
+    approval: Annotated[str, rule(pattern=r"^(?:auto|always|on-mutate|policy:[A-Za-z0-9_./-]+)$")] = "auto"
+    risk_level: Annotated[int, rule(minimum=0, maximum=3)] = 0
     cost_class: CostClass = "trivial"
-    timeout_ms: int = 30_000
+    timeout_ms: Annotated[int, rule(minimum=1)] = 30_000
     retry: Retry | None = None
-    default_implementation: str | None = None
+    default_implementation: Annotated[str, rule(type=["string", "null"], pattern=DRIVER_ID)] | None = None
     driver_constraints: DriverConstraints = DriverConstraints()
-    tags: tuple[str, ...] = ()
+    tags: Annotated[tuple[ContractTag, ...], rule(uniqueItems=True)] = ()
     examples: tuple[ContractExample, ...] = ()
     listed_as: str | None = None  # metadata.interlock.name
     context_schema: JsonObject | None = None  # metadata.interlock.context_schema
@@ -402,14 +460,15 @@ class SecretAccess(msgspec.Struct, frozen=True, kw_only=True):
 class SecretEntry(msgspec.Struct, frozen=True, kw_only=True):
     """An entry of an inventory. It describes a secret and never contains its value."""
 
-    slug: str
-    name: str
-    description: str
+    # AIP-19.file-1: the pattern wants two characters
+    slug: Annotated[str, rule(maxLength=80, pattern="^([a-z][a-z0-9-]*[a-z0-9]/)?[a-z][a-z0-9-]*[a-z0-9]$")]
+    name: Name
+    description: Description
     kind: Literal["opaque", "oauth", "keypair", "json"] = "opaque"
-    backend: str | None = None
+    backend: Annotated[str, rule(pattern="^[a-z][a-z0-9-]*://")] | None = None
     access: SecretAccess | None = None
     audit: JsonObject | None = None
-    tags: tuple[str, ...] = ()
+    tags: tuple[Annotated[str, rule(pattern="^[a-z][a-z0-9-]*$")], ...] = ()
     exposures: tuple[JsonObject, ...] = ()
     env: tuple[str, ...] = ()  # metadata.bindings.env: environment names that mean this secret
     metadata: JsonObject = {}

@@ -128,7 +128,7 @@ class Detector(msgspec.Struct, frozen=True, kw_only=True):
 def find_detector(driver: Driver) -> Detector | None:
     """Return the rule by which the driver recognises an expired login, or None if it has no rule or an unknown one."""
     expiry = driver.auth.expiry if driver.auth is not None else None
-    if expiry is None:
+    if expiry is None or expiry.detect is None:
         return None
     kind, _, wanted = expiry.detect.partition(":")
     if kind in (_STATUS, _EXIT):

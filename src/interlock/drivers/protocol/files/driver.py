@@ -19,11 +19,11 @@ from urllib.parse import urlsplit
 import msgspec
 
 from interlock.drivers.protocol.files.frontmatter import Frontmatter, read_frontmatter
-from interlock.drivers.protocol.files.schemas import DRIVER_SCHEMA, EXTENSION_KEYS, KINDS, MCP_SCHEMA, check_schema
+from interlock.drivers.protocol.files.schemas import DRIVER_SCHEMA, EXTENSION_KEYS, MCP_SCHEMA, check_schema
 from interlock.drivers.protocol.files.server_block import read_server, secrets_taken, server_from_json
 from interlock.drivers.protocol.files.versions import PROTOCOL_VERSIONS, is_range, protocol_version
 from interlock.drivers.protocol.kinds import SERVERS, ServerBlock
-from interlock.drivers.protocol.model import Driver, Extensions, ToolBinding
+from interlock.drivers.protocol.model import KINDS, Driver, Extensions, ToolBinding
 from interlock.drivers.protocol.problems import FileFindings, FileProblem, ParsedFile, Places
 from interlock.drivers.protocol.result_path import PathFault, read_path, read_pattern
 from interlock.net.protocol.egress import ENTRY as EGRESS_ENTRY
@@ -34,7 +34,6 @@ from interlock.wire.schemas.validators import PATTERN_CHARS_MAX
 DRIVER_FILE: Final = "DRIVER.md"
 ENTRY: Final = "driver.py"
 FOREIGN_ENTRIES: Final = ("driver.ts", "driver.js", "driver.mjs")
-DURATION_S_MAX: Final = 366 * 86400.0
 LIMITS: Final = ("memory_mb", "cpu_ms")  # of a runner
 INSTALL_NEEDS: Final[dict[str, tuple[str, ...]]] = {  # AIP-29, and docker, which is ours
     **dict.fromkeys(("brew", "apt", "dnf", "pacman", "choco", "scoop", "npm", "pip", "cargo", "go"), ("package",)),
@@ -48,12 +47,6 @@ DETECTS: Final = ("http_status:", "exit_code:", "exception:", "header:")
 _KNOWN_TOP: Final = frozenset(DRIVER_SCHEMA["properties"]) | frozenset(MCP_SCHEMA["properties"]) | {"spec", "schema"}
 _ORDER: Final = {"error": 0, "warning": 1, "note": 2}
 _SHELL = re.compile(r"[;&|<>`$\n\r(){}*?!#~\\]")
-_DURATION = re.compile(
-    r"P(?:(?P<weeks>[0-9]{1,6})W|(?:(?P<days>[0-9]{1,6})D)?"
-    r"(?:T(?=[0-9])(?:(?P<hours>[0-9]{1,6})H)?(?:(?P<minutes>[0-9]{1,6})M)?(?:(?P<seconds>[0-9]{1,6}(?:\.[0-9]{1,3})?)S)?)?)",
-    re.ASCII,
-)
-_SECONDS = {"weeks": 604800.0, "days": 86400.0, "hours": 3600.0, "minutes": 60.0, "seconds": 1.0}
 
 
 class RunnerLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -196,8 +189,8 @@ def _convert(front: Frontmatter, findings: FileFindings, insecure_hosts: Collect
 def _make_driver(front: Frontmatter, server: ServerBlock, extensions: Extensions, findings: FileFindings) -> Driver:
     """Convert every field to the type that `Driver` declares for it.
 
-    Fields with another name in the file are renamed first. Keys of the file that are not fields of `Driver` are
-    ignored. A field that the file does not contain takes its default.
+    Keys of the file that are not fields of `Driver` are ignored. A field that the file does not contain takes its
+    default.
     """
     data = front.data
     if data["transport"] == "sse":  # AIP-transport-9
@@ -213,75 +206,29 @@ def _make_driver(front: Frontmatter, server: ServerBlock, extensions: Extensions
     elif written is not None and version != written:  # AIP-proto-2
         message = f"{quoted(written)} is read as {version}"
         findings.add("/protocol_version", "protocol_version_partial", message, f"write {version}", "warning")
-    auth = _with_seconds(data.get("auth"), "refresh", "/auth/refresh", findings)
-    if auth is not None and "expiry" in auth and "detect" not in auth["expiry"]:
-        del auth["expiry"]
-    checks = _with_seconds({"health_check": data.get("health_check")}, "health_check", "/health_check", findings)
     fields = {
         **data,
-        **_renamed_overrides(data),
         "protocol_version": version,
         "implements": [
             # The blocks metadata.mcp and metadata.interlock hold fields of the binding under their own names.
-            {**entry, **entry["metadata"]["mcp"], **entry["metadata"].get("interlock", {}), **_renamed_overrides(entry)}
-            | {"index": index}
+            {**entry, **entry["metadata"]["mcp"], **entry["metadata"].get("interlock", {}), "index": index}
             for index, entry in enumerate(data["implements"])
         ],
-        "connection": data.get("connection_options", {}),
-        "auth": auth,
         "install": [
             {"method": entry["method"], "options": {key: value for key, value in entry.items() if key != "method"}}
             for entry in data.get("install", [])
         ],
-        "health_check": None if checks is None else checks["health_check"],
         "interlock": extensions,
         "secret_names": secrets_taken(data["server"]),
         "extension_keys": _extension_keys(data),
         "places": front.places,
     }
     converted = {
-        field.name: msgspec.convert(fields[field.name], field.type)
+        field.name: msgspec.convert(fields[field.encode_name], field.type)
         for field in msgspec.structs.fields(Driver)
-        if field.name in fields and field.name != "server"
+        if field.encode_name in fields and field.name != "server"
     }
     return Driver(server=server, **converted)
-
-
-def _renamed_overrides(block: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "cost": block.get("cost_override"),
-        "timeout_ms": block.get("timeout_override_ms"),
-        "retry": block.get("retry_override"),
-    }
-
-
-def _with_seconds(
-    outer: Mapping[str, Any] | None, key: str, pointer: str, findings: FileFindings
-) -> dict[str, Any] | None:
-    """Return a copy of `outer` with the duration `every` of its block `key` converted to seconds."""
-    if outer is None:
-        return None
-    block = outer.get(key)
-    if not isinstance(block, Mapping) or "every" not in block:
-        return dict(outer)
-    seconds = duration_s(block["every"])
-    if seconds is None:  # AIP-30.health-1
-        findings.add_invalid(f"{pointer}/every", "this is no ISO 8601 duration", "write one like PT5M or P1D")
-    rest = {name: value for name, value in block.items() if name != "every"}
-    return {**outer, key: {**rest, "every_s": seconds}}
-
-
-def duration_s(text: str) -> float | None:
-    """Return a duration in seconds, or None if the text is not a duration between zero and one year.
-
-    The text is an ISO 8601 duration of weeks or smaller units: P2W, P1D, PT5M, PT30S. Months and years are not
-    accepted, because their length varies.
-    """
-    parts = _DURATION.fullmatch(text)
-    if parts is None:
-        return None
-    total = sum(float(parts[unit]) * seconds for unit, seconds in _SECONDS.items() if parts[unit])
-    return total if 0 < total <= DURATION_S_MAX else None
 
 
 def _extension_keys(data: Mapping[str, Any]) -> tuple[str, ...]:
@@ -295,6 +242,11 @@ def _extension_keys(data: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _check_driver(driver: Driver, findings: FileFindings) -> None:
     """Check the rules for a driver that no schema can express, block by block."""
+    refresh = driver.auth.refresh if driver.auth is not None else None
+    for pointer, repeated in (("/auth/refresh", refresh), ("/health_check", driver.health_check)):
+        if repeated is not None and repeated.every is not None and repeated.every_s is None:  # AIP-30.health-1
+            message, hint = "this is no ISO 8601 duration", "write one like PT5M or P1D"
+            findings.add_invalid(f"{pointer}/every", message, hint)
     contracts: dict[str, int] = {}
     for binding in driver.implements:
         _check_binding(driver, binding, contracts, findings)
@@ -456,7 +408,8 @@ def _check_auth(driver: Driver, findings: FileFindings) -> None:
         else:
             hint = f'write {name}: "${{secrets.{name}}}" below server.env if the server reads it'
             findings.add(pointer, "state_env_unused", f"{quoted(name)} is not given to the server", hint, "note")
-    if auth.expiry is not None and not auth.expiry.detect.startswith(DETECTS):
+    detect = auth.expiry.detect if auth.expiry is not None else None
+    if detect is not None and not detect.startswith(DETECTS):
         message = "this way of noticing an expiry is not known here, so none is noticed"
         hint = "write http_status:401, exit_code:N, exception:NAME or header:NAME:VALUE"
         findings.add("/auth/expiry/detect", "detect_unknown", message, hint, "warning")

@@ -10,144 +10,101 @@ messages from the schema alone. Nothing is ever fetched: a reference to another 
 """
 
 import functools
-from collections.abc import Callable, Iterable
-from typing import Any, Final
+from collections.abc import Mapping
+from types import NoneType
+from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
 import msgspec
 
 from interlock.drivers.protocol.files.frontmatter import Frontmatter
-from interlock.drivers.protocol.kinds import (
-    PUBLISHED_KEYS,
-    SERVERS,
-    STRING_MAP,
-    STRINGS,
-    TEXT,
-    LocalServer,
-    ServerBlock,
-    closed_object,
+from interlock.drivers.protocol.kinds import PUBLISHED_KEYS, SERVERS, LocalServer
+from interlock.drivers.protocol.model import (
+    KINDS,
+    Contract,
+    Driver,
+    Extensions,
+    Retry,
+    SandboxBlock,
+    SecretEntry,
+    ToolBinding,
 )
 from interlock.drivers.protocol.problems import SCHEMA_INVALID, FileProblem
 from interlock.wire.jsontext.canonical import pointer_step, quoted
 from interlock.wire.schemas.validators import is_bounded
 
+TEXT: Final = {"type": "string"}
+STRINGS: Final = {"type": "array", "items": TEXT}
+_OBJECT: Final = {"type": "object"}
+_TYPE_NAMES: Final = {str: "string", int: "integer", float: "number", bool: "boolean"}
+
+
+def schema_of(type_: Any) -> Any:
+    """Return the JSON Schema of the values that a field of this type has in a file.
+
+    A field that may be None may be missing in the file, but never null.
+    """
+    origin, parts = get_origin(type_), get_args(type_)
+    if origin is Annotated:
+        return schema_of(parts[0]) | parts[1].extra_json_schema
+    if origin is Literal:
+        return {"enum": list(parts)}
+    if origin is tuple:
+        return {"type": "array", "items": schema_of(parts[0])}
+    if origin is Mapping:
+        return _OBJECT if parts[1] is Any else {"type": "object", "additionalProperties": schema_of(parts[1])}
+    if parts:
+        alternatives = [schema_of(each) for each in parts if each is not NoneType]
+        if len(alternatives) == 1:
+            return alternatives[0]
+        types = [each["type"] for each in alternatives]
+        return {key: value for each in alternatives for key, value in each.items()} | {"type": types}
+    if isinstance(type_, type) and issubclass(type_, msgspec.Struct):
+        return closed_schema(type_)
+    return {"type": _TYPE_NAMES[type_]} if type_ in _TYPE_NAMES else True
+
+
+def properties_of(struct: type[msgspec.Struct], *names: str) -> dict[str, Any]:
+    """Return the JSON Schemas of these fields of a struct, or of all its fields, by their names in the file."""
+    fields = msgspec.structs.fields(struct)
+    return {each.encode_name: schema_of(each.type) for each in fields if not names or each.name in names}
+
+
+def closed_schema(struct: type[msgspec.Struct], *names: str) -> dict[str, Any]:
+    """Return the JSON Schema of an object that allows only these fields of a struct, or all its fields."""
+    properties = properties_of(struct, *names)
+    fields = msgspec.structs.fields(struct)
+    return closed_object(
+        [each.encode_name for each in fields if each.required and each.encode_name in properties], **properties
+    )
+
+
+def closed_object(required: list[str], /, **properties: Any) -> dict[str, Any]:
+    """Return the JSON Schema of an object that allows only these properties."""
+    return {"type": "object", "required": required, "properties": properties, "additionalProperties": False}
+
+
 # AIP-30: the fields every driver has, whatever its kind.
-
-SEMVER: Final = r"^[0-9]+\.[0-9]+\.[0-9]+(?:[-+][0-9A-Za-z_.-]+)?$"
-KINDS: Final = ["cli", "http", "mcp", "sdk", "builtin"]  # AIP-30.front-2
-TAGS: Final[dict[str, Any]] = {
-    "type": "array",
-    "items": {"type": "string", "pattern": r"^[a-z0-9][a-z0-9-]{0,63}$"},
-    "uniqueItems": True,
-}
-DRIVER_ID: Final = r"^[a-z0-9][a-z0-9.-]{1,79}$"
-
-
-_BOOLEAN = {"type": "boolean"}
-_INTEGER = {"type": "integer"}
-_AT_LEAST_0 = {"type": "integer", "minimum": 0}
-_MILLISECONDS = {"type": "integer", "minimum": 100}
-_DURATION = {"type": "string", "pattern": r"^PT?[^\s]+$"}
-_PROBE = closed_object(
-    ["method", "url"],
-    method={"enum": ["GET", "POST", "HEAD"]},
-    url=TEXT,
-    expect_status={"type": "integer", "minimum": 100, "maximum": 599},
-)
-_COST = closed_object(
-    [],
-    cost_class={"enum": ["trivial", "metered", "expensive"]},
-    cost_units_per_call={"type": "number", "minimum": 0},
-    currency={"type": "string", "pattern": "^[A-Z]{3}$"},
-)
-_RETRY = closed_object(
-    ["max_attempts"],
-    max_attempts={"type": "integer", "minimum": 1, "maximum": 10},
-    backoff={"enum": ["fixed", "exponential"]},
-    initial_ms=_AT_LEAST_0,
-)
-_AUTH = closed_object(
-    [],
-    ref=TEXT,
-    state=closed_object([], paths=STRINGS, env=STRINGS),
-    login=closed_object(
-        [],
-        cmd=TEXT,
-        url=TEXT,
-        interactive=_BOOLEAN,
-        requires_callback_url=_BOOLEAN,
-        completes_when=closed_object([], cmd=TEXT, exit_code=_INTEGER, http=_PROBE),
-    ),
-    refresh=closed_object([], cmd=TEXT, url=TEXT, every=_DURATION),
-    expiry=closed_object([], detect=TEXT),
-)
-_IMPLEMENTS = closed_object(  # AIP-30.implements-1
-    ["tool", "version"],
-    tool=TEXT,
-    version=TEXT,
-    schema_narrowing=closed_object([], drop_inputs=STRINGS, drop_outputs=STRINGS),
-    mapping={
-        "type": "object",
-        "additionalProperties": {
-            "type": ["string", "object"],
-            "required": ["from"],
-            "properties": {"from": TEXT, "transform": TEXT},
-            "additionalProperties": False,
-        },
-    },
-    cost_override=_COST,
-    timeout_override_ms=_MILLISECONDS,
-    retry_override=_RETRY,
-    metadata={"type": "object"},
-)
 
 DRIVER_SCHEMA: Final[dict[str, Any]] = {
     "type": "object",
     "required": ["name", "id", "description", "version", "kind", "implements"],  # AIP-30.front-1
     "properties": {
-        "name": {"type": "string", "minLength": 1, "maxLength": 80},  # AIP-30.front-1
-        "id": {"type": "string", "pattern": DRIVER_ID},
-        "description": {"type": "string", "minLength": 1, "maxLength": 2000},  # AIP-30.front-1
-        "version": {"type": "string", "pattern": SEMVER},
-        "kind": {"enum": KINDS},  # AIP-front-1
-        "implements": {"type": "array", "minItems": 1, "items": _IMPLEMENTS},  # AIP-30.front-1
-        "install": {"type": "array", "items": {"type": "object"}},
-        "version_check": closed_object(
-            ["cmd", "parse", "range"], cmd=TEXT, parse=TEXT, range=TEXT, timeout_ms=_MILLISECONDS
-        ),
-        "auth": _AUTH,
-        "network": closed_object([], egress=STRINGS, ingress=STRINGS),
-        "runner": {"type": ["string", "object"]},
-        "region": STRINGS,
-        "policy_tags": TAGS,
-        "cost_override": _COST,
-        "timeout_override_ms": _MILLISECONDS,
-        "retry_override": _RETRY,
-        "health_check": closed_object(
-            ["method"],
-            method={"enum": ["ping", "exec", "http", "noop"]},
-            cmd=TEXT,
-            http=_PROBE,
-            expect_exit=_INTEGER,
-            every=_DURATION,
-            timeout_ms=_MILLISECONDS,
-        ),
-        "requires": closed_object(
-            [],
-            os={"type": "array", "items": {"enum": ["darwin", "linux", "windows"]}},
-            arch={"type": "array", "items": {"enum": ["x64", "arm64", "x86", "arm"]}},
-            min_disk_mb=_AT_LEAST_0,
-            min_memory_mb=_AT_LEAST_0,
-        ),
-        "examples": {
+        **properties_of(Driver, "name", "id", "description", "version"),  # AIP-30.front-1
+        "kind": {"enum": [*KINDS]},  # AIP-front-1
+        "implements": {  # AIP-30.front-1
             "type": "array",
-            "items": {
-                "type": "object",
-                "required": ["goal"],
-                "properties": {"goal": TEXT, "note": TEXT, "cmd": TEXT},
-            },
+            "minItems": 1,
+            "items": closed_schema(  # AIP-30.implements-1
+                ToolBinding,
+                *("tool", "version", "schema_narrowing", "mapping", "cost", "timeout_ms", "retry", "metadata"),
+            ),
         },
-        "tags": TAGS,
-        "metadata": {"type": "object"},
+        "install": {"type": "array", "items": _OBJECT},
+        **properties_of(
+            Driver,
+            *("version_check", "auth", "network", "runner", "region", "policy_tags", "cost", "timeout_ms", "retry"),
+            *("health_check", "requires", "examples", "tags", "metadata"),
+        ),
     },
 }
 
@@ -155,45 +112,26 @@ DRIVER_SCHEMA: Final[dict[str, Any]] = {
 # AIP-32: what a driver of kind mcp adds. Both schemas leave `server` open where the published one does. Which transport
 # fits which server, and everything else that one value cannot say about itself, is checked in `driver`.
 
-_PROMPT = closed_object(  # AIP-front-5
-    ["name", "integrate_as"],
-    name=TEXT,
-    description=TEXT,
-    integrate_as={"enum": ["skill_block", "raw"]},
-    skill_ref=TEXT,
-)
-_RESOURCE = closed_object(  # AIP-front-6
-    ["uri_template", "integrate_as"],
-    uri_template=TEXT,
-    description=TEXT,
-    integrate_as={"enum": ["ref_kind", "raw"]},
-    ref_kind_id={"type": "string", "pattern": "^[a-z][a-z0-9_]*$"},
-)
 # AIP-front-8
-_PER_TOOL = closed_object(["tool_name"], tool_name=TEXT, argument_mapping=STRING_MAP, result_extract=TEXT)
+_PER_TOOL = closed_schema(ToolBinding, "tool_name", "argument_mapping", "result_extract")
 _SHARED: dict[str, Any] = {
     "kind": {"const": "mcp"},  # AIP-front-1
-    "transport": {"enum": ["stdio", "sse", "http"]},  # AIP-front-3
-    "protocol_version": TEXT,
-    "prompts": {"type": "array", "items": _PROMPT},
-    "resources": {"type": "array", "items": _RESOURCE},
-    "connection_options": closed_object(
-        [],
-        timeout_ms={"type": "integer", "minimum": 100},  # AIP-front-7
-        max_retries={"type": "integer", "minimum": 0, "maximum": 10},  # AIP-front-7
-        keepalive={"type": "boolean"},  # AIP-front-7
-    ),
+    # AIP-front-3, AIP-front-5, AIP-front-6, AIP-front-7
+    **properties_of(Driver, "transport", "protocol_version", "prompts", "resources", "connection"),
 }
 
 
-def _server_schema(
-    servers: Iterable[type[ServerBlock]], optional: Callable[[type[ServerBlock]], dict[str, Any]]
-) -> dict[str, Any]:
+def _server_schema(*, published: bool) -> dict[str, Any]:
     """Return the schema of the server block.
 
-    It selects the schema of the block's kind, so errors concern this kind alone (AIP-server-9).
+    It selects the schema of the block's kind, so errors concern this kind alone (AIP-server-9). The optional keys of a
+    local kind include those of all other local kinds: such a key is ignored but must have the right type.
     """
-    servers = tuple(servers)
+    servers = [each for each in SERVERS.values() if each.is_published or not published]
+    optional: dict[bool, dict[str, Any]] = {True: {}, False: {}}
+    for each in servers:
+        names = ("args", "env") if published else each.keys[1:]
+        optional[issubclass(each, LocalServer)] |= properties_of(each, *names)
     return {
         "type": "object",
         "required": ["kind"],
@@ -201,22 +139,13 @@ def _server_schema(
         "allOf": [
             {
                 "if": {"properties": {"kind": {"const": each.kind}}, "required": ["kind"]},
-                "then": {"required": [each.keys[0]], "properties": {each.keys[0]: TEXT} | optional(each)},
+                "then": {
+                    "required": [each.keys[0]],
+                    "properties": {each.keys[0]: TEXT} | optional[issubclass(each, LocalServer)],
+                },
             }
             for each in servers
         ],
-    }
-
-
-def _own_keys(server: type[ServerBlock]) -> dict[str, Any]:
-    """Return the schemas of the optional keys of a kind.
-
-    They include the keys of other local kinds: such a key is ignored but must have the right type.
-    """
-    if not issubclass(server, LocalServer):
-        return server.schema
-    return {
-        key: schema for each in SERVERS.values() if issubclass(each, LocalServer) for key, schema in each.schema.items()
     }
 
 
@@ -225,10 +154,7 @@ MCP_SCHEMA_PUBLISHED: Final[dict[str, Any]] = {
     "required": ["kind", "server", "transport"],
     "properties": {
         **_SHARED,
-        "server": _server_schema(
-            (each for each in SERVERS.values() if each.is_published),
-            lambda server: {"args": STRINGS, "env": STRING_MAP} if issubclass(server, LocalServer) else {},
-        ),
+        "server": _server_schema(published=True),
         "implements": {
             "type": "array",
             "items": {
@@ -240,44 +166,9 @@ MCP_SCHEMA_PUBLISHED: Final[dict[str, Any]] = {
     },
 }
 
-DRIVER_EXTENSIONS: Final[dict[str, Any]] = closed_object(
-    [],
-    idle_timeout_ms={"type": "integer", "minimum": 1000},
-    isolation={"enum": ["driver", "tenant", "user"]},
-    max_processes={"type": "integer", "minimum": 1, "maximum": 1000},
-    client_capabilities={
-        "type": "array",
-        "items": {"enum": ["roots", "sampling", "elicitation"]},
-        "uniqueItems": True,
-    },
-    protocol_versions={**STRINGS, "minItems": 1, "uniqueItems": True},
-    expose={"enum": ["bound", "all"]},
-    not_secret=STRINGS,
-    redact_results={"type": "boolean"},
-)
-BINDING_EXTENSIONS: Final[dict[str, Any]] = closed_object(
-    [],
-    result_parse=closed_object(
-        [],
-        **{
-            "from": {"enum": ["auto", "structured", "text", "content", "result"]},
-            "as": {"enum": ["text", "json", "python_literal", "lines", "records"]},
-            "pattern": TEXT,
-            "into": TEXT,
-        },
-    ),
-    result_wrap=TEXT,
-    text_fallback={"type": "boolean"},
-    argument_defaults={"type": "object"},
-    context_arguments=STRING_MAP,
-)
-SANDBOX: Final[dict[str, Any]] = closed_object(  # AIP-29
-    [],
-    network=closed_object([], egress=STRINGS, ingress=STRINGS),
-    fs=closed_object([], read=STRINGS, write=STRINGS, deny=STRINGS),
-    exec=closed_object([], allow={"type": "boolean"}, spawn=STRINGS),
-    env=closed_object([], **{"pass": STRINGS, "set": STRING_MAP}),
-    tty=closed_object([], required={"type": "boolean"}),
+DRIVER_EXTENSIONS: Final = closed_schema(Extensions)
+BINDING_EXTENSIONS: Final = closed_schema(
+    ToolBinding, "result_parse", "result_wrap", "text_fallback", "argument_defaults", "context_arguments"
 )
 REQUIREMENT: Final = (
     r"^[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?(?:(?:[<>]=?|[=!~]=)[A-Za-z0-9][A-Za-z0-9.!+*_-]*"
@@ -289,14 +180,8 @@ _INSTALL = {
         "type": "object",
         "required": ["method"],
         "properties": {
-            "method": TEXT,
-            "package": TEXT,
-            "url": TEXT,
-            "path": TEXT,
-            "extract_bin": TEXT,
-            "global": {"type": "boolean"},
-            "user": {"type": "boolean"},
-            "experimental": {"type": "boolean"},
+            **dict.fromkeys(("method", "package", "url", "path", "extract_bin"), TEXT),
+            **{key: {"type": "boolean"} for key in ("global", "user", "experimental")},
             "verify_sha256": {"type": "string", "pattern": "^[a-f0-9]{64}$"},
             # Ours, of pip: what a package needs and does not say, like mcp<2 for a server of the SDK's first line.
             "with": {"type": "array", "items": {"type": "string", "pattern": REQUIREMENT}},
@@ -309,7 +194,7 @@ MCP_SCHEMA: Final[dict[str, Any]] = {
     "required": ["kind", "server", "transport"],  # AIP-front-1 to -3
     "properties": {
         **_SHARED,
-        "server": _server_schema(SERVERS.values(), _own_keys),
+        "server": _server_schema(published=False),
         "implements": {
             "type": "array",
             "items": {
@@ -325,7 +210,7 @@ MCP_SCHEMA: Final[dict[str, Any]] = {
             },
         },
         "metadata": {"type": "object", "properties": {"interlock": DRIVER_EXTENSIONS}},
-        "sandbox": SANDBOX,
+        "sandbox": closed_schema(SandboxBlock),  # AIP-29
         "install": _INSTALL,
     },
 }
@@ -345,39 +230,19 @@ EXTENSION_KEYS: Final[tuple[str, ...]] = (  # AIP-front-11
 # AIP-14: a contract (TOOL.md). Unknown keys are refused. `inputs` and `outputs` are objects here; `read_contract`
 # checks that they are JSON Schemas.
 
-_SOME_KINDS = {"type": "array", "items": {"enum": KINDS}, "uniqueItems": True}
+_CONTRACT_FIELDS = tuple(
+    name for name in Contract.__struct_fields__ if name not in {"retry", "listed_as", "context_schema", "places"}
+)
+_CONTRACT_RETRY = closed_object(
+    ["max_attempts", "backoff"],
+    **properties_of(Retry) | {"max_attempts": {"type": "integer", "minimum": 1, "maximum": 20}},
+)
+_CONTRACT_EXTENSIONS: Final = closed_object([], name=TEXT, context_schema=_OBJECT)
 
-_CONTRACT_EXTENSIONS: Final[dict[str, Any]] = closed_object([], name=TEXT, context_schema={"type": "object"})
-
-CONTRACT_SCHEMA: Final[dict[str, Any]] = closed_object(
+CONTRACT_SCHEMA: Final = closed_object(
     ["name", "id", "description", "version", "inputs", "outputs"],  # AIP-14.front-1
-    name={"type": "string", "minLength": 1, "maxLength": 80},
-    id={"type": "string", "minLength": 2, "maxLength": 80, "pattern": r"^[a-z0-9][a-z0-9.-]*[a-z0-9]$"},
-    description={"type": "string", "minLength": 1, "maxLength": 2000},
-    version={"type": "string", "pattern": SEMVER},
-    inputs={"type": "object"},
-    outputs={"type": "object"},
-    idempotent={"type": "boolean"},
-    mutates={"type": "array", "items": {"type": "string", "pattern": r"^[a-z]+:[^\s]+$"}},
-    requires=closed_object([], network=STRINGS, secrets=STRINGS, tools=STRINGS),
-    approval={"type": "string", "pattern": r"^(?:auto|always|on-mutate|policy:[A-Za-z0-9_./-]+)$"},
-    risk_level={"type": "integer", "minimum": 0, "maximum": 3},
-    cost_class={"enum": ["trivial", "metered", "expensive"]},
-    timeout_ms={"type": "integer", "minimum": 1},
-    retry=closed_object(
-        ["max_attempts", "backoff"],
-        max_attempts={"type": "integer", "minimum": 1, "maximum": 20},
-        backoff={"enum": ["fixed", "exponential"]},
-        initial_ms={"type": "integer", "minimum": 0},
-    ),
-    default_implementation={"type": ["string", "null"], "pattern": DRIVER_ID},
-    driver_constraints=closed_object([], forbid=_SOME_KINDS, require_kind=_SOME_KINDS),
-    tags={"type": "array", "items": {"type": "string", "pattern": "^[a-z0-9][a-z0-9-]*$"}, "uniqueItems": True},
-    examples={
-        "type": "array",
-        "items": closed_object(["name", "input"], name=TEXT, input=True, output=True, note=TEXT),
-    },
-    metadata={"type": "object", "properties": {"interlock": _CONTRACT_EXTENSIONS}},
+    **properties_of(Contract, *_CONTRACT_FIELDS)
+    | {"retry": _CONTRACT_RETRY, "metadata": {"type": "object", "properties": {"interlock": _CONTRACT_EXTENSIONS}}},
 )
 
 
@@ -430,18 +295,12 @@ _EXPOSURE = {
         ),
     ],
 }
+_VARIABLE = "^[A-Z][A-Z0-9_]*$"
+_BOUND = {"type": ["string", "array"], "pattern": _VARIABLE, "items": {"type": "string", "pattern": _VARIABLE}}
 _ENTRY = closed_object(
     ["slug", "name", "description"],
-    slug={
-        "type": "string",
-        "maxLength": 80,  # AIP-19.file-1; the pattern wants two characters
-        # AIP-19.file-1
-        "pattern": "^([a-z][a-z0-9-]*[a-z0-9]/)?[a-z][a-z0-9-]*[a-z0-9]$",
-    },
-    name={"type": "string", "minLength": 1, "maxLength": 80},
-    description={"type": "string", "minLength": 1, "maxLength": 2000},
-    kind={"enum": ["opaque", "oauth", "keypair", "json"]},
-    backend={"type": "string", "pattern": "^[a-z][a-z0-9-]*://"},
+    # AIP-19.file-1
+    **properties_of(SecretEntry, "slug", "name", "description", "kind", "backend", "tags"),
     access=closed_object([], reveal=_GRANTS, bind=_GRANTS, rotate=_GRANTS),
     audit=closed_object(
         [],
@@ -449,21 +308,9 @@ _ENTRY = closed_object(
         pii={"type": "boolean"},
         classification={"type": "array", "items": _SOME_TEXT},
     ),
-    tags={"type": "array", "items": {"type": "string", "pattern": "^[a-z][a-z0-9-]*$"}},
     metadata={
         "type": "object",
-        "properties": {
-            "bindings": {
-                "type": "object",
-                "properties": {
-                    "env": {
-                        "type": ["string", "array"],
-                        "pattern": "^[A-Z][A-Z0-9_]*$",
-                        "items": {"type": "string", "pattern": "^[A-Z][A-Z0-9_]*$"},
-                    }
-                },
-            }
-        },
+        "properties": {"bindings": {"type": "object", "properties": {"env": _BOUND}}},
     },
     exposures={"type": "array", "items": _EXPOSURE},
 )
