@@ -16,7 +16,7 @@ A call leaves one audit row when its driver is chosen, and one for each time tha
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -49,7 +49,6 @@ from interlock.drivers.protocol.binding.results import (
 from interlock.drivers.protocol.problems import DriverRefusal
 from interlock.drivers.protocol.resolver import SelectionChoice
 from interlock.drivers.protocol.server_name import server_name
-from interlock.drivers.provider.hooks import DriverHooks
 from interlock.drivers.provider.provider import DriverProvider
 from interlock.gate.protocol.reserved_claims import without_claims
 from interlock.links.connected_link import ServerLink
@@ -128,19 +127,13 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         return decision.resolution.error
 
     def _record(self, decision: ServingDecision) -> None:
-        services, caller, error = self.services, self.caller, decision.resolution.error
-        services.recorder.add_made(
-            (
-                resolution_row,
-                services.clock.wall(),
-                caller.principal.name,
-                caller.via,
-                self.target,
-                self.served.workspace,
-                decision.row,
-                None if error is None else error.code,
-            )
-        )
+        error = decision.resolution.error
+        self._add_row(resolution_row, decision.row, None if error is None else error.code)
+
+    def _add_row(self, make: Callable[..., bytes], *facts: Any) -> None:
+        services, caller = self.services, self.caller
+        row = (make, services.clock.wall(), caller.principal.name, caller.via, self.target, self.served.workspace)
+        services.recorder.add_made((*row, *facts))
 
     def send_only(self, params: dict[str, Any], meta: dict[str, Raw]) -> None:
         super().send_only(params, meta)
@@ -170,26 +163,20 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
     def _try(self) -> None:
         self.tries += 1
         if self.choices[self.at].check_first:
-            self.begin(self._lease_if_healthy(self.provider))
+            # AIP-30.resolve-2: its last health check failed too long ago to count
+            self.begin(self.provider.check_health(), self._on_health)
         else:
             self.lease_link(self.provider)
 
-    async def _lease_if_healthy(self, provider: DriverProvider) -> None:
-        """Check the driver's health again, and lease its link if the check passes (AIP-30.resolve-2).
-
-        This is for a driver whose last health check failed too long ago to count.
-        """
-        why = await provider.check_health()
-        if self.done:
-            return
+    def _on_health(self, why: str | None) -> None:
+        """Lease the link of a driver if its health check passed."""
         if why is None:
-            self.lease_link(provider)
+            self.lease_link(self.provider)
         else:
-            cause = {"reason": why}
-            self.on_lease_failed(
-                provider,
-                DriverRefusal(code="tool_unavailable", message="its health check fails", retryable=True, cause=cause),
+            error = DriverRefusal(
+                code="tool_unavailable", message="its health check fails", retryable=True, cause={"reason": why}
             )
+            self.on_lease_failed(self.provider, error)
 
     def on_leased(self, provider: DriverProvider, link: ServerLink) -> None:
         prepared = self.prepared = self.served.prepared(provider)
@@ -201,22 +188,17 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         if hooks is None and prepared.is_plain(self.inputs):
             self._on_arguments(prepared, link, self.inputs)
             return
+        context = context_of(self.caller, self.served.workspace)
         if hooks is not None and hooks.makes_arguments(prepared.bound):
-            self.begin(self._apply_hooks(hooks, prepared, link))
+            work = hooks.arguments(prepared.bound, self.inputs, context)
+            self.begin(work, lambda arguments: self._on_arguments(prepared, link, arguments))
             return
-        context = context_of(self.caller, self.served.workspace) if prepared.wants_context else {}
         try:
             arguments = prepared.bound.arguments(self.inputs, context)
         except Exception:
             log.exception("%s: its arguments could not be made", self.target)
             arguments = INTERNAL
         self._on_arguments(prepared, link, arguments)
-
-    async def _apply_hooks(self, hooks: DriverHooks, prepared: PreparedBinding, link: ServerLink) -> None:
-        context = context_of(self.caller, self.served.workspace)
-        arguments = await hooks.arguments(prepared.bound, self.inputs, context)
-        if not self.done:
-            self._on_arguments(prepared, link, arguments)
 
     def _on_arguments(
         self, prepared: PreparedBinding, link: ServerLink, arguments: dict[str, Any] | DriverRefusal
@@ -226,14 +208,8 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
             return
         named = prepared.uris(self.inputs, arguments)
         if named:
-            self.begin(self._send_if_permitted(named, prepared, link, arguments))
+            self.check_uris(named, self.provider, link, lambda: self._forward(prepared, link, arguments))
         else:
-            self._forward(prepared, link, arguments)
-
-    async def _send_if_permitted(
-        self, uris: list[str], prepared: PreparedBinding, link: ServerLink, arguments: dict[str, Any]
-    ) -> None:
-        if await self.check_uris(uris, link, self.provider):  # AIP-security-6: else nothing is sent
             self._forward(prepared, link, arguments)
 
     def _forward(self, prepared: PreparedBinding, link: ServerLink, arguments: dict[str, Any]) -> None:
@@ -297,7 +273,10 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         if kind != "complete":
             self._on_incomplete_result(kind, response, era)
         elif hooks is not None and hooks.reads_results(prepared.bound):
-            self.begin(self._apply_result_hook(hooks, prepared, response, result, era))
+            self.begin(
+                hooks.value(prepared.bound, result),
+                lambda value: self._answer_value(value, response, era, keeps=False, result=result),
+            )
         else:
             try:
                 value = prepared.bound.value(result)
@@ -305,13 +284,6 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
                 log.exception("%s: its result could not be read", self.target)
                 value = INTERNAL
             self._answer_value(value, response, era, keeps=prepared.keeps_result, result=result)
-
-    async def _apply_result_hook(
-        self, hooks: DriverHooks, prepared: PreparedBinding, response: Response, result: dict[str, Any], era: Era
-    ) -> None:
-        value = await hooks.value(prepared.bound, result)
-        if not self.done:
-            self._answer_value(value, response, era, keeps=False, result=result)
 
     def _answer_value(self, value: Any, response: Response, era: Era, *, keeps: bool, result: dict[str, Any]) -> None:
         if isinstance(value, DriverRefusal):
@@ -471,21 +443,8 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         """
         if self.sent_at is None:
             return
-        clock, caller = self.services.clock, self.caller
-        self.services.recorder.add_made(
-            (
-                invoked_row,
-                clock.wall(),
-                caller.principal.name,
-                caller.via,
-                self.target,
-                self.served.workspace,
-                self.facts[self.at],
-                tuple(self.inputs),
-                clock.now() - self.sent_at,
-                code,
-            )
-        )
+        seconds = self.services.clock.now() - self.sent_at
+        self._add_row(invoked_row, self.facts[self.at], tuple(self.inputs), seconds, code)
         self.sent_at = None
 
 

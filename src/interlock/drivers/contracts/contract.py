@@ -63,21 +63,32 @@ INPUT_KEYS_MAX: Final = 100
 _encode = msgspec.json.Encoder().encode
 
 
-@functools.lru_cache(maxsize=128)
-def _encode_resolution_row(
-    at: int, who: str, via: str, tool: str, workspace: str, row: bytes, code: str | None
+@functools.lru_cache(maxsize=256)
+def _encode_row(
+    method: str,
+    at: int,
+    who: str,
+    via: str,
+    tool: str,
+    workspace: str,
+    facts: bytes,
+    code: str | None,
+    input_keys: tuple[str, ...] | None = None,
 ) -> bytes:
-    head = {
+    """Encode a row without its last brace. Calls within the same second share it."""
+    head: dict[str, Any] = {
         "at": rfc3339(at),
         "who": who,
         "via": str(via),
-        "method": RESOLVED,
+        "method": method,
         "tool": tool,
         "outcome": code or "ok",
         "user_id": who,
         "workspace_id": workspace,
     }
-    return _encode(head)[:-1] + b"," + row[1:]
+    if input_keys is not None:
+        head |= {"ok": code is None, "input_keys": input_keys[:INPUT_KEYS_MAX]}
+    return _encode(head)[:-1] + b"," + facts[1:-1]
 
 
 def resolution_row(at: float, who: str, via: str, tool: str, workspace: str, row: bytes, code: str | None) -> bytes:
@@ -85,7 +96,7 @@ def resolution_row(at: float, who: str, via: str, tool: str, workspace: str, row
 
     `row` is the encoded `resolved_row` of the resolver. `code` is the reason why no driver was chosen, or None.
     """
-    return _encode_resolution_row(int(at), who, via, tool, workspace, row, code)
+    return _encode_row(RESOLVED, int(at), who, via, tool, workspace, row, code) + b"}"
 
 
 def context_of(caller: Caller, workspace: str) -> Mapping[str, str]:
@@ -96,26 +107,6 @@ def context_of(caller: Caller, workspace: str) -> Mapping[str, str]:
     """
     name = caller.principal.name
     return {"tenant_id": name, "user_id": name, "workspace_id": workspace}
-
-
-@functools.lru_cache(maxsize=128)
-def _frame(
-    at: int, who: str, via: str, tool: str, workspace: str, facts: bytes, input_keys: tuple[str, ...], code: str | None
-) -> bytes:
-    """Encode the part of an invocation row that calls within the same second share: all fields except the duration."""
-    head = {
-        "at": rfc3339(at),
-        "who": who,
-        "via": str(via),
-        "method": INVOKED,
-        "tool": tool,
-        "outcome": code or "ok",
-        "user_id": who,
-        "workspace_id": workspace,
-        "ok": code is None,
-        "input_keys": input_keys[:INPUT_KEYS_MAX],
-    }
-    return _encode(head)[:-1] + b"," + facts[1:-1]
 
 
 def invoked_row(
@@ -133,7 +124,7 @@ def invoked_row(
 
     `facts` come from `facts_of`. `code` is the code of the error, or None if the call succeeded.
     """
-    frame = _frame(int(at), who, via, tool, workspace, facts, input_keys, code)
+    frame = _encode_row(INVOKED, int(at), who, via, tool, workspace, facts, code, input_keys)
     return b'%b,"duration_ms":%.3f}' % (frame, seconds * 1000)
 
 
@@ -195,9 +186,7 @@ class PreparedBinding(msgspec.Struct, frozen=True, kw_only=True):
     keeps_result: bool  # the value is the whole result: the content blocks of the server are passed on
     plain: frozenset[str] | None  # inputs that pass unchanged under their own names; None if others do not
     accepts: Callable[[Any], bool]  # the server's inputSchema
-    wants_context: bool
     watches: tuple[UriWatch, UriWatch]  # of the contract's input and of the server's arguments
-    uri_names: tuple[frozenset[str] | None, frozenset[str] | None]  # the members of each that may be a URI; None: any
 
     def is_plain(self, inputs: dict[str, Any]) -> bool:
         """Return whether the input can be sent to the server unchanged."""
@@ -211,17 +200,16 @@ class PreparedBinding(msgspec.Struct, frozen=True, kw_only=True):
 
         Most calls contain no text that could be a URI, so this is usually empty.
         """
-        mine, other = self.uri_names
+        ours, theirs = self.watches
         if (
-            mine is not None
-            and other is not None
-            and mine.isdisjoint(inputs)
-            and other.isdisjoint(arguments)
+            ours.names is not None
+            and theirs.names is not None
+            and ours.names.isdisjoint(inputs)
+            and theirs.names.isdisjoint(arguments)
             and not may_hold_uri(arguments)
             and (arguments is inputs or not may_hold_uri(inputs))
         ):
             return []
-        ours, theirs = self.watches
         return list(dict.fromkeys((*ours.uris(inputs), *theirs.uris(arguments))))
 
 
@@ -416,8 +404,6 @@ class CompiledContract:
             watches=(UriWatch(schemas[0]), UriWatch(schemas[1])),
             plain=_find_unchanged_inputs(bound.feeding),
             accepts=bound.accepted.validator.is_valid,
-            wants_context=bool(binding.context_arguments),
-            uri_names=(_uri_names(schemas[0]), _uri_names(schemas[1])),
             keeps_result=binding.result_extract == "$"
             and binding.result_parse is None
             and binding.result_wrap is None
@@ -436,25 +422,6 @@ def _find_unchanged_inputs(feeding: ArgumentRules) -> frozenset[str] | None:
     if any(each.argument in feeding.required and each.default is not msgspec.UNSET for _, each in fed):
         return None
     return frozenset(name for name, each in fed if each.argument == name and each.transform is None)
-
-
-def _uri_names(schema: Any) -> frozenset[str] | None:
-    """Return the properties that may contain URIs. Return None if any property may, because the schema has references
-    or mentions URIs outside of its properties.
-    """
-    if not isinstance(schema, Mapping):
-        return frozenset()
-    listed = schema.get("properties")
-    properties = listed if isinstance(listed, Mapping) else {}
-    rest = {key: value for key, value in schema.items() if key != "properties"}
-    if _says_uri(rest) or b'"$ref"' in encode_value(schema) or b'"$dynamicRef"' in encode_value(schema):
-        return None
-    return frozenset(name for name, member in properties.items() if _says_uri(member))
-
-
-def _says_uri(schema: Any) -> bool:
-    written = encode_value(schema)
-    return b'"uri' in written or b'"iri' in written
 
 
 def may_hold_uri(value: dict[str, Any]) -> bool:

@@ -16,11 +16,12 @@ import hashlib
 import logging
 import os
 import secrets
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from msgspec import Raw
@@ -48,6 +49,8 @@ from interlock.wire.jsonrpc.codec import CodecError, Response, decode_value, enc
 from interlock.wire.refusal import INVALID_PARAMS, TOOL_DEGRADED, Refusal
 
 log = logging.getLogger("interlock.drivers")
+
+Result = TypeVar("Result")
 
 MESSAGE_CHARS_MAX: Final = 4096  # of a server's own words
 
@@ -123,7 +126,7 @@ class LeasedCall(Call, eq=False, kw_only=True):
 
     def on_lease_failed(self, provider: DriverProvider, error: DriverRefusal) -> None:
         """End the call, or try another provider, because no link could be leased. Nothing was sent to the server."""
-        raise NotImplementedError
+        self.fail(error)
 
     def fail(self, error: DriverRefusal) -> None:
         """End the call with this error."""
@@ -135,12 +138,17 @@ class LeasedCall(Call, eq=False, kw_only=True):
         else:
             super().refuse(refusal, status)
 
-    def begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a slow step of the call in a task. An exception in the step ends the call, not only the task."""
+    def begin(self, work: Coroutine[Any, Any, Result], then: Callable[[Result], None]) -> None:
+        """Run a slow step of the call in a task, and pass its result to `then` unless the call has ended meanwhile.
+
+        An exception in the step ends the call, not only the task.
+        """
 
         async def run_to_end() -> None:
             try:
-                await work
+                result = await work
+                if not self.done:
+                    then(result)
             except Exception:
                 log.exception("%s: a call of it failed inside the node", self.target)
                 if not self.done:
@@ -148,38 +156,42 @@ class LeasedCall(Call, eq=False, kw_only=True):
 
         self.services.tasks.begin(run_to_end())
 
-    async def check_uris(self, uris: Iterable[str], link: ServerLink, provider: DriverProvider) -> bool:
-        """Check the URIs against the server's sandbox (AIP-security-6). If one is denied, end the call.
+    def check_uris(
+        self, uris: Iterable[str], provider: DriverProvider, link: ServerLink, forward: Callable[[], None]
+    ) -> None:
+        """Forward the call if the server's sandbox allows all URIs (AIP-security-6), or else end it."""
 
-        Return whether the call goes on: False if a URI was denied or the call ended meanwhile.
-        """
-        denied = await asyncio.to_thread(find_denied_uri, uris, link.plan, provider.driver)
-        if denied is not None and not self.done:
-            self.fail(denied)
-        return not self.done
+        def on_checked(denied: DriverRefusal | None) -> None:
+            if denied is None:  # AIP-security-6: else nothing is sent
+                forward()
+            else:
+                self.fail(denied)
+
+        self.begin(asyncio.to_thread(find_denied_uri, uris, link.plan, provider.driver), on_checked)
 
     def lease_link(self, provider: DriverProvider) -> None:
         """Lease the provider's link, immediately if the provider is ready and otherwise as soon as it becomes ready."""
-        lease = provider.find_ready_lease(self.caller)
-        if lease is not None:
-            self.lease = lease
-            self.on_leased(provider, lease.link)
+        ready = provider.find_ready_lease(self.caller)
+        if ready is not None:
+            self._on_lease(provider, ready)
             return
         if self.since is None:
             self.deadline = inf  # the provider limits the time that it takes to start a server
 
-        async def acquire_lease() -> None:
+        async def acquire_lease() -> InstanceLease | DriverRefusal:
             lease = await provider.acquire(self.caller, self.timeout_s or 0.0)
-            if isinstance(lease, DriverRefusal):
-                if not self.done:
-                    self.on_lease_failed(provider, lease)
-            elif self.done:  # the client left meanwhile; the server that was started for it stays
-                lease.release()
-            else:
-                self.lease = lease
-                self.on_leased(provider, lease.link)
+            if self.done and not isinstance(lease, DriverRefusal):
+                lease.release()  # the client left meanwhile; the server that was started for it stays
+            return lease
 
-        self.begin(acquire_lease())
+        self.begin(acquire_lease(), partial(self._on_lease, provider))
+
+    def _on_lease(self, provider: DriverProvider, lease: InstanceLease | DriverRefusal) -> None:
+        if isinstance(lease, DriverRefusal):
+            self.on_lease_failed(provider, lease)
+        else:
+            self.lease = lease
+            self.on_leased(provider, lease.link)
 
     def send_over(self, link: ServerLink, params: dict[str, Any], head: bytes) -> Refused | None:
         """Send the request over the leased link. Return a refusal if the link is closed, or None if the request was
@@ -211,13 +223,7 @@ class LeasedCall(Call, eq=False, kw_only=True):
             self.wished = self.client_params.get(NAMED_BY[self.method])
             first = self.handler.prepare_server(self)
             if first is not None:
-
-                async def send_after() -> None:
-                    await asyncio.wait((first,))
-                    if not self.done:
-                        self._send(link, verdict)
-
-                self.begin(send_after())
+                self.begin(asyncio.wait((first,)), lambda _: self._send(link, verdict))
                 return None
         self._send(link, verdict)
         return None
@@ -306,19 +312,12 @@ class PassthroughCall(LeasedCall, eq=False, kw_only=True):
         if self.uri is None:
             self._forward(link)
         else:
-            self.begin(self._forward_if_permitted(self.uri, link))
-
-    async def _forward_if_permitted(self, uri: str, link: ServerLink) -> None:
-        if await self.check_uris((uri,), link, self.provider):
-            self._forward(link)
+            self.check_uris((self.uri,), provider, link, partial(self._forward, link))
 
     def _forward(self, link: ServerLink) -> None:
         refused = self.send_over(link, {**self.client_params, **self.server_params}, self.head)
         if refused is not None:
             self.on_failed(refused.refusal, Outcome.REFUSED)
-
-    def on_lease_failed(self, provider: DriverProvider, error: DriverRefusal) -> None:
-        self.fail(error)
 
     def on_response(self, response: Response, era: Era) -> None:
         if self.done:

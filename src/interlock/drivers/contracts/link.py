@@ -93,14 +93,9 @@ def expose(providers: Iterable[DriverProvider], contracts: Mapping[str, frozense
         segment = exposed_segment(provider.driver.id)
         builder = _ExposureBuilder(provider, registered.kinds, contracts.get(segment, frozenset()))
         shown = segments.setdefault(segment, ExposedItems())
-        for items, exposed in (
-            (shown.tools, builder.tools()),
-            (shown.prompts, builder.prompts()),
-            (shown.resources, builder.resources()),
-            (shown.templates, builder.templates()),
-        ):
-            for each in exposed:
-                items.setdefault(each.name, each)
+        for kind in ExposedItems.__struct_fields__:
+            for each in getattr(builder, kind)():
+                getattr(shown, kind).setdefault(each.name, each)
         problems += builder.problems
     return Exposure(segments=segments, kinds=registered.kinds, problems=tuple(problems))
 
@@ -241,27 +236,23 @@ class ContractLink(Link):
     def _new_tool_call(self, *fields: Any) -> Call:
         """Create the call of a tool. `fields` are the positional arguments of `Call`; the last one is the route."""
         route: Route = fields[-1]
-        params: dict[str, Any] = fields[_PARAMS]
-        approved = route.is_held
         served = self.contracts.get(route.original)
         if served is not None:
-            call = ContractCall(
-                *fields, services=self._services, client_params=dict(params), served=served, approved=approved
+            contract_call = ContractCall(
+                *fields,
+                services=self._services,
+                client_params=dict(fields[_PARAMS]),
+                served=served,
+                approved=route.is_held,
             )
-            call.timeout_s = served.timeout_s
-            return call
+            contract_call.timeout_s = served.timeout_s
+            return contract_call
         exposed = self.shown.tools.get(route.original)
         if exposed is None:
             return _WithdrawnToolCall(*fields)
-        server_params = {"name": route.wire_name}
-        return PassthroughCall(
-            *fields,
-            services=self._services,
-            client_params=dict(params),
-            provider=exposed.provider,
-            server_params=server_params,
-            approved=approved,
-        )
+        call = self._new_raw_call(exposed.provider, {"name": route.wire_name}, *fields)
+        call.approved = route.is_held
+        return call
 
     def new_request(self, what: str, *fields: Any) -> Call:
         """Create the call of a request other than tools/call. `what` is the name of a prompt or the URI of a resource.

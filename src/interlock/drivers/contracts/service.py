@@ -162,14 +162,12 @@ class Contracts:
         link.asks = frozenset(each.local for each in offers if each.asks)
         link.offers("prompts", bool(shown.prompts))
         link.offers("resources", bool(shown.resources or shown.templates))
-        tools = [(each.local, each.item, each.asks) for each in offers]
-        tools += [(each.name, each.item, False) for each in shown.tools.values()]
-        listing = Listing(
-            tools=self._build_items(tools, before),
-            prompts=self._build_items([(each.name, each.item, False) for each in shown.prompts.values()], before),
-            resources=self._build_items([(each.name, each.item, False) for each in shown.resources.values()], before),
-            templates=self._build_items([(each.name, each.item, False) for each in shown.templates.values()], before),
-        )
+        lists = {
+            kind: [(each.name, each.item, False) for each in getattr(shown, kind).values()]
+            for kind in ExposedItems.__struct_fields__
+        }
+        lists["tools"] = [*((each.local, each.item, each.asks) for each in offers), *lists["tools"]]
+        listing = Listing(**{kind: self._build_items(things, before) for kind, things in lists.items()})
         self.links[segment], self._listings[segment] = link, listing
         await self._parts.catalog.stock(link, listing)
         link.contracts = served

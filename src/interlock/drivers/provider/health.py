@@ -14,6 +14,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Awaitable, Callable, Collection
+from math import inf
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -28,7 +29,7 @@ from interlock.drivers.install.installation import (
     words_of,
 )
 from interlock.drivers.kinds import kind_of
-from interlock.drivers.protocol.model import Driver, HealthCheck, HttpProbe, Refresh
+from interlock.drivers.protocol.model import Driver, HealthCheck, HttpProbe
 from interlock.drivers.provider.keeper import DriverEnvironment, DriverKeeper
 from interlock.links.connected_link import MODERN_META, ServerLink
 from interlock.links.server_messages import LostRefusal
@@ -148,7 +149,11 @@ REFRESH_MS: Final = 30_000
 
 
 class HealthSchedule:
-    """Health checks of one driver: periodic checks, and an immediate one when a call needs the outcome."""
+    """Health checks of one driver: periodic checks, and an immediate one when a call needs the outcome.
+
+    It also refreshes the driver's login (AIP-30.auth-1). A call waits for that when more time than `every` in
+    auth.refresh has passed.
+    """
 
     def __init__(
         self,
@@ -171,6 +176,10 @@ class HealthSchedule:
         self._environment = environment
         self._on_outcome = on_outcome
         self._task: asyncio.Task[None] | None = None
+        self._login = driver.auth.refresh if driver.auth is not None else None
+        self._login_every_s = inf if self._login is None else self._login.every_s or inf
+        self._login_refreshed_at = self.clock.now()
+        self._refreshing = asyncio.Lock()
 
     def start(self) -> None:
         check = self.driver.health_check
@@ -241,42 +250,29 @@ class HealthSchedule:
             return "the health check was refused"
         return None
 
-
-class LoginRefresh:
-    """Refresher of a driver's login. A call waits for it when more time than `every` in auth.refresh has passed
-    (AIP-30.auth-1).
-
-    All waiting calls share one refresh. If it fails, the failure is logged for the operator and the calls continue,
-    because the login may still be valid. If it is not, the server's response shows that.
-    """
-
-    def __init__(self, health: HealthSchedule, refresh: Refresh, every_s: float) -> None:
-        """Prepare to refresh a login. Its command or request is run in the same way as a health check."""
-        self._health = health
-        self._refresh = refresh
-        self._every_s = every_s
-        self._at = health.clock.now()
-        self._lock = asyncio.Lock()
-
     @property
-    def is_due(self) -> bool:
-        """Return whether the configured time has passed since the last refresh."""
-        return self._health.clock.now() - self._at >= self._every_s
+    def is_login_due(self) -> bool:
+        """Return whether the login was last refreshed longer ago than the driver file allows."""
+        return self.clock.now() - self._login_refreshed_at >= self._login_every_s
 
-    async def refresh(self) -> None:
-        async with self._lock:
-            if not self.is_due:
+    async def refresh_login(self) -> None:
+        """Refresh the login if that is due. Its command or request is run in the same way as a health check.
+
+        All waiting calls share one refresh. If it fails, the failure is logged for the operator and the calls continue,
+        because the login may still be valid. If it is not, the server's response shows that.
+        """
+        async with self._refreshing:
+            login = self._login
+            if login is None or not self.is_login_due:
                 return
-            reason = None
-            if self._refresh.cmd is not None:
-                check = HealthCheck(method="exec", cmd=self._refresh.cmd, timeout_ms=REFRESH_MS)
-            elif self._refresh.url is not None:
-                probe = HttpProbe(method="GET", url=self._refresh.url)
+            check = HealthCheck(method="noop")
+            if login.cmd is not None:
+                check = HealthCheck(method="exec", cmd=login.cmd, timeout_ms=REFRESH_MS)
+            elif login.url is not None:
+                probe = HttpProbe(method="GET", url=login.url)
                 check = HealthCheck(method="http", http=probe, timeout_ms=REFRESH_MS)
-            else:
-                check = HealthCheck(method="noop")
-            if (probing := self._health.probe(check)) is not None:
-                reason = await probing
-            self._at = self._health.clock.now()
+            probing = self.probe(check)
+            reason = None if probing is None else await probing
+            self._login_refreshed_at = self.clock.now()
             if reason is not None:
-                log.warning("driver %s: its login could not be refreshed: %s", self._health.driver.segment, reason)
+                log.warning("driver %s: its login could not be refreshed: %s", self.driver.segment, reason)

@@ -45,7 +45,7 @@ from interlock.drivers.provider.contract_check import (
     check,
     greeting_warnings,
 )
-from interlock.drivers.provider.health import HealthSchedule, LoginRefresh
+from interlock.drivers.provider.health import HealthSchedule
 from interlock.drivers.provider.hooks import DriverHooks, HookFailed, HookPlan, HookProcess, load_hooks
 from interlock.drivers.provider.keeper import DriverEnvironment, DriverKeeper
 from interlock.drivers.provider.tenant_processes import Instance, InstanceLease, Instances
@@ -165,7 +165,6 @@ class DriverProvider:
         self._task: asyncio.Task[None] | None = None
         self._instances: Instances | None = None  # once the server is installed
         self._health_schedule: HealthSchedule | None = None
-        self._login_refresh: LoginRefresh | None = None
         self._health_failure: str | None = None  # why the last health check failed
 
     @property
@@ -232,9 +231,6 @@ class DriverProvider:
             self._health_schedule = HealthSchedule(
                 driver, self.installed, primary.keeper, environment, on_outcome=self._on_health
             )
-            refresh = driver.auth.refresh if driver.auth is not None else None
-            if refresh is not None and refresh.every_s is not None:
-                self._login_refresh = LoginRefresh(self._health_schedule, refresh, refresh.every_s)
             is_lazy = environment.plan.registration == "lazy"
             snapshot = await self._snapshots.find(self._about()) if is_lazy else None
             expired = await self._logins.load(None)
@@ -528,7 +524,7 @@ class DriverProvider:
         instances = self._instances
         if instances is None or self.state not in _SERVES:
             return None
-        if self._login_refresh is not None and self._login_refresh.is_due:
+        if self._health_schedule is not None and self._health_schedule.is_login_due:
             return None
         instance = instances.find(self._tenant_of(caller))
         if instance is None or not (instance.keeper.is_usable and instance.keeper.is_current and instance.is_fit):
@@ -554,8 +550,8 @@ class DriverProvider:
                 expired = str(error)
             if expired is not None:
                 return self._unauthed_error(expired)
-        if self._login_refresh is not None:
-            await self._login_refresh.refresh()
+        if self._health_schedule is not None:
+            await self._health_schedule.refresh_login()
         lease = await instances.borrow(who, timeout_s)
         if lease is None:
             return DriverRefusal(

@@ -28,6 +28,7 @@ from interlock.mcp import items as templates
 from interlock.net.protocol.address_scope import Scope, find_scope
 from interlock.net.protocol.egress import Permit, permits, port_of
 from interlock.net.protocol.uri import Unreadable, is_within, read_file_path, without_dots
+from interlock.wire.jsonrpc.codec import encode_value
 from interlock.wire.schemas.validators import reference_target
 
 REFERENCE_PREFIX: Final = "mcp_"  # AIP-resources-2
@@ -178,17 +179,10 @@ class UriWatch:
 
     def __init__(self, schema: Any) -> None:
         self._schema = schema
-        self._start: tuple[Any, ...] = ()
         # Most schemas have no URI. Of a value of such a schema only the strings are looked at.
-        todo = [schema]
-        while todo and not self._start:
-            inner = todo.pop()
-            if isinstance(inner, Mapping):
-                if inner.get("format") in _URI_FORMATS:
-                    self._start = (schema,)
-                todo += inner.values()
-            elif isinstance(inner, list | tuple):
-                todo += inner
+        self._start = (schema,) if _has_uri_format(schema) else ()
+        # The properties that may contain URIs. None: any may, because the schema has references, or URIs elsewhere.
+        self.names = _find_uri_members(schema) if self._start else frozenset()
 
     def uris(self, value: Any) -> Iterator[str]:
         """Yield the strings that have to be checked.
@@ -211,6 +205,29 @@ class UriWatch:
                 todo += reversed(
                     [(each, tuple(_element_schemas(spread, at)) if spread else ()) for at, each in enumerate(value)]
                 )
+
+
+def _find_uri_members(schema: Any) -> frozenset[str] | None:
+    properties = schema.get("properties") if isinstance(schema, Mapping) else None
+    written = encode_value(schema)
+    if not isinstance(properties, Mapping) or b'"$ref"' in written or b'"$dynamicRef"' in written:
+        return None
+    if _has_uri_format({key: value for key, value in schema.items() if key != "properties"}):
+        return None
+    return frozenset(name for name, each in properties.items() if _has_uri_format(each))
+
+
+def _has_uri_format(schema: Any) -> bool:
+    todo = [schema]
+    while todo:
+        inner = todo.pop()
+        if isinstance(inner, Mapping):
+            if inner.get("format") in _URI_FORMATS:
+                return True
+            todo += inner.values()
+        elif isinstance(inner, list | tuple):
+            todo += inner
+    return False
 
 
 def _find_reason(uri: str, reach: Reach, resolve: Resolve) -> str | None:
