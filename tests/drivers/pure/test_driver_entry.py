@@ -105,7 +105,7 @@ def test_a_field_that_differs_is_a_warning_that_names_it() -> None:
         ("entry_conflict", "/transport", "warning"),
         ("entry_conflict", "/network", "warning"),
     ]
-    assert check_entry(read(), HookEntry(manifest=file), file, {"fs-read"}) == ()
+    assert tuple(check_entry(read(), HookEntry(manifest=file), file, {"fs-read"})) == ()
 
 
 @pytest.mark.req("AIP-define-1")

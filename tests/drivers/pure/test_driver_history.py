@@ -31,7 +31,7 @@ def test_what_is_kept_judges_like_the_file_it_was_kept_of(before: dict[str, Any]
     old, new = read(before), read(now | {"version": "1.1.0"})
     kept = recall(keep(old))
     assert kept is not None
-    assert successor_problems(kept, new) == changes_of_identity(old, new)
+    assert successor_problems(kept, new) == tuple(changes_of_identity(old, new))
     assert bool(successor_problems(kept, new)) is (before is not now)
 
 

@@ -13,7 +13,7 @@ def changed(before: dict[str, Any], now: dict[str, Any]) -> tuple[FileProblem, .
     old, new = as_driver(before | {"version": "1.0.0"}).value, as_driver({"version": "1.1.0", **now}).value
     assert old is not None
     assert new is not None
-    return changes_of_identity(old, new)
+    return tuple(changes_of_identity(old, new))
 
 
 def npm(package: str, **more: Any) -> dict[str, Any]:

@@ -32,13 +32,7 @@ from interlock.drivers.contracts.contract import (
     invoked_row,
     resolution_row,
 )
-from interlock.drivers.contracts.leased_call import (
-    INTERNAL,
-    MESSAGE_CHARS_MAX,
-    UNREACHABLE,
-    LeasedCall,
-    unreachable,
-)
+from interlock.drivers.contracts.leased_call import INTERNAL, MESSAGE_CHARS_MAX, UNREACHABLE, LeasedCall, unreachable
 from interlock.drivers.protocol.binding.results import (
     error_result,
     open_state_untrusted,
@@ -173,9 +167,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         if why is None:
             self.lease_link(self.provider)
         else:
-            error = DriverRefusal(
-                code="tool_unavailable", message="its health check fails", retryable=True, cause={"reason": why}
-            )
+            error = DriverRefusal("tool_unavailable", "its health check fails", retryable=True, cause={"reason": why})
             self.on_lease_failed(self.provider, error)
 
     def on_leased(self, provider: DriverProvider, link: ServerLink) -> None:
@@ -315,8 +307,8 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         message = find_string(members.get("message")) or "unknown"
         self._on_server_error(
             DriverRefusal(
-                code="upstream_error",
-                message=message[:MESSAGE_CHARS_MAX],
+                "upstream_error",
+                message[:MESSAGE_CHARS_MAX],
                 retryable=passing,
                 cause={"code": code if isinstance(code, int) else None},  # AIP-tools-13
             )
@@ -327,7 +319,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         result is unknown (AIP-proto-7).
         """
         if kind != "input_required":  # AIP-proto-7: an unknown one
-            self.fail(DriverRefusal(code="upstream_error", message="the server's result is of a kind not known here"))
+            self.fail(DriverRefusal("upstream_error", "the server's result is of a kind not known here"))
             return
         if self.caller.era is not MODERN:
             if not self.handler.interview_client(self, response.result):
@@ -363,14 +355,14 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
             self.fail(_AUTH_FAILED)
         elif refusal.code == RESULT_TOO_LARGE:
             limit = f"the server's answer is larger than {data.get('limit_bytes')} bytes, the limit of this driver"
-            self.fail(DriverRefusal(code="result_too_large", message=f"{limit}; ask for less at a time"))
+            self.fail(DriverRefusal("result_too_large", f"{limit}; ask for less at a time"))
         elif outcome is Outcome.ERROR:
             needs_input = data.get("reason") in ("input_required", "input_refused")
             self._on_server_error(_UNANSWERABLE if needs_input else _MALFORMED)
         elif not self._retry(sent=sent):
             # The server was lost. Under the ref, the log has more details than the client receives (AIP-transport-13).
             detail = refusal.detail if isinstance(refusal, LostRefusal) else refusal.message
-            ref = self._log_ref(DriverRefusal(code="upstream_error", message=detail))
+            ref = self._log_ref(DriverRefusal("upstream_error", detail))
             self._record_invocation("upstream_error")
             # AIP-transport-13
             super().on_failed(Refusal(refusal.code, refusal.message, {**data, "ref": ref}), outcome)
@@ -452,12 +444,12 @@ _STATE_INVALID: Final = Refusal(
     INVALID_PARAMS, "this requestState was not made here, or was changed", {"reason": "state_invalid"}
 )
 _ARGUMENTS_UNREADABLE: Final = Refusal(INVALID_PARAMS, "params.arguments cannot be read")
-_MISMATCH: Final = DriverRefusal(code="contract_mismatch", message="the server behind this tool no longer fits it")
-_UNREADABLE: Final = DriverRefusal(code="output_parse_failed", message="the server's result cannot be read")
-_NO_OBJECT: Final = DriverRefusal(code="upstream_error", message="the server's result is no object")
-_GONE: Final = DriverRefusal(code="tool_unavailable", message="the server went away", retryable=True)
-_AUTH_FAILED: Final = DriverRefusal(code="auth_failed", message="the server behind this tool refuses our credential")
-_MALFORMED: Final = DriverRefusal(code="upstream_error", message="the server's answer cannot be read", retryable=True)
+_MISMATCH: Final = DriverRefusal("contract_mismatch", "the server behind this tool no longer fits it")
+_UNREADABLE: Final = DriverRefusal("output_parse_failed", "the server's result cannot be read")
+_NO_OBJECT: Final = DriverRefusal("upstream_error", "the server's result is no object")
+_GONE: Final = DriverRefusal("tool_unavailable", "the server went away", retryable=True)
+_AUTH_FAILED: Final = DriverRefusal("auth_failed", "the server behind this tool refuses our credential")
+_MALFORMED: Final = DriverRefusal("upstream_error", "the server's answer cannot be read", retryable=True)
 _UNANSWERABLE: Final = DriverRefusal(
-    code="upstream_error", message="input_required: the server asks something that this client cannot answer"
+    "upstream_error", "input_required: the server asks something that this client cannot answer"
 )

@@ -253,11 +253,11 @@ class CompiledContract:
         """
         if not self._inputs.accepts(inputs):  # AIP-tools-12, AIP-30.resolve-6
             refusal = self._inputs.find_fault(inputs)
-            return DriverRefusal(code="input_invalid", message=str(refusal))
+            return DriverRefusal("input_invalid", str(refusal))
         if self._context is not None:
             refusal = self._context.find_fault(context_of(caller, self.workspace))
             if refusal is not None:  # AIP-14.rules-4
-                return DriverRefusal(code="input_invalid", message=f"{CONTEXT}: {refusal}")
+                return DriverRefusal("input_invalid", f"{CONTEXT}: {refusal}")
         return None
 
     # Check 8 of the guard
@@ -348,11 +348,9 @@ class CompiledContract:
         refusal = None
         # The resolver judges how long a failed health check counts.
         if provider.state in _UNUSABLE and provider.code != UNHEALTHY:
-            refusal = Refusal(
-                code=provider.code or provider.state.value, message=provider.reason or provider.state.value
-            )
+            refusal = Refusal(provider.code or provider.state.value, provider.reason or provider.state.value)
         elif provider.state is DriverState.PARTIAL and self.contract.id not in provider.contract_ids:
-            refusal = Refusal(code="contract_mismatch", message="its server does not fit this contract")
+            refusal = Refusal("contract_mismatch", "its server does not fit this contract")
         unauthed = provider.state is DriverState.UNAUTHED
         return Candidate(
             driver=provider.driver,

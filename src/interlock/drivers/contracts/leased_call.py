@@ -59,7 +59,7 @@ MESSAGE_CHARS_MAX: Final = 4096  # of a server's own words
 UNREACHABLE: Final = frozenset(("tool_unavailable", "upstream_error"))
 
 
-INTERNAL: Final = DriverRefusal(code="internal", message="something failed inside the node; its log says more")
+INTERNAL: Final = DriverRefusal("internal", "something failed inside the node; its log says more")
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +323,7 @@ class PassthroughCall(LeasedCall, eq=False, kw_only=True):
         if self.done:
             return
         if self.sha256 is not None and not response.error and not _hashes_to(response, self.sha256):
-            self.fail(DriverRefusal(code="ref_invalid", message="the content is not what the reference says"))
+            self.fail(DriverRefusal("ref_invalid", "the content is not what the reference says"))
             return
         super().on_response(response, era)
 

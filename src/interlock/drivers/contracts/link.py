@@ -298,7 +298,7 @@ class ContractLink(Link):
         call.uri, call.sha256 = uri, sha256
         call.head = modern_head(methods.RESOURCES_READ, uri)
         if provider.listing is not None and not provider.listing.resources.digest:
-            call.fail(DriverRefusal(code="resource_unavailable", message="the server has no resources"))
+            call.fail(DriverRefusal("resource_unavailable", "the server has no resources"))
         return call
 
     def _new_raw_call(self, provider: DriverProvider, server_params: dict[str, Any], *fields: Any) -> PassthroughCall:

@@ -53,45 +53,40 @@ def manifest_of(driver: Driver) -> Manifest:
     )
 
 
-def changes_of_identity(registered: Driver | Manifest, changed: Driver) -> tuple[FileProblem, ...]:
-    """Return the changes that require a new major version.
+def changes_of_identity(registered: Driver | Manifest, changed: Driver) -> Iterator[FileProblem]:
+    """Yield the changes that require a new major version.
 
-    The result is empty if the id or the major version differs, because the two are then different drivers.
+    There are none if the id or the major version differs, because the two are then different drivers.
     """
     before = manifest_of(registered) if isinstance(registered, Driver) else registered
     now = manifest_of(changed)
     if before.key != now.key:  # AIP-identity-1
-        return ()
-    problems: list[FileProblem] = []
+        return
+    hint = f"make this {int(changed.version.partition('.')[0]) + 1}.0.0"
 
-    def refuse(pointer: str, what: str, severity: Severity = "error") -> None:
-        major = int(changed.version.partition(".")[0]) + 1
-        problems.append(
-            changed.places.problem(
-                pointer, CODE, f"{what} changed since {before.version}", f"make this {major}.0.0", severity=severity
-            )
-        )
+    def change(pointer: str, what: str, severity: Severity = "error") -> FileProblem:
+        message = f"{what} changed since {before.version}"
+        return changed.places.problem(pointer, CODE, message, hint, severity=severity)
 
     if before.protocol_version != now.protocol_version:  # AIP-identity-1
-        refuse("/protocol_version", "protocol_version")
+        yield change("/protocol_version", "protocol_version")
     if before.transport != now.transport:  # AIP-identity-3
-        refuse("/transport", "transport")
+        yield change("/transport", "transport")
     if before.kind != now.kind:  # AIP-identity-2
-        refuse("/server/kind", "server.kind")
+        yield change("/server/kind", "server.kind")
     elif before.source != now.source:  # AIP-identity-2
         field = changed.server.keys[0]
-        refuse(f"/server/{field}", f"server.{field}")
+        yield change(f"/server/{field}", f"server.{field}")
     else:
         majors = [int(match[1]) for each in (before, now) if (match := _MAJOR.match(each.pinned or "")) is not None]
         if len(majors) == 2 and majors[0] != majors[1]:  # AIP-identity-2
             # A first number that is a year says nothing about compatibility.
             severity: Severity = "warning" if min(majors) >= CALENDAR_MAJOR_MIN else "error"
-            refuse("/server/package", "the major version of server.package", severity)
+            yield change("/server/package", "the major version of server.package", severity)
     for binding in changed.implements:
         was = before.narrowing.get(_reference(binding.tool))
         if was is not None and was != binding.schema_narrowing:  # AIP-30.implements-4
-            refuse(f"{binding.pointer}/schema_narrowing", "schema_narrowing")
-    return tuple(problems)
+            yield change(f"{binding.pointer}/schema_narrowing", "schema_narrowing")
 
 
 def _reference(tool: str) -> str:
@@ -120,7 +115,7 @@ def successor_problems(registered: Manifest | None, changed: Driver, *, dev: boo
     `registered` is None for a driver that was not registered before. With `dev` (drivers.dev) each problem is only a
     warning.
     """
-    problems = () if registered is None else changes_of_identity(registered, changed)
+    problems = () if registered is None else tuple(changes_of_identity(registered, changed))
     # AIP-identity-4
     return tuple(msgspec.structs.replace(each, severity="warning") for each in problems) if dev else problems
 
@@ -163,17 +158,16 @@ def _problem(driver: Driver, key: str, message: str) -> FileProblem:
     return driver.places.problem(f"/requires/{key}", UNMET, message, "use this driver on another machine")
 
 
-def unverified_tags(driver: Driver) -> tuple[FileProblem, ...]:
+def unverified_tags(driver: Driver) -> Iterator[FileProblem]:
     """Report the tag self-hosted on a driver whose server runs on a foreign host (AIP-security-12)."""
     address = driver.server.address
     if address is None or SELF_HOSTED not in driver.policy_tags:  # AIP-security-12
-        return ()
+        return
     host = urlsplit(address).hostname or ""
-    if is_near(host):  # AIP-security-12
-        return ()
-    index = driver.policy_tags.index(SELF_HOSTED)
-    message = f"{host} is a public host, so that this server is not {SELF_HOSTED}"
-    return (driver.places.problem(f"/policy_tags/{index}", UNVERIFIED, message, "remove the tag"),)
+    if not is_near(host):  # AIP-security-12
+        index = driver.policy_tags.index(SELF_HOSTED)
+        message = f"{host} is a public host, so that this server is not {SELF_HOSTED}"
+        yield driver.places.problem(f"/policy_tags/{index}", UNVERIFIED, message, "remove the tag")
 
 
 def is_near(host: str) -> bool:

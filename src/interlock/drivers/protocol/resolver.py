@@ -203,17 +203,15 @@ def _find_misfit(request: SelectionRequest, candidate: Candidate) -> Refusal | N
     """Return why a driver does not fit the contract or the call, or None if it fits (phase 1)."""
     contract, binding = request.contract, candidate.binding
     if not satisfies(contract.version, binding.version):  # AIP-30.resolve-1
-        return Refusal(
-            code="version_unsupported", message=f"it implements {binding.version}, the contract is {contract.version}"
-        )
+        return Refusal("version_unsupported", f"it implements {binding.version}, the contract is {contract.version}")
     constraints = contract.driver_constraints
     if candidate.kind in constraints.forbid:  # AIP-30.resolve-1
-        return Refusal(code="kind_forbidden", message=f"driver_constraints.forbid has {candidate.kind}")
+        return Refusal("kind_forbidden", f"driver_constraints.forbid has {candidate.kind}")
     if constraints.require_kind and candidate.kind not in constraints.require_kind:  # AIP-30.resolve-1
-        return Refusal(code="kind_forbidden", message=f"driver_constraints.require_kind has no {candidate.kind}")
+        return Refusal("kind_forbidden", f"driver_constraints.require_kind has no {candidate.kind}")
     dropped = sorted(set(binding.schema_narrowing.drop_inputs).intersection(request.inputs))
     if dropped:  # AIP-30.resolve-1, AIP-30.implements-4
-        return Refusal(code="input_unsupported", message=f"it does not take {', '.join(dropped)}")
+        return Refusal("input_unsupported", f"it does not take {', '.join(dropped)}")
     return None
 
 
@@ -222,9 +220,9 @@ def _find_inability(request: SelectionRequest, candidate: Candidate) -> Refusal 
     if candidate.refusal is not None:  # AIP-30.resolve-2
         return candidate.refusal
     if candidate.auth == "unauthed" and not request.login_only:  # AIP-30.resolve-2
-        return Refusal(code="auth_required", message=candidate.login or "it is not logged in")
+        return Refusal("auth_required", candidate.login or "it is not logged in")
     if candidate.is_failing and not _is_check_outdated(request, candidate):  # AIP-30.resolve-2
-        return Refusal(code="health_check_failed", message="its last health check failed")
+        return Refusal("health_check_failed", "its last health check failed")
     return None
 
 
@@ -241,15 +239,15 @@ def _find_violation(request: SelectionRequest, candidate: Candidate, policy: Sel
     tags, regions, region = candidate.driver.policy_tags, candidate.driver.region, request.region
     denied = [each for each in tags if each in policy.deny]
     if denied:  # AIP-30.resolve-3
-        return Refusal(code="policy_violation", message=f"policy.deny has {', '.join(denied)}")
+        return Refusal("policy_violation", f"policy.deny has {', '.join(denied)}")
     if policy.allow and not set(tags).intersection(policy.allow):  # AIP-30.resolve-3
-        return Refusal(code="policy_violation", message="it has no tag of policy.allow")
+        return Refusal("policy_violation", "it has no tag of policy.allow")
     if region is None or GLOBAL in regions or region in regions:  # AIP-30.resolve-3
         return None
     # A driver that runs on this host leaves the data where the host is.
     if SELF_HOSTED in regions and policy.region == region:  # AIP-30.resolve-3
         return None
-    return Refusal(code="region_mismatch", message=f"it serves {', '.join(regions)}, not {region}")
+    return Refusal("region_mismatch", f"it serves {', '.join(regions)}, not {region}")
 
 
 def _rank_candidates(request: SelectionRequest, candidates: Sequence[Candidate]) -> tuple[list[SelectionChoice], str]:
@@ -320,16 +318,16 @@ def _no_candidate_error(
     if code == "input_unsupported":
         used = sorted({name for each in candidates for name in each.binding.schema_narrowing.drop_inputs})
         named = ", ".join(name for name in used if name in request.inputs)
-        return DriverRefusal(code=code, message=f"no driver of this tool takes {named}", cause=cause)
+        return DriverRefusal(code, f"no driver of this tool takes {named}", cause=cause)
     if code == "auth_required":
         logins = sorted({each.login for each in candidates if each.login is not None})
         if logins:
-            return DriverRefusal(code=code, message="; ".join(logins), cause=cause)
+            return DriverRefusal(code, "; ".join(logins), cause=cause)
     return _error(code if code in _TELLING else "no_route", cause)  # AIP-30.resolve-6
 
 
 def _error(code: str, cause: dict[str, Any]) -> DriverRefusal:
-    return DriverRefusal(code=code, message=_MESSAGES[code], cause=cause)
+    return DriverRefusal(code, _MESSAGES[code], cause=cause)
 
 
 def _rows(rejected: Sequence[Rejection]) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ contain only digests: a tool definition is never served from a snapshot (MCP-AX 
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
 from typing import Final, Literal
 
@@ -119,36 +119,26 @@ def check(
     problems: list[FileProblem] = []
     for binding in driver.implements:
         contract = contracts[binding.index]
+        pointer = f"{binding.pointer}/metadata/mcp/tool_name"
         raw = raws.get(binding.tool_name)
         if raw is None:  # AIP-tools-1
             similar = nearest(binding.tool_name, raws)
             names = ", ".join(sorted(raws)[:20]) or "none"
-            problems.append(
-                driver.places.problem(
-                    f"{binding.pointer}/metadata/mcp/tool_name",
-                    MISSING,
-                    f"the server lists no tool {binding.tool_name}",
-                    f"did you mean {similar}?" if similar is not None else f"it lists {names}",
-                )
-            )
+            hint = f"did you mean {similar}?" if similar is not None else f"it lists {names}"
+            message = f"the server lists no tool {binding.tool_name}"
+            problems.append(driver.places.problem(pointer, MISSING, message, hint))
             continue
         outcome = match(driver, binding, contract, decode_value(raw), entry=entry)
         if isinstance(outcome, tuple):  # AIP-tools-2 and -3
-            problems.extend(outcome)
+            problems += outcome
             continue
         bound[contract.id] = outcome
-        problems.extend(outcome.warnings)
+        problems += outcome.warnings
         before = earlier.get(contract.id)
         if before is not None and before.tool_digest != outcome.tool_digest:
-            problems.append(
-                driver.places.problem(
-                    f"{binding.pointer}/metadata/mcp/tool_name",
-                    CHANGED,
-                    f"the server's definition of {binding.tool_name} has changed and still fits its contract",
-                    "nothing needs to be done",
-                    severity="note",
-                )
-            )
+            message = f"the server's definition of {binding.tool_name} has changed and still fits its contract"
+            hint = "nothing needs to be done"
+            problems.append(driver.places.problem(pointer, CHANGED, message, hint, severity="note"))
     problems.sort(key=lambda problem: ("error", "warning", "note").index(problem.severity))
     if all(problem.severity != "error" for problem in problems):
         return ContractVerdict(state=DriverState.READY, bound=bound, problems=tuple(problems))
@@ -157,30 +147,16 @@ def check(
     return ContractVerdict(state=DriverState.REJECTED, bound={}, problems=tuple(problems))  # AIP-tools-3, AIP-tools-9
 
 
-def greeting_warnings(driver: Driver, facts: ServerFacts, transport: str) -> tuple[FileProblem, ...]:
-    """Return warnings about harmless differences between what the server reports on connecting and what the file
+def greeting_warnings(driver: Driver, facts: ServerFacts, transport: str) -> Iterator[FileProblem]:
+    """Yield warnings about harmless differences between what the server reports on connecting and what the file
     declares.
     """
-    problems: list[FileProblem] = []
     target = driver.protocol_version
     if target is not None and facts.version < target:  # AIP-proto-3
-        problems.append(
-            driver.places.problem(
-                "/protocol_version",
-                "protocol_below_target",
-                f"the server speaks MCP {facts.version}, older than the {target} it is declared for",
-                f"write protocol_version: {facts.version}, or update the server",
-                severity="warning",
-            )
-        )
+        message = f"the server speaks MCP {facts.version}, older than the {target} it is declared for"
+        hint = f"write protocol_version: {facts.version}, or update the server"
+        yield driver.places.problem("/protocol_version", "protocol_below_target", message, hint, severity="warning")
     if transport != driver.transport:  # AIP-transport-10
-        problems.append(
-            driver.places.problem(
-                "/transport",
-                "transport_mismatch",
-                f"the server refuses {driver.transport} and speaks {transport}",
-                f"write transport: {transport}",
-                severity="warning",
-            )
-        )
-    return tuple(problems)
+        message = f"the server refuses {driver.transport} and speaks {transport}"
+        hint = f"write transport: {transport}"
+        yield driver.places.problem("/transport", "transport_mismatch", message, hint, severity="warning")

@@ -393,7 +393,7 @@ class DriverHooks:
         log.warning("driver %s: %s for %s: %s", self._driver.segment, hook, bound.contract.id, why)
         cause = {"driver": self._driver.key, "hook": hook, "reason": why}
         # AIP-define-2, AIP-define-5
-        return DriverRefusal(code="internal", message="a hook of this tool's driver failed", cause=cause)
+        return DriverRefusal("internal", "a hook of this tool's driver failed", cause=cause)
 
 
 async def load_hooks(driver: Driver, contracts: Collection[str], folder: Path, process: HookProcess) -> DriverHooks:
@@ -411,7 +411,7 @@ async def load_hooks(driver: Driver, contracts: Collection[str], folder: Path, p
     written = {} if reading.value is None else reading.value.data
     if "server" not in written and "server" in entry.manifest:  # then the server is described in server.json
         written = {**written, "server": entry.manifest["server"]}
-    problems = check_entry(driver, entry, written, contracts)
+    problems = tuple(check_entry(driver, entry, written, contracts))
     refused = next((each for each in problems if each.severity == "error"), None)
     if refused is not None:
         raise HookFailed(refused.message, refused.code)

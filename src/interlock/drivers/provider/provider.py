@@ -555,8 +555,8 @@ class DriverProvider:
         lease = await instances.borrow(who, timeout_s)
         if lease is None:
             return DriverRefusal(
-                code="rate_limited",
-                message="all processes of this tool's server are busy; try again later",
+                "rate_limited",
+                "all processes of this tool's server are busy; try again later",
                 retryable=True,
                 cause={"driver": self.driver.key, "max_processes": self.driver.interlock.max_processes},
             )
@@ -567,8 +567,8 @@ class DriverProvider:
                 if keeper.failure is not None and keeper.failure.unauthorised:
                     return self._unauthed_error(reason)
                 return DriverRefusal(
-                    code="tool_unavailable",
-                    message="the server of this tool could not be reached",
+                    "tool_unavailable",
+                    "the server of this tool could not be reached",
                     retryable=True,
                     cause={"driver": self.driver.key, "reason": reason},
                 )
@@ -595,15 +595,13 @@ class DriverProvider:
         cause = {"driver": self.driver.key, "code": self.code, "reason": reason}
         if verdict is None and self.state is not DriverState.REJECTED:
             message = "the server of this tool is not ready"
-            return DriverRefusal(code="tool_unavailable", message=message, retryable=True, cause=cause)
+            return DriverRefusal("tool_unavailable", message, retryable=True, cause=cause)
         message = "the server of this tool does not keep its contract"
-        return DriverRefusal(code="contract_mismatch", message=message, cause=cause)
+        return DriverRefusal("contract_mismatch", message, cause=cause)
 
     def _unauthed_error(self, reason: str | None) -> DriverRefusal:
         return DriverRefusal(
-            code="auth_required",
-            message=login_text(self.driver, reason),
-            cause={"driver": self.driver.key, "reason": reason},
+            "auth_required", login_text(self.driver, reason), cause={"driver": self.driver.key, "reason": reason}
         )
 
     def _about(self) -> str:

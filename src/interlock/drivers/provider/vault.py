@@ -243,12 +243,7 @@ class DriverRevealer(SecretResolver):
         vault = self._vault
         try:
             value = await fetch(
-                slug,
-                entry.backend,
-                vault.store,
-                vault.environment,
-                vault.clock.wall(),
-                private=vault.private,
+                slug, entry.backend, vault.store, vault.environment, vault.clock.wall(), private=vault.private
             )
         except BackendFailed as failed:
             return MissingSecret(slug=slug, code=AUTH_REQUIRED, text=f"it needs the secret {slug}: {failed}")

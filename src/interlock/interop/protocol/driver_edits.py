@@ -135,7 +135,7 @@ def next_version(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     major, minor, patch = (int(each) for each in match.groups())
     texts = (frontmatter_text({**each, "version": written, "implements": [PENDING]}) for each in (before, after))
     old, other = (read_driver(text.encode(), "DRIVER.md").value for text in texts)
-    moved = old is None or other is None or bool(changes_of_identity(old, other))
+    moved = old is None or other is None or any(changes_of_identity(old, other))
     return f"{major + 1}.0.0" if moved else f"{major}.{minor}.{patch + 1}"
 
 

@@ -8,7 +8,7 @@ An input that the contract does not declare reaches the server only if the contr
 sets an argument that a rule fills; otherwise a caller could set an argument that the contract hides.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -93,7 +93,7 @@ class ArgumentRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _refusal(code: str, message: str, **cause: Any) -> DriverRefusal:
-    return DriverRefusal(code=code, message=message, cause=cause)
+    return DriverRefusal(code, message, cause=cause)
 
 
 def _join_names(names: Collection[str]) -> str:
@@ -160,18 +160,17 @@ def declared_names(side: Side, shape: Shape, depth: int = 0) -> tuple[str, ...]:
 
 def check_mapping(
     driver: Driver, binding: ToolBinding, contract: Contract, transforms: Collection[str] | None
-) -> tuple[FileProblem, ...]:
-    """Check the mappings of a binding (AIP-map-3 and -4).
+) -> Iterator[FileProblem]:
+    """Yield the faults in the mappings of a binding (AIP-map-3 and -4).
 
     `transforms` are the names of the transforms in driver.py, or None if there is no driver.py.
     """
     side = Side(contract.inputs)
     declared = declared_names(side, side.shape(contract.inputs))
     inputs_hint = f"its inputs are {_join_names(declared)}" if declared else "it has no inputs"
-    problems: list[FileProblem] = []
 
-    def add(field: str, message: str, hint: str, code: str = INVALID) -> None:
-        problems.append(driver.places.problem(f"{binding.pointer}{field}", code, message, hint))
+    def problem(field: str, message: str, hint: str, code: str = INVALID) -> FileProblem:
+        return driver.places.problem(f"{binding.pointer}{field}", code, message, hint)
 
     keys: dict[str, str] = {}
     for key, value in binding.mapping.items():
@@ -180,16 +179,18 @@ def check_mapping(
             (value.source, value.transform, key) if isinstance(value, Mapped) else (key, None, value)
         )
         if source not in declared:
-            add(field, f"the contract has no input {quoted(source)}", inputs_hint)
+            yield problem(field, f"the contract has no input {quoted(source)}", inputs_hint)
         if source in keys:
-            add(field, f"{quoted(keys[source])} and {quoted(key)} both take {quoted(source)}", "keep one")
+            yield problem(field, f"{quoted(keys[source])} and {quoted(key)} both take {quoted(source)}", "keep one")
         keys[source] = key
         if not name:
-            add(field, f"{quoted(source)} has no name to go to", "write the new name")
+            yield problem(field, f"{quoted(source)} has no name to go to", "write the new name")
         if transform is not None and (transforms is None or transform not in transforms):  # AIP-map-4
             lack = "there is no driver.py" if transforms is None else "driver.py does not have it"
             message = f"the transform {quoted(transform)} is not there: {lack}"
-            add(field, message, "write it in driver.py beside the DRIVER.md, or remove it", "transform_missing")
+            yield problem(
+                field, message, "write it in driver.py beside the DRIVER.md, or remove it", "transform_missing"
+            )
     renames = _renames(binding)
     new_names = {name: renames.get(name, (name, None))[0] for name in declared}
     for key, target in binding.argument_mapping.items():
@@ -201,11 +202,11 @@ def check_mapping(
                 f"and argument_mapping renames {quoted(key)} to {quoted(target)}"
             )
             hint = f"keep one of the two, or rename {renamed} here: mapping runs first"
-            add(field, message, hint, "mapping_conflict")
+            yield problem(field, message, hint, "mapping_conflict")
         elif key not in new_names.values():  # AIP-map-3
-            add(field, f"the contract has no input {quoted(key)}", inputs_hint)
+            yield problem(field, f"the contract has no input {quoted(key)}", inputs_hint)
         if not target:  # AIP-map-3
-            add(field, f"{quoted(key)} has no argument to go to", "name the server's argument")
+            yield problem(field, f"{quoted(key)} has no argument to go to", "name the server's argument")
     inputs_by_argument: dict[str, str] = {}
     for name, renamed in new_names.items():
         if name in binding.schema_narrowing.drop_inputs:
@@ -216,9 +217,8 @@ def check_mapping(
             is_mapped = renamed in binding.argument_mapping
             field = f"/metadata/mcp/argument_mapping/{pointer_step(renamed)}" if is_mapped else "/metadata/mcp"
             message = f"the inputs {quoted(other)} and {quoted(name)} both go to the argument {quoted(target)}"
-            add(field, message, "give each an argument of its own")
+            yield problem(field, message, "give each an argument of its own")
     for name, path in binding.context_arguments.items():
         if not name or not path.startswith(CONTEXT) or not all(path.removeprefix(CONTEXT).split(".")):
             field = f"/metadata/interlock/context_arguments/{pointer_step(name)}"
-            add(field, "this is no place in the context of a call", "write one: context.tenant_id")
-    return tuple(problems)
+            yield problem(field, "this is no place in the context of a call", "write one: context.tenant_id")

@@ -13,7 +13,7 @@ advance: at each call `read_driver_result` checks their form, and the binding ch
 
 import hashlib
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -115,7 +115,7 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
         if fault is None:  # AIP-tools-8
             return arguments
         message = f"the server's {self.tool_name} does not take these arguments: {fault}"
-        return DriverRefusal(code=MISMATCH, message=message, cause={"pointer": fault.pointer})
+        return DriverRefusal(MISMATCH, message, cause={"pointer": fault.pointer})
 
     def value(self, result: Mapping[str, Any]) -> Any:
         """Return the contract's value from a decoded CallToolResult, or a DriverRefusal if it cannot be read."""
@@ -128,26 +128,26 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
 
 def check_binding(
     driver: Driver, binding: ToolBinding, contract: Contract, *, transforms: Collection[str] | None = None
-) -> tuple[FileProblem, ...]:
-    """Check the metadata of a binding and return its faults (AIP-map-3 and -4, AIP-extract-3 and -8).
+) -> Iterator[FileProblem]:
+    """Yield the faults in the metadata of a binding (AIP-map-3 and -4, AIP-extract-3 and -8).
 
     `transforms` are the names of the transforms in driver.py, or None if there is no driver.py.
     """
-    return (*check_reading(driver.places, binding), *check_mapping(driver, binding, contract, transforms))
+    yield from check_reading(driver.places, binding)
+    yield from check_mapping(driver, binding, contract, transforms)
 
 
-def contract_misfits(driver: Driver, binding: ToolBinding, contract: Contract) -> tuple[FileProblem, ...]:
-    """Return the conflicts between DRIVER.md and TOOL.md that show without asking a server (AIP-30.implements-3 to -5).
+def contract_misfits(driver: Driver, binding: ToolBinding, contract: Contract) -> Iterator[FileProblem]:
+    """Yield the conflicts between DRIVER.md and TOOL.md that show without asking a server (AIP-30.implements-3 to -5).
 
     The contract's version must be in the range of the binding, narrowing may drop only optional fields, and the timeout
     of the binding may not be longer than the contract's.
     """
     places = driver.places
-    problems = []
     if satisfies(contract.version, binding.version) is False:  # AIP-30.implements-3
         message = f"the contract {contract.id} is {contract.version}, which is not in {quoted(binding.version)}"
         hint = "name a range that holds it, once the driver serves that version"
-        problems.append(places.problem(f"{binding.pointer}/version", UNAVAILABLE, message, hint))
+        yield places.problem(f"{binding.pointer}/version", UNAVAILABLE, message, hint)
     narrowing = binding.schema_narrowing
     for key, dropped, schema in (
         ("drop_inputs", narrowing.drop_inputs, contract.inputs),
@@ -162,7 +162,7 @@ def contract_misfits(driver: Driver, binding: ToolBinding, contract: Contract) -
             if fault:
                 pointer = f"{binding.pointer}/schema_narrowing/{key}/{index}"
                 hint = "drop only what the contract has and does not require"
-                problems.append(places.problem(pointer, NARROWING, f"{quoted(name)} of {contract.id} {fault}", hint))
+                yield places.problem(pointer, NARROWING, f"{quoted(name)} of {contract.id} {fault}", hint)
     # The timeout of the binding takes precedence over the driver's.
     is_own = binding.timeout_ms is not None
     timeout_ms = binding.timeout_ms if is_own else driver.timeout_ms
@@ -170,8 +170,7 @@ def contract_misfits(driver: Driver, binding: ToolBinding, contract: Contract) -
         message = f"this is longer than the {contract.timeout_ms} ms that the contract {contract.id} allows"
         pointer = f"{binding.pointer}/timeout_override_ms" if is_own else "/timeout_override_ms"
         hint = "shorten it; a driver never lengthens a contract's time"
-        problems.append(places.problem(pointer, WIDENED, message, hint))
-    return tuple(problems)
+        yield places.problem(pointer, WIDENED, message, hint)
 
 
 def match(
@@ -344,14 +343,7 @@ class _ToolComparison:
         self._add(UNVERIFIED, side, path, message, "nothing to do: it is checked at every call", severity)
 
     def _add(
-        self,
-        code: str,
-        side: str,
-        path: str,
-        message: str,
-        hint: str,
-        severity: Severity = "error",
-        pointer: str = "",
+        self, code: str, side: str, path: str, message: str, hint: str, severity: Severity = "error", pointer: str = ""
     ) -> None:
         binding = self.binding
         place = f"{side}, {path}" if path else side
@@ -414,13 +406,12 @@ def _find_argument(name: str, source: str, accepted: Shape) -> InclusionOutcome:
 
 def check_entry(
     driver: Driver, entry: HookEntry, written: Mapping[str, Any], contracts: Collection[str]
-) -> tuple[FileProblem, ...]:
-    """Check driver.py against DRIVER.md.
+) -> Iterator[FileProblem]:
+    """Yield the differences between driver.py and DRIVER.md.
 
     `written` is the frontmatter exactly as it is in the file. `contracts` are the ids of the contracts that the driver
     binds.
     """
-    problems = []
     for name, value in entry.manifest.items():
         if written.get(name) == value:
             continue
@@ -429,15 +420,14 @@ def check_entry(
             message = f"{ENTRY} gives another {name} than this file, whose own is used"
         hint = f"remove {name} from define_driver, or write the same in both"
         # AIP-define-4
-        problems.append(driver.places.problem(f"/{name}", "entry_conflict", message, hint, severity="warning"))
+        yield driver.places.problem(f"/{name}", "entry_conflict", message, hint, severity="warning")
     bound = set(contracts)
     named = {each.tool for each in driver.implements}
     if entry.execute is not None and set(entry.execute) not in (bound, named):  # AIP-define-1
         in_entry, in_file = (", ".join(map(quoted, sorted(each)[:10])) or "nothing" for each in (entry.execute, bound))
         message = f"execute of {ENTRY} names {in_entry}, and this file binds {in_file}"
         hint = "name the same contracts in both"
-        problems.append(driver.places.problem("/implements", "execute_binding_mismatch", message, hint))
-    return tuple(problems)
+        yield driver.places.problem("/implements", "execute_binding_mismatch", message, hint)
 
 
 def read_driver_result(driver: Driver, returned: Mapping[str, Any]) -> Any:
@@ -459,4 +449,4 @@ def read_driver_result(driver: Driver, returned: Mapping[str, Any]) -> Any:
         raise HookInvalid("returns an error whose message is no text or whose retryable is neither true nor false")
     if ":" not in code and code not in STANDARD:  # AIP-define-3
         code = f"{driver.id}:{code}"
-    return DriverRefusal(code=code, message=message[:MESSAGE_CHARS_MAX], retryable=retryable)
+    return DriverRefusal(code, message[:MESSAGE_CHARS_MAX], retryable=retryable)

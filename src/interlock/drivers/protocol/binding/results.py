@@ -246,11 +246,11 @@ class ResultReader(msgspec.Struct, frozen=True, kw_only=True):
 def upstream_error(result: Mapping[str, Any]) -> DriverRefusal:
     """Return the refusal for a result that the server marked as an error (AIP-tools-13)."""
     texts = [text for block in _blocks(result) if (text := _text(block)) is not None]
-    return DriverRefusal(code="upstream_error", message="\n".join(texts) or UNKNOWN)  # AIP-tools-13
+    return DriverRefusal("upstream_error", "\n".join(texts) or UNKNOWN)  # AIP-tools-13
 
 
 def _failure(message: str, **cause: Any) -> DriverRefusal:
-    return DriverRefusal(code="output_parse_failed", message=message, cause=cause)  # AIP-extract-6
+    return DriverRefusal("output_parse_failed", message, cause=cause)  # AIP-extract-6
 
 
 def _json(text: str) -> Any:

@@ -125,7 +125,7 @@ def matches_template(uri_template: str, uri: str) -> bool:
 
 
 def _invalid(message: str) -> DriverRefusal:
-    return DriverRefusal(code="ref_invalid", message=message)
+    return DriverRefusal("ref_invalid", message)
 
 
 URI_CHARS_MAX: Final = 8192

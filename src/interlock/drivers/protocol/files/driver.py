@@ -318,29 +318,28 @@ def _check_binding(driver: Driver, binding: ToolBinding, contracts: dict[str, in
         findings.add_invalid(f"{binding.pointer}/metadata/mcp/tool_name", "this is empty", "name the server's tool")
 
 
-def check_reading(places: Places, binding: ToolBinding) -> tuple[FileProblem, ...]:
+def check_reading(places: Places, binding: ToolBinding) -> Iterator[FileProblem]:
     """Check result_extract and result_parse, as far as this is possible without the contract (AIP-extract-3 and -8)."""
-    problems = []
     path = read_path(binding.result_extract)
     if isinstance(path, PathFault):  # AIP-extract-3
-        pointer = f"{binding.pointer}/metadata/mcp/result_extract"
         message = f"at character {path.position}: {path.reason}"
         hint = "write a path like $.content, $.rows[0] or $.items[*].name"
-        problems.append(places.problem(pointer, "extract_path_invalid", message, hint))
+        pointer = f"{binding.pointer}/metadata/mcp/result_extract"
+        yield places.problem(pointer, "extract_path_invalid", message, hint)
     parse = binding.result_parse
-    if parse is not None and (parse.form == "records" or parse.pattern is not None):
-        if parse.pattern is None:
-            reason = "records are made by a pattern, and there is none"
-        elif parse.form != "records":
-            reason = "a pattern is for as: records alone"
-        else:
-            pattern = read_pattern(parse.pattern)
-            reason = pattern if isinstance(pattern, str) else ""
-        if reason:
-            pointer = f"{binding.pointer}/metadata/interlock/result_parse"
-            hint = "write as: records with a pattern like ^(?P<name>.*)$"
-            problems.append(places.problem(pointer, "pattern_invalid", reason, hint))
-    return tuple(problems)
+    if parse is None or (parse.form != "records" and parse.pattern is None):
+        return
+    reason = None
+    if parse.pattern is None:
+        reason = "records are made by a pattern, and there is none"
+    elif parse.form != "records":
+        reason = "a pattern is for as: records alone"
+    elif isinstance(pattern := read_pattern(parse.pattern), str):
+        reason = pattern
+    if reason is not None:
+        pointer = f"{binding.pointer}/metadata/interlock/result_parse"
+        hint = "write as: records with a pattern like ^(?P<name>.*)$"
+        yield places.problem(pointer, "pattern_invalid", reason, hint)
 
 
 def escapes(path: str) -> bool:

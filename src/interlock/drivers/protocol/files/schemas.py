@@ -308,10 +308,7 @@ _ENTRY = closed_object(
         pii={"type": "boolean"},
         classification={"type": "array", "items": _SOME_TEXT},
     ),
-    metadata={
-        "type": "object",
-        "properties": {"bindings": {"type": "object", "properties": {"env": _BOUND}}},
-    },
+    metadata={"type": "object", "properties": {"bindings": {"type": "object", "properties": {"env": _BOUND}}}},
     exposures={"type": "array", "items": _EXPOSURE},
 )
 
