@@ -10,7 +10,7 @@ other tools are only in a server's own list, which `interlock check --upstream` 
 """
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 from interlock.aql.protocol.families import PROFILES
@@ -31,67 +31,51 @@ from interlock.net.protocol.address_scope import is_loopback
 
 def check_together(settings: Settings, workspace: Path, data: Path, findings: Findings) -> None:
     """Check the settings that must fit together, and report each mistake at the key that a person has to change."""
-    node: dict[str, Any] = settings.tables.get("node", {})
-    plan = NodePlan(**node)
+    node = NodePlan(**settings.tables.get("node", {}))
     auth = AuthPlan(**settings.tables.get("auth", {}))
-    _tls_pair(settings)
-    _client_certificates(settings)
-    _issuers_apart(settings, auth)
-    _root_or_child(settings)
+    _check_certificates(settings)
+    _check_issuers_apart(settings, auth)
+    _check_tree(settings)
     # Used proofs and audit records refer to an anchor by its name.
-    _report_repeated(settings, "anchor", [anchor.name for anchor in settings.anchors], "name", "have the name")
+    _report_repeated(settings, "anchor", [anchor.name for anchor in settings.lists["anchor"]], "name", "have the name")
     # AQL-C.map-3: of two tools with the same operation name, neither would be listed.
-    operations = [None if rule.aql is None else rule.aql.name for rule in settings.tools]
+    operations = [None if rule.aql is None else rule.aql.name for rule in settings.lists["tool"]]
     _report_repeated(settings, "tool", operations, "aql", "give the operation name")
-    _proof_asked_for(settings)
-    _channels_can_be_reached(settings)
-    _aql_profile_is_known(settings)
-    _shared_store_can_be_reached(settings)
+    _check_channels(settings)
+    _check_aql_profile(settings)
+    _check_shared_store(settings)
     if settings.wrong & {("node", "listen"), ("node", "operator_listen"), ("auth", "anonymous")}:
         return  # a default in their place would be judged, not what the person means
-    _require_two_endpoints(settings, plan)
-    _refuse_anonymous_from_outside(settings, plan, auth.anonymous)
-    _refuse_lax_aql_from_outside(settings, plan)
-    _warn_of_plain_http(settings, plan)
-    _warn_of_proxied_loopback(settings, plan, auth.anonymous)
-    _require_public_url_for_issuers(settings, plan, auth)
-    _warn_of_unusable_passkeys(settings, plan)
-    _data_outside_workspace(settings, workspace, data, findings)
+    _check_openness(settings, node, auth)
+    _warn_of_exposure(settings, node, auth.anonymous)
+    _warn_of_unusable_passkeys(settings, node)
+    _check_data_folder(settings, workspace, data, findings)
 
 
-def _tls_pair(settings: Settings) -> None:
-    """Report a certificate without its key, or a key without its certificate."""
-    for key, other in (("tls_cert", "tls_key"), ("tls_key", "tls_cert")):
-        at = settings.written.get(("node", key))
-        if at is not None and ("node", other) not in settings.written:
-            at.wrong(f"'{key}' in [node] needs '{other}'", "give both, or neither")
-
-
-def _client_certificates(settings: Settings) -> None:
-    """Report settings for client certificates that the node never receives.
-
-    Only the program that ends a TLS connection receives them: this node or a trusted proxy.
+def _check_certificates(settings: Settings) -> None:
+    """Report a certificate without its key, or a key without its certificate. Report settings for client certificates
+    that the node never receives: only the program that ends a TLS connection gets them, this node or a trusted proxy.
     """
-    crl, ca = settings.written.get(("node", "crl")), settings.written.get(("node", "client_ca"))
-    if crl is not None and ca is None:
+    for key, other in (("tls_cert", "tls_key"), ("tls_key", "tls_cert")):
+        if (at := settings.place(f"node.{key}")) and not settings.place(f"node.{other}"):
+            at.wrong(f"'{key}' in [node] needs '{other}'", "give both, or neither")
+    crl, ca = settings.place("node.crl"), settings.place("node.client_ca")
+    if crl and not ca:
         crl.wrong("'crl' in [node] needs 'client_ca'", "give the CA whose certificates it revokes")
-    node = settings.tables.get("node", {})
-    if ca is not None and node.get("tls_cert") is None and not node.get("trusted_proxies"):
+    if ca and settings.value("node.tls_cert") is None and not settings.value("node.trusted_proxies"):
         hint = "give tls_cert and tls_key, or name the proxy that takes certificates in trusted_proxies"
         ca.wrong("'client_ca' in [node] has no effect without TLS", hint)
 
 
-def _root_or_child(settings: Settings) -> None:
-    """Report a root segment on a node that has parents. A parent assigns the segment of its child (MCP-AX 3.1)."""
-    at = settings.written.get(("ax", "root_segment"))
-    if at is not None and settings.tables.get("ax", {}).get("parents"):
+def _check_tree(settings: Settings) -> None:
+    """Report a root segment on a node that has parents, because a parent assigns the segment of its child (MCP-AX 3.1).
+    Warn if subservers may offer tools that change data without proving their identity.
+    """
+    at = settings.place("ax.root_segment")
+    if at and settings.value("ax.parents"):
         at.wrong("'root_segment' in [ax] names a root, and [[ax.parents]] makes this node a child", "give one of them")
-
-
-def _proof_asked_for(settings: Settings) -> None:
-    """Warn if subservers may offer tools that change data without proving their identity."""
-    at = settings.written.get(("ax", "require_proof"))
-    if at is not None and settings.tables.get("ax", {}).get("require_proof") == "never":
+    at = settings.place("ax.require_proof")
+    if at and settings.value("ax.require_proof") == "never":
         at.warn(
             "require_proof = 'never' lets every subserver offer tools that change things without proof of who it is",
             "leave it out, and name whom you trust in [[anchor]] or [[access]]",
@@ -101,8 +85,8 @@ def _proof_asked_for(settings: Settings) -> None:
 def _report_repeated(settings: Settings, section: str, names: list[str | None], key: str, have: str) -> None:
     """Report entries of a list whose name an earlier entry already has. An entry with the name None is skipped."""
     for index, name in enumerate(names):
-        at = settings.written.get((section, str(index)))
-        if name is not None and name in names[:index] and at is not None:
+        at = settings.place(f"{section}.{index}")
+        if at and name is not None and name in names[:index]:
             at.inside(key).wrong(f"two entries of [[{section}]] {have} {quoted_word(name)}", "give each its own")
 
 
@@ -113,79 +97,54 @@ _CHANNEL_KEYS: Final = {
 }
 
 
-def _channels_can_be_reached(settings: Settings) -> None:
+def _check_channels(settings: Settings) -> None:
     """Report notification channels for approvals that lack required settings, and settings for channels that are not
     used.
     """
-    approvals = settings.tables.get("approvals", {})
-    for channel, keys in _CHANNEL_KEYS.items():
-        at = settings.written.get(("approvals", "channels"))
-        chosen = channel in approvals.get("channels", ())
-        for key in keys:
-            place = settings.written.get(("approvals", key))
-            if chosen and at is not None and place is None:
-                at.wrong(f"the channel '{channel}' in [approvals] needs '{key}'", "give it, or leave the channel out")
-            elif place is not None and not chosen:
-                place.warn(
-                    f"'{key}' in [approvals] is not used without the channel '{channel}'",
-                    f"add '{channel}' to channels",
-                )
+    at, chosen = settings.place("approvals.channels"), settings.value("approvals.channels", ())
+    for channel, key in ((channel, key) for channel, keys in _CHANNEL_KEYS.items() for key in keys):
+        place = settings.place(f"approvals.{key}")
+        if at and channel in chosen and not place:
+            at.wrong(f"the channel '{channel}' in [approvals] needs '{key}'", "give it, or leave the channel out")
+        elif place and channel not in chosen:
+            message = f"'{key}' in [approvals] is not used without the channel '{channel}'"
+            place.warn(message, f"add '{channel}' to channels")
 
 
-def _shared_store_can_be_reached(settings: Settings) -> None:
+def _check_shared_store(settings: Settings) -> None:
     """Report a shared store without a URL. Warn of settings that have no effect and of a URL without TLS."""
-    store = settings.tables.get("store", {})
-    chosen = store.get("backend") == "nats"
-    at = settings.written.get(("store", "backend"))
-    if chosen and at is not None and not store.get("nats_url") and ("store", "nats_url") not in settings.wrong:
+    chosen, urls = settings.value("store.backend") == "nats", settings.value("store.nats_url", ())
+    at = settings.place("store.backend")
+    if at and chosen and not urls and ("store", "nats_url") not in settings.wrong:
         at.wrong("the backend 'nats' in [store] needs 'nats_url'", 'for instance nats_url = "nats://127.0.0.1:4222"')
     for key in ("nats_url", "nats_secret", "nats_ca_file", "nats_replicas"):
-        place = settings.written.get(("store", key))
-        if place is not None and not chosen:
+        if (place := settings.place(f"store.{key}")) and not chosen:
             place.warn(f"'{key}' in [store] is not used without the backend 'nats'", 'add backend = "nats"')
-    beyond = [
-        url
-        for url in store.get("nats_url", ())
-        if url.startswith("nats://") and not is_loopback(urlsplit(url).hostname or "")
-    ]
-    at = settings.written.get(("store", "nats_url"))
-    if chosen and at is not None and beyond:
+    beyond = [url for url in urls if url.startswith("nats://") and not is_loopback(urlsplit(url).hostname or "")]
+    at = settings.place("store.nats_url")
+    if at and chosen and beyond:
         at.warn(
             f"'nats_url' in [store] is beyond this machine without TLS: {', '.join(beyond)}",
             "dial tls://, unless something else keeps others from reading and changing what passes",
         )
 
 
-def _aql_profile_is_known(settings: Settings) -> None:
+def _check_aql_profile(settings: Settings) -> None:
     """Report a profile of operation families that is neither built in nor described in the file."""
-    aql = settings.tables.get("aql", {})
-    profile, families = aql.get("profile", "crude"), aql.get("families", {})
-    at = settings.written.get(("aql", "profile"))
-    if at is not None and profile not in PROFILES and not families:
+    profile, families = settings.value("aql.profile", "crude"), settings.value("aql.families")
+    at = settings.place("aql.profile")
+    if at and profile not in PROFILES and not families:
         at.wrong(
             f"'profile' in [aql] must be one of {', '.join(PROFILES)}, not {quoted_word(profile)}",
             "or describe it in 'families'",
         )
-    if at is not None and profile in PROFILES and families:
+    if at and profile in PROFILES and families:
         at.wrong(f"{quoted_word(profile)} is a profile that has its families", "give 'families' a name of their own")
 
 
-def _refuse_lax_aql_from_outside(settings: Settings, plan: NodePlan) -> None:
-    """Report that strict mode is off on a node that others can reach.
-
-    This is allowed in development only (AQL-4.6.2-1).
-    """
-    at = settings.written.get(("aql", "strict_mode"))
-    if at is not None and settings.tables.get("aql", {}).get("strict_mode") is False:
-        if not is_loopback(plan.listen.host):
-            at.wrong("'strict_mode' = false in [aql] is for development, and this node listens beyond this machine")
-        else:
-            at.warn("'strict_mode' = false in [aql] is for development", "leave it out")
-
-
-def _issuers_apart(settings: Settings, auth: AuthPlan) -> None:
+def _check_issuers_apart(settings: Settings, auth: AuthPlan) -> None:
     """Report authorization servers that cannot be distinguished by their tokens or principals."""
-    at = settings.written.get(("auth", "issuers"))
+    at = settings.place("auth.issuers")
     if at is None:
         return
     for key in ("name", "url"):
@@ -199,71 +158,52 @@ def _issuers_apart(settings: Settings, auth: AuthPlan) -> None:
         )
 
 
-def _require_public_url_for_issuers(settings: Settings, node: NodePlan, auth: AuthPlan) -> None:
-    """Report issuers without a public URL.
-
-    Access tokens are issued for a URL, and no client uses the address listened on.
+def _check_openness(settings: Settings, node: NodePlan, auth: AuthPlan) -> None:
+    """Report endpoints with one address, and what a node must not do that others can reach: let everyone call every
+    tool, run without strict mode (AQL-4.6.2-1), or accept access tokens, which are issued for a URL, without one.
     """
-    at = settings.written.get(("auth", "issuers"))
-    if at is not None and auth.issuers and node.public_url is None and not is_loopback(node.listen.host):
+    is_local = is_loopback(node.listen.host)
+    at = settings.place("node.operator_listen", "node.listen")
+    if at and collide(node.listen, node.operator_listen):
+        at.wrong(
+            f"programs ({node.listen}) and people ({node.operator_listen}) need different addresses",
+            "give 'operator_listen' another port",
+        )
+    at = settings.place("auth.anonymous", "node.listen")
+    if at and auth.anonymous == "any" and not is_local:
+        at.wrong(
+            f"anonymous = 'any' would let every program that reaches {node.listen} call every tool",
+            "set it to 'never' and make tokens (`interlock access token --for client --name NAME`), or listen on"
+            " 127.0.0.1",
+        )
+    at = settings.place("aql.strict_mode")
+    if at and settings.value("aql.strict_mode") is False:
+        if is_local:
+            at.warn("'strict_mode' = false in [aql] is for development", "leave it out")
+        else:
+            at.wrong("'strict_mode' = false in [aql] is for development, and this node listens beyond this machine")
+    at = settings.place("auth.issuers")
+    if at and auth.issuers and node.public_url is None and not is_local:
         at.wrong(
             f"access tokens are issued for a URL, and {node.listen} is none that clients use",
             "set node.public_url to what clients connect to",
         )
 
 
-def _warn_of_unusable_passkeys(settings: Settings, node: NodePlan) -> None:
-    """Warn of passkeys at an operator endpoint where browsers refuse them, such as plain http on another machine."""
-    scheme = "http" if node.tls_cert is None else "https"
-    if find_relying_party(node.operator_url or f"{scheme}://{node.operator_listen}") is not None:
-        return
-    for index, anchor in enumerate(settings.anchors):
-        at = settings.written.get(("anchor", str(index)))
-        if anchor.passkey is not None and at is not None:
-            at.inside("passkey").warn(
-                f"the passkey of anchor {quoted_word(anchor.name)} approves nothing: "
-                "browsers use no passkeys at the operator endpoint",
-                "set node.operator_url to a name with https, or to an address of this machine",
-            )
-
-
-def _require_two_endpoints(settings: Settings, node: NodePlan) -> None:
-    """Report that the public and the operator endpoint have the same address."""
-    at = _first_written(settings, "node.operator_listen", "node.listen")
-    if at is not None and collide(node.listen, node.operator_listen):
-        at.wrong(
-            f"programs ({node.listen}) and people ({node.operator_listen}) need different addresses",
-            "give 'operator_listen' another port",
-        )
-
-
-def _refuse_anonymous_from_outside(settings: Settings, node: NodePlan, anonymous: str) -> None:
-    """Report a node that would let everyone on the network call every tool."""
-    at = _first_written(settings, "auth.anonymous", "node.listen")
-    if at is not None and anonymous == "any" and not is_loopback(node.listen.host):
-        at.wrong(
-            f"anonymous = 'any' would let every program that reaches {node.listen} call every tool",
-            "set it to 'never' and make tokens (`interlock access token --for client --name NAME`), or listen on"
-            " 127.0.0.1",
-        )
-
-
-def _warn_of_plain_http(settings: Settings, node: NodePlan) -> None:
-    """Warn of endpoints that are reachable from other machines without TLS, so that others could read their tokens."""
+def _warn_of_exposure(settings: Settings, node: NodePlan, anonymous: str) -> None:
+    """Warn of endpoints that are reachable from other machines without TLS, so that others could read their tokens,
+    and of a proxy on this machine, which makes calls from outside look like calls from loopback.
+    """
     endpoints = (("listen", node.listen, node.public_url), ("operator_listen", node.operator_listen, node.operator_url))
     for name, address, url in endpoints:
-        at = settings.written.get(("node", name))
+        at = settings.place(f"node.{name}")
         proxied = url is not None and url.lower().startswith("https:")
-        if at is not None and node.tls_cert is None and not proxied and not is_loopback(address.host):
+        if at and node.tls_cert is None and not proxied and not is_loopback(address.host):
             at.warn(
                 f"'{name}' in [node] is beyond this machine without TLS: tokens can be read on the network",
                 "give tls_cert and tls_key, or put a proxy with TLS in front and set its https URL",
             )
-
-
-def _warn_of_proxied_loopback(settings: Settings, node: NodePlan, anonymous: str) -> None:
-    """Warn of a proxy on this machine, which makes calls from outside look like calls from loopback."""
-    at = settings.written.get(("node", "public_url"))
+    at = settings.place("node.public_url")
     if at is None or node.public_url is None or anonymous != "loopback" or node.trusted_proxies:
         return
     if is_loopback(node.listen.host) and not is_loopback(urlsplit(node.public_url).hostname or ""):
@@ -273,28 +213,36 @@ def _warn_of_proxied_loopback(settings: Settings, node: NodePlan, anonymous: str
         )
 
 
-def _data_outside_workspace(settings: Settings, workspace: Path, data: Path, findings: Findings) -> None:
+def _warn_of_unusable_passkeys(settings: Settings, node: NodePlan) -> None:
+    """Warn of passkeys at an operator endpoint where browsers refuse them, such as plain http on another machine."""
+    scheme = "http" if node.tls_cert is None else "https"
+    if find_relying_party(node.operator_url or f"{scheme}://{node.operator_listen}") is not None:
+        return
+    for index, anchor in enumerate(settings.lists["anchor"]):
+        at = settings.place(f"anchor.{index}")
+        if at and anchor.passkey is not None:
+            at.inside("passkey").warn(
+                f"the passkey of anchor {quoted_word(anchor.name)} approves nothing: "
+                "browsers use no passkeys at the operator endpoint",
+                "set node.operator_url to a name with https, or to an address of this machine",
+            )
+
+
+def _check_data_folder(settings: Settings, workspace: Path, data: Path, findings: Findings) -> None:
     """Warn of a data folder inside the workspace, where servers could read tokens and keys."""
     if not data.is_relative_to(workspace):
         return
     message = "the data folder is inside the workspace, where servers may read tokens and keys"
     hint = "set 'data' or 'workspace' so that neither holds the other"
-    at = _first_written(settings, ".data", ".workspace")
-    if at is None:
-        findings.warning(Problem(key="data", message=message, hint=hint))
-    else:
+    if (at := settings.place("data", "workspace")) is not None:
         at.warn(message, hint)
-
-
-def _first_written(settings: Settings, *names: str) -> At | None:
-    """Return where the first of these keys is written, or None if none of them is."""
-    places = (settings.written.get((table, key)) for table, _, key in (name.partition(".") for name in names))
-    return next((at for at in places if at is not None), None)
+    else:
+        findings.warning(Problem(key="data", message=message, hint=hint))
 
 
 def check_names(settings: Settings) -> None:
     """Warn of tool names that collide. The node would withhold all tools with such a name (MCP-AX 3.2, our rule)."""
-    root = settings.tables.get("ax", {}).get("root_segment")
+    root = settings.value("ax.root_segment")
     above = (root,) if root else ()
     written: dict[str, At] = {}
     for segment, server in settings.servers.items():
@@ -306,9 +254,9 @@ def check_names(settings: Settings) -> None:
             qualified = qualify((*above, segment), local)
             if isinstance(qualified, str):
                 written.setdefault(qualified, tools.inside(original))
-    for index, rule in enumerate(settings.tools):
-        if is_qualified(rule.match) and ("tool", str(index)) in settings.written:
-            written.setdefault(rule.match, settings.written["tool", str(index)].inside("match"))
+    for index, rule in enumerate(settings.lists["tool"]):
+        if is_qualified(rule.match) and (at := settings.place(f"tool.{index}")):
+            written.setdefault(rule.match, at.inside("match"))
     for tool in withhold_colliding_aliases(written).withheld:
         _warn(written[tool.name], tool.name, tool.reason)
 

@@ -62,7 +62,9 @@ def read_device_file(file: Path) -> DeviceDescription | tuple[Problem, ...]:
     layer = file_layer(file, findings, Problem(file=str(file), message="there is no such file"))
     if layer is None:
         return findings.problems()
-    return _describe(At(layer, ConfigContext(env={}, home=Path()), findings)) or findings.problems()
+    return (
+        _describe(At(layer=layer, around=ConfigContext(env={}, home=Path()), findings=findings)) or findings.problems()
+    )
 
 
 def _describe(at: At) -> DeviceDescription | None:
@@ -87,7 +89,7 @@ def _read(file: Path, settings: Settings, around: ConfigContext, findings: Findi
     layer = file_layer(file, findings, None)
     if layer is None:
         return None
-    at = At(layer, around, findings)
+    at = At(layer=layer, around=around, findings=findings)
     segment = Segment().read(file.stem, at)
     if isinstance(segment, WrongValue):
         return None

@@ -57,36 +57,10 @@ def file_layer(path: Path, findings: Findings, missing: Problem | None) -> Layer
     `missing` is the problem to report if the file does not exist. None means that the file is optional.
     """
     name = str(path)
-    try:
-        with open(path, "rb", opener=_open_at_once) as file:
-            is_file = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
-            data = file.read(FILE_BYTES_MAX + 1) if is_file else b""
-    except (FileNotFoundError, NotADirectoryError):
-        if missing is not None:
-            findings.problem(missing)
-        return None
-    except IsADirectoryError:
-        findings.problem(
-            Problem(file=name, message="this is a folder", hint=f"did you mean {path / 'interlock.toml'}?")
-        )
-        return None
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) and error.strerror else "no such path"
-        findings.problem(Problem(file=name, message=f"cannot be read: {why}"))
-        return None
-    if not is_file:
-        findings.problem(
-            Problem(file=name, message="is not a regular file", hint="write what it holds to a file, and name that")
-        )
-        return None
-    if len(data) > FILE_BYTES_MAX:
-        findings.problem(Problem(file=name, message=f"is larger than {FILE_BYTES_MAX} bytes"))
-        return None
-    try:
-        text = data.decode("utf-8-sig").replace("\r\n", "\n")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        findings.problem(Problem(file=name, line=line, message="is not UTF-8 text", hint="save it as UTF-8"))
+    text = _read_file(path)
+    if not isinstance(text, str):
+        if (problem := text or missing) is not None:
+            findings.problem(problem)
         return None
     parsed = _parse(text, name)
     if isinstance(parsed, Problem):
@@ -103,9 +77,29 @@ def file_layer(path: Path, findings: Findings, missing: Problem | None) -> Layer
     return Layer(tree=parsed, base=path.absolute().parent, locate=locate)
 
 
-def _open_at_once(path: str, flags: int) -> int:
-    """Open a file without blocking. For a named pipe, this does not wait until another program opens the other end."""
-    return os.open(path, flags | os.O_NONBLOCK)
+def _read_file(path: Path) -> str | Problem | None:
+    """Return the text of a file, the problem that prevents reading it, or None if there is no such file."""
+    name = str(path)
+    try:
+        # Opened without blocking: for a named pipe, this would wait until another program opens the other end.
+        with open(path, "rb", opener=lambda file, flags: os.open(file, flags | os.O_NONBLOCK)) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                hint = "write what it holds to a file, and name that"
+                return Problem(file=name, message="is not a regular file", hint=hint)
+            data = file.read(FILE_BYTES_MAX + 1)
+        if len(data) > FILE_BYTES_MAX:
+            return Problem(file=name, message=f"is larger than {FILE_BYTES_MAX} bytes")
+        return data.decode("utf-8-sig").replace("\r\n", "\n")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except IsADirectoryError:
+        return Problem(file=name, message="this is a folder", hint=f"did you mean {path / 'interlock.toml'}?")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        return Problem(file=name, line=line, message="is not UTF-8 text", hint="save it as UTF-8")
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else "no such path"
+        return Problem(file=name, message=f"cannot be read: {why}")
 
 
 def environment_layer(env: Mapping[str, str], here: Path, findings: Findings) -> Layer:

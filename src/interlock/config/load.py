@@ -21,7 +21,7 @@ from interlock.config.device_files import read_devices
 from interlock.config.folders import config_folder, data_folder, home_folder
 from interlock.config.layers import environment_layer, file_layer, flags_layer
 from interlock.config.plan import Plan, ServerPlan, Spawn
-from interlock.config.problems import At, ConfigContext, ConfigInvalid, Findings, Layer, Problem
+from interlock.config.problems import At, ConfigContext, ConfigInvalid, Findings, Problem
 from interlock.config.reader import Settings
 from interlock.config.schema import full_plan, sections
 
@@ -60,14 +60,11 @@ def load(
     around = ConfigContext(env=env, home=home_folder(env), starting=starting)
     findings = Findings()
     missing, looked_for = _find_files(path, around)
-    read = ((file, file_layer(file, findings, missing)) for file in looked_for)
-    files = [(file, layer) for file, layer in read if layer is not None]
-    layers: list[Layer] = [flags_layer(flags, here, findings), environment_layer(env, here, findings)]
-    layers += (layer for _, layer in files)
-
+    files = [(file, layer) for file in looked_for if (layer := file_layer(file, findings, missing)) is not None]
+    stronger = (flags_layer(flags, here, findings), environment_layer(env, here, findings))
     settings = Settings()
-    for layer in reversed(layers):
-        settings.read(At(layer, around, findings))
+    for layer in reversed((*stronger, *(layer for _, layer in files))):
+        settings.read(At(layer=layer, around=around, findings=findings))
 
     # Relative paths of the workspace start at the project's own file, never at the person's in <config>.
     project = next((layer.base for file, layer in files if missing or file == Path(FILE_NAME)), here)
@@ -88,19 +85,12 @@ def load(
     written["drivers"] = written["drivers"] | {"own": config_folder(env) / "drivers"}
     written["devices"] = written["devices"] | {"described": devices}
     defaults = {field.name: field.default for field in msgspec.structs.fields(full_plan())}
-    tables: dict[str, Any] = {
+    fields: dict[str, Any] = {
         name: msgspec.structs.replace(defaults[name], **values) for name, values in written.items()
     }
-    plan = full_plan()(
-        workspace=workspace,
-        data=data,
-        access=settings.access,
-        anchors=settings.anchors,
-        servers=tuple(_with_folders(server, workspace, data) for server in settings.servers.values()),
-        tools=settings.tools,
-        room=settings.rooms,
-        **tables,
-    )
+    fields |= {sections()[name].field: entries for name, entries in settings.lists.items()}
+    servers = tuple(_with_folders(server, workspace, data) for server in settings.servers.values())
+    plan = full_plan()(workspace=workspace, data=data, servers=servers, **fields)
     return Loaded(
         plan=plan,
         paths=tuple(each.absolute() for each, _ in files),
@@ -128,12 +118,8 @@ def _find_files(path: Path | None, around: ConfigContext) -> tuple[Problem | Non
 
 def _with_folders(server: ServerPlan, workspace: Path, data: Path) -> ServerPlan:
     """Return the server with absolute folders. A program without a configured folder starts in the workspace."""
-    reach = server.reach
+    reach, replace = server.reach, msgspec.structs.replace
     if not isinstance(reach, Spawn):
         return server
-    sandbox = reach.sandbox
-    if sandbox is not None:
-        sandbox = msgspec.structs.replace(sandbox, home=data / sandbox.home)
-    return msgspec.structs.replace(
-        server, reach=msgspec.structs.replace(reach, cwd=reach.cwd or workspace, sandbox=sandbox)
-    )
+    sandbox = None if reach.sandbox is None else replace(reach.sandbox, home=data / reach.sandbox.home)
+    return replace(server, reach=replace(reach, cwd=reach.cwd or workspace, sandbox=sandbox))

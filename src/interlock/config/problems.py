@@ -102,13 +102,9 @@ def nearest(word: str, words: Iterable[str], likeness: float = 0.6) -> str | Non
     """
     if len(word) > _WORD_MAX:
         return None
-    plain = {_plain(each): each for each in words}
-    matches = difflib.get_close_matches(_plain(word), plain, n=1, cutoff=likeness)
+    plain = {each.lower().replace("-", "_"): each for each in words}
+    matches = difflib.get_close_matches(word.lower().replace("-", "_"), plain, n=1, cutoff=likeness)
     return plain[matches[0]] if matches else None
-
-
-def _plain(word: str) -> str:
-    return word.lower().replace("-", "_")
 
 
 class WrongValue:
@@ -134,7 +130,7 @@ class ConfigContext(msgspec.Struct, frozen=True, kw_only=True):
     starting: bool = True  # whether what `${env:NAME}` stands for will be used
 
 
-class At:
+class At(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """A place in one layer, from which a value is read and at which problems are reported.
 
     `table` is the part of the path that names the enclosing table. Messages show it separately from the key. All places
@@ -142,32 +138,17 @@ class At:
     names of missing variables.
     """
 
-    __slots__ = ("_findings", "around", "layer", "path", "substituted", "table", "unset")
-
-    def __init__(
-        self,
-        layer: Layer,
-        around: ConfigContext,
-        findings: Findings,
-        *,
-        path: KeyPath = (),
-        table: KeyPath = (),
-        substituted: list[str] | None = None,
-        unset: list[str] | None = None,
-    ) -> None:
-        self.layer = layer
-        self.around = around
-        self.path = path
-        self.table = table
-        self.substituted: list[str] = [] if substituted is None else substituted
-        self.unset: list[str] = [] if unset is None else unset  # variables of a server that the environment lacks
-        self._findings = findings
+    layer: Layer
+    around: ConfigContext
+    findings: Findings
+    path: KeyPath = ()
+    table: KeyPath = ()
+    substituted: list[str] = []
+    unset: list[str] = []  # variables of a server that the environment lacks
 
     def inside(self, part: str | int) -> "At":
         """Return the place of a key or entry inside this one."""
-        path = (*self.path, part)
-        place = (self.layer, self.around, self._findings)
-        return At(*place, path=path, table=self.table, substituted=self.substituted, unset=self.unset)
+        return msgspec.structs.replace(self, path=(*self.path, part))
 
     def enter(self, *parts: str | int) -> "At":
         """Return the place of a table inside this one.
@@ -175,12 +156,12 @@ class At:
         It has separate lists of inserted values and missing variables.
         """
         path = (*self.path, *parts)
-        return At(self.layer, self.around, self._findings, path=path, table=path)
+        return msgspec.structs.replace(self, path=path, table=path, substituted=[], unset=[])
 
     @property
     def worth_reporting(self) -> bool:
         """Return whether a further problem would be shown."""
-        return not self._findings.full
+        return not self.findings.full
 
     @property
     def name(self) -> str:
@@ -202,10 +183,8 @@ class At:
 
     def wrong(self, message: str, hint: str | None = None, *, code: str | None = None) -> WrongValue:
         """Report a problem at this place. Return WRONG, so that a value type can return the result."""
-        if self.worth_reporting:
-            self._findings.problem(self.problem(message, hint, code))
-        else:
-            self._findings.problem(Problem(message=message))
+        problem = self.problem(message, hint, code) if self.worth_reporting else Problem(message=message)
+        self.findings.problem(problem)
         return WRONG
 
     def must_be(self, what: str, value: object, hint: str | None = None) -> WrongValue:
@@ -214,7 +193,7 @@ class At:
 
     def warn(self, message: str, hint: str | None = None) -> None:
         """Report a warning at this place."""
-        self._findings.warning(self.problem(message, hint))
+        self.findings.warning(self.problem(message, hint))
 
     def problem(self, message: str, hint: str | None = None, code: str | None = None) -> Problem:
         """Return a problem at this place without reporting it, for faults found after the configuration was read."""
@@ -237,20 +216,16 @@ def dotted_name(path: KeyPath) -> str:
     return text
 
 
+_TYPE_WORDS: Final = {
+    bool: "true or false",
+    int: "an integer",
+    float: "a number",
+    str: "a string",
+    list: "a list",
+    dict: "a table",
+}
+
+
 def type_word(value: object) -> str:
     """Return the name of a value's TOML type, for messages."""
-    match value:
-        case bool():
-            return "true or false"
-        case int():
-            return "an integer"
-        case float():
-            return "a number"
-        case str():
-            return "a string"
-        case list():
-            return "a list"
-        case dict():
-            return "a table"
-        case _:
-            return "a date or time"
+    return _TYPE_WORDS.get(type(value), "a date or time")

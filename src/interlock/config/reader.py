@@ -57,14 +57,23 @@ class Settings:
     def __init__(self) -> None:
         self.top: dict[str, Any] = {}
         self.tables: dict[str, dict[str, Any]] = {}
-        self.access: tuple[AccessRule, ...] = ()
-        self.anchors: tuple[AnchorPlan, ...] = ()
-        self.tools: tuple[ToolRule, ...] = ()
-        self.rooms: tuple[RoomPlan, ...] = ()
+        self.lists: dict[str, tuple[Any, ...]] = {  # by the name in the file: tool, for [[tool]]
+            each.name: () for each in sections().values() if each.shape == "list"
+        }
         self.servers: dict[str, ServerPlan] = {}
         # (table or "", key) -> where it was written last; ("servers", SEGMENT), ("tool", INDEX) -> its table
         self.written: dict[tuple[str, str], At] = {}
         self.wrong: set[tuple[str, str]] = set()
+
+    def place(self, *names: str) -> At | None:
+        """Return where the first of these dotted keys is written, such as node.listen, or None if none of them is."""
+        places = (self.written.get((table, key)) for table, _, key in (name.rpartition(".") for name in names))
+        return next((at for at in places if at is not None), None)
+
+    def value(self, name: str, default: Any = None) -> Any:
+        """Return the value of a dotted key of a table, or `default` if it is not written or could not be read."""
+        table, _, key = name.partition(".")
+        return self.tables.get(table, {}).get(key, default)
 
     def read(self, at: At) -> None:
         """Read a layer. It replaces the settings of the layers that were read before."""
@@ -122,16 +131,7 @@ class Settings:
             values = read_table(entry, section.keys, inside)
             if len(values) == len(entry) and not _missing_keys(section.keys, entry):
                 rules.append(_read_entry(section.name, values, inside))
-        entries = tuple(rule for rule in rules if not isinstance(rule, WrongValue))
-        match section.name:
-            case "access":
-                self.access = entries
-            case "anchor":
-                self.anchors = entries
-            case "room":
-                self.rooms = entries
-            case _:
-                self.tools = entries
+        self.lists[section.name] = tuple(rule for rule in rules if not isinstance(rule, WrongValue))
 
     def _servers(self, section: Section, value: object, at: At) -> None:
         """Read the tables [servers.SEGMENT]. A server replaces the server of a weaker layer with the same segment."""

@@ -9,7 +9,7 @@ import json
 import re
 import tomllib
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 KeyPath = tuple[str | int, ...]
@@ -115,38 +115,27 @@ class _Scanner:
             case '"' | "'":
                 self._skip(_STRING)
             case "[":
-                self._array(path)
+                for index, _ in enumerate(self._items("]")):
+                    self._lines[(*path, index)] = self._line()
+                    self._value((*path, index))
             case "{":
-                self._inline_table(path)
+                for _ in self._items("}"):
+                    self._pair(path)
             case _:
                 self._skip(_SCALAR)
 
-    def _array(self, path: KeyPath) -> None:
-        self._at += 1
-        index = 0
-        while True:
-            self._skip(_GAP)
-            if self._text[self._at] == "]":
-                self._at += 1
-                return
-            if self._text[self._at] == ",":
-                self._at += 1
-                continue
-            self._lines[(*path, index)] = self._line()
-            self._value((*path, index))
-            index += 1
-
-    def _inline_table(self, path: KeyPath) -> None:
+    def _items(self, closing: str) -> Iterator[None]:
+        """Yield at the beginning of each item of an array or inline table, and go on behind what the caller read."""
         self._at += 1
         while True:
             self._skip(_GAP)
-            if self._text[self._at] == "}":
+            character = self._text[self._at]
+            if character in (closing, ","):
                 self._at += 1
+            if character == closing:
                 return
-            if self._text[self._at] == ",":
-                self._at += 1
-                continue
-            self._pair(path)
+            if character != ",":
+                yield
 
     def _take(self, pattern: re.Pattern[str]) -> str:
         start = self._at
