@@ -21,6 +21,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -93,11 +94,8 @@ class OwnWrites:
     def __init__(self) -> None:
         self.under_way: Counter[str] = Counter()  # by subject
         self.last = 0  # the highest sequence
-        self._on_end: list[Callable[[str, int], None]] = []
-
-    def on_end(self, callback: Callable[[str, int], None]) -> None:
-        """Call `callback` with the subject and sequence of every finished write; the sequence is 0 if it failed."""
-        self._on_end.append(callback)
+        # Called with the subject and sequence of every finished write; the sequence is 0 if it failed.
+        self.listeners: list[Callable[[str, int], None]] = []
 
     @contextlib.contextmanager
     def write(self, subject: str) -> Iterator[OwnWrite]:
@@ -111,8 +109,8 @@ class OwnWrites:
             if not self.under_way[subject]:
                 del self.under_way[subject]
             self.last = max(self.last, write.sequence)
-            for callback in self._on_end:
-                callback(subject, write.sequence)
+            for listener in self.listeners:
+                listener(subject, write.sequence)
 
 
 class NatsKeyValue:
@@ -350,26 +348,25 @@ class Watches:
         self._watches: dict[str, list[NatsWatch]] = {}
         self._held_back: dict[str, Stored] = {}  # by subject: the last message
         self._own: dict[str, int] = {}  # by subject: a sequence that the reader has yet to come to
-        kv.own.on_end(self._on_own)
+        kv.own.listeners.append(self._on_own)
         self._reader: Reader | None = None
         self._failure: StoreRefused | None = None
 
     async def open(self) -> None:
         if self._reader is not None:
             return
-        last = await self._jetstream.confirm(self._names.kv_stream)
-        reader = Reader(
-            self._jetstream.connection,
-            self._names.kv_stream,
+        stream, jetstream = self._names.kv_stream, self._jetstream
+        self._reader = Reader(
+            jetstream.connection,
+            stream,
             f"{self._names.entries}.>",
-            last,
+            await jetstream.confirm(stream),
             self._take,
-            prepare=self._prepare,
+            prepare=partial(jetstream.confirm, stream),
             on_end=self._on_end,
         )
         self._failure = None
-        self._reader = reader
-        reader.start()
+        self._reader.start()
 
     async def close(self) -> None:
         reader, self._reader = self._reader, None
@@ -382,20 +379,12 @@ class Watches:
             raise Unavailable("the store is not open")
         # What this process has written before is not news to it, even where the reader has yet to come there.
         after = max(self._reader.position, self._kv.own.last)
-
-        def forget(watch: NatsWatch) -> None:
-            with contextlib.suppress(ValueError):
-                self._watches[token(bucket)].remove(watch)
-
-        watch = NatsWatch(self._jetstream, self._kv, after, forget)
-        self._watches.setdefault(token(bucket), []).append(watch)
+        watches = self._watches.setdefault(token(bucket), [])
+        watch = NatsWatch(self._jetstream, self._kv, after, watches)
+        watches.append(watch)
         if self._failure is not None:
             watch.end(self._failure)
         return watch
-
-    async def _prepare(self) -> None:
-        read = 0 if self._reader is None else self._reader.position
-        await self._jetstream.confirm(self._names.kv_stream, read)
 
     def _take(self, message: Msg, sequence: int) -> None:
         """Handle a message of the stream: pass it to the watches, hold it back, or skip it because it is older than an
@@ -444,18 +433,10 @@ class Watches:
 class NatsWatch(StreamIterator):
     """An async iterator over the changes in one bucket, in order of revision."""
 
-    def __init__(
-        self,
-        jetstream: JetStream,
-        kv: NatsKeyValue,
-        after: int,
-        forget: Callable[["NatsWatch"], None],
-    ) -> None:
+    def __init__(self, jetstream: JetStream, kv: NatsKeyValue, after: int, watches: list["NatsWatch"]) -> None:
+        """Create a watch of changes after a sequence. It removes itself from `watches` when it is closed."""
         super().__init__()
-        self._connection = jetstream.connection
-        self._kv = kv
-        self._after = after
-        self._forget = forget
+        self._connection, self._kv, self._after, self._watches = jetstream.connection, kv, after, watches
         self._waiting: dict[str, Stored] = {}  # by subject, in order of sequence
 
     def take(self, message: Stored) -> None:
@@ -473,7 +454,8 @@ class NatsWatch(StreamIterator):
             del self._waiting[subject]
 
     def close(self) -> None:
-        self._forget(self)
+        if self in self._watches:
+            self._watches.remove(self)
         self.end()
 
     async def __anext__(self) -> Change:

@@ -8,14 +8,13 @@ replicas that decided on the same state, one is told Conflict and decides again.
 from collections.abc import Sequence
 
 import msgspec
-from nats.aio.msg import Msg
 
 from interlock.store.audit_chain import ORIGIN, ChainedRecord, Mark, chain
 from interlock.store.nats.connection import Connection, Headers
 from interlock.store.nats.jetstream import BATCH_MAX, HEADERS_MAX, JetStream, Stored, StreamNames, WrongSequence, token
-from interlock.store.nats.reader import Reader, StreamIterator
+from interlock.store.nats.reader import NatsFollowing
 from interlock.store.nats.servers import SharedPlace
-from interlock.store.ports import Conflict, Damaged, NamedRecord, StoreRefused
+from interlock.store.ports import Conflict, Damaged, NamedRecord, Record, StoreRefused
 
 SEVERAL = "_several"  # the last token of a message about more than one name, or none; no name begins so
 EXPECTED_LAST = "Nats-Expected-Last-Sequence"
@@ -112,7 +111,13 @@ class NatsNamesLog:
 
     def watch(self) -> "NamesWatch":
         """Return an iterator that signals when there may be new records."""
-        watch = NamesWatch(self._connection, self._jetstream, self._stream, f"{self._subject}.*", self._known[1])
+        watch = NamesWatch(
+            self._connection,
+            self._stream,
+            f"{self._subject}.*",
+            self._known[1],
+            lambda _: self._jetstream.confirm(self._stream),
+        )
         self._watches.append(watch)
         return watch
 
@@ -166,36 +171,10 @@ def _records(run: _NamesRun) -> list[tuple[ChainedRecord, str]]:
     return [(ChainedRecord(run.first + number, row.data, row.hash), row.name) for number, row in enumerate(run.rows)]
 
 
-class NamesWatch(StreamIterator):
+class NamesWatch(NatsFollowing):
     """An async iterator that signals possible new records. One signal may represent several records."""
 
-    def __init__(self, connection: Connection, jetstream: JetStream, stream: str, subject: str, after: int) -> None:
-        super().__init__()
-        self._has_news = False
-
-        async def confirm() -> None:
-            await jetstream.confirm(stream)
-
-        self._reader = Reader(
-            connection,
-            stream,
-            subject,
-            after,
-            self._take,
-            prepare=confirm,
-            on_end=self.end,
-        )
-        self._reader.start()
-
-    async def __anext__(self) -> None:
-        while not self._has_news:
-            await self.wait_for_change()
-        self._has_news = False
-
-    def close(self) -> None:
-        self._reader.stop()
-        self.end()
-
-    def _take(self, message: Msg, sequence: int) -> None:
-        self._has_news = True
-        self._changed.set()
+    async def __anext__(self) -> Record:
+        message = await super().__anext__()
+        self._waiting.clear()
+        return message

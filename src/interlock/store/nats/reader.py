@@ -15,13 +15,14 @@ import logging
 import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Self
 
 import msgspec
 from nats.aio.msg import Msg
 
 from interlock.store.nats.connection import ANSWER_S, ApiError, Connection
-from interlock.store.ports import Damaged, StoreError, StoreRefused, Unavailable
+from interlock.store.ports import Damaged, Record, StoreError, StoreRefused, Unavailable
 
 HEARTBEAT_S = 1.0  # how soon a silent server is noticed by those who only listen
 POLL_S = 30.0  # how long a request for messages waits if none come
@@ -35,39 +36,27 @@ _NS = 1_000_000_000
 _log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class Reader:
-    """A background reader of one stream. From `start` until `stop`, it passes each message to `take`."""
+    """A background reader of the messages of a stream after a position. From `start` until `stop`, it passes each
+    message to `take`.
+    """
 
-    def __init__(
-        self,
-        connection: Connection,
-        stream: str,
-        subject: str,
-        after: int,
-        take: Callable[[Msg, int], None],
-        *,
-        prepare: Callable[[], Awaitable[None]],
-        on_end: Callable[[StoreRefused | None], None],
-        wait_for_taker: Callable[[], Awaitable[None]] | None = None,
-    ) -> None:
-        """Create a reader of the messages after the sequence number `after`.
-
-        `prepare` is called before every new consumer. `wait_for_taker` is called before more messages are requested.
-        `on_end` is called when reading has ended: with the reason, or with None after `stop` or the end of the
-        connection.
-        """
-        self.position = after  # the last sequence that was given
-        self._connection = connection
-        self._stream = stream
-        self._subject = subject
-        self._take = take
-        self._prepare = prepare
-        self._wait_for_taker = wait_for_taker
-        self._on_end = on_end
-        self._task: asyncio.Task[None] | None = None
-        self._arrived: deque[Msg] = deque()
-        self._changed = asyncio.Event()
-        self._is_doubtful = False
+    _connection: Connection
+    _stream: str
+    _subject: str
+    position: int  # the last sequence that was passed on
+    _take: Callable[[Msg, int], None]
+    # Called before every new consumer, with the position.
+    prepare: Callable[[int], Awaitable[object]] = field(kw_only=True)
+    # Called when reading has ended: with the reason, or with None after `stop` or the end of the connection.
+    on_end: Callable[[StoreRefused | None], None] = field(kw_only=True)
+    # Called before more messages are requested.
+    wait_for_taker: Callable[[], Awaitable[None]] | None = field(default=None, kw_only=True)
+    _task: asyncio.Task[None] | None = field(default=None, init=False)
+    _arrived: deque[Msg] = field(default_factory=deque, init=False)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _is_doubtful: bool = field(default=False, init=False)
 
     def doubt(self) -> None:
         """Read again from the last message that was passed to `take`, because messages may have been lost."""
@@ -99,7 +88,7 @@ class Reader:
             _log.error("reading a stream has ended: %s", failure, exc_info=failure)
         if failure is not None and not isinstance(failure, StoreRefused):
             failure = StoreRefused("The store on NATS can no longer be read; the log of this node says why.")
-        self._on_end(failure)
+        self.on_end(failure)
 
     async def _run(self) -> None:
         """Read until the connection is permanently closed. Raise Damaged if the stream was deleted or replaced."""
@@ -129,7 +118,7 @@ class Reader:
         """
         self._is_doubtful = False
         self._arrived.clear()
-        await self._prepare()
+        await self.prepare(self.position)
         consumer = secrets.token_hex(8)
         await self._connection.api(
             f"CONSUMER.CREATE.{self._stream}.{consumer}",
@@ -149,8 +138,8 @@ class Reader:
             async with self._connection.subscription(self._on_message) as reply:
                 delivered = 0
                 while not self._is_doubtful:
-                    if self._wait_for_taker is not None:
-                        await self._wait_for_taker()
+                    if self.wait_for_taker is not None:
+                        await self.wait_for_taker()
                     delivered = await self._poll(consumer, reply, delivered)
         finally:
             with contextlib.suppress(StoreError):
@@ -257,3 +246,50 @@ class StreamIterator:
             raise StopAsyncIteration
         self._changed.clear()
         await self._changed.wait()
+
+
+FOLLOWED_MAX = 1000  # records that wait for one follower; no more are requested then
+
+
+class NatsFollowing(StreamIterator):
+    """An async iterator over the records of one stream, including records that are appended later.
+
+    At most FOLLOWED_MAX records are queued. While the queue is full, no records are requested from the server.
+    """
+
+    def __init__(
+        self, connection: Connection, stream: str, subject: str, after: int, prepare: Callable[[int], Awaitable[object]]
+    ) -> None:
+        super().__init__()
+        self._waiting: deque[Record] = deque()
+        self._taken = asyncio.Event()
+        self._reader = Reader(
+            connection,
+            stream,
+            subject,
+            max(after, 0),
+            self._take,
+            prepare=prepare,
+            on_end=self.end,
+            wait_for_taker=self._wait_for_taker,
+        )
+        self._reader.start()
+
+    async def __anext__(self) -> Record:
+        while not self._waiting:
+            await self.wait_for_change()
+        self._taken.set()
+        return self._waiting.popleft()
+
+    def close(self) -> None:
+        self._reader.stop()
+        self.end()
+
+    async def _wait_for_taker(self) -> None:
+        while len(self._waiting) >= FOLLOWED_MAX:
+            self._taken.clear()
+            await self._taken.wait()
+
+    def _take(self, message: Msg, sequence: int) -> None:
+        self._waiting.append(Record(sequence, message.data))
+        self._changed.set()

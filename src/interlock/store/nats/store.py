@@ -6,8 +6,8 @@ is `Unavailable`, and so is everything, at once, while there is no connection.
 
 import asyncio
 import contextlib
-from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections import defaultdict
+from collections.abc import Awaitable, Sequence
 from typing import TypeVar
 
 from nats.aio.msg import Msg
@@ -15,13 +15,12 @@ from nats.aio.msg import Msg
 from interlock.store.nats.connection import Connection, settle_with_message
 from interlock.store.nats.jetstream import BATCH_MAX, HEADERS_MAX, JetStream, NoStream, StreamNames
 from interlock.store.nats.key_value import NatsKeyValue, NatsWatch, Watches
-from interlock.store.nats.reader import Reader, StreamIterator
+from interlock.store.nats.reader import NatsFollowing
 from interlock.store.nats.servers import SharedPlace
-from interlock.store.ports import Record, StoreRefused
+from interlock.store.ports import Record, Replication, StoreRefused
 
 DUPLICATES_S = 120  # how long the server remembers an id (`Replication.append_new`)
 SEQUENCE_MAX = 2**63 - 1
-FOLLOWED_MAX = 1000  # records that wait for one follower; no more are requested then
 
 T = TypeVar("T")
 
@@ -32,7 +31,8 @@ class NatsStreams:
     def __init__(self, jetstream: JetStream, names: StreamNames) -> None:
         self._jetstream = jetstream
         self._names = names
-        self._appending: dict[str, asyncio.Lock] = {}
+        # Locks that serialize appends to each stream, because the server accepts only a few batches at a time.
+        self._appending = defaultdict[str, asyncio.Lock](asyncio.Lock)
 
     async def append(self, stream: str, records: Sequence[bytes]) -> int:
         """Append records in one atomic batch and return the last sequence number. Appends of this process to the same
@@ -44,7 +44,7 @@ class NatsStreams:
             raise StoreRefused(f"{len(records)} records cannot be appended at once; the store takes {BATCH_MAX}.")
         self._check(records)
         subject = self._names.records(stream)
-        async with self._order(stream):
+        async with self._appending[stream]:
             await self.ensure(stream)
             name = self._names.stream(stream)
             messages = [(subject, record, dict[str, str]()) for record in records]
@@ -52,7 +52,7 @@ class NatsStreams:
 
     async def append_new(self, stream: str, records: Sequence[tuple[str, bytes]]) -> list[int]:
         self._check([data for _, data in records])
-        async with self._order(stream):
+        async with self._appending[stream]:
             await self.ensure(stream)
             return await self._jetstream.await_request(self._names.stream(stream), self._publish_each(stream, records))
 
@@ -85,8 +85,14 @@ class NatsStreams:
             self._names.stream(stream), (self._names.records(stream),), duplicate_window=DUPLICATES_S * 1_000_000_000
         )
 
-    def follow(self, stream: str, after: int) -> "NatsFollowing":
-        return NatsFollowing(self._jetstream, self._names, stream, after, lambda: self.ensure(stream))
+    def follow(self, stream: str, after: int) -> NatsFollowing:
+        name = self._names.stream(stream)
+
+        async def prepare(position: int) -> None:
+            await self.ensure(stream)
+            await self._jetstream.confirm(name, position)
+
+        return NatsFollowing(self._jetstream.connection, name, self._names.records(stream), after, prepare)
 
     async def _publish_each(self, stream: str, records: Sequence[tuple[str, bytes]]) -> list[int]:
         """Publish all records before waiting for the first acknowledgement. The server stores them in this order."""
@@ -110,12 +116,6 @@ class NatsStreams:
         except NoStream:
             return default
 
-    def _order(self, stream: str) -> asyncio.Lock:
-        """Return the lock that serializes appends to a stream, because the server accepts only a few batches at a
-        time.
-        """
-        return self._appending.setdefault(stream, asyncio.Lock())
-
     def _check(self, records: Sequence[bytes]) -> None:
         room = self._jetstream.connection.payload_max - HEADERS_MAX
         for record in records:
@@ -126,67 +126,21 @@ class NatsStreams:
                 )
 
 
-class NatsFollowing(StreamIterator):
-    """An async iterator over the records of one stream, including records that are appended later.
+class NatsStore:
+    """A store on NATS JetStream. Key-value, streams and replication share one connection.
 
-    At most FOLLOWED_MAX records are queued. While the queue is full, no records are requested from the server.
+    The store is its own `ports.Replication`: changes by other replicas, and records that only one replica may append.
     """
 
-    def __init__(
-        self, jetstream: JetStream, names: StreamNames, stream: str, after: int, ensure: Callable[[], Awaitable[None]]
-    ) -> None:
-        super().__init__()
-        self._jetstream = jetstream
-        self._name = names.stream(stream)
-        self._ensure = ensure
-        self._waiting: deque[Record] = deque()
-        self._taken = asyncio.Event()
-        self._reader = Reader(
-            jetstream.connection,
-            self._name,
-            names.records(stream),
-            max(after, 0),
-            self._take,
-            prepare=self._prepare,
-            on_end=self.end,
-            wait_for_taker=self._wait_for_taker,
-        )
-        self._reader.start()
-
-    async def __anext__(self) -> Record:
-        while not self._waiting:
-            await self.wait_for_change()
-        self._taken.set()
-        return self._waiting.popleft()
-
-    def close(self) -> None:
-        self._reader.stop()
-        self.end()
-
-    async def _prepare(self) -> None:
-        await self._ensure()
-        await self._jetstream.confirm(self._name, self._reader.position)
-
-    async def _wait_for_taker(self) -> None:
-        while len(self._waiting) >= FOLLOWED_MAX:
-            self._taken.clear()
-            await self._taken.wait()
-
-    def _take(self, message: Msg, sequence: int) -> None:
-        self._waiting.append(Record(sequence, message.data))
-        self._changed.set()
-
-
-class NatsReplication:
-    """The implementation of `ports.Replication` on JetStream: changes by other replicas, and records that only one
-    replica may append.
-    """
-
-    def __init__(self, connection: Connection, streams: NatsStreams, watches: Watches) -> None:
-        self._connection = connection
-        self._streams = streams
-        self._watches = watches
+    def __init__(self, place: SharedPlace) -> None:
+        self._connection = Connection(place.servers, "the NATS store")
+        jetstream = JetStream(self._connection, place.replicas)
+        names = StreamNames(place.node)
+        self.kv = NatsKeyValue(jetstream, names)
+        self.streams = NatsStreams(jetstream, names)
+        self._watches = Watches(jetstream, names, self.kv)
         self._followings: list[NatsFollowing] = []
+        self.replication: Replication = self
 
     @property
     def is_reachable(self) -> bool:
@@ -196,31 +150,12 @@ class NatsReplication:
         return self._watches.watch(bucket)
 
     def follow(self, stream: str, after: int) -> NatsFollowing:
-        following = self._streams.follow(stream, after)
-        self._followings = [existing for existing in self._followings if not existing.is_closed]
-        self._followings.append(following)
+        following = self.streams.follow(stream, after)
+        self._followings = [*(existing for existing in self._followings if not existing.is_closed), following]
         return following
 
     async def append_new(self, stream: str, records: Sequence[tuple[str, bytes]]) -> list[int]:
-        return await self._streams.append_new(stream, records)
-
-    def close(self) -> None:
-        for following in self._followings:
-            following.close()
-        self._followings.clear()
-
-
-class NatsStore:
-    """A store on NATS JetStream. Key-value, streams and replication share one connection."""
-
-    def __init__(self, place: SharedPlace) -> None:
-        self._connection = Connection(place.servers, "the NATS store")
-        jetstream = JetStream(self._connection, place.replicas)
-        names = StreamNames(place.node)
-        self.kv = NatsKeyValue(jetstream, names)
-        self.streams = NatsStreams(jetstream, names)
-        self._watches = Watches(jetstream, names, self.kv)
-        self.replication = NatsReplication(self._connection, self.streams, self._watches)
+        return await self.streams.append_new(stream, records)
 
     async def open(self) -> None:
         await self._connection.open()
@@ -228,6 +163,7 @@ class NatsStore:
         await self._watches.open()
 
     async def close(self) -> None:
-        self.replication.close()
+        for following in self._followings:
+            following.close()
         await self._watches.close()
         await self._connection.close()
