@@ -57,7 +57,7 @@ class Flaw(StrEnum):
     HEAD_MISSING = "head_missing"  # nothing proves that the last record is the last
 
 
-class Break(msgspec.Struct, frozen=True, kw_only=True):
+class Break(msgspec.Struct, frozen=True):
     """The first damaged position of a log: its sequence number and the kind of damage."""
 
     sequence: int
@@ -122,9 +122,9 @@ class ChainCheck:
         reached = Mark(sequence, record.hash)
         if self._kept.get(sequence, record.hash) != record.hash:
             self._broken = Break(
-                sequence=sequence,
-                flaw=Flaw.REWRITTEN,
-                reason=f"the log was rewritten: its record {sequence} is not the one whose hash was kept",
+                sequence,
+                Flaw.REWRITTEN,
+                f"the log was rewritten: its record {sequence} is not the one whose hash was kept",
             )
             return False
         self._last = reached
@@ -139,9 +139,9 @@ class ChainCheck:
         written = max(self._kept, default=0)
         if self._broken is None and written > self._last.sequence:
             self._broken = Break(
-                sequence=self._last.sequence + 1,
-                flaw=Flaw.TAIL_REMOVED,
-                reason=f"the log ends after record {self._last.sequence}, but record {written} was written",
+                self._last.sequence + 1,
+                Flaw.TAIL_REMOVED,
+                f"the log ends after record {self._last.sequence}, but record {written} was written",
             )
         return Verdict(records=self.records, last=self._last, start=self._start, broken=self._broken)
 
@@ -157,28 +157,18 @@ class ChainCheck:
             following.sequence < record.sequence or link(self._last.hash, sequence, following.data) == following.hash
         ):
             return Break(
-                sequence=sequence,
-                flaw=Flaw.REORDERED,
-                reason=f"record {sequence} is not in its place: the records around it were reordered",
+                sequence, Flaw.REORDERED, f"record {sequence} is not in its place: the records around it were reordered"
             )
         if record.sequence < sequence:
-            return Break(
-                sequence=sequence,
-                flaw=Flaw.REORDERED,
-                reason=f"record {record.sequence} is in the place of record {sequence}",
-            )
+            return Break(sequence, Flaw.REORDERED, f"record {record.sequence} is in the place of record {sequence}")
         if record.sequence > sequence:
             missing = f"the records from {sequence} to {record.sequence - 1} are missing"
             if self.records:
-                return Break(sequence=sequence, flaw=Flaw.REMOVED, reason=missing)
-            return Break(
-                sequence=sequence, flaw=Flaw.START_REMOVED, reason=f"{missing}, and no mark was kept for a later start"
-            )
+                return Break(sequence, Flaw.REMOVED, missing)
+            return Break(sequence, Flaw.START_REMOVED, f"{missing}, and no mark was kept for a later start")
         if self._is_vouched(record, following):
-            return Break(
-                sequence=sequence, flaw=Flaw.WRONG_HASH, reason=f"the stored hash of record {sequence} was changed"
-            )
-        return Break(sequence=sequence, flaw=Flaw.CHANGED, reason=f"record {sequence} was changed after it was written")
+            return Break(sequence, Flaw.WRONG_HASH, f"the stored hash of record {sequence} was changed")
+        return Break(sequence, Flaw.CHANGED, f"record {sequence} was changed after it was written")
 
     def _is_vouched(self, record: ChainedRecord, following: ChainedRecord | None) -> bool:
         """Return whether later evidence confirms the bytes of the record. In that case only its stored hash can be

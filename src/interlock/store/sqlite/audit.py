@@ -97,7 +97,7 @@ class SqliteAuditReader:
         if verdict.intact and verdict.records and head is None:
             last = verdict.last.sequence
             reason = f"no head is kept in {STORE_FILE}: nothing shows that record {last} is the last"
-            broken = Break(sequence=last, flaw=Flaw.HEAD_MISSING, reason=reason)
+            broken = Break(last, Flaw.HEAD_MISSING, reason)
             return Verdict(records=verdict.records, last=verdict.last, start=start, broken=broken)
         return verdict
 

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, ParamSpec, TypeVar
 
@@ -83,17 +84,15 @@ class SqliteThread:
             return await asyncio.get_running_loop().run_in_executor(pool, job)
 
 
+@dataclass(eq=False)
 class SqliteFile:
     """A connection to one SQLite file, usable between `open` and `close` and on one SqliteThread only."""
 
-    def __init__(
-        self, path: Path, schema: Schema, busy_timeout_s: float, synchronous: Literal["FULL", "NORMAL"] = "FULL"
-    ) -> None:
-        self.path = path
-        self._schema = schema
-        self._busy_timeout_s = busy_timeout_s
-        self._synchronous = synchronous
-        self._db: sqlite3.Connection | None = None
+    path: Path
+    _schema: Schema
+    _busy_timeout_s: float
+    _synchronous: Literal["FULL", "NORMAL"] = "FULL"
+    _db: sqlite3.Connection | None = field(default=None, init=False)
 
     @property
     def is_open(self) -> bool:
@@ -120,6 +119,31 @@ class SqliteFile:
         db, self._db = self._db, None
         if db is not None:
             db.close()
+
+
+class SqliteJobs:
+    """A SQLite file with a thread of its own, on which reads and write transactions run."""
+
+    def __init__(self, path: Path, schema: Schema, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
+        self.file = SqliteFile(path, schema, busy_timeout_s)
+        self._thread = SqliteThread(path)
+
+    async def open(self) -> None:
+        self._thread.start()
+        await self._thread.run(self.file.open)
+
+    async def close(self) -> None:
+        await self._thread.stop(self.file.close)
+
+    async def read(self, job: Callable[[sqlite3.Connection], T]) -> T:
+        return await self._thread.run(lambda: job(self.file.db))
+
+    async def write(self, job: Callable[[sqlite3.Connection], T]) -> T:
+        def transaction() -> T:
+            with write_transaction(self.file.db):
+                return job(self.file.db)
+
+        return await self._thread.run(transaction)
 
 
 def int64(number: int) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from interlock.store.audit_chain import ORIGIN, ChainedRecord, Mark, chain
 from interlock.store.ports import Conflict, NamedRecord, Unavailable
-from interlock.store.sqlite.file import BUSY_TIMEOUT_S, Schema, SqliteFile, SqliteThread, int64, write_transaction
+from interlock.store.sqlite.file import BUSY_TIMEOUT_S, Schema, SqliteJobs, int64
 
 NAMES_FILE = "names.db"
 NAMES_SCHEMA = Schema(
@@ -34,21 +34,19 @@ class SqliteNamesLog:
     """The log of the registry of names in one SQLite file. The first append creates the file."""
 
     def __init__(self, data: Path, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
-        self._file = SqliteFile(data / NAMES_FILE, NAMES_SCHEMA, busy_timeout_s)
-        self._thread = SqliteThread(self._file.path)
+        self._jobs = SqliteJobs(data / NAMES_FILE, NAMES_SCHEMA, busy_timeout_s)
 
     @property
     def is_begun(self) -> bool:
         """Return whether the file of the log exists. It is created by the first append, even by one that fails."""
-        return self._file.is_open or self._file.path.exists()
+        return self._jobs.file.is_open or self._jobs.file.path.exists()
 
     async def open(self) -> None:
         if self.is_begun:
-            self._thread.start()
-            await self._thread.run(self._file.open)
+            await self._jobs.open()
 
     async def close(self) -> None:
-        await self._thread.stop(self._file.close)
+        await self._jobs.close()
 
     async def read(self, after: int = 0, limit: int = 10_000) -> list[ChainedRecord]:
         return await self._select("sequence > ? ORDER BY sequence LIMIT ?", int64(after), int64(limit))
@@ -62,37 +60,31 @@ class SqliteNamesLog:
         if not self.is_begun:
             return []
         await self.open()
-
-        def select() -> list[ChainedRecord]:
-            rows = self._file.db.execute(f"{_ROWS} WHERE {condition}", values)
-            return [ChainedRecord(*row) for row in rows]
-
-        return await self._thread.run(select)
+        return await self._jobs.read(
+            lambda db: [ChainedRecord(*row) for row in db.execute(f"{_ROWS} WHERE {condition}", values)]
+        )
 
     async def append(self, after: Mark, records: Sequence[NamedRecord]) -> Mark:
         """Append the records after the mark `after`, either all of them or none. Raise Conflict if `after` is not the
         last record of the log, and Unavailable if the table does not accept a record.
         """
-        self._thread.start()
-        await self._thread.run(self._file.open)
+        await self._jobs.open()
         hashes = chain(after, [record.data for record in records])
 
-        def write() -> None:
-            db = self._file.db
-            with write_transaction(db):
-                row = db.execute("SELECT sequence, hash FROM record ORDER BY sequence DESC LIMIT 1").fetchone()
-                if (ORIGIN if row is None else Mark(*row)) != after:
-                    raise Conflict("another process has changed the registry")
-                rows = [
-                    (after.sequence + count, record.name, record.data, hash)
-                    for count, (record, hash) in enumerate(zip(records, hashes, strict=True), 1)
-                ]
-                try:
-                    db.executemany("INSERT INTO record (sequence, name, data, hash) VALUES (?, ?, ?, ?)", rows)
-                except sqlite3.IntegrityError as refused:
-                    raise Unavailable(f"{self._file.path.name} does not take this: {refused}") from refused
+        def write(db: sqlite3.Connection) -> None:
+            row = db.execute("SELECT sequence, hash FROM record ORDER BY sequence DESC LIMIT 1").fetchone()
+            if (ORIGIN if row is None else Mark(*row)) != after:
+                raise Conflict("another process has changed the registry")
+            rows = [
+                (after.sequence + count, record.name, record.data, hash)
+                for count, (record, hash) in enumerate(zip(records, hashes, strict=True), 1)
+            ]
+            try:
+                db.executemany("INSERT INTO record (sequence, name, data, hash) VALUES (?, ?, ?, ?)", rows)
+            except sqlite3.IntegrityError as refused:
+                raise Unavailable(f"{NAMES_FILE} does not take this: {refused}") from refused
 
-        await self._thread.run(write)
+        await self._jobs.write(write)
         return Mark(after.sequence + len(records), hashes[-1]) if hashes else after
 
     def watch(self) -> None:

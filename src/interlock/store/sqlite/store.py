@@ -9,12 +9,9 @@ Expired entries are never shown, and each write clears some of them away.
 import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 from interlock.store.ports import Conflict, Entry, Record, Replication, expiry
-from interlock.store.sqlite.file import BUSY_TIMEOUT_S, Schema, SqliteFile, SqliteThread, int64, write_transaction
-
-T = TypeVar("T")
+from interlock.store.sqlite.file import BUSY_TIMEOUT_S, Schema, SqliteJobs, int64
 
 STORE_FILE = "store.db"
 STORE_SCHEMA = Schema(
@@ -45,42 +42,22 @@ class SqliteStore:
         schema: Schema = STORE_SCHEMA,
         busy_timeout_s: float = BUSY_TIMEOUT_S,
     ) -> None:
-        self._jobs = _Jobs(SqliteFile(data / file, schema, busy_timeout_s))
+        self._jobs = SqliteJobs(data / file, schema, busy_timeout_s)
         self.kv = SqliteKeyValue(self._jobs)
         self.streams = SqliteStreams(self._jobs)
         self.replication: Replication | None = None  # each node has a file of its own
 
     async def open(self) -> None:
-        self._jobs.thread.start()
-        await self._jobs.thread.run(self._jobs.file.open)
+        await self._jobs.open()
 
     async def close(self) -> None:
-        await self._jobs.thread.stop(self._jobs.file.close)
-
-
-class _Jobs:
-    """A helper that runs reads and write transactions of a file on its thread."""
-
-    def __init__(self, file: SqliteFile) -> None:
-        self.file = file
-        self.thread = SqliteThread(file.path)
-
-    async def read(self, job: Callable[[sqlite3.Connection], T]) -> T:
-        return await self.thread.run(lambda: job(self.file.db))
-
-    async def write(self, job: Callable[[sqlite3.Connection], T]) -> T:
-        def transaction() -> T:
-            db = self.file.db
-            with write_transaction(db):
-                return job(db)
-
-        return await self.thread.run(transaction)
+        await self._jobs.close()
 
 
 class SqliteKeyValue:
     """The key-value store in the tables `kv` and `revision`. `revision` holds the last revision."""
 
-    def __init__(self, jobs: _Jobs) -> None:
+    def __init__(self, jobs: SqliteJobs) -> None:
         self._jobs = jobs
 
     async def get(self, bucket: str, key: str, now: float) -> Entry | None:
@@ -152,7 +129,7 @@ class SqliteKeyValue:
 class SqliteStreams:
     """The append-only streams of a store, in the table `stream`."""
 
-    def __init__(self, jobs: _Jobs) -> None:
+    def __init__(self, jobs: SqliteJobs) -> None:
         self._jobs = jobs
 
     async def append(self, stream: str, records: Sequence[bytes]) -> int:
