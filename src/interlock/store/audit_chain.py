@@ -178,12 +178,3 @@ class ChainCheck:
         if following is not None and following.sequence == record.sequence + 1:
             return link(true_hash, following.sequence, following.data) == following.hash
         return self._kept.get(record.sequence) == true_hash
-
-
-def verify(records: Iterable[ChainedRecord], start: Mark = ORIGIN, head: Mark | None = None) -> Verdict:
-    """Check a complete log. It must begin directly after the mark `start` and, if `head` is given, reach that mark."""
-    check = ChainCheck(start, head)
-    for record in records:
-        if not check.add(record):
-            break
-    return check.finish()

@@ -1,10 +1,11 @@
 """The hash chain itself: what a verdict finds, and where."""
 
 import hashlib
+from collections.abc import Iterable
 
 import pytest
 
-from interlock.store.audit_chain import GENESIS, ORIGIN, ChainCheck, ChainedRecord, Flaw, Mark, Verdict, link, verify
+from interlock.store.audit_chain import GENESIS, ORIGIN, ChainCheck, ChainedRecord, Flaw, Mark, Verdict, link
 
 
 def chain(*contents: bytes, start: Mark = ORIGIN) -> list[ChainedRecord]:
@@ -15,6 +16,14 @@ def chain(*contents: bytes, start: Mark = ORIGIN) -> list[ChainedRecord]:
         previous = link(previous, sequence, data)
         records.append(ChainedRecord(sequence, data, previous))
     return records
+
+
+def verify(records: Iterable[ChainedRecord], start: Mark = ORIGIN, head: Mark | None = None) -> Verdict:
+    check = ChainCheck(start, head)
+    for record in records:
+        if not check.add(record):
+            break
+    return check.finish()
 
 
 LOG = chain(b"one", b"two", b"", b"four", b"five")
