@@ -1,11 +1,14 @@
 """interlock audit tail | verify | export"""
 
+import sys
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from interlock.cli.command import Invocation, verb, verb_app
+from interlock.cli.terminal.drawing import in_columns, poll
 from interlock.cli.terminal.errors import EXIT_REFUSED, Unreachable
+from interlock.cli.terminal.text import count, latency, local_time, one_line, repeats
 from interlock.wire.refusal import Refused
 
 if TYPE_CHECKING:
@@ -50,7 +53,6 @@ def tail(
 
     With --json each record is one line. If no node runs, the log in the data folder is read.
     """
-    from interlock.cli.terminal.drawing import poll
     from interlock.store.api import AuditPage, AuditRecord
 
     page = _pages(invocation)
@@ -97,7 +99,6 @@ def _pages(invocation: Invocation) -> "Callable[[int, int], Answer]":
 
 def _print(invocation: Invocation, answer: "Answer", *, head: bool) -> None:
     """Print a page of records: as JSON lines, or as a table in which repeated lines are counted."""
-    import sys
 
     out = invocation.out
     if out.as_json:
@@ -106,8 +107,6 @@ def _print(invocation: Invocation, answer: "Answer", *, head: bool) -> None:
         return
     from rich.text import Text
 
-    from interlock.cli.terminal.drawing import in_columns
-    from interlock.cli.terminal.text import latency, local_time, one_line, repeats
     from interlock.store.api import AuditPage, AuditRecord
 
     records = answer.as_(AuditPage[AuditRecord]).records
@@ -145,7 +144,6 @@ def verify(invocation: Invocation) -> None:
 
     Reads the data folder itself, whether a node runs or not. The log of the registry of names is checked with it.
     """
-    from interlock.cli.terminal.text import count
 
     stored = _stored_audit(invocation)
     verdict, names = stored.verify(), stored.verify_names()
@@ -196,7 +194,6 @@ def export(
     Oldest first, to stdout. Reads the data folder itself, whether a node runs or not.
     """
     del form  # there is one so far
-    import sys
 
     _stored_audit(invocation).export(after, lambda line: sys.stdout.write(line + "\n"))
 

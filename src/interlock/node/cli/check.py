@@ -5,13 +5,16 @@ Options that do not fit what is checked are refused. Imports are inside the func
 not load what the others need.
 """
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec import to_builtins
 
-from interlock.cli.command import Invocation, verb, verb_app
+from interlock.cli.command import Invocation, at_place, problem_value, read_configuration, verb, verb_app
 from interlock.cli.terminal.errors import EXIT_REFUSED, BadUsage
+from interlock.cli.terminal.text import count, one_line
 
 if TYPE_CHECKING:
     from interlock.config.load import Loaded, Problem
@@ -133,7 +136,6 @@ def _is_description(path: Path) -> bool:
 
 
 def _check_device(invocation: Invocation, path: Path) -> None:
-    from interlock.cli.terminal.text import count
     from interlock.config.device_files import read_device_file
 
     read = read_device_file(path)
@@ -147,8 +149,6 @@ def _check_device(invocation: Invocation, path: Path) -> None:
 
 def _check_driver(invocation: Invocation, path: str, *, strict: bool, upstream: bool, against: str | None) -> None:
     """Check one driver in the workspace of a configuration. The configuration itself may be invalid."""
-    from interlock.cli.command import read_configuration
-    from interlock.cli.terminal.text import count
     from interlock.config.load import ConfigInvalid
     from interlock.config.plan import Plan
 
@@ -174,7 +174,6 @@ def _check_drivers(plan: "Plan", named: str | None, *, upstream: bool, against: 
 
 def _check(invocation: Invocation, *, effective: bool, strict: bool, upstream: bool) -> None:
     """Check a configuration, and print everything that was found."""
-    from interlock.cli.command import read_configuration
     from interlock.config.effective import effective as effective_values
     from interlock.config.load import ConfigInvalid
     from interlock.config.plan import Spawn
@@ -196,9 +195,6 @@ def _check(invocation: Invocation, *, effective: bool, strict: bool, upstream: b
     warnings += drivers.warnings if drivers is not None else ()
     survey = None
     if upstream:
-        import sys
-
-        from interlock.cli.terminal.text import count
         from interlock.node.cli.upstream import survey_of, warnings_of
 
         if not out.as_json and sys.stderr.isatty():
@@ -246,9 +242,6 @@ def _report(
     notes: "tuple[Problem, ...]" = (),
     sandboxed: dict[str, bool] | None = None,
 ) -> None:
-    from msgspec import to_builtins
-
-    from interlock.cli.command import problem_value
 
     out = invocation.out
     if out.as_json:
@@ -264,8 +257,6 @@ def _report(
         )
         return
     from rich.text import Text
-
-    from interlock.cli.terminal.text import count
 
     for problem in errors:
         _draw_problem(invocation, problem, "error", "bold red")
@@ -283,9 +274,6 @@ def _report(
 def _draw_problem(invocation: Invocation, problem: "Problem", word: str, style: str) -> None:
     from rich.text import Text
 
-    from interlock.cli.command import at_place
-    from interlock.cli.terminal.text import one_line
-
     # Each on one line however long: editors and terminals turn file:line into a link.
     console = invocation.out.console
     head = Text.assemble((at_place(problem), "bold"), (word, style), ": ", one_line(problem.message))
@@ -300,7 +288,6 @@ def _summary(loaded: "Loaded", warnings: int, links: "Links | None", drivers: in
     """Return the last line of a successful check: the number of files and servers, and the servers' answers if they
     were asked.
     """
-    from interlock.cli.terminal.text import count
 
     plan, here = loaded.plan, Path.cwd()
     paths = (path.relative_to(here) if path.is_relative_to(here) else path for path in loaded.paths)

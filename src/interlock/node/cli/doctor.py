@@ -3,9 +3,11 @@
 from typing import TYPE_CHECKING
 
 import typer
+from msgspec import to_builtins
 
 from interlock.cli.command import Invocation, verb, verb_app
 from interlock.cli.terminal.errors import EXIT_REFUSED
+from interlock.cli.terminal.text import as_typed, count, one_line
 
 if TYPE_CHECKING:
     from interlock.node.cli.set_up_checks import Finding
@@ -29,9 +31,7 @@ def doctor(invocation: Invocation) -> None:
     unsafe settings, the sandbox; of a node that runs also its servers, drivers and parents. Exit code 1: something is
     wrong. Nothing is changed.
     """
-    from msgspec import to_builtins
 
-    from interlock.cli.terminal.text import count
     from interlock.node.cli.set_up_checks import examine
 
     examined = examine(invocation)
@@ -50,8 +50,6 @@ def doctor(invocation: Invocation) -> None:
 
 def _draw(invocation: Invocation, finding: "Finding") -> None:
     from rich.text import Text
-
-    from interlock.cli.terminal.text import as_typed, one_line
 
     console = invocation.out.console
     console.print(Text.assemble((finding.check, "bold yellow"), ": ", one_line(finding.problem)), soft_wrap=True)

@@ -14,6 +14,7 @@ import typer
 
 from interlock.approvals.cli.keys import FromDescriptor
 from interlock.cli.command import Invocation, verb, verb_app
+from interlock.cli.terminal.text import VARIABLE, as_typed, command_line
 from interlock.wire.refusal import Refused
 
 app = verb_app("Write a first configuration and make an operator's key.")
@@ -53,7 +54,6 @@ def init(
     the file, the second run adds the passkey to it.
     """
     from interlock.approvals.cli.enrolment import OwnKey, add_passkey, add_to, find_or_make_own_key
-    from interlock.cli.terminal.text import VARIABLE, as_typed, command_line
     from interlock.config.load import FILE_NAME
     from interlock.node.cli.machine import no_sandbox
 

@@ -6,13 +6,21 @@ node from starting becomes a refusal that names the next command; if another pro
 command that starts the node beside it. With --stdio nothing but MCP is written to stdout.
 """
 
+import logging
+import os
+import sys
+from datetime import UTC, datetime
+from difflib import get_close_matches
 from errno import EADDRINUSE
 from typing import TYPE_CHECKING, Annotated, Literal
 
+import msgspec
 import typer
 
-from interlock.cli.command import Invocation, verb, verb_app
+from interlock.cli.command import Invocation, load_configuration, read_configuration, verb, verb_app
 from interlock.cli.terminal.errors import BadUsage
+from interlock.cli.terminal.output import begin_logging, log_warnings
+from interlock.cli.terminal.text import as_typed, command_line, count, duration, one_line
 from interlock.wire.refusal import Refused
 
 if TYPE_CHECKING:
@@ -50,8 +58,6 @@ def serve(
     """Run the node and print how to connect a client."""
     if invocation.url:
         raise BadUsage("usage", "serve runs a node here and takes no --url")
-    from interlock.cli.command import load_configuration, read_configuration
-    from interlock.cli.terminal.output import begin_logging, log_warnings
 
     by_flags = {"mcp.surface": surface} if surface is not None else {}
     loaded = load_configuration(invocation, starting=True, set_by_flags=by_flags)
@@ -115,7 +121,6 @@ def serve(
 
 def _address_taken(invocation: Invocation, plan: "Plan") -> Refused:
     """Return the refusal that names the program at this address, with a command that starts the node at a free one."""
-    from interlock.cli.terminal.text import command_line
     from interlock.node.sockets import free_addresses, is_interlock_node, is_taken
 
     listening = {"LISTEN": plan.node.listen, "OPERATOR_LISTEN": plan.node.operator_listen}
@@ -137,7 +142,6 @@ def _check_segment(invocation: Invocation, only: str, plan: "Plan") -> None:
 
     Other unknown segments are allowed, because a subserver may register later.
     """
-    from difflib import get_close_matches
 
     from interlock.ax.protocol.names import is_segment
     from interlock.drivers.protocol.server_name import exposed_segment
@@ -157,11 +161,6 @@ def _check_segment(invocation: Invocation, only: str, plan: "Plan") -> None:
 
 def _announce(invocation: Invocation, status: "Status", *, stdio: bool, anonymous: bool, again: bool) -> None:
     """Print that the node is ready: one line on stderr with --stdio, a JSON document with --json, or else the tree."""
-    import sys
-
-    import msgspec
-
-    from interlock.cli.terminal.text import count
 
     out = invocation.out
     if stdio:
@@ -181,12 +180,9 @@ def _announce(invocation: Invocation, status: "Status", *, stdio: bool, anonymou
 
 def _show_setup_code(code: str, status: "Status", *, stdio: bool) -> None:
     """Show the setup code, but only on a terminal. If it were in a file, every program of this user could read it."""
-    import logging
-    import sys
 
     if stdio:
         return
-    from interlock.cli.terminal.text import as_typed
 
     if not sys.stdout.isatty():
         logging.getLogger("interlock.serve").warning(
@@ -206,9 +202,6 @@ def _tell_steps(invocation: Invocation, status: "Status", printed: dict[str, str
 
     `printed` holds the last step of each.
     """
-    import sys
-
-    from interlock.cli.terminal.text import count, duration, one_line
 
     for link in status.links:
         is_up = link.state in ("ready", "slow")
@@ -221,12 +214,9 @@ def _tell_steps(invocation: Invocation, status: "Status", printed: dict[str, str
 
 def _draw(invocation: Invocation, status: "Status", *, anonymous: bool, again: bool) -> None:
     """Print the tree. Unless `again` is set, also print how to connect clients and where the console is."""
-    import os
-    from datetime import UTC, datetime
 
     from rich.text import Text
 
-    from interlock.cli.terminal.text import command_line
     from interlock.interop.cli.export import ways_to_connect
     from interlock.node.cli.tree import tree_lines
 

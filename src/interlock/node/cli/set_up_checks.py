@@ -23,14 +23,16 @@ from typing import Final
 
 import msgspec
 
-from interlock.access.api import Token, Tokens
-from interlock.cli.command import Invocation
+from interlock.access.api import LIST_TOKENS, Token, Tokens
+from interlock.cli.client.offline import OfflineNode
+from interlock.cli.command import Invocation, at_place, read_configuration
 from interlock.config.load import ConfigInvalid, Loaded
 from interlock.config.plan import Plan, Spawn
 from interlock.drivers.protocol.server_name import exposed_segment
 from interlock.net.protocol.address_scope import is_loopback
+from interlock.node.cli.machine import missing_on_machine, no_sandbox
 from interlock.node.cli.tree import approver_step
-from interlock.operator.api import Status
+from interlock.operator.api import GET_STATUS, Status
 from interlock.wire.refusal import Refused
 
 NODE_JS_MIN: Final = 20
@@ -86,7 +88,6 @@ class Examination(msgspec.Struct, frozen=True, kw_only=True):
 
 def examine(invocation: Invocation) -> Examination:
     """Run every check in the order of the table. Raise Refused if a node was named and does not answer."""
-    from interlock.cli.command import at_place, read_configuration
 
     loaded: Loaded | None = None
     broken: list[Finding] = []
@@ -114,7 +115,6 @@ def examine(invocation: Invocation) -> Examination:
 
 
 def _find_status(invocation: Invocation) -> Status | None:
-    from interlock.operator.api import GET_STATUS
 
     try:
         return invocation.node.call(GET_STATUS).as_(Status)
@@ -125,8 +125,6 @@ def _find_status(invocation: Invocation) -> Status | None:
 
 
 def _tokens(invocation: Invocation) -> tuple[Token, ...]:
-    from interlock.access.api import LIST_TOKENS
-    from interlock.cli.client.offline import OfflineNode
 
     try:
         return invocation.node.call(LIST_TOKENS).as_(Tokens).tokens
@@ -144,9 +142,6 @@ def _tokens(invocation: Invocation) -> tuple[Token, ...]:
 def _configuration(set_up: SetUp) -> Findings:
     """Yield the warnings of `interlock check`, and changes of the files that are not in effect yet."""
     if set_up.loaded is not None and not set_up.is_remote:
-        from interlock.cli.command import at_place
-        from interlock.node.cli.machine import missing_on_machine
-
         for problem in (*set_up.loaded.warnings, *missing_on_machine(set_up.loaded)):
             hint = problem.hint or "interlock check shows the place"
             yield f"{at_place(problem)}{problem.message}", hint, hint if hint.startswith("interlock ") else None
@@ -225,7 +220,6 @@ def _sandbox(set_up: SetUp) -> Findings:
     if set_up.is_remote or set_up.loaded is None:
         return
     from interlock.drivers.workspace.scan import scan_workspace
-    from interlock.node.cli.machine import no_sandbox
 
     plan = set_up.plan
     sandboxed = [

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +11,7 @@ import typer
 
 from interlock.cli.command import Invocation, verb, verb_app
 from interlock.cli.completion import segments
-from interlock.cli.terminal.drawing import redraw
+from interlock.cli.terminal.drawing import poll, redraw
 from interlock.cli.terminal.errors import Unreachable
 
 if TYPE_CHECKING:
@@ -67,7 +68,6 @@ def _ask(invocation: Invocation, segment: str | None) -> "Answer":
 
 def _lines(answer: "Answer", segment: str | None, console: "Console") -> "list[Text]":
     """Return the lines that show an answer on a terminal of this width."""
-    from datetime import UTC, datetime
 
     from interlock.links.api import Link
     from interlock.links.cli import detail_lines
@@ -83,7 +83,6 @@ def _lines(answer: "Answer", segment: str | None, console: "Console") -> "list[T
 
 def _watch(invocation: Invocation, segment: str | None) -> None:
     """Show the status until Ctrl-C. A terminal is redrawn in place, other output gets a new block after each change."""
-    from interlock.cli.terminal.drawing import poll
 
     answers = poll(lambda: _ask(invocation, segment), every_s=REDRAW_S)
     try:
