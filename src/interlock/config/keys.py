@@ -3,13 +3,13 @@
 A field of a section class carries everything about its key:
 
     class GatePlan(msgspec.Struct, frozen=True, kw_only=True):
-        also: Annotated[tuple[str, ...], Key("Further tools (globs) ...", ["mail.send_*"])] = ()
+        also: Annotated[tuple[str, ...], "Further tools (globs) ...", Key(["mail.send_*"])] = ()
 
-Name, type and default are the field's own. `Key` adds the help text, an example, and the name of an environment
-variable if a specification gives it one. A `ValueType` beside it says how the value is read when its type alone does
-not, `SecretPart` what `interlock check --effective` masks, `AT_ONCE` that a running node applies a change without a
-restart. A field without a `Key` is computed and cannot be written in a file. Reading, error messages, the JSON Schema
-and the effective configuration follow from these declarations (`keys_of`, `sections_of`).
+Name, type and default are the field's own. The text is the help, and `Key` adds an example, and the name of an
+environment variable if a specification gives it one. A `ValueType` beside it says how the value is read when its type
+alone does not, `SecretPart` what `interlock check --effective` masks, `AT_ONCE` that a running node applies a change
+without a restart. A field without a `Key` is computed and cannot be written in a file. Reading, error messages, the
+JSON Schema and the effective configuration follow from these declarations (`keys_of`, `sections_of`).
 
 A value of a protocol package cannot import this module. Its fields carry `msgspec.Meta` instead: `description` and
 `examples` make a key, `ge` and `le` its bounds, and `extra` may hold arguments of the value type.
@@ -51,8 +51,8 @@ AT_ONCE: Final = TakesEffect.AT_ONCE
 class Key(msgspec.Struct, frozen=True):
     """A key that a person may write in a configuration. `keys_of` fills in what follows from the annotated field."""
 
-    help: str
     example: Any = None
+    help: str = ""
     kind: ValueType = ValueType()
     default: Any = None  # as written in a file; None: there is none
     goes_with: tuple[str, ...] = ()  # of a server: the ways to reach it that the key may be combined with
@@ -199,11 +199,13 @@ def _field_types(plan: type[msgspec.Struct], without: tuple[str, ...] = ()) -> M
 
 
 def _declared_key(field: msgspec.structs.FieldInfo) -> Key | None:
-    for note in _split_annotation(field.type)[1]:
+    notes = _split_annotation(field.type)[1]
+    help = next((note for note in notes if isinstance(note, str)), "")
+    for note in notes:
         if isinstance(note, Key):
-            return note
+            return msgspec.structs.replace(note, help=help)
         if isinstance(note, msgspec.Meta) and note.description is not None:
-            return Key(note.description, note.examples[0] if note.examples else None)
+            return Key(note.examples[0] if note.examples else None, note.description)
     return None
 
 

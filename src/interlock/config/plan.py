@@ -144,58 +144,56 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
     name: Annotated[
         str,
         Text(r"[A-Za-z0-9_.-]{1,63}", "1 to 63 of the characters A-Z a-z 0-9 _ . -"),
-        Key("The node's name; replicas of one node share it, and so its identity.", "office"),
+        "The node's name; replicas of one node share it, and so its identity.",
+        Key("office"),
     ] = "default"
     listen: Annotated[
         Address,
         Listen(),
-        Key("Where programs connect (the public endpoint). Port 0: the system chooses.", "127.0.0.1:7411"),
+        "Where programs connect (the public endpoint). Port 0: the system chooses.",
+        Key("127.0.0.1:7411"),
     ] = Address("127.0.0.1", 7411)
     public_url: Annotated[
         str | None,
         Url(),
-        Key(
-            "How clients reach the public endpoint, when that differs from `listen` (a proxy in front).",
-            "https://mcp.example.com",
-        ),
+        "How clients reach the public endpoint, when that differs from `listen` (a proxy in front).",
+        Key("https://mcp.example.com"),
     ] = None
     operator_listen: Annotated[
         Address,
         Listen(),
-        Key(
-            "Where people connect (the operator endpoint). Never the address of the public endpoint.", "127.0.0.1:7412"
-        ),
+        "Where people connect (the operator endpoint). Never the address of the public endpoint.",
+        Key("127.0.0.1:7412"),
     ] = Address("127.0.0.1", 7412)
     operator_url: Annotated[
         str | None,
         Url(),
-        Key(
-            "How people reach the operator endpoint, when that differs from `operator_listen`.",
-            "https://operator.example.com",
-        ),
+        "How people reach the operator endpoint, when that differs from `operator_listen`.",
+        Key("https://operator.example.com"),
     ] = None
-    tls_cert: Annotated[Path | None, Key("Certificate chain (PEM). Needs tls_key.", "tls/cert.pem")] = None
-    tls_key: Annotated[Path | None, Key("Private key (PEM). Needs tls_cert.", "tls/key.pem")] = None
+    tls_cert: Annotated[Path | None, "Certificate chain (PEM). Needs tls_key.", Key("tls/cert.pem")] = None
+    tls_key: Annotated[Path | None, "Private key (PEM). Needs tls_cert.", Key("tls/key.pem")] = None
     client_ca: Annotated[
         Path | None,
-        Key("CA certificates (PEM). A subserver's client certificate under them proves its authority.", "tls/ca.pem"),
+        "CA certificates (PEM). A subserver's client certificate under them proves its authority.",
+        Key("tls/ca.pem"),
     ] = None
     crl: Annotated[
         Path | None,
-        Key(
-            "Which certificates of client_ca are revoked (PEM); read again when it changes. Needs client_ca.",
-            "tls/crl.pem",
-        ),
+        "Which certificates of client_ca are revoked (PEM); read again when it changes. Needs client_ca.",
+        Key("tls/crl.pem"),
     ] = None
     origins: Annotated[
         tuple[str, ...],
         Many(Origin()),
-        Key("Web pages that may call this node, besides those on this machine.", ["https://app.example.com"]),
+        "Web pages that may call this node, besides those on this machine.",
+        Key(["https://app.example.com"]),
     ] = ()
     trusted_proxies: Annotated[
         tuple[str, ...],
         Many(Network()),
-        Key("Proxies whose word on the caller's address is believed (Forwarded, X-Forwarded-For).", ["10.0.0.0/8"]),
+        "Proxies whose word on the caller's address is believed (Forwarded, X-Forwarded-For).",
+        Key(["10.0.0.0/8"]),
     ] = ()
 
 
@@ -235,17 +233,16 @@ class AuthPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     anonymous: Annotated[
         Literal["loopback", "never", "any"],
-        Key("Which programs may call without a token: those on this machine, none, or all that can connect.", "never"),
+        "Which programs may call without a token: those on this machine, none, or all that can connect.",
+        Key("never"),
     ] = "loopback"
     issuers: Annotated[
         tuple[IssuerPlan, ...],
         _ISSUERS,
-        Key(
-            "Authorization servers whose access tokens the public endpoint accepts, as client:NAME/SUBJECT@CLIENT_ID.",
-            [{"name": "corp", "url": "https://login.example.com", "scopes": {"mcp.use": "write"}}],
-        ),
+        "Authorization servers whose access tokens the public endpoint accepts, as client:NAME/SUBJECT@CLIENT_ID.",
+        Key([{"name": "corp", "url": "https://login.example.com", "scopes": {"mcp.use": "write"}}]),
     ] = ()
-    token_days: Annotated[int, Whole(1, 3650), Key("How long a new token is valid, in days.", 90)] = 30
+    token_days: Annotated[int, Whole(1, 3650), "How long a new token is valid, in days.", Key(90)] = 30
 
 
 class AccessRule(msgspec.Struct, frozen=True, kw_only=True):
@@ -254,8 +251,8 @@ class AccessRule(msgspec.Struct, frozen=True, kw_only=True):
     who: Annotated[
         tuple[str, ...],
         Many(Text(), least=1),
+        "Principals (globs) the entry is for; the first entry that holds the caller applies.",
         Key(
-            "Principals (globs) the entry is for; the first entry that holds the caller applies.",
             [
                 "client:ci",
                 "client:team-*",
@@ -263,37 +260,34 @@ class AccessRule(msgspec.Struct, frozen=True, kw_only=True):
                 "role:corp/reader",
                 "certificate:edge.example.com",
                 "uid:1000",
-            ],
+            ]
         ),
     ]
-    scope: Annotated[Scope, Key("The most a caller may do.", "read")] = "write"
-    tools: Annotated[tuple[str, ...], Key("Tools (globs) the caller may use.", ["files.read_*"])] = ("*",)
-    names: Annotated[NameForm | None, Key("Form of the tool names for these callers.", "qualified")] = None
-    surface: Annotated[Surface | None, Key("What /mcp shows these callers.", "aql")] = None
+    scope: Annotated[Scope, "The most a caller may do.", Key("read")] = "write"
+    tools: Annotated[tuple[str, ...], "Tools (globs) the caller may use.", Key(["files.read_*"])] = ("*",)
+    names: Annotated[NameForm | None, "Form of the tool names for these callers.", Key("qualified")] = None
+    surface: Annotated[Surface | None, "What /mcp shows these callers.", Key("aql")] = None
     authority: Annotated[
         str | None,
         AUTHORITY,
-        Key(
-            "What these subservers speak for when they register from this machine, without further proof.",
-            "dns:edge01.example.com",
-        ),
+        "What these subservers speak for when they register from this machine, without further proof.",
+        Key("dns:edge01.example.com"),
     ] = None
     secure_by: Annotated[
-        str | None, Key("What protects the links of these subservers, where it is not TLS 1.3.", "WireGuard")
+        str | None, "What protects the links of these subservers, where it is not TLS 1.3.", Key("WireGuard")
     ] = None
     link_latency_ms: Annotated[
         int,
         Whole(0, 3_600_000),
-        Key("What the way to these subservers takes; raises the latency class of their tools.", 700),
+        "What the way to these subservers takes; raises the latency class of their tools.",
+        Key(700),
     ] = 0
     # A subserver gets this budget for its registration, instead of the one in [budget].
     budget: Annotated[
         BudgetLimits | None,
         BUDGET,
-        Key(
-            "How much each of these callers may use; for subservers: instead of what [budget] says.",
-            {"max_calls_per_minute": 60},
-        ),
+        "How much each of these callers may use; for subservers: instead of what [budget] says.",
+        Key({"max_calls_per_minute": 60}),
     ] = None
 
 
@@ -303,37 +297,35 @@ class AnchorPlan(msgspec.Struct, frozen=True, kw_only=True):
     Exactly one of `key`, `jwks` and `passkey` is set.
     """
 
-    name: Annotated[str, _NAME, Key("What the anchor is called in the log and in the audit.", "plant")]
+    name: Annotated[str, _NAME, "What the anchor is called in the log and in the audit.", Key("plant")]
     key: Annotated[
         str | Path | None,
         PublicKey(),
-        Key(
-            "Its public key: ed25519:BASE64, a JWK, PEM, or the file that holds one of them.",
-            "ed25519:11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=",
-        ),
+        "Its public key: ed25519:BASE64, a JWK, PEM, or the file that holds one of them.",
+        Key("ed25519:11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo="),
     ] = None
     jwks: Annotated[
         str | Path | None,
         KeySet(),
-        Key("Its key set: a URL (https, or http on this machine), or a file.", "https://login.example.com/jwks"),
+        "Its key set: a URL (https, or http on this machine), or a file.",
+        Key("https://login.example.com/jwks"),
     ] = None
     # ALGORITHM:CREDENTIAL:KEY (`crypto.webauthn.passkeys`)
     passkey: Annotated[
         str | None,
         Passkey(),
-        Key(
-            "A person's passkey, as `interlock access passkey NAME` prints it.",
-            "ed25519:AbCdEf0123456789:11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo",
-        ),
+        "A person's passkey, as `interlock access passkey NAME` prints it.",
+        Key("ed25519:AbCdEf0123456789:11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"),
     ] = None
     approves: Annotated[
-        tuple[str, ...], Key("Tools (globs over qualified names) whose calls it may approve.", ["files.*"])
+        tuple[str, ...], "Tools (globs over qualified names) whose calls it may approve.", Key(["files.*"])
     ] = ()
     # In the form in which names are compared (`ax.protocol.registration.authority`).
     speaks_for: Annotated[
         tuple[str, ...],
         Many(DnsName()),
-        Key("DNS names it may prove for subservers that register (their `authority`).", ["edge01.example.com"]),
+        "DNS names it may prove for subservers that register (their `authority`).",
+        Key(["edge01.example.com"]),
     ] = ()
 
 
@@ -345,25 +337,24 @@ class McpPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     surface: Annotated[
         Surface,
-        Key(
-            "What /mcp shows: every tool (flat), a few AQL endpoints (aql), one (aql-single), or by size (auto).",
-            "auto",
-        ),
+        "What /mcp shows: every tool (flat), a few AQL endpoints (aql), one (aql-single), or by size (auto).",
+        Key("auto"),
     ] = "flat"
     names: Annotated[
-        NameForm, Key("Form of tool names: with dots, safe for clients that refuse dots, or by client.", "safe")
+        NameForm, "Form of tool names: with dots, safe for clients that refuse dots, or by client.", Key("safe")
     ] = "auto"
     meta_pass: Annotated[
-        Literal["vendor", "none"], Key("Whether servers' own _meta keys reach the client.", "none")
+        Literal["vendor", "none"], "Whether servers' own _meta keys reach the client.", Key("none")
     ] = "vendor"  # noqa: S105
-    latency_meta: Annotated[bool, Key("Whether results say how long the call took.", True)] = False
+    latency_meta: Annotated[bool, "Whether results say how long the call took.", Key(True)] = False
     session_idle_s: Annotated[
-        float, Seconds(1, MONTH_S), Key("After how many idle seconds a client's session ends.", 3600)
+        float, Seconds(1, MONTH_S), "After how many idle seconds a client's session ends.", Key(3600)
     ] = 1800
     list_wait_s: Annotated[
         float,
         Seconds(0, 600),
-        Key("How long lists wait for servers that were just started; then they name what is missing.", 30),
+        "How long lists wait for servers that were just started; then they name what is missing.",
+        Key(30),
     ] = 10
 
 
@@ -376,21 +367,21 @@ class GatePlan(msgspec.Struct, frozen=True, kw_only=True):
     # defer: leave a call to the node below that holds it
     mode: Annotated[
         Literal["gated", "defer", "open"],
-        Key("Whether calls that cannot be undone wait for a person: all, those no node below holds, or none.", "defer"),
+        "Whether calls that cannot be undone wait for a person: all, those no node below holds, or none.",
+        Key("defer"),
     ] = "gated"
     also: Annotated[
         tuple[str, ...],
-        Key("Further tools (globs) whose calls wait for a person, whatever they say of themselves.", ["mail.send_*"]),
+        "Further tools (globs) whose calls wait for a person, whatever they say of themselves.",
+        Key(["mail.send_*"]),
     ] = ()
     unannotated: Annotated[
         Literal["classify", "allow"],
-        Key(
-            "Tools that do not say what they do: wait until an operator has said it once, or are called at once.",
-            "allow",
-        ),
+        "Tools that do not say what they do: wait until an operator has said it once, or are called at once.",
+        Key("allow"),
     ] = "classify"
     show_holder: Annotated[
-        bool, Key("Whether clients are shown the id and the page of a node below that holds their call.", True)
+        bool, "Whether clients are shown the id and the page of a node below that holds their call.", Key(True)
     ] = False
 
 
@@ -398,59 +389,53 @@ class ApprovalsPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of the inbox of approvals: how long a decision may take, and how operators are notified."""
 
     # AX-11.3-4
-    expiry_s: Annotated[float, Seconds(30, 86_400), Key("How long a held call waits for a decision.", 900)] = 300
+    expiry_s: Annotated[float, Seconds(30, 86_400), "How long a held call waits for a decision.", Key(900)] = 300
     redeem_s: Annotated[
         float,
         Seconds(30, 86_400),
-        Key("How long an approved call may then be made; never longer than its proof is good.", 60),
+        "How long an approved call may then be made; never longer than its proof is good.",
+        Key(60),
     ] = 300
-    max_pending: Annotated[int, Whole(1, 10_000), Key("How many calls of one caller may wait at once.", 20)] = 100
+    max_pending: Annotated[int, Whole(1, 10_000), "How many calls of one caller may wait at once.", Key(20)] = 100
     channels: Annotated[
         tuple[Channel, ...],
-        Key(
-            "Where operators hear that something waits: the page, `interlock approvals --watch`,"
-            " a notification on this machine's desktop, a command, a webhook, a mail.",
-            ["cli", "os_dialog"],
-        ),
+        "Where operators hear that something waits: the page, `interlock approvals --watch`,"
+        " a notification on this machine's desktop, a command, a webhook, a mail.",
+        Key(["cli", "os_dialog"]),
     ] = ("console", "cli")
     command: Annotated[
         tuple[str, ...],
         CommandLine(),
-        Key(
-            "For the channel command: a program to start; it is told what waits in a line of JSON on stdin.",
-            "notify-team",
-        ),
+        "For the channel command: a program to start; it is told what waits in a line of JSON on stdin.",
+        Key("notify-team"),
         SecretPart.ARGUMENTS,
     ] = ()
     webhook_url: Annotated[
         str | None,
         Url(outward=True),
-        Key("For the channel webhook: where to post it.", "https://hooks.example.com/interlock"),
+        "For the channel webhook: where to post it.",
+        Key("https://hooks.example.com/interlock"),
         SecretPart.URL_PATH,
     ] = None
     webhook_secret: Annotated[
         str | None,
         TEXT,
-        Key(
-            "The key under which the receiver checks that it comes from here (HMAC-SHA256). ${env:NAME} is replaced.",
-            "a-long-random-text",
-        ),
+        "The key under which the receiver checks that it comes from here (HMAC-SHA256). ${env:NAME} is replaced.",
+        Key("a-long-random-text"),
         SecretPart.VALUE,
     ] = None
     smtp_url: Annotated[
         str | None,
         MailServer(references=True),
-        Key(
-            "For the channel smtp: the mail server. To another machine always over TLS. ${env:NAME} is replaced.",
-            "smtps://interlock:${env:MAIL_PASSWORD}@mail.example.com",
-        ),
+        "For the channel smtp: the mail server. To another machine always over TLS. ${env:NAME} is replaced.",
+        Key("smtps://interlock:${env:MAIL_PASSWORD}@mail.example.com"),
         SecretPart.URL_LOGIN,
     ] = None
     smtp_from: Annotated[
-        str | None, _MAIL_ADDRESS, Key("For the channel smtp: who the mails are from.", "interlock@example.com")
+        str | None, _MAIL_ADDRESS, "For the channel smtp: who the mails are from.", Key("interlock@example.com")
     ] = None
     smtp_to: Annotated[
-        tuple[str, ...], Many(_MAIL_ADDRESS), Key("For the channel smtp: who they go to.", ["ops@example.com"])
+        tuple[str, ...], Many(_MAIL_ADDRESS), "For the channel smtp: who they go to.", Key(["ops@example.com"])
     ] = ()
 
 
@@ -471,20 +456,23 @@ class BudgetPlan(msgspec.Struct, frozen=True, kw_only=True):
     max_calls_per_minute: Annotated[
         int | None,
         AMOUNT,
-        Key("How many calls a subserver may get, and requests it may send, within any minute. Default: no limit.", 60),
+        "How many calls a subserver may get, and requests it may send, within any minute. Default: no limit.",
+        Key(60),
     ] = None
     max_mutable_calls_per_session: Annotated[
         int | None,
         AMOUNT,
-        Key("How many of its calls may change something until it registers again. Default: no limit.", 10),
+        "How many of its calls may change something until it registers again. Default: no limit.",
+        Key(10),
     ] = None
     max_cost_units_per_session: Annotated[
-        int | None, AMOUNT, Key("How many units its calls may cost until it registers again. Default: no limit.", 1000)
+        int | None, AMOUNT, "How many units its calls may cost until it registers again. Default: no limit.", Key(1000)
     ] = None
     units: Annotated[
         UnitsPlan,
         StructTable(UnitsPlan, "the units of a call", example="units = { expensive = 50 }", each=AMOUNT),
-        Key("How many units a call costs, by the cost_class of its tool.", {"metered": 2, "expensive": 50}),
+        "How many units a call costs, by the cost_class of its tool.",
+        Key({"metered": 2, "expensive": 50}),
     ] = UnitsPlan()
 
     @property
@@ -500,28 +488,31 @@ class LimitsPlan(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     message_bytes: Annotated[
-        int, MESSAGE_SIZE, Key("The largest message taken from anybody: a body, a line, a frame.", "64Mi")
+        int, MESSAGE_SIZE, "The largest message taken from anybody: a body, a line, a frame.", Key("64Mi")
     ] = 16 * 1024 * 1024
-    calls_in_flight: Annotated[int, Whole(1, 1_000_000), Key("How many calls may wait for servers at once.", 256)] = (
+    calls_in_flight: Annotated[int, Whole(1, 1_000_000), "How many calls may wait for servers at once.", Key(256)] = (
         1024
     )
     own_processes: Annotated[
         int,
         Whole(1, 100_000),
-        Key("How many processes principals, sessions and tenants may have of their own, at all servers together.", 32),
+        "How many processes principals, sessions and tenants may have of their own, at all servers together.",
+        Key(32),
     ] = 64
     sandbox_memory_mb: Annotated[
         int,
         Whole(16, 1024**2),
-        Key("How much memory all processes in one sandbox may use, unless a driver's runner says it.", 1024),
+        "How much memory all processes in one sandbox may use, unless a driver's runner says it.",
+        Key(1024),
     ] = 4096
     sandbox_processes: Annotated[
-        int, Whole(16, 1_000_000), Key("How many processes and threads may run in one sandbox.", 256)
+        int, Whole(16, 1_000_000), "How many processes and threads may run in one sandbox.", Key(256)
     ] = 2048
     sandbox_disk_mb: Annotated[
         int,
         Whole(16, 1024**2),
-        Key("How much a sandboxed server may keep in its own home, temporary files included.", 512),
+        "How much a sandboxed server may keep in its own home, temporary files included.",
+        Key(512),
     ] = 4096
 
 
@@ -530,48 +521,39 @@ class StorePlan(msgspec.Struct, frozen=True, kw_only=True):
 
     backend: Annotated[
         Literal["sqlite", "nats"],
-        Key(
-            "What remembers: a file in the data folder, or NATS JetStream, which replicas of this node share.", "sqlite"
-        ),
+        "What remembers: a file in the data folder, or NATS JetStream, which replicas of this node share.",
+        Key("sqlite"),
     ] = "sqlite"
     nats_url: Annotated[
         tuple[str, ...],
         NatsUrls(),
-        Key(
-            "For the backend nats: its servers, nats:// or tls://, in a list or with commas between.",
-            ["tls://nats-1.example.com:4222", "tls://nats-2.example.com:4222"],
-        ),
+        "For the backend nats: its servers, nats:// or tls://, in a list or with commas between.",
+        Key(["tls://nats-1.example.com:4222", "tls://nats-2.example.com:4222"]),
     ] = ()
     nats_secret: Annotated[
         str | None,
         Text(references=True, stored=True),
-        Key(
-            "For the backend nats: user:password, a token, an nkey seed or the text of a credentials file."
-            " ${env:NAME} and ${secrets.NAME} are replaced.",
-            "${secrets.nats}",
-        ),
+        "For the backend nats: user:password, a token, an nkey seed or the text of a credentials file."
+        " ${env:NAME} and ${secrets.NAME} are replaced.",
+        Key("${secrets.nats}"),
         SecretPart.VALUE,
     ] = None
     nats_ca_file: Annotated[
         Path | None,
-        Key(
-            "For the backend nats: who may vouch for its servers, where the system's own authorities do not.",
-            "/etc/interlock/nats-ca.pem",
-        ),
+        "For the backend nats: who may vouch for its servers, where the system's own authorities do not.",
+        Key("/etc/interlock/nats-ca.pem"),
     ] = None
     nats_replicas: Annotated[
-        int, Whole(1, 5), Key("For the backend nats: on how many servers of the cluster each thing is kept.", 3)
+        int, Whole(1, 5), "For the backend nats: on how many servers of the cluster each thing is kept.", Key(3)
     ] = 1
     audit_days: Annotated[
-        int, Whole(0, 36500), Key("How long audit records are kept, in days; 0 keeps them for ever.", 365)
+        int, Whole(0, 36500), "How long audit records are kept, in days; 0 keeps them for ever.", Key(365)
     ] = 0
     # MCP-AX 13.4
     shared: Annotated[
         Path | None,
-        Key(
-            "A folder that the aggregators of one tree on this machine share: a subserver is with one of them only.",
-            "/srv/interlock-tree",
-        ),
+        "A folder that the aggregators of one tree on this machine share: a subserver is with one of them only.",
+        Key("/srv/interlock-tree"),
     ] = None
 
 
@@ -580,19 +562,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     workspace: Annotated[
         Path,
-        Key(
-            "The folder servers work in. Default: the folder of the configuration file.",
-            "~/projects/garden",
-            default=".",
-        ),
+        "The folder servers work in. Default: the folder of the configuration file.",
+        Key("~/projects/garden", default="."),
     ]
     data: Annotated[
         Path,
-        Key(
-            "Where the node keeps its identity, tokens and audit log; outside the workspace."
-            " Default: interlock in the user's data folder.",
-            "~/.local/share/interlock",
-        ),
+        "Where the node keeps its identity, tokens and audit log; outside the workspace."
+        " Default: interlock in the user's data folder.",
+        Key("~/.local/share/interlock"),
     ]
     node: Annotated[NodePlan, Section("The node and its two endpoints.")] = NodePlan()
     auth: Annotated[AuthPlan, Section("Who may come in.")] = AuthPlan()

@@ -129,55 +129,54 @@ class AqlPlan(msgspec.Struct, frozen=True, kw_only=True):
     mode: Annotated[
         AqlMode,
         _EndpointMode(MODES),
-        Key("What /mcp/aql lists: tools per family, one, or both.", "single", variable="MCP_AQL_ENDPOINT_MODE"),
+        "What /mcp/aql lists: tools per family, one, or both.",
+        Key("single", variable="MCP_AQL_ENDPOINT_MODE"),
     ] = "semantic"
     # Measured by bench.tokens: a longer flat list costs more tokens than search, details and call.
     auto_tokens: Annotated[
         int,
         Whole(0, 10_000_000),
-        Key('With surface = "auto": from how many tokens of the flat list on a client gets the AQL surface.', 20_000),
+        'With surface = "auto": from how many tokens of the flat list on a client gets the AQL surface.',
+        Key(20_000),
     ] = 4000
     profile: Annotated[
         str,
         _NAME,
-        Key(
-            f"Which families there are: {', '.join(PROFILES)}, or a name of your own with `families`.",
-            "database",
-            variable="MCP_AQL_ENDPOINT_PROFILE",
-        ),
+        f"Which families there are: {', '.join(PROFILES)}, or a name of your own with `families`.",
+        Key("database", variable="MCP_AQL_ENDPOINT_PROFILE"),
     ] = "crude"
     families: Annotated[
         dict[str, tuple[str, ...]],
         _Families(names=r"[a-z][a-z0-9_]*", names_are="the name of a family", item=Many(_MEMBER)),
-        Key(
-            "Families of your own: the categories and operations of each.",
-            {"look": ["READ"], "change": ["CREATE", "UPDATE", "DELETE"], "run": ["EXECUTE"]},
-        ),
+        "Families of your own: the categories and operations of each.",
+        Key({"look": ["READ"], "change": ["CREATE", "UPDATE", "DELETE"], "run": ["EXECUTE"]}),
     ] = {}
     tool_prefix: Annotated[
         str,
         _ToolPrefix(empty=True),
-        Key("What the names of the AQL tools begin with.", "github_", variable="MCP_AQL_TOOL_PREFIX"),
+        "What the names of the AQL tools begin with.",
+        Key("github_", variable="MCP_AQL_TOOL_PREFIX"),
     ] = ""
     execution_idle_s: Annotated[
-        float, Seconds(1, _MONTH_S), Key("After how long without activity an execution has failed.", 600)
+        float, Seconds(1, _MONTH_S), "After how long without activity an execution has failed.", Key(600)
     ] = 1800
     execution_keep_s: Annotated[
-        float, Seconds(0, _MONTH_S), Key("How long an execution that has ended can still be read.", 3600)
+        float, Seconds(0, _MONTH_S), "How long an execution that has ended can still be read.", Key(3600)
     ] = 86_400
-    limits: Annotated[AqlLimits, _LIMITS, Key("The limits of requests and answers.", {"batch_operations": 20})] = (
+    limits: Annotated[AqlLimits, _LIMITS, "The limits of requests and answers.", Key({"batch_operations": 20})] = (
         AqlLimits()
     )
     danger: Annotated[
         AqlDangerPlan,
         StructTable(AqlDangerPlan, "the handling of dangerous operations", example="danger = { enforce = false }"),
-        Key("Whether destructive operations need a confirmation token, and how long one is good.", {"enforce": False}),
+        "Whether destructive operations need a confirmation token, and how long one is good.",
+        Key({"enforce": False}),
     ] = AqlDangerPlan()
     # AQL-4.6.2-2
-    strict_mode: Annotated[bool, Key("Whether unknown parameters are refused; off only for development.", False)] = True
-    batch: Annotated[bool, Key("Whether several operations can be sent in one call.", False)] = True
-    field_selection: Annotated[bool, Key("Whether READ operations take `fields`.", False)] = True
-    response_meta: Annotated[bool, Key("Whether every success says how long it took.", True)] = False
+    strict_mode: Annotated[bool, "Whether unknown parameters are refused; off only for development.", Key(False)] = True
+    batch: Annotated[bool, "Whether several operations can be sent in one call.", Key(False)] = True
+    field_selection: Annotated[bool, "Whether READ operations take `fields`.", Key(False)] = True
+    response_meta: Annotated[bool, "Whether every success says how long it took.", Key(True)] = False
 
 
 # [safety]
@@ -231,61 +230,53 @@ class SafetyPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     mode: Annotated[
         Mode,
-        Key(
-            "Whether reported steps are judged and what was not reported is refused, only judged, only recorded,"
-            " or nothing of it. MCPAQL_SAFETY_LOOP goes first.",
-            "enforcing",
-            variable="MCPAQL_SAFETY_LOOP",
-        ),
+        "Whether reported steps are judged and what was not reported is refused, only judged, only recorded,"
+        " or nothing of it. MCPAQL_SAFETY_LOOP goes first.",
+        Key("enforcing", variable="MCPAQL_SAFETY_LOOP"),
     ] = "disabled"
     require: Annotated[
-        tuple[str, ...], Key("Principals that may call nothing outside a monitored execution.", ["client:coder"])
+        tuple[str, ...], "Principals that may call nothing outside a monitored execution.", Key(["client:coder"])
     ] = ()
     max_autonomous_steps: Annotated[
         int,
         _STEPS,
-        Key(
-            "How many steps an agent may take before a person has to agree that it goes on. Reads that are approved"
-            " automatically do not count.",
-            10,
-        ),
+        "How many steps an agent may take before a person has to agree that it goes on. Reads that are approved"
+        " automatically do not count.",
+        Key(10),
     ] = STEPS_DEFAULT
     risk_tolerance: Annotated[
-        Tolerance, Key("Above which risk an agent pauses: 25, 50 or 75 of 100.", "conservative")
+        Tolerance, "Above which risk an agent pauses: 25, 50 or 75 of 100.", Key("conservative")
     ] = "moderate"
     deny: Annotated[
         tuple[str, ...],
         _PATTERNS,
-        Key(
-            "Actions that block the agent until a person verifies it. Looked for from every word of a hint.",
-            ["drop_*", "rm -rf*"],
-        ),
+        "Actions that block the agent until a person verifies it. Looked for from every word of a hint.",
+        Key(["drop_*", "rm -rf*"]),
     ] = DENY
-    requires_approval: Annotated[tuple[str, ...], _PATTERNS, Key("Actions that wait for a person.", ["deploy_*"])] = (
+    requires_approval: Annotated[tuple[str, ...], _PATTERNS, "Actions that wait for a person.", Key(["deploy_*"])] = (
         REQUIRES_APPROVAL
     )
     auto_approve: Annotated[
         tuple[str, ...],
         _PATTERNS,
-        Key("Actions that need no further judgement, where the pattern covers the whole hint.", ["read_*"]),
+        "Actions that need no further judgement, where the pattern covers the whole hint.",
+        Key(["read_*"]),
     ] = AUTO_APPROVE
     stages: Annotated[
-        tuple[Stage, ...], Key("Which stages of the evaluation are on, besides the step limit.", ["patterns"])
+        tuple[Stage, ...], "Which stages of the evaluation are on, besides the step limit.", Key(["patterns"])
     ] = ("outcome", "patterns", "risk", "tolerance")
     progressive_lockout: Annotated[
-        bool, Key("Whether wrong codes beyond the limit make the time to wait longer.", False)
+        bool, "Whether wrong codes beyond the limit make the time to wait longer.", Key(False)
     ] = True
     tolerance_relaxes_confirm: Annotated[
-        bool, Key("Whether a risk within the tolerance goes on although it is in the tier confirm.", True)
+        bool, "Whether a risk within the tolerance goes on although it is in the tier confirm.", Key(True)
     ] = False
-    preapproved: Annotated[bool, Key("Whether agents start without a person's approval.", True)] = False
+    preapproved: Annotated[bool, "Whether agents start without a person's approval.", Key(True)] = False
     agents: Annotated[
         dict[str, AgentPlan],
         _AGENTS,
-        Key(
-            "The same for one agent, by its name. Its deny and requires_approval are added to those of all agents.",
-            {"reporter": {"risk_tolerance": "conservative"}},
-        ),
+        "The same for one agent, by its name. Its deny and requires_approval are added to those of all agents.",
+        Key({"reporter": {"risk_tolerance": "conservative"}}),
     ] = {}
 
 
@@ -295,7 +286,7 @@ class SafetyPlan(msgspec.Struct, frozen=True, kw_only=True):
 class RoomsPlan(RoomSettings, frozen=True, kw_only=True):
     """Settings of all rooms ([rooms]). The [[room]] entry of a room can replace them."""
 
-    auto_create: Annotated[bool, Key("Whether connecting to an unknown topic makes a room of it.", True)] = False
+    auto_create: Annotated[bool, "Whether connecting to an unknown topic makes a room of it.", Key(True)] = False
 
 
 class RoomPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -307,7 +298,8 @@ class RoomPlan(msgspec.Struct, frozen=True, kw_only=True):
             r"[A-Za-z0-9][A-Za-z0-9._:@~-]{0,127}",
             "1 to 128 of the characters A-Z a-z 0-9 . _ : @ ~ -, beginning with a letter or digit",
         ),
-        Key("The room's name.", "garden"),
+        "The room's name.",
+        Key("garden"),
     ]
     written: dict[str, Any] = {}
 
@@ -335,27 +327,24 @@ class RegistryPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     enforce: Annotated[
         Enforcement,
-        Key(
-            "What becomes of a tool that does not keep to the registered specification of its name: it is refused"
-            " (reject), its server is (session), it is listed with its verdict (warn), or nothing is compared (off)."
-            " Imported registries warn until they are trusted.",
-            "warn",
-        ),
+        "What becomes of a tool that does not keep to the registered specification of its name: it is refused"
+        " (reject), its server is (session), it is listed with its verdict (warn), or nothing is compared (off)."
+        " Imported registries warn until they are trusted.",
+        Key("warn"),
     ] = "reject"
     per_name: Annotated[
         dict[str, Enforcement],
         Table(names=_SURFACE_NAME, names_are="a surface name", item=Choice(get_args(Enforcement))),
-        Key("The same for single names.", {"search": "off"}),
+        "The same for single names.",
+        Key({"search": "off"}),
     ] = {}
     routes: Annotated[
         dict[str, tuple[str, ...]],
         Table(names=_SURFACE_NAME, names_are="a surface name", item=Many(Text())),
-        Key(
-            "Names that are offered without a segment, and the servers that may serve each: the first that is there"
-            " and keeps to the specification.",
-            {"search": ["a", "b"]},
-        ),
+        "Names that are offered without a segment, and the servers that may serve each: the first that is there"
+        " and keeps to the specification.",
+        Key({"search": ["a", "b"]}),
     ] = {}
-    strict: Annotated[bool, Key("Whether a server without an output schema is refused as well.", True)] = False
-    public_read: Annotated[bool, Key("Whether the registry can be read without a credential.", True)] = False
-    tools: Annotated[bool, Key("Whether clients are offered names.lookup, .check, .verify and .request.", True)] = False
+    strict: Annotated[bool, "Whether a server without an output schema is refused as well.", Key(True)] = False
+    public_read: Annotated[bool, "Whether the registry can be read without a credential.", Key(True)] = False
+    tools: Annotated[bool, "Whether clients are offered names.lookup, .check, .verify and .request.", Key(True)] = False

@@ -156,51 +156,37 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     roots: Annotated[
         tuple[Path, ...] | None,
-        Key(
-            "The folders it is told as roots, whatever clients say. Default: files, else the folders in args.",
-            ["~/notes"],
-            goes_with=REACHES,
-        ),
+        "The folders it is told as roots, whatever clients say. Default: files, else the folders in args.",
+        Key(["~/notes"], goes_with=REACHES),
     ] = None
     timeout_s: Annotated[
         float,
         Seconds(1, MONTH_S),
-        Key(
-            "How long a call may be silent whose tool declares no latency class. Progress starts it anew.",
-            900,
-            goes_with=REACHES,
-        ),
+        "How long a call may be silent whose tool declares no latency class. Progress starts it anew.",
+        Key(900, goes_with=REACHES),
     ] = 300
     share: Annotated[
         Share,
-        Key(
-            "Who uses one process or connection: all (node), a principal, a session. auto: all, until it matters.",
-            "session",
-            goes_with=REACHES,
-        ),
+        "Who uses one process or connection: all (node), a principal, a session. auto: all, until it matters.",
+        Key("session", goes_with=REACHES),
     ] = "auto"
     max_processes: Annotated[
         int,
         Whole(1, 10_000),
-        Key("How many processes principals or sessions may have of their own.", 4, goes_with=(*PROGRAMS, "docker")),
+        "How many processes principals or sessions may have of their own.",
+        Key(4, goes_with=(*PROGRAMS, "docker")),
     ] = 16
     idle_timeout_s: Annotated[
         float,
         Seconds(1, MONTH_S),
-        Key(
-            "How long the process or connection of a principal or session may be idle until it ends.",
-            300,
-            goes_with=REACHES,
-        ),
+        "How long the process or connection of a principal or session may be idle until it ends.",
+        Key(300, goes_with=REACHES),
     ] = 1800
     result_bytes: Annotated[
         int | None,
         MESSAGE_SIZE,
-        Key(
-            "The largest answer taken from it; a larger one fails its call alone. Default: limits.message_bytes.",
-            "64Mi",
-            goes_with=REACHES,
-        ),
+        "The largest answer taken from it; a larger one fails its call alone. Default: limits.message_bytes.",
+        Key("64Mi", goes_with=REACHES),
     ] = None
 
 
@@ -210,56 +196,51 @@ class ServerTable(ServerSettings, frozen=True, kw_only=True):
     command: Annotated[
         tuple[str, ...] | None,
         CommandLine(),
-        Key("A program to start: one string, split like a shell does it, or a list.", "python -m my_server"),
+        "A program to start: one string, split like a shell does it, or a list.",
+        Key("python -m my_server"),
     ] = None
     npm: Annotated[
         str | None,
         Text(NPM_PACKAGE, "an npm package", hint='write "@scope/name" or "name@1.2.3"'),
-        Key("An npm package to install and start.", "@modelcontextprotocol/server-memory"),
+        "An npm package to install and start.",
+        Key("@modelcontextprotocol/server-memory"),
     ] = None
     pypi: Annotated[
         str | None,
         Text(PYPI_PACKAGE, "a PyPI package", hint='write "name" or "name==1.2.3"'),
-        Key("A PyPI package to install and start.", "mcp-server-time"),
+        "A PyPI package to install and start.",
+        Key("mcp-server-time"),
     ] = None
     docker: Annotated[
         str | None,
         Text(DOCKER_IMAGE, "a container image", hint='write "owner/image:tag"'),
-        Key("A container image to start with docker run.", "mcp/fetch"),
+        "A container image to start with docker run.",
+        Key("mcp/fetch"),
     ] = None
     url: Annotated[
-        str | None, Url(outward=True), Key("A server that is already running.", "https://mcp.example.com/mcp")
+        str | None, Url(outward=True), "A server that is already running.", Key("https://mcp.example.com/mcp")
     ] = None
     args: Annotated[
         tuple[str, ...],
         Many(TEXT),
-        Key(
-            "Arguments of the program. ${env:NAME} is replaced.",
-            ["--local-timezone", "Europe/Berlin"],
-            goes_with=(*PROGRAMS, "docker"),
-        ),
+        "Arguments of the program. ${env:NAME} is replaced.",
+        Key(["--local-timezone", "Europe/Berlin"], goes_with=(*PROGRAMS, "docker")),
     ] = ()
     env: Annotated[
         dict[str, str],
         ENVIRONMENT,
-        Key(
-            "Environment variables of the program. ${env:NAME} and ${secrets.NAME} are replaced.",
-            {"LOG_LEVEL": "info"},
-            goes_with=(*PROGRAMS, "docker"),
-        ),
+        "Environment variables of the program. ${env:NAME} and ${secrets.NAME} are replaced.",
+        Key({"LOG_LEVEL": "info"}, goes_with=(*PROGRAMS, "docker")),
         SecretPart.VALUE,
     ] = {}
     cwd: Annotated[
-        Path | None, Key("The folder the program starts in. Default: workspace.", "servers", goes_with=PROGRAMS)
+        Path | None, "The folder the program starts in. Default: workspace.", Key("servers", goes_with=PROGRAMS)
     ] = None
     headers: Annotated[
         dict[str, str],
         Headers(),
-        Key(
-            "Headers sent with every request. ${env:NAME} and ${secrets.NAME} are replaced.",
-            {"X-Team": "blue"},
-            goes_with=("url",),
-        ),
+        "Headers sent with every request. ${env:NAME} and ${secrets.NAME} are replaced.",
+        Key({"X-Team": "blue"}, goes_with=("url",)),
         SecretPart.VALUE,
     ] = {}
     auth: Annotated[
@@ -271,10 +252,9 @@ class ServerTable(ServerSettings, frozen=True, kw_only=True):
             needs={"client_secret": ("client_id",), "private_key": ("client_id",)},
             check=_check_oauth,
         ),
+        "How OAuth tokens for the server are had. Default: a person agrees on the page the server names.",
         Key(
-            "How OAuth tokens for the server are had. Default: a person agrees on the page the server names.",
-            {"grant": "client_credentials", "client_id": "node", "client_secret": "${secrets.CRM}"},
-            goes_with=("url",),
+            {"grant": "client_credentials", "client_id": "node", "client_secret": "${secrets.CRM}"}, goes_with=("url",)
         ),
     ] = None
     egress: Annotated[
@@ -286,34 +266,24 @@ class ServerTable(ServerSettings, frozen=True, kw_only=True):
                 hint="without path or network mask",
             )
         ),
-        Key(
-            "Start it in a sandbox, from which it reaches these hosts and no other. Empty: none.",
-            ["api.example.com"],
-            goes_with=(*PROGRAMS, "docker"),
-        ),
+        "Start it in a sandbox, from which it reaches these hosts and no other. Empty: none.",
+        Key(["api.example.com"], goes_with=(*PROGRAMS, "docker")),
     ] = None
     files: Annotated[
         tuple[Path, ...] | None,
-        Key(
-            "Start it in a sandbox, in which it reads and writes these files and folders beside its own.",
-            ["~/notes"],
-            goes_with=(*PROGRAMS, "docker"),
-        ),
+        "Start it in a sandbox, in which it reads and writes these files and folders beside its own.",
+        Key(["~/notes"], goes_with=(*PROGRAMS, "docker")),
     ] = None
     transport: Annotated[
         Literal["auto", "http", "sse", "stdio"],
-        Key(
-            "With url: http (streamable), sse (2024-11-05) or auto. A program speaks stdio.", "auto", goes_with=REACHES
-        ),
+        "With url: http (streamable), sse (2024-11-05) or auto. A program speaks stdio.",
+        Key("auto", goes_with=REACHES),
     ] = "auto"
     tools: Annotated[
         dict[str, ToolClass],
         Table(names=r"[^\x00]+", names_are="a tool's name", item=Choice(get_args(ToolClass))),
-        Key(
-            "What a tool's effect is, by the name the server gives it.",
-            {"delete_file": "irreversible"},
-            goes_with=REACHES,
-        ),
+        "What a tool's effect is, by the name the server gives it.",
+        Key({"delete_file": "irreversible"}, goes_with=REACHES),
     ] = {}
 
 
@@ -361,77 +331,68 @@ class DriversPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     paths: Annotated[
         tuple[Path, ...],
-        Key(
-            "Further folders of drivers, searched after .drivers in the workspace and the person's own.",
-            ["/srv/drivers"],
-        ),
+        "Further folders of drivers, searched after .drivers in the workspace and the person's own.",
+        Key(["/srv/drivers"]),
     ] = ()
     # Computed: <config>/interlock/drivers, which holds the person's drivers for every workspace.
     own: Path | None = None
     registration: Annotated[
         Literal["eager", "lazy"],
-        Key("Whether a driver's server is started and checked at once, or when it is first called.", "lazy"),
+        "Whether a driver's server is started and checked at once, or when it is first called.",
+        Key("lazy"),
     ] = "eager"
     idle_timeout_s: Annotated[
-        float, Seconds(1, MONTH_S), Key("After how many seconds without a call a driver's server is stopped.", 60)
+        float, Seconds(1, MONTH_S), "After how many seconds without a call a driver's server is stopped.", Key(60)
     ] = 300
     on_mismatch: Annotated[
         Literal["reject", "drop_binding"],
-        Key(
-            "When a server's tool does not fit its contract: the whole driver is rejected, or only that tool.",
-            "drop_binding",
-        ),
+        "When a server's tool does not fit its contract: the whole driver is rejected, or only that tool.",
+        Key("drop_binding"),
     ] = "reject"
     sandbox: Annotated[
         dict[str, Literal["off"]],
         _SANDBOXES,
-        Key(
-            "Drivers that run without a sandbox. It is shown in lists and written to the audit log.",
-            {"legacy-mcp": "off"},
-        ),
+        "Drivers that run without a sandbox. It is shown in lists and written to the audit log.",
+        Key({"legacy-mcp": "off"}),
     ] = {}
     result_bytes: Annotated[
         dict[str, int],
         _RESULT_SIZES,
-        Key(
-            "The largest answer taken from a driver's server; a larger one fails its call alone.", {"files-mcp": "64Mi"}
-        ),
+        "The largest answer taken from a driver's server; a larger one fails its call alone.",
+        Key({"files-mcp": "64Mi"}),
     ] = {}
     insecure_hosts: Annotated[
-        tuple[str, ...], Many(_HOST), Key("Hosts of remote drivers that may be reached over plain http.", ["mcp.lan"])
+        tuple[str, ...], Many(_HOST), "Hosts of remote drivers that may be reached over plain http.", Key(["mcp.lan"])
     ] = ()
-    ca_file: Annotated[Path | None, Key("Further CA certificates (PEM) for remote drivers.", "tls/company-ca.pem")] = (
+    ca_file: Annotated[Path | None, "Further CA certificates (PEM) for remote drivers.", Key("tls/company-ca.pem")] = (
         None
     )
     region: Annotated[
-        str | None, _REGION, Key("Where this node runs: what the region self-hosted of a driver means.", "EU")
+        str | None, _REGION, "Where this node runs: what the region self-hosted of a driver means.", Key("EU")
     ] = None
     policy: Annotated[
         PolicyPlan,
         StructTable(PolicyPlan, "the policy on drivers", example='policy = { deny = ["third-party-api"] }'),
-        Key(
-            "Which drivers may serve, by their policy tags: only those with one of allow, none with one of deny.",
-            {"deny": ["third-party-api"]},
-        ),
+        "Which drivers may serve, by their policy tags: only those with one of allow, none with one of deny.",
+        Key({"deny": ["third-party-api"]}),
     ] = PolicyPlan()
     pins: Annotated[
         dict[str, str],
         _PINS,
-        Key("The driver that serves a contract, where several could.", {"fs.read": "filesystem-mcp"}),
+        "The driver that serves a contract, where several could.",
+        Key({"fs.read": "filesystem-mcp"}),
     ] = {}
     trust_workspace: Annotated[
-        bool, Key("Whether drivers of the workspace need no `interlock drivers trust NAME`.", True)
+        bool, "Whether drivers of the workspace need no `interlock drivers trust NAME`.", Key(True)
     ] = False
     allow_unverified_install: Annotated[
         bool,
-        Key(
-            "Whether a download without a checksum may be installed, and a Python package without a wheel be built.",
-            True,
-        ),
+        "Whether a download without a checksum may be installed, and a Python package without a wheel be built.",
+        Key(True),
     ] = False
-    npx: Annotated[bool, Key("Whether npm packages are run with npx instead of being installed.", True)] = False
+    npx: Annotated[bool, "Whether npm packages are run with npx instead of being installed.", Key(True)] = False
     dev: Annotated[
-        bool, Key("Whether a change that needs a new major version of a driver is only warned of.", True)
+        bool, "Whether a change that needs a new major version of a driver is only warned of.", Key(True)
     ] = False
 
 
@@ -443,20 +404,21 @@ _TRANSPORT: Final = "|".join((*(each.id for each in TRANSPORT_CLASSES), PRIVATE_
 class ToolCapability(msgspec.Struct, frozen=True, kw_only=True):
     """The capability of a tool, declared by a [[tool]] entry instead of by its server (MCP-AX 9.1)."""
 
-    latency_class: Annotated[LatencyClass | None, Key("How long a call usually takes.", "slow")] = None
-    consistency: Annotated[Consistency | None, Key("What a read after a write sees.", "eventual")] = None
-    mutable: Annotated[bool | None, Key("Whether a call changes anything.", False)] = None
-    reversible: Annotated[bool | None, Key("Whether what a call changed can be undone.", True)] = None
-    idempotent: Annotated[bool | None, Key("Whether a repeated call changes nothing more.", True)] = None
+    latency_class: Annotated[LatencyClass | None, "How long a call usually takes.", Key("slow")] = None
+    consistency: Annotated[Consistency | None, "What a read after a write sees.", Key("eventual")] = None
+    mutable: Annotated[bool | None, "Whether a call changes anything.", Key(False)] = None
+    reversible: Annotated[bool | None, "Whether what a call changed can be undone.", Key(True)] = None
+    idempotent: Annotated[bool | None, "Whether a repeated call changes nothing more.", Key(True)] = None
     transport: Annotated[
         str | None,
         Text(_TRANSPORT, "a transport class", hint="such as native, or a private one as x-lora"),
-        Key("How the tool is reached.", "native"),
+        "How the tool is reached.",
+        Key("native"),
     ] = None
-    auth_scope: Annotated[AuthScope | None, Key("The scope a caller needs.", "admin")] = None
-    cost_class: Annotated[CostClass | None, Key("What a call costs.", "metered")] = None
-    availability: Annotated[Availability | None, Key("When the tool can be called.", "best_effort")] = None
-    schema_version: Annotated[str | None, Version(), Key("Version of the tool's definition.", "1.2.0")] = None
+    auth_scope: Annotated[AuthScope | None, "The scope a caller needs.", Key("admin")] = None
+    cost_class: Annotated[CostClass | None, "What a call costs.", Key("metered")] = None
+    availability: Annotated[Availability | None, "When the tool can be called.", Key("best_effort")] = None
+    schema_version: Annotated[str | None, Version(), "Version of the tool's definition.", Key("1.2.0")] = None
 
 
 class ToolRule(msgspec.Struct, frozen=True, kw_only=True):
@@ -465,33 +427,35 @@ class ToolRule(msgspec.Struct, frozen=True, kw_only=True):
     Only the first entry whose glob matches the qualified name of a tool applies to the tool.
     """
 
-    match: Annotated[str, Key("Qualified tool name (glob); the first entry that matches applies.", "files.write_*")]
+    match: Annotated[str, "Qualified tool name (glob); the first entry that matches applies.", Key("files.write_*")]
     capability: dict[str, str | bool] = {}  # what is written of the keys of `ToolCapability`
-    hide: Annotated[bool, Key("Whether clients do not see the tool.", True)] = False
+    hide: Annotated[bool, "Whether clients do not see the tool.", Key(True)] = False
     pin: Annotated[
         bool,
-        Key("Whether the tool, once its definition changes, is withheld until an operator accepts the change.", True),
+        "Whether the tool, once its definition changes, is withheld until an operator accepts the change.",
+        Key(True),
     ] = False
     cost_units: Annotated[
         int | None,
         AMOUNT,
-        Key("How many units a call costs. Default: what units in [budget] says of its cost_class.", 5),
+        "How many units a call costs. Default: what units in [budget] says of its cost_class.",
+        Key(5),
     ] = None
     budget: Annotated[
         BudgetLimits | None,
         BUDGET,
-        Key("How much of each of these tools may be used, by all callers together.", {"max_calls_per_minute": 10}),
+        "How much of each of these tools may be used, by all callers together.",
+        Key({"max_calls_per_minute": 10}),
     ] = None
     # None: decided by where the tool comes from
     trust: Annotated[
         Trust | None,
-        Key("How far the tool's server is trusted (MCP-AQL); a low trust denies dangerous operations.", "certified"),
+        "How far the tool's server is trusted (MCP-AQL); a low trust denies dangerous operations.",
+        Key("certified"),
     ] = None
     aql: Annotated[
         OperationRule | None,
         OPERATION,
-        Key(
-            "What is known of the tool's operation (MCP-AQL): name, category, family, danger and more.",
-            {"category": "READ"},
-        ),
+        "What is known of the tool's operation (MCP-AQL): name, category, family, danger and more.",
+        Key({"category": "READ"}),
     ] = None

@@ -85,73 +85,66 @@ class AxPlan(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     tree: Annotated[
-        str, _TREE, Key("Which tree the node belongs to; within one tree a subserver has one parent.", "plant")
+        str, _TREE, "Which tree the node belongs to; within one tree a subserver has one parent.", Key("plant")
     ] = "default"
     parents: Annotated[
         tuple[ParentPlan, ...],
         _PARENTS,
-        Key(
-            "Aggregators to register with: the first of each tree, and the others as its backups.",
-            [{"url": "wss://hub.example.com/ax", "segment": "edge"}],
-        ),
+        "Aggregators to register with: the first of each tree, and the others as its backups.",
+        Key([{"url": "wss://hub.example.com/ax", "segment": "edge"}]),
         AT_ONCE,
     ] = ()
     children: Annotated[
         tuple[ChildPlan, ...],
         _CHILDREN,
-        Key(
-            "Subservers to start as children, which register over their stdio.",
-            [{"command": "python greenhouse.py", "segment": "greenhouse"}],
-        ),
+        "Subservers to start as children, which register over their stdio.",
+        Key([{"command": "python greenhouse.py", "segment": "greenhouse"}]),
         AT_ONCE,
     ] = ()
     dial_back: Annotated[
         tuple[str, ...],
         _URL_GLOBS,
-        Key(
-            "Where the node may connect to when a subserver registers by POST and names its endpoint.",
-            ["https://*.example.com/*"],
-        ),
+        "Where the node may connect to when a subserver registers by POST and names its endpoint.",
+        Key(["https://*.example.com/*"]),
     ] = ()
     socket: Annotated[
         Path | None,
-        Key(
-            "A Unix socket for subservers of this machine; [[access]] says which users may register (uid:1000).",
-            "/run/interlock/ax.sock",
-        ),
+        "A Unix socket for subservers of this machine; [[access]] says which users may register (uid:1000).",
+        Key("/run/interlock/ax.sock"),
     ] = None
     require_proof: Annotated[
         Literal["mutable", "always", "never"],
-        Key(
-            "For which subservers a claim of authority must be proved: those with mutable tools, all, or none.",
-            "always",
-        ),
+        "For which subservers a claim of authority must be proved: those with mutable tools, all, or none.",
+        Key("always"),
     ] = "mutable"
     heartbeat_min_ms: Annotated[
         int,
         Whole(10, 3_600_000),
-        Key("The shortest heartbeat interval a subserver may promise, in milliseconds.", 1000),
+        "The shortest heartbeat interval a subserver may promise, in milliseconds.",
+        Key(1000),
     ] = 100
-    max_hops: Annotated[int, Whole(1, 255), Key("Tools that are more aggregators away are withheld.", 8)] = 32
+    max_hops: Annotated[int, Whole(1, 255), "Tools that are more aggregators away are withheld.", Key(8)] = 32
     notify_per_s: Annotated[
-        int, Whole(1, 1_000_000), Key("How many notifications a second are passed on for one subserver.", 500)
+        int, Whole(1, 1_000_000), "How many notifications a second are passed on for one subserver.", Key(500)
     ] = 100
     notify_buffer: Annotated[
-        int, Whole(1, 1_000_000), Key("How many more wait, before the oldest are dropped and counted.", 5000)
+        int, Whole(1, 1_000_000), "How many more wait, before the oldest are dropped and counted.", Key(5000)
     ] = 1000
     transport_classes: Annotated[
         tuple[str, ...],
         Many(Text(PRIVATE_CLASS, 'a private class, "x-" and a-z, 0-9, _ and -')),
-        Key("Private transport classes that subservers and tools may name.", ["x-lora"]),
+        "Private transport classes that subservers and tools may name.",
+        Key(["x-lora"]),
     ] = ()
     root_segment: Annotated[
-        str | None, Segment(), Key("First segment of every qualified name; changing it renames every tool.", "home")
+        str | None, Segment(), "First segment of every qualified name; changing it renames every tool.", Key("home")
     ] = None
     # AX-5.1-3
     list_ttl_s: Annotated[
         float,
         Seconds(0, MONTH_S),
-        Key("How many seconds the tool list of a server that announces no changes stays valid.", 300),
+        "How many seconds the tool list of a server that announces no changes stays valid.",
+        Key(300),
     ] = 60
 
 
@@ -159,9 +152,9 @@ class DegradedPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Settings for the tools of a subserver that is not connected any more (MCP-AX 13.2)."""
 
     enabled: Annotated[
-        bool, Key("Whether the tools of a lost subserver stay listed, as degraded, for a while.", False)
+        bool, "Whether the tools of a lost subserver stay listed, as degraded, for a while.", Key(False)
     ] = True
-    grace_s: Annotated[float, Seconds(0, MONTH_S), Key("How long they stay.", 60)] = 300
+    grace_s: Annotated[float, Seconds(0, MONTH_S), "How long they stay.", Key(60)] = 300
 
 
 class DevicePlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -177,11 +170,9 @@ class DevicesPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     mode: Annotated[
         Literal["aggregate", "on_behalf"],
-        Key(
-            "Where devices are registered: here, as servers of this node (aggregate), or each of them at the parents"
-            " of this node, which speaks and beats for it (on_behalf).",
-            "on_behalf",
-        ),
+        "Where devices are registered: here, as servers of this node (aggregate), or each of them at the parents"
+        " of this node, which speaks and beats for it (on_behalf).",
+        Key("on_behalf"),
     ] = "aggregate"
     # Computed: the descriptions in the workspace.
     described: Annotated[tuple[DevicePlan, ...], AT_ONCE] = ()

@@ -129,9 +129,9 @@ def test_every_field_of_the_plan_is_a_section_or_a_key_of_the_top() -> None:
 
 
 class _Small(msgspec.Struct, frozen=True, kw_only=True):
-    mode: Annotated[Literal["one", "two"], Key("Which.", example="one")] = "two"
-    loud: Annotated[bool, Key("Whether.", example=True)] = False
-    named: Annotated[str, Key("What.", example="x")]
+    mode: Annotated[Literal["one", "two"], "Which.", Key("one")] = "two"
+    loud: Annotated[bool, "Whether.", Key(True)] = False
+    named: Annotated[str, "What.", Key("x")]
     computed: int = 0
 
 
@@ -144,7 +144,7 @@ def test_a_key_takes_its_type_and_default_from_the_field_that_declares_it() -> N
 
 
 class _Unclear(msgspec.Struct, frozen=True, kw_only=True):
-    amount: Annotated[int, Key("How many, without bounds.", example=1)] = 0
+    amount: Annotated[int, "How many, without bounds.", Key(1)] = 0
 
 
 def test_a_field_whose_type_does_not_say_how_it_is_read_is_refused() -> None:
