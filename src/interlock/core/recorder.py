@@ -149,10 +149,7 @@ class Retention:
     """The regular removal of audit records that are older than `store.audit_days`."""
 
     def __init__(self, audit: AuditLog, recorder: Recorder, clock: Clock, days: int) -> None:
-        self._audit = audit
-        self._recorder = recorder
-        self._clock = clock
-        self._days = days
+        self._audit, self._recorder, self._clock, self._days = audit, recorder, clock, days
         self._task: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -233,9 +230,7 @@ class _Repeats:
     __slots__ = ("count", "method", "since", "via")
 
     def __init__(self, since: float, via: str, method: str) -> None:
-        self.since = since
-        self.via = via
-        self.method = method
+        self.since, self.via, self.method = since, via, method
         self.count = 0  # after the first, which is written
 
 
@@ -245,8 +240,7 @@ class Refusals:
     def __init__(self, add: Callable[[AuditRecord], None], clock: Clock) -> None:
         """Create an empty collection. `add` appends a record to the audit log."""
         self.total = 0
-        self._add = add
-        self._clock = clock
+        self._add, self._clock = add, clock
         self._repeats: dict[_Key, _Repeats] = {}  # the oldest first
         self._left = ENTRIES_PER_S
         self._left_since = clock.now()

@@ -100,9 +100,7 @@ class Egress:
         refused.
         """
         self._entries = tuple(entries)
-        self._denied = denied
-        self._resolve = resolve
-        self._dial = dial
+        self._denied, self._resolve, self._dial = denied, resolve, dial
         self._servers: list[asyncio.Server] = []
         self._under_way: set[asyncio.Task[None]] = set()
         self._ports = direct_ports(self._entries)
@@ -256,8 +254,7 @@ class SandboxNames(asyncio.DatagramProtocol):
     """
 
     def __init__(self, may_reach: Callable[[str], bool], denied: Callable[[str], None]) -> None:
-        self._may_reach = may_reach
-        self._denied = denied
+        self._may_reach, self._denied = may_reach, denied
         self._addresses: dict[str, str] = {}
         self._hosts: dict[str, str] = {}
         self._transport: asyncio.DatagramTransport | None = None

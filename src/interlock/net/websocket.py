@@ -86,9 +86,7 @@ class FramedPipe(asyncio.Protocol):
         """Create a pipe. `protocol` must not use extensions."""
         self._protocol = protocol
         protocol.max_message_size, protocol.max_fragment_size = ENDLESS * max_bytes, max_bytes
-        self._sink = sink
-        self._max_bytes = max_bytes
-        self._ping_every_s = ping_every_s
+        self._sink, self._max_bytes, self._ping_every_s = sink, max_bytes, ping_every_s
         self._pong_within_s = pong_within_s
         self._masks = protocol.side is Side.CLIENT  # RFC 6455 5.3: a client masks, a server does not
         self._transport: asyncio.Transport | None = None
@@ -498,8 +496,7 @@ class AcceptedPipe(FramedPipe):
         super().__init__(upgraded.conn, sink, max_bytes, ping_every_s, pong_within_s)
         self._upgraded = upgraded
         self._over = asyncio.Event()
-        self._early = early
-        self._on_binary = on_binary
+        self._early, self._on_binary = early, on_binary
 
     def attach(self) -> bool:
         """Take over the connection, so that messages can be sent before the first one is read. Return False if it is
@@ -555,9 +552,7 @@ class DialFailed(Exception):
 
     def __init__(self, reason: str, status: int | None = None, body: bytes = b"") -> None:
         super().__init__(reason)
-        self.reason = reason
-        self.status = status
-        self.body = body
+        self.reason, self.status, self.body = reason, status, body
 
     @property
     def unauthorised(self) -> bool:

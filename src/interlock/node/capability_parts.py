@@ -122,9 +122,7 @@ class LocalLinks:
     """A part that lists the tools which the node itself implements, while it is open."""
 
     def __init__(self, catalog: Catalog, root_segment: str | None, links: tuple[LocalLink, ...]) -> None:
-        self._catalog = catalog
-        self._root_segment = root_segment
-        self._links = links
+        self._catalog, self._root_segment, self._links = catalog, root_segment, links
 
     async def open(self) -> None:
         for link in self._links:

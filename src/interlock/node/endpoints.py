@@ -60,11 +60,8 @@ class Endpoints:
         is_ready: Callable[[], bool],
     ) -> None:
         self._plan = parts.plan
-        self._sockets = sockets
-        self._subservers = subservers
-        self._handlers = handlers
-        self._operator_app = operator_app
-        self._is_ready = is_ready
+        self._sockets, self._subservers, self._handlers = sockets, subservers, handlers
+        self._operator_app, self._is_ready = operator_app, is_ready
         self._public, self._lines, self._bearers = parts.fronts.public, parts.fronts.lines, parts.fronts.bearers
         self._tokens, self._refusals = parts.stores.tokens, parts.stores.refusals
         self._credentials = parts.links.credentials

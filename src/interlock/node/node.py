@@ -95,8 +95,7 @@ class Readiness:
     """The readiness of a node. A node is ready once every link has tried to connect, or after READY_S seconds."""
 
     def __init__(self, keepers: Mapping[str, Keeper], clock: Clock) -> None:
-        self._keepers = keepers
-        self._clock = clock
+        self._keepers, self._clock = keepers, clock
         self._started = clock.now()
 
     @property

@@ -69,10 +69,7 @@ class StatusOperations:
     """Operations on the node as a whole: its status, its configuration, its metrics, and a stream of changes."""
 
     def __init__(self, parts: NodeParts, links: LinkOperations, audit: AuditOperations, reload: Reload | None) -> None:
-        self._parts = parts
-        self._links = links
-        self._audit = audit
-        self._reload = reload
+        self._parts, self._links, self._audit, self._reload = parts, links, audit, reload
         self._clock = parts.stores.clock
         self._started = self._clock.now()
         self._started_wall = self._clock.wall()

@@ -56,10 +56,7 @@ class Reload:
         self, read: Read, paths: tuple[Path, ...], plan: Plan, steps: Mapping[str, ReloadStep], clock: Clock
     ) -> None:
         """Prepare to watch `paths`. `steps` maps a key or section to the function that applies a change of it."""
-        self._read = read
-        self._paths = paths
-        self._steps = steps
-        self._clock = clock
+        self._read, self._paths, self._steps, self._clock = read, paths, steps, clock
         self._read_wall = clock.wall()
         self._seen = _file_states(paths, plan.workspace)
         self._asked = asyncio.Event()

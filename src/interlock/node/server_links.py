@@ -138,8 +138,7 @@ class Servers:
         self.own: dict[str, OwnLinks] = {}  # by segment, of servers whose clients may have links of their own
         self._asking = asking
         self._link_events, self._keepers, self._catalog = calls.link_events, calls.keepers, calls.catalog
-        self._connector_parts = connector_parts
-        self._credentials = credentials
+        self._connector_parts, self._credentials = connector_parts, credentials
         ruled.subscribe(self._restock_one)
 
     async def open(self) -> None:

@@ -128,8 +128,7 @@ class Sockets:
         self.subservers: socket.socket | None = None  # ax.socket
         self._plan = plan.node
         self._ax_path = plan.ax.socket
-        self._addresses = addresses
-        self._passkeys = passkeys
+        self._addresses, self._passkeys = addresses, passkeys
         self._opened = contextlib.ExitStack()
 
     async def open(self) -> None:

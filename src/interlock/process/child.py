@@ -257,10 +257,7 @@ class Child:
         """
         self._argv = tuple(argv)
         self._env = dict(env)
-        self._cwd = cwd
-        self._max_message_bytes = max_message_bytes
-        self._sink = sink
-        self._stderr = stderr
+        self._cwd, self._max_message_bytes, self._sink, self._stderr = cwd, max_message_bytes, sink, stderr
         self._reaper = reaper
         self._handed = tuple(handed)
         self._ask_to_end = terminate

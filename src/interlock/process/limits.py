@@ -204,12 +204,9 @@ class UsageWatch:
         `usual` contains the limits for values that the plan does not set. `count` returns the number of sandboxes in
         use.
         """
-        self._plan = plan
-        self._count = count
+        self._plan, self._count = plan, count
         self._memory_mb = plan.memory_mb or usual.sandbox_memory_mb
-        self._usual = usual
-        self._pid = pid
-        self._end = end
+        self._usual, self._pid, self._end = usual, pid, end
         self._is_declared = plan.memory_mb is not None or plan.cpu_ms is not None
         self._look_at_disk_at = 0.0
         self._task = asyncio.get_running_loop().create_task(self._watch())

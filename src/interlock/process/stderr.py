@@ -193,9 +193,7 @@ class StderrRing:
         self, lines: int = 500, line_bytes: int = 4096, *, now: Callable[[], float], redact: Redact | None = None
     ) -> None:
         """Create an empty ring. `now` returns the wall-clock time in seconds. `redact` is applied to every line."""
-        self._redact = redact
-        self._now = now
-        self._line_bytes = line_bytes
+        self._redact, self._now, self._line_bytes = redact, now, line_bytes
         self._kept: deque[tuple[float, bytes, int]] = deque(maxlen=lines)
         self._unfinished = bytearray()
         self._cut = 0

@@ -110,10 +110,8 @@ class HttpClient:
             self._tls = tls or ssl.create_default_context()
             self._tls.set_alpn_protocols(["http/1.1"])
         self._address = address or self._host
-        self._max_connections = max_connections
-        self._max_body_bytes = max_body_bytes
-        self._connect_timeout_s = connect_timeout_s
-        self._idle_s = idle_s
+        self._max_connections, self._max_body_bytes = max_connections, max_body_bytes
+        self._connect_timeout_s, self._idle_s = connect_timeout_s, idle_s
         self._waiting_max = max_waiting
         self._connections: set[HttpConnection] = set()
         self._idle: list[HttpConnection] = []  # the last one used is used first, so that the others can expire

@@ -192,8 +192,7 @@ class HttpConnection(asyncio.Protocol):
     )
 
     def __init__(self, owner: "HttpClient", max_body_bytes: int, idle_s: float) -> None:
-        self._owner = owner
-        self._max_body_bytes = max_body_bytes
+        self._owner, self._max_body_bytes = owner, max_body_bytes
         self.idle_s = idle_s  # how long an idle connection stays good; a server's Keep-Alive header shortens it
         self.expires_at = 0.0
         self._keep_alive = b""

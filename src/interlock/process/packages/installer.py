@@ -98,10 +98,7 @@ class Installer:
     ) -> None:
         self.root = root.resolve()  # npm writes a lock that is useless elsewhere for a folder behind a symlink
         self.env = installer_environment(environment)
-        self.progress = progress
-        self.reaper = reaper
-        self.source_builds = source_builds
-        self._limit_s = limit_s
+        self.progress, self.reaper, self.source_builds, self._limit_s = progress, reaper, source_builds, limit_s
 
     async def find(self, registry: Registry, text: str, beside: Sequence[str] = ()) -> Pins:
         """Return the versions that the registry offers now for a package. `text` is a name with an optional version.
@@ -213,10 +210,7 @@ class _Commands:
     """The commands of npm or pip for one package. A failure becomes PackageUnavailable with the command's output."""
 
     def __init__(self, what: str, env: dict[str, str], reaper: OrphanReaper | None, source_builds: bool) -> None:
-        self.what = what
-        self.source_builds = source_builds
-        self.env = env
-        self._reaper = reaper
+        self.what, self.source_builds, self.env, self._reaper = what, source_builds, env, reaper
         self._output = StderrRing(OUTPUT_LINES, OUTPUT_LINE_BYTES, now=lambda: 0.0)
 
     def output(self) -> tuple[str, ...]:

@@ -85,8 +85,7 @@ class Bubblewrap:
     """The tool bwrap on this machine, after a successful trial, with the options that separate a sandbox."""
 
     def __init__(self, program: str, base: tuple[str, ...]) -> None:
-        self.program = program
-        self._base = base
+        self.program, self._base = program, base
 
     def words(self, mounts: list[Mount], env: Mapping[str, str], cwd: Path, *, make_cwd: bool, nothing: Path) -> bytes:
         """Return the options that bwrap reads from a file.

@@ -183,8 +183,7 @@ class _FileSearch:
     def __init__(self, search: str, protected: ProtectedPaths) -> None:
         self.folders: dict[Path, None] = {}
         self.files: dict[Path, None] = {}
-        self._search = search
-        self._protected = protected
+        self._search, self._protected = search, protected
 
     def program(self, path: Path) -> None:
         """Add a program, every file that its links lead to, and the installation that contains each of them."""

@@ -246,9 +246,7 @@ class Sandboxes:
         paths of the node and its operator that no sandbox may read as part of a larger folder. `servers` returns all
         servers that the node starts: no sandbox may write the program of another server.
         """
-        self._limits = limits
-        self._servers = servers
-        self._workspace = workspace
+        self._limits, self._servers, self._workspace = limits, servers, workspace
         # An installer names what it made by its real path, also where the data folder is a link.
         self._packages = tuple(dict.fromkeys((state.absolute() / "packages", _real(state / "packages"))))
         rules, private = tuple(rules), tuple(private)
@@ -260,8 +258,7 @@ class Sandboxes:
             rules=tuple(_real(path) for path in every),
             private=tuple(dict.fromkeys(_real(path) for path in (state, *private))),
         )
-        self._clock = clock
-        self._record = record
+        self._clock, self._record = clock, record
         self._living: Counter[Path] = Counter()  # by home
 
     @property
@@ -401,12 +398,9 @@ class Sandbox:
         stderr: StderrRing,
         tell_denied: TellDenied | None,
     ) -> None:
-        self._sandboxes = sandboxes
-        self._stderr = stderr
+        self._sandboxes, self._stderr = sandboxes, stderr
         self._is_closed = False
-        self._segment = segment
-        self._plan = plan
-        self._tell_denied = tell_denied
+        self._segment, self._plan, self._tell_denied = segment, plan, tell_denied
         self._denied: dict[tuple[str, int], EgressDenial] = {}
         self._unseen = prepared.unseen
         self._egress: Egress | None = None

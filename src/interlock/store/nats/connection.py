@@ -61,9 +61,7 @@ class ApiError(Exception):
 
     def __init__(self, code: int, err_code: int, description: str) -> None:
         super().__init__(f"{description} ({err_code})")
-        self.code = code
-        self.err_code = err_code
-        self.description = description
+        self.code, self.err_code, self.description = code, err_code, description
 
 
 class Connection:
@@ -397,8 +395,7 @@ class _Client(Client):
 
     def __init__(self, *, is_tls: bool, public_nkey: str | None) -> None:
         super().__init__()
-        self._is_tls = is_tls
-        self._public_nkey = public_nkey
+        self._is_tls, self._public_nkey = is_tls, public_nkey
 
     def _connect_command(self) -> bytes:
         if self._is_tls and not self._server_info.get("tls_required"):

@@ -118,8 +118,7 @@ class JetStream:
     """A client for the JetStream streams of one connection. `_created` holds the streams that this process has used."""
 
     def __init__(self, connection: Connection, replicas: int) -> None:
-        self.connection = connection
-        self._replicas = replicas
+        self.connection, self._replicas = connection, replicas
         self._created: dict[str, str] = {}
         self._making: dict[str, asyncio.Lock] = {}
 

@@ -117,8 +117,7 @@ class NatsKeyValue:
     """The key-value store on JetStream. Values that need several messages are written one at a time."""
 
     def __init__(self, jetstream: JetStream, names: StreamNames) -> None:
-        self._jetstream = jetstream
-        self._names = names
+        self._jetstream, self._names = jetstream, names
         self._stream = names.kv_stream
         self._in_parts = asyncio.Lock()  # the server takes few batches at a time
         self.own = OwnWrites()
@@ -342,9 +341,7 @@ class Watches:
     """
 
     def __init__(self, jetstream: JetStream, names: StreamNames, kv: NatsKeyValue) -> None:
-        self._jetstream = jetstream
-        self._names = names
-        self._kv = kv
+        self._jetstream, self._names, self._kv = jetstream, names, kv
         self._watches: dict[str, list[NatsWatch]] = {}
         self._held_back: dict[str, Stored] = {}  # by subject: the last message
         self._own: dict[str, int] = {}  # by subject: a sequence that the reader has yet to come to

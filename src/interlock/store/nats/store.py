@@ -29,8 +29,7 @@ class NatsStreams:
     """The append-only streams of a store. Each is one JetStream stream that the first record creates."""
 
     def __init__(self, jetstream: JetStream, names: StreamNames) -> None:
-        self._jetstream = jetstream
-        self._names = names
+        self._jetstream, self._names = jetstream, names
         # Locks that serialize appends to each stream, because the server accepts only a few batches at a time.
         self._appending = defaultdict[str, asyncio.Lock](asyncio.Lock)
 
