@@ -63,19 +63,6 @@ async def dial(address: str, port: int) -> Streams:
     return await asyncio.open_connection(address, port, limit=CHUNK_BYTES)
 
 
-class Listeners(msgspec.Struct, frozen=True, kw_only=True):
-    """The sockets inside a sandbox through which its programs reach the network.
-
-    Without `proxy`, they reach no network.
-
-    In that case the name server still runs and records which hosts the programs wanted to reach.
-    """
-
-    names: socket.socket
-    proxy: socket.socket | None = None
-    direct: tuple[socket.socket, ...] = ()
-
-
 class _Refusal(msgspec.Struct, frozen=True):
     """An HTTP status and text, as the answer to a request that the proxy refuses."""
 
@@ -104,14 +91,19 @@ class Egress:
         self._servers: list[asyncio.Server] = []
         self._under_way: set[asyncio.Task[None]] = set()
         self._ports = direct_ports(self._entries)
-        self._names = SandboxNames(self._may_reach, self._on_name_denied)
+        refusal = NOT_LISTED if self._entries else NO_NETWORK
+        self._names = SandboxNames(self._may_reach, lambda host: denied(host, 0, refusal))
 
-    async def start(self, listeners: Listeners) -> None:
+    async def start(self, names: socket.socket, proxy: socket.socket | None, direct: Sequence[socket.socket]) -> None:
+        """Serve the sockets inside a sandbox through which its programs reach the network.
+
+        Without `proxy` they reach none. The name server still runs and records which hosts they wanted to reach.
+        """
         loop = asyncio.get_running_loop()
-        await loop.create_datagram_endpoint(lambda: self._names, sock=listeners.names)
-        if listeners.proxy is not None:
-            await self._listen(listeners.proxy, self._serve)
-        for each in listeners.direct:
+        await loop.create_datagram_endpoint(lambda: self._names, sock=names)
+        if proxy is not None:
+            await self._listen(proxy, self._serve)
+        for each in direct:
             await self._listen(each, self._serve_direct)
 
     def close(self) -> None:
@@ -127,9 +119,6 @@ class Egress:
 
     def _may_reach(self, host: str) -> bool:
         return any(permits(host, port, self._entries) for port in self._ports)
-
-    def _on_name_denied(self, host: str) -> None:
-        self._denied(host, 0, NOT_LISTED if self._entries else NO_NETWORK)
 
     async def _on_accepted(
         self, serve: Callable[..., Awaitable[None]], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -171,7 +160,7 @@ class Egress:
         The address to which it connected identifies the host it wants.
         """
         address, port = writer.get_extra_info("sockname")[:2]
-        host = self._names.host_at(address)
+        host = self._names.hosts.get(address)
         if host is None and address == _OWN:
             host = "localhost"
         there = await self._connect(ProxyRequest(host=host, port=port, head=b"")) if host is not None else None
@@ -256,12 +245,8 @@ class SandboxNames(asyncio.DatagramProtocol):
     def __init__(self, may_reach: Callable[[str], bool], denied: Callable[[str], None]) -> None:
         self._may_reach, self._denied = may_reach, denied
         self._addresses: dict[str, str] = {}
-        self._hosts: dict[str, str] = {}
+        self.hosts: dict[str, str] = {}  # by the address that is assigned to each
         self._transport: asyncio.DatagramTransport | None = None
-
-    def host_at(self, address: str) -> str | None:
-        """Return the host to which an address is assigned, or None."""
-        return self._hosts.get(address)
 
     def connection_made(self, transport: asyncio.DatagramTransport) -> None:  # type: ignore[override]
         self._transport = transport
@@ -273,7 +258,7 @@ class SandboxNames(asyncio.DatagramProtocol):
         address = self._addresses.get(query.name)
         if address is None and len(self._addresses) < NAMES_MAX and self._may_reach(query.name):
             address = str(FIRST_ADDRESS + len(self._addresses))
-            self._addresses[query.name], self._hosts[address] = address, query.name
+            self._addresses[query.name], self.hosts[address] = address, query.name
         if address is None and query.wants_address:
             self._denied(query.name)
         self._transport.sendto(answer_query(query, address), addr)

@@ -225,7 +225,7 @@ class ChildSink(Protocol):
         """
 
 
-class Child:
+class Child(asyncio.SubprocessProtocol):
     """A child process, from its start to its end. `start` is called once, and `stop` any number of times.
 
     States. Before `_spawned` is set there is no process. Then lines are delivered, at most LINES_PER_TURN in each turn
@@ -325,7 +325,7 @@ class Child:
             if self._reaper is not None:
                 await self._reaper.start()
             await asyncio.get_running_loop().subprocess_exec(
-                lambda: _Wire(self),
+                lambda: self,
                 program(self._argv, self._env, self._cwd),
                 *self._argv[1:],
                 stdin=subprocess.PIPE,
@@ -395,19 +395,26 @@ class Child:
             self._settle()
         await self._finished.wait()
 
-    def _on_connected(self, transport: asyncio.SubprocessTransport) -> None:
-        self._transport = transport
+    # What the loop calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport = cast(asyncio.SubprocessTransport, transport)
         self._pgid = transport.get_pid()
         if self._reaper is not None:
             self._reaper.guard(self._pgid)  # AIP-transport-4: a host that was killed
         self._stdin = cast(asyncio.WriteTransport, transport.get_pipe_transport(0))
-        with contextlib.suppress(RuntimeError):  # uvloop, when the child has ended already: `_pipe_lost` follows
+        with contextlib.suppress(
+            RuntimeError
+        ):  # uvloop, when the child has ended: `pipe_connection_lost` follows
             self._stdin.set_write_buffer_limits(high=self._max_message_bytes + 1)
         if self._paused:
             self._read(False)
 
-    def _on_received(self, data: bytes) -> None:
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
         """Split output of the child into lines, and deliver the first of them immediately."""
+        if fd != 1:
+            self._stderr.feed(data)
+            return
         if self._verdict is not None or self._announced:
             return
         self._lines.extend(self._splitter.feed(data))
@@ -443,6 +450,15 @@ class Child:
         stdout = cast(asyncio.ReadTransport, self._transport.get_pipe_transport(1))
         (stdout.resume_reading if wanted else stdout.pause_reading)()
 
+    def pause_writing(self) -> None:
+        self._full = True
+        self._watch_queue(None)
+
+    def resume_writing(self) -> None:
+        self._full = False
+        if self._stall is not None:
+            self._stall.cancel()
+
     def _watch_queue(self, bytes_before: int | None) -> None:
         """Report the child as stalled if it has read nothing from a full queue for STALL_AFTER_S."""
         if self._stdin is None:
@@ -453,7 +469,7 @@ class Child:
         else:
             self._sink.on_stalled()
 
-    def _pipe_lost(self, fd: int) -> None:
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         """Record that a pipe is closed. Kill a child that closes its input or output without exiting."""
         self._open_outputs.discard(fd)
         if fd == 0:
@@ -502,7 +518,7 @@ class Child:
         self._settle()
         self._finished.set()
 
-    def _process_exited(self) -> None:
+    def process_exited(self) -> None:
         self._exited = True
         self._returncode = None if self._transport is None else self._transport.get_returncode()
         if self._next_step is not None:
@@ -571,34 +587,3 @@ class Child:
             return f"was killed by {signal.Signals(-code).name}"
         except ValueError:
             return f"was killed by signal {-code}"
-
-
-class _Wire(asyncio.SubprocessProtocol):
-    """The protocol object whose methods the event loop calls."""
-
-    def __init__(self, child: Child) -> None:
-        self._child = child
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._child._on_connected(cast(asyncio.SubprocessTransport, transport))
-
-    def pipe_data_received(self, fd: int, data: bytes) -> None:
-        if fd == 1:
-            self._child._on_received(data)
-        else:
-            self._child._stderr.feed(data)
-
-    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        self._child._pipe_lost(fd)
-
-    def process_exited(self) -> None:
-        self._child._process_exited()
-
-    def pause_writing(self) -> None:
-        self._child._full = True
-        self._child._watch_queue(None)
-
-    def resume_writing(self) -> None:
-        self._child._full = False
-        if self._child._stall is not None:
-            self._child._stall.cancel()

@@ -133,7 +133,7 @@ send(_signal.SIGKILL)
 """
 
 
-class OrphanReaper:
+class OrphanReaper(asyncio.SubprocessProtocol):
     """A helper process that ends the process groups of children if the node is killed.
 
     Groups may be guarded before `start` and after the helper died, because every new helper gets all of them.
@@ -180,6 +180,10 @@ class OrphanReaper:
         self._transport.close()
         self._transport = None
 
+    def process_exited(self) -> None:
+        """Handle the end of the helper, which the loop reports."""
+        self._exited.set()
+
     def guard(self, pgid: int) -> None:
         """Add a process group that the helper ends if the node is killed."""
         self._groups.add(checked_group(pgid))
@@ -197,7 +201,7 @@ class OrphanReaper:
         try:
             os.set_blocking(ours, False)
             self._transport, _ = await asyncio.get_running_loop().subprocess_exec(
-                lambda: _Exit(self._exited),
+                lambda: self,
                 sys.executable,
                 *("-I", "-S", "-c", _HELPER.replace("GRACE", repr(TERM_GRACE_S))),
                 stdin=theirs,
@@ -252,13 +256,3 @@ class OrphanReaper:
         if self._pipe is not None:
             os.close(self._pipe)
             self._pipe = None
-
-
-class _Exit(asyncio.SubprocessProtocol):
-    """The protocol object of the helper process. It only handles the exit."""
-
-    def __init__(self, exited: asyncio.Event) -> None:
-        self._exited = exited
-
-    def process_exited(self) -> None:
-        self._exited.set()

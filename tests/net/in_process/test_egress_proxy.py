@@ -10,7 +10,7 @@ import pytest
 
 from interlock.net import egress_proxy
 from interlock.net import egress_proxy as egress
-from interlock.net.egress_proxy import Egress, Listeners, Streams
+from interlock.net.egress_proxy import Egress, Streams
 
 PUBLIC = "93.184.216.34"
 
@@ -39,7 +39,7 @@ class Yard:
         self.direct_port = direct.getsockname()[1]
         entries = tuple(each.replace(":DIRECT", f":{self.direct_port}") for each in entries)
         self._proxy = Egress(entries, lambda *told: self.denied.append(told), resolve=self._resolve, dial=self._dial)
-        await self._proxy.start(Listeners(names=names, proxy=listener, direct=(direct,)))
+        await self._proxy.start(names, listener, (direct,))
 
     def close(self) -> None:
         if self._proxy is not None:

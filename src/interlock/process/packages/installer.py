@@ -97,7 +97,12 @@ class Installer:
         limit_s: float = INSTALL_LIMIT_S,
     ) -> None:
         self.root = root.resolve()  # npm writes a lock that is useless elsewhere for a folder behind a symlink
-        self.env = installer_environment(environment)
+        self.env = {
+            name: value
+            for name, value in environment.items()
+            # The last two would put the node's own modules before those of the new environment.
+            if not name.startswith(RESERVED_PREFIX) and name not in ("PYTHONPATH", "PYTHONHOME")
+        }
         self.progress, self.reaper, self.source_builds, self._limit_s = progress, reaper, source_builds, limit_s
 
     async def find(self, registry: Registry, text: str, beside: Sequence[str] = ()) -> Pins:
@@ -257,15 +262,6 @@ async def ensure(
     if package.registry == "npm":
         return (node_tool("node", installer.env, package.name), str(npm_program(folder, name, None)))
     return pypi_command(folder, name, None)
-
-
-def installer_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    return {
-        name: value
-        for name, value in environment.items()
-        # The last two would put the node's own modules before those of the new environment.
-        if not name.startswith(RESERVED_PREFIX) and name not in ("PYTHONPATH", "PYTHONHOME")
-    }
 
 
 def python_version() -> str:

@@ -35,14 +35,13 @@ from interlock.config.plan import DriversPlan, LimitsPlan, Plan, SandboxPlan, Se
 from interlock.core.audit_record import AuditRecord
 from interlock.core.clock import Clock
 from interlock.drivers.protocol.server_name import server_name
-from interlock.net.egress_proxy import Egress, Listeners
+from interlock.net.egress_proxy import Egress
 from interlock.net.protocol.egress import direct_ports
 from interlock.process.child import Child, child_environment, program
 from interlock.process.limits import UsageWatch, descendants
 from interlock.process.sandbox.bubblewrap import EgressDenial, bubblewrap, remedy
 from interlock.process.sandbox.host_paths import (
     LinkRoots,
-    ProgramFiles,
     ProtectedPaths,
     SandboxFailed,
     package_of,
@@ -59,20 +58,14 @@ from interlock.process.stderr import StderrRing
 # privileges, so that servers find the system they expect.
 
 
-class _Machine(msgspec.Struct, frozen=True):
-    """The numbers of the refused system calls on one processor architecture."""
-
-    audit: int  # AUDIT_ARCH_*
-    calls: tuple[int, ...]  # add_key, request_key, keyctl, perf_event_open, bpf, userfaultfd
-
-
 # AIP-security-1
 _IO_URING: Final = (425, 426, 427)  # setup, enter, register: on every machine; what it does no filter sees
 _GENERIC: Final = (217, 218, 219, 241, 280, 282, *_IO_URING)
-_MACHINES: Final = {
-    "x86_64": _Machine(0xC000003E, (248, 249, 250, 298, 321, 323, *_IO_URING)),
-    "aarch64": _Machine(0xC00000B7, _GENERIC),
-    "riscv64": _Machine(0xC00000F3, _GENERIC),
+# By machine: AUDIT_ARCH_*, and add_key, request_key, keyctl, perf_event_open, bpf, userfaultfd.
+_MACHINES: Final[Mapping[str, tuple[int, tuple[int, ...]]]] = {
+    "x86_64": (0xC000003E, (248, 249, 250, 298, 321, 323, *_IO_URING)),
+    "aarch64": (0xC00000B7, _GENERIC),
+    "riscv64": (0xC00000F3, _GENERIC),
 }
 _X32: Final = 0x40000000  # the same calls under other numbers
 _LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
@@ -82,14 +75,15 @@ _ALLOW, _REFUSE = 0x7FFF0000, 0x00050000 | 1  # EPERM
 
 def seccomp_filter(machine: str | None = None) -> bytes | None:
     """Return the seccomp filter of a sandbox, or None if this machine's architecture is not supported."""
-    architecture = _MACHINES.get(machine or platform.machine())
-    if architecture is None:
+    numbers = _MACHINES.get(machine or platform.machine())
+    if numbers is None:
         return None
-    tests = [(_AT_LEAST, _X32), *((_EQUAL, number) for number in architecture.calls)]
+    architecture, calls = numbers
+    tests = [(_AT_LEAST, _X32), *((_EQUAL, number) for number in calls)]
     steps = [
         (_LOAD, 0, 0, _ARCHITECTURE),
         # Programs for another architecture would count calls otherwise: none of theirs is made.
-        (_EQUAL, 0, len(tests) + 2, architecture.audit),
+        (_EQUAL, 0, len(tests) + 2, architecture),
         (_LOAD, 0, 0, _NUMBER),
         *((code, len(tests) - index, 0, value) for index, (code, value) in enumerate(tests)),
         (_RETURN, 0, 0, _ALLOW),
@@ -246,7 +240,7 @@ class Sandboxes:
         paths of the node and its operator that no sandbox may read as part of a larger folder. `servers` returns all
         servers that the node starts: no sandbox may write the program of another server.
         """
-        self._limits, self._servers, self._workspace = limits, servers, workspace
+        self.limits, self._servers, self._workspace = limits, servers, workspace
         # An installer names what it made by its real path, also where the data folder is a link.
         self._packages = tuple(dict.fromkeys((state.absolute() / "packages", _real(state / "packages"))))
         rules, private = tuple(rules), tuple(private)
@@ -258,8 +252,8 @@ class Sandboxes:
             rules=tuple(_real(path) for path in every),
             private=tuple(dict.fromkeys(_real(path) for path in (state, *private))),
         )
-        self._clock, self._record = clock, record
-        self._living: Counter[Path] = Counter()  # by home
+        self.clock, self.record = clock, record
+        self.living: Counter[Path] = Counter()  # by home; the first in a home may empty its temporary folder
 
     @property
     def private(self) -> tuple[Path, ...]:
@@ -279,35 +273,20 @@ class Sandboxes:
         up to a bound.
         """
         home = plan.home.absolute()
-        self._living[home] += 1
+        self.living[home] += 1
         try:
             # Segments of a driver's tenants are ID@MAJOR+TENANT: they are the same server.
             name = segment.partition("+")[0]
             others = tuple(server for server in self._servers() if server.segment.partition("+")[0] != name)
-            prepared = await asyncio.to_thread(self._prepare, plan, command, others, alone=self._living[home] == 1)
+            prepared = await asyncio.to_thread(self._prepare, plan, command, others, alone=self.living[home] == 1)
         except OSError as error:  # a path that is swapped for a link while it is read, a full disk
-            self._living[home] -= 1
+            self.living[home] -= 1
             raise SandboxFailed("sandbox_invalid", f"{error.filename or home}: {error.strerror}") from error
         except BaseException:
-            self._living[home] -= 1
+            self.living[home] -= 1
             raise
 
         return Sandbox(self, segment, plan, prepared, stderr, tell_denied)
-
-    def watch_usage(self, plan: SandboxPlan, child: Child) -> UsageWatch:
-        """Start to monitor the resources that a sandbox uses. The child is ended when it exceeds a limit."""
-        return UsageWatch(plan, self._limits(), self._living.total, child.pid or 0, child.end)
-
-    def record_denied(self, segment: str, denied: EgressDenial) -> None:
-        """Record in the audit log that a server tried to reach a host that is not permitted."""
-        name, at, text = server_name(segment), self._clock.wall(), denied.text
-        self._record(
-            AuditRecord(at, f"server:{name}", "egress", "egress", name, None, "refused", "refused", reason=text)
-        )
-
-    def release(self, plan: SandboxPlan) -> None:
-        """Record that a sandbox is closed, so that a later one may empty the temporary folder of its home."""
-        self._living[plan.home.absolute()] -= 1
 
     def _prepare(
         self, plan: SandboxPlan, command: SandboxedCommand, others: Sequence[ServerPlan], *, alone: bool
@@ -324,7 +303,11 @@ class Sandboxes:
         package = package_of(arguments, command.cwd, self._workspace, self._packages, self._protected)
         view = SandboxView(self._protected)
         view.system(plan.programs, any_program=plan.any_program)
-        implied = [each for each in implied_paths(arguments, self._protected) if not _is_in(each, package)]
+        implied = [
+            path
+            for path in implied_paths(arguments, self._protected)
+            if path not in package.files and not any(path.is_relative_to(folder) for folder in package.folders)
+        ]
         view.declare(plan, implied if plan.from_arguments else ())
         for each in server_programs(others) if view.writes else ():
             if view.is_written(each.path):  # AIP-security-5
@@ -443,7 +426,8 @@ class Sandbox:
         _close_all(self._theirs)
         self._pid = child.pid or 0
         await self._enter()
-        self._usage_watch = self._sandboxes.watch_usage(self._plan, child)
+        sandboxes = self._sandboxes
+        self._usage_watch = UsageWatch(self._plan, sandboxes.limits(), sandboxes.living.total, self._pid, child.end)
 
     def terminate(self) -> None:
         """Send SIGTERM to the processes inside.
@@ -464,7 +448,7 @@ class Sandbox:
             self._usage_watch.stop()
         if not self._is_closed:
             self._is_closed = True
-            self._sandboxes.release(self._plan)
+            self._sandboxes.living[self._plan.home.absolute()] -= 1
 
     async def _enter(self) -> None:
         """Check the mounts and open the network access while bubblewrap holds the program back.
@@ -518,8 +502,7 @@ class Sandbox:
                 "sandbox_unavailable", f"its network cannot be reached to filter it ({why})"
             ) from failed
         self._egress = Egress(entries, self._note_denied)
-        names, proxy, direct = sockets[0], sockets[1] if entries else None, tuple(sockets[2:])
-        await self._egress.start(Listeners(names=names, proxy=proxy, direct=direct))
+        await self._egress.start(sockets[0], sockets[1] if entries else None, sockets[2:])
 
     def _note_denied(self, host: str, port: int, why: str) -> None:
         denied = EgressDenial(host=host, port=port, why=why, remedy=remedy(self._segment, self._plan.egress, host))
@@ -532,7 +515,10 @@ class Sandbox:
         if len(self._denied) > DENIED_HOSTS_MAX:
             denied = msgspec.structs.replace(denied, why=f"{why}; further hosts are not written down")
         self._stderr.feed(f"interlock: {denied.text}\n".encode())
-        self._sandboxes.record_denied(self._segment, denied)
+        name, at, text = server_name(self._segment), self._sandboxes.clock.wall(), denied.text
+        self._sandboxes.record(
+            AuditRecord(at, f"server:{name}", "egress", "egress", name, None, "refused", "refused", reason=text)
+        )
 
 
 class _BubblewrapInfo(msgspec.Struct, frozen=True):
@@ -590,10 +576,6 @@ def _in_memory(words: bytes) -> int:
 def _close_all(descriptors: list[int]) -> None:
     while descriptors:
         os.close(descriptors.pop())
-
-
-def _is_in(path: Path, package: ProgramFiles) -> bool:
-    return path in package.files or any(path.is_relative_to(folder) for folder in package.folders)
 
 
 def _real(path: Path) -> Path:
