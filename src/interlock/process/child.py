@@ -403,9 +403,7 @@ class Child(asyncio.SubprocessProtocol):
         if self._reaper is not None:
             self._reaper.guard(self._pgid)  # AIP-transport-4: a host that was killed
         self._stdin = cast(asyncio.WriteTransport, transport.get_pipe_transport(0))
-        with contextlib.suppress(
-            RuntimeError
-        ):  # uvloop, when the child has ended: `pipe_connection_lost` follows
+        with contextlib.suppress(RuntimeError):  # uvloop, when the child has ended: `pipe_connection_lost` follows
             self._stdin.set_write_buffer_limits(high=self._max_message_bytes + 1)
         if self._paused:
             self._read(False)
