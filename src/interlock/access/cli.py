@@ -6,15 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from interlock.approvals.cli.keys import FromDescriptor
-from interlock.cli.command import Invocation, verb, verb_app
+from interlock.cli.command import Invocation, option, verb, verb_app
 from interlock.cli.terminal.errors import BadUsage, Unreachable
 from interlock.wire.refusal import Refused
 
 if TYPE_CHECKING:
-    from interlock.access.api import IssuedToken, Token, TokenRoom
+    from interlock.access.api import IssuedToken, TokenRoom
     from interlock.approvals.cli.keys import OperatorKeys
-    from interlock.cli.client.offline import OfflineNode
-    from interlock.cli.client.operator import Answer
     from interlock.crypto.certificate_authority import DevelopmentAuthority
 
 ROOMS_NAMED = 5
@@ -48,59 +46,39 @@ def token(
     invocation: Invocation,
     audience: Annotated[
         Literal["client", "subserver", "room", "operator"],
-        typer.Option(
+        option(
             "--for",
-            help="Who uses it: a program, a subserver, a participant of a room, or a person at the operator endpoint.",
-            show_default=False,
+            "Who uses it: a program, a subserver, a participant of a room, or a person at the operator endpoint.",
         ),
     ],
-    name: Annotated[str, typer.Option("--name", metavar="NAME", help="Who gets it.", show_default=False)],
-    scope: Annotated[
-        Literal["read", "write", "admin"] | None,
-        typer.Option("--scope", help="What it may do at most.", show_default=False),
-    ] = None,
+    name: Annotated[str, option("--name", "Who gets it.", "NAME")],
+    scope: Annotated[Literal["read", "write", "admin"] | None, option("--scope", "What it may do at most.")] = None,
     days: Annotated[
         int | None,
         typer.Option(
             "--days", min=1, max=3650, help="How long it lasts; auth.token_days if not given.", show_default=False
         ),
     ] = None,
-    topic: Annotated[
-        str | None, typer.Option("--topic", metavar="TOPIC", help="The room it is for.", show_default=False)
-    ] = None,
-    participant: Annotated[
-        str | None, typer.Option("--participant", metavar="ID", help="Who its holder is there.", show_default=False)
-    ] = None,
+    topic: Annotated[str | None, option("--topic", "The room it is for.", "TOPIC")] = None,
+    participant: Annotated[str | None, option("--participant", "Who its holder is there.", "ID")] = None,
     privilege: Annotated[
-        str | None,
-        typer.Option(
-            "--privilege",
-            metavar="restricted|full",
-            help="What it may do there; restricted if not given.",
-            show_default=False,
-        ),
+        str | None, option("--privilege", "What it may do there; restricted if not given.", "restricted|full")
     ] = None,
 ) -> None:
     """Make a token. It is shown this once; only its hash is kept."""
-    from interlock.access.api import ISSUE_TOKEN, IssueToken
+    from interlock.access.api import ISSUE_TOKEN, IssuedToken, IssueToken
+    from interlock.cli.terminal.text import local_time
 
     room = _room(audience, topic, participant, privilege)
     wanted = IssueToken(name=name, audience=audience, scope=scope, days=days, room=room)
-    try:
-        answer = invocation.node.call(ISSUE_TOKEN, body=wanted)
-    except Unreachable as away:
-        if room is not None:
-            raise
-        answer = _offline_node(invocation, away).call(ISSUE_TOKEN, body=wanted)
+    call = invocation.call_or_offline if room is None else invocation.node.call
+    answer = call(ISSUE_TOKEN, body=wanted)
     out = invocation.out
     if out.as_json:
         out.raw_json(answer.raw)
         if room is not None:
             _warn_of_no_room(invocation, room.topic)
         return
-    from interlock.access.api import IssuedToken
-    from interlock.cli.terminal.text import local_time
-
     issued = answer.as_(IssuedToken)
     until = f", until {local_time(issued.expires_at, '%Y-%m-%d')}" if issued.expires_at else ""
     out.line(issued.token)
@@ -170,27 +148,18 @@ def _warn_of_no_room(invocation: Invocation, topic: str) -> None:
 )
 def list_tokens(invocation: Invocation) -> None:
     """List who has a token, for which endpoint and until when."""
-    from interlock.access.api import LIST_TOKENS
+    from interlock.access.api import LIST_TOKENS, Tokens
 
-    try:
-        answer = invocation.node.call(LIST_TOKENS)
-    except Unreachable as away:
-        answer = _offline_node(invocation, away).call(LIST_TOKENS)
+    answer = invocation.call_or_offline(LIST_TOKENS)
     out = invocation.out
     if out.as_json:
         out.raw_json(answer.raw)
         return
-    _draw(invocation, answer)
-
-
-def _draw(invocation: Invocation, answer: "Answer") -> None:
     from rich.text import Text
 
-    from interlock.access.api import Tokens
     from interlock.cli.terminal.drawing import in_columns
     from interlock.cli.terminal.text import local_time, one_line
 
-    out = invocation.out
     tokens = answer.as_(Tokens).tokens
     if not tokens:
         out.remark("no tokens; interlock access token --for client --name NAME makes one")
@@ -203,7 +172,7 @@ def _draw(invocation: Invocation, answer: "Answer") -> None:
     rows += [
         [
             Text(one_line(token.name), style="bold"),
-            Text(one_line(_audience(token))),
+            Text(one_line(f"room {room.topic} as {room.participant}, {room.privilege}" if room else token.audience)),
             Text(token.scope or "-"),
             day(token.created_at),
             day(token.expires_at),
@@ -211,13 +180,9 @@ def _draw(invocation: Invocation, answer: "Answer") -> None:
             Text(token.id, style="dim"),
         ]
         for token in tokens
+        for room in (token.room,)
     ]
     out.draw(*in_columns(rows, width=out.console.width, shrink={0: 12, 6: 8, 1: 12}))
-
-
-def _audience(token: "Token") -> str:
-    room = token.room
-    return f"room {room.topic} as {room.participant}, {room.privilege}" if room else token.audience
 
 
 @verb(
@@ -233,31 +198,14 @@ def revoke(
     ref: Annotated[str, typer.Argument(metavar="NAME|ID", help="A token's id, or the name that its tokens bear.")],
 ) -> None:
     """Revoke a token, or all of one name. Its sessions end at once."""
-    from interlock.access.api import REVOKE_TOKEN
+    from interlock.access.api import REVOKE_TOKEN, RevokedTokens
 
-    try:
-        answer = invocation.node.call(REVOKE_TOKEN, ref=ref)
-    except Unreachable as away:
-        answer = _offline_node(invocation, away).call(REVOKE_TOKEN, ref=ref)
+    answer = invocation.call_or_offline(REVOKE_TOKEN, ref=ref)
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)
         return
-    from interlock.access.api import RevokedTokens
-
     for token_id in answer.as_(RevokedTokens).revoked:
         invocation.out.line(f"revoked {token_id}")
-
-
-def _offline_node(invocation: Invocation, away: Unreachable) -> "OfflineNode":
-    """Open the token table directly if no node runs on this data folder. Otherwise raise `away`.
-
-    The table of a node on another machine cannot be opened.
-    """
-    if invocation.remote_url is not None or away.code != "not_running":
-        raise away
-    from interlock.cli.client.offline import OfflineNode
-
-    return OfflineNode(invocation.loaded.plan, invocation.data_folder)
 
 
 @verb(
@@ -271,16 +219,10 @@ def _offline_node(invocation: Invocation, away: Unreachable) -> "OfflineNode":
 )
 def anchor(
     invocation: Invocation,
-    key: Annotated[
-        str | None,
-        typer.Option("--key", metavar="FILE", help="A subserver's private key instead of the node's."),
-    ] = None,
-    name: Annotated[
-        str | None, typer.Option("--name", metavar="NAME", help="What the parent calls it.", show_default=False)
-    ] = None,
+    key: Annotated[str | None, option("--key", "A subserver's private key instead of the node's.", "FILE")] = None,
+    name: Annotated[str | None, option("--name", "What the parent calls it.", "NAME")] = None,
     speaks_for: Annotated[
-        list[str] | None,
-        typer.Option("--speaks-for", metavar="DNS", help="A name it may prove; may be repeated.", show_default=False),
+        list[str] | None, option("--speaks-for", "A name it may prove; may be repeated.", "DNS")
     ] = None,
 ) -> None:
     """Print the [[anchor]] to paste at a parent.
@@ -344,54 +286,47 @@ CERTIFICATE_FOLDER = "tls"  # in the data folder
 def certificate(
     invocation: Invocation,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Of the node; also its DNS name if --dns gives none.")],
-    dns: Annotated[
-        list[str] | None,
-        typer.Option("--dns", metavar="HOST", help="A name it is reached by; may be repeated.", show_default=False),
-    ] = None,
-    ip: Annotated[
-        list[str] | None,
-        typer.Option("--ip", metavar="ADDRESS", help="An address; may be repeated.", show_default=False),
-    ] = None,
+    dns: Annotated[list[str] | None, option("--dns", "A name it is reached by; may be repeated.", "HOST")] = None,
+    ip: Annotated[list[str] | None, option("--ip", "An address; may be repeated.", "ADDRESS")] = None,
     days: Annotated[int, typer.Option("--days", min=1, max=3650, help="How long it lasts.")] = 365,
     folder: Annotated[
-        str | None,
-        typer.Option("--folder", metavar="FOLDER", help="Where the CA is; tls in the data folder if not given."),
+        str | None, option("--folder", "Where the CA is; tls in the data folder if not given.", "FOLDER")
     ] = None,
-    renew: Annotated[bool, typer.Option("--renew", help="Write over the one that is there.")] = False,
-    revoke: Annotated[bool, typer.Option("--revoke", help="Put it on the revocation list instead.")] = False,
+    renew: Annotated[bool, option("--renew", "Write over the one that is there.")] = False,
+    revoke: Annotated[bool, option("--revoke", "Put it on the revocation list instead.")] = False,
 ) -> None:
     """Make a certificate for a node, and a CA on first use.
 
     It serves a node's endpoints and its links to parents, and prints the lines to paste. The CA is for development
     and for trees without a PKI of their own: keep ca.key where it is.
     """
+    import time
+
+    from interlock.config.toml_text import toml_text
     from interlock.crypto.certificate_authority import DevelopmentAuthority
+    from interlock.crypto.signing import KeyFileError
 
     place = Path(folder).expanduser().absolute() if folder else invocation.data_folder / CERTIFICATE_FOLDER
     authority = DevelopmentAuthority(place)
-    if revoke:
+    try:
+        if not revoke:
+            names, addresses = _names(name, dns), _addresses(ip)
+            if renew and not dns and not ip:  # a renewal without names keeps those of the certificate
+                existing_names, existing_addresses = authority.names_of(name)
+                if existing_names or existing_addresses:
+                    names, addresses = existing_names, existing_addresses
+            _issue_certificate(invocation, authority, name, names, addresses, days, renew)
+            return
         if dns or ip or renew:
             raise BadUsage("usage", "--revoke takes no other option than --folder")
-        _revoke_certificate(invocation, authority, name)
-        return
-    names, addresses = _names(name, dns), _addresses(ip)
-    if renew and not dns and not ip:
-        names, addresses = _names_to_keep(authority, name) or (names, addresses)
-    _issue_certificate(invocation, authority, name, names, addresses, days, renew)
-
-
-def _names_to_keep(authority: "DevelopmentAuthority", name: str) -> tuple[list[str], list[str]] | None:
-    """Return the names of an existing certificate, which a renewal without names keeps.
-
-    Return None if there is none.
-    """
-    from interlock.crypto.signing import KeyFileError
-
-    try:
-        names, addresses = authority.names_of(name)
+        crl = authority.revoke(name, now=time.time())
     except KeyFileError as refused:
         raise Refused("not_written", str(refused)) from None
-    return (names, addresses) if names or addresses else None
+    if invocation.out.as_json:
+        invocation.out.json({"crl": str(crl)})
+        return
+    invocation.out.line(f"crl = {toml_text(str(crl))}")
+    invocation.out.remark("revoked; give the line to every node that has this CA as client_ca, and a copy of the file")
 
 
 def _issue_certificate(
@@ -404,23 +339,19 @@ def _issue_certificate(
     renew: bool,
 ) -> None:
     import time
+    from datetime import UTC, datetime
 
     from interlock.cli.terminal.text import local_time
     from interlock.config.toml_text import toml_text
     from interlock.crypto.certificate_authority import CA_KEY, NameTaken
-    from interlock.crypto.signing import KeyFileError
 
     try:
         issued = authority.issue(name, dns, addresses, now=time.time(), days=days, renew=renew)
     except NameTaken as taken:
         raise Refused("exists", str(taken), hint="--renew writes over it") from None
-    except KeyFileError as refused:
-        raise Refused("not_written", str(refused)) from None
     paths = {"tls_cert": str(issued.certificate), "tls_key": str(issued.key)}
     ca = str(issued.authority)
     out = invocation.out
-    from datetime import UTC, datetime
-
     expires = datetime.fromtimestamp(issued.expires_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     if out.as_json:
         out.json({**paths, "ca": ca, "ca_made": issued.authority_made, "names": dns + addresses, "expires_at": expires})
@@ -438,23 +369,6 @@ def _issue_certificate(
         out.remark(f"made a CA; {CA_KEY} beside it signs for every node and is copied nowhere")
     out.remark(f"for {', '.join(dns + addresses)}, until {local_time(expires, '%Y-%m-%d')}; on another machine copy")
     out.remark(f"  {issued.certificate}, {issued.key} and {ca}")
-
-
-def _revoke_certificate(invocation: Invocation, authority: "DevelopmentAuthority", name: str) -> None:
-    import time
-
-    from interlock.config.toml_text import toml_text
-    from interlock.crypto.signing import KeyFileError
-
-    try:
-        crl = authority.revoke(name, now=time.time())
-    except KeyFileError as refused:
-        raise Refused("not_written", str(refused)) from None
-    if invocation.out.as_json:
-        invocation.out.json({"crl": str(crl)})
-        return
-    invocation.out.line(f"crl = {toml_text(str(crl))}")
-    invocation.out.remark("revoked; give the line to every node that has this CA as client_ca, and a copy of the file")
 
 
 def _names(name: str, texts: list[str] | None) -> list[str]:
@@ -491,14 +405,13 @@ def key(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Whose key it is.")],
     *,
     approves: Annotated[
-        list[str] | None,
-        typer.Option("--approves", metavar="GLOB", help="Tools it may approve; may be repeated.  [default: *]"),
+        list[str] | None, option("--approves", "Tools it may approve; may be repeated.  [default: *]", "GLOB")
     ] = None,
     kind: Annotated[Literal["ed25519", "es256"], typer.Option("--kind", help="What kind of key to make.")] = "ed25519",
-    show: Annotated[bool, typer.Option("--show", help="Print what is there, make nothing.")] = False,
-    revoke: Annotated[bool, typer.Option("--revoke", help="Take it back at the node, and remove it here.")] = False,
+    show: Annotated[bool, option("--show", "Print what is there, make nothing.")] = False,
+    revoke: Annotated[bool, option("--revoke", "Take it back at the node, and remove it here.")] = False,
     no_passphrase: Annotated[
-        bool, typer.Option("--no-passphrase", help="Every program that can read the file can approve.")
+        bool, option("--no-passphrase", "Every program that can read the file can approve.")
     ] = False,
     passphrase_fd: FromDescriptor = None,
 ) -> None:
@@ -546,7 +459,7 @@ def _revoke_key(invocation: Invocation, keys: "OperatorKeys", name: str) -> None
 
     In the opposite order, a failure would leave a removed key that the node still trusts.
     """
-    from interlock.approvals.api import REVOKE_KEY
+    from interlock.approvals.api import REVOKE_KEY, RevokedKeys
 
     ref = name
     if (public := keys.find_public(name)) is not None:
@@ -556,8 +469,8 @@ def _revoke_key(invocation: Invocation, keys: "OperatorKeys", name: str) -> None
     try:
         answer = invocation.node.call(REVOKE_KEY, ref=ref)
     except Unreachable as away:
-        if invocation.remote_url is not None or away.code != "not_running":
-            raise away
+        if not invocation.is_stopped(away):
+            raise
         from interlock.cli.client.offline import revoke_stored
 
         answer = revoke_stored(invocation.loaded.plan, invocation.data_folder, ref)
@@ -566,8 +479,6 @@ def _revoke_key(invocation: Invocation, keys: "OperatorKeys", name: str) -> None
     if out.as_json:
         out.json({**answer.value, "removed": str(keys.file(name)) if removed else None})
         return
-    from interlock.approvals.api import RevokedKeys
-
     done = answer.as_(RevokedKeys)
     for approval in done.revoked:
         out.line(f"revoked {approval}")
@@ -592,8 +503,7 @@ def passkey(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Whose passkey it is.")],
     *,
     approves: Annotated[
-        list[str] | None,
-        typer.Option("--approves", metavar="GLOB", help="Tools it may approve; may be repeated.  [default: *]"),
+        list[str] | None, option("--approves", "Tools it may approve; may be repeated.  [default: *]", "GLOB")
     ] = None,
 ) -> None:
     """Make a passkey in a browser and print its [[anchor]].

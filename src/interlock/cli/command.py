@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
-from interlock.cli.terminal.errors import EXIT_INTERRUPTED, EXIT_PIPE_CLOSED, EXIT_REFUSED
+from interlock.cli.terminal.errors import EXIT_INTERRUPTED, EXIT_PIPE_CLOSED, EXIT_REFUSED, Unreachable
 from interlock.cli.terminal.output import Output
 from interlock.wire.refusal import Refused
 
 if TYPE_CHECKING:
-    from interlock.cli.client.operator import OperatorClient
+    from interlock.cli.client.operator import Answer, OperatorClient
     from interlock.config.load import Loaded, Problem
+    from interlock.operator.operation import Operation
 
 Body = TypeVar("Body", bound=Callable[..., None])
 
@@ -117,6 +118,23 @@ class Invocation:
         if self.remote_url is not None:
             return OperatorClient.at_url(self.remote_url, os.environ.get("INTERLOCK_TOKEN"))
         return OperatorClient.of_data(self.data_folder)
+
+    def call_or_offline(self, operation: "Operation[Any]", **arguments: Any) -> "Answer":
+        """Call an operation of the node. If no node runs on this data folder, carry the operation out on the folder;
+        the folder of a node on another machine cannot be opened.
+        """
+        try:
+            return self.node.call(operation, **arguments)
+        except Unreachable as away:
+            if not self.is_stopped(away):
+                raise
+        from interlock.cli.client.offline import OfflineNode
+
+        return OfflineNode(self.loaded.plan, self.data_folder).call(operation, **arguments)
+
+    def is_stopped(self, away: Unreachable) -> bool:
+        """Return whether a call failed because no node runs on this data folder."""
+        return self.remote_url is None and away.code == "not_running"
 
 
 def verb_app(help_text: str, *, examples: str = "") -> typer.Typer:

@@ -1,15 +1,12 @@
 """interlock secrets list | set | remove | adopt"""
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from interlock.cli.command import Invocation, verb, verb_app
-from interlock.cli.terminal.errors import BadUsage, Unreachable
+from interlock.cli.terminal.errors import BadUsage
 from interlock.drivers.protocol.server_name import exposed_segment
-
-if TYPE_CHECKING:
-    from interlock.cli.client.offline import OfflineNode
 
 VALUE_CHARS_MAX = 60_000
 KINDS = {
@@ -41,10 +38,7 @@ def list_secrets(invocation: Invocation) -> None:
     """List secrets, tokens and registrations, without values."""
     from interlock.credentials.api import LIST_SECRETS, Secrets
 
-    try:
-        answer = invocation.node.call(LIST_SECRETS)
-    except Unreachable as away:
-        answer = offline_node(invocation, away).call(LIST_SECRETS)
+    answer = invocation.call_or_offline(LIST_SECRETS)
     out = invocation.out
     if out.as_json:
         out.raw_json(answer.raw)
@@ -97,10 +91,7 @@ def set_secret(
         what = "nothing was given" if not value else f"it is longer than {VALUE_CHARS_MAX} characters"
         raise BadUsage("bad_secret", what, hint=f"type it, or pipe it: … | interlock secrets set {name}")
     secret = SetSecret(name=slug, value=value)
-    try:
-        answer = invocation.node.call(SET_SECRET, body=secret)
-    except Unreachable as away:
-        answer = offline_node(invocation, away).call(SET_SECRET, body=secret)
+    answer = invocation.call_or_offline(SET_SECRET, body=secret)
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)
         return
@@ -142,10 +133,7 @@ def remove(
     """Remove a secret, a token or a registration."""
     from interlock.credentials.api import REMOVE_SECRET
 
-    try:
-        answer = invocation.node.call(REMOVE_SECRET, kind=kind, name=name)
-    except Unreachable as away:
-        answer = offline_node(invocation, away).call(REMOVE_SECRET, kind=kind, name=name)
+    answer = invocation.call_or_offline(REMOVE_SECRET, kind=kind, name=name)
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)
         return
@@ -193,15 +181,3 @@ def adopt(
         out.remark("the file has no credential that could be moved")
         return
     out.advice(f"interlock drivers trust {exposed_segment(done.driver)} accepts the file as it is now")
-
-
-def offline_node(invocation: Invocation, away: Unreachable) -> "OfflineNode":
-    """Open the store of the node directly if no node runs on this data folder. Otherwise raise `away`.
-
-    The store of a node on another machine cannot be opened.
-    """
-    if invocation.remote_url is not None or away.code != "not_running":
-        raise away
-    from interlock.cli.client.offline import OfflineNode
-
-    return OfflineNode(invocation.loaded.plan, invocation.data_folder)

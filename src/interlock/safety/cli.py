@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from interlock.approvals.cli.keys import FromDescriptor
-from interlock.cli.command import Invocation, verb, verb_app
+from interlock.cli.command import Invocation, option, verb, verb_app
 from interlock.cli.terminal.errors import BadUsage
 from interlock.wire.refusal import Refused
 
@@ -79,16 +79,10 @@ def unblock(
     invocation: Invocation,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The agent's name.")],
     *,
-    of: Annotated[
-        str | None, typer.Option("--of", metavar="CLIENT", help="Whose agent it is.", show_default=False)
-    ] = None,
-    code: Annotated[bool, typer.Option("--code", help="Do not unblock: order a fresh code, and show it.")] = False,
-    reason: Annotated[
-        str | None, typer.Option("--reason", metavar="TEXT", help="Why; it is recorded.", show_default=False)
-    ] = None,
-    key: Annotated[
-        str | None, typer.Option("--key", metavar="NAME", help="Which of your keys signs.", show_default=False)
-    ] = None,
+    of: Annotated[str | None, option("--of", "Whose agent it is.", "CLIENT")] = None,
+    code: Annotated[bool, option("--code", "Do not unblock: order a fresh code, and show it.")] = False,
+    reason: Annotated[str | None, option("--reason", "Why; it is recorded.", "TEXT")] = None,
+    key: Annotated[str | None, option("--key", "Which of your keys signs.", "NAME")] = None,
     passphrase_fd: FromDescriptor = None,
 ) -> None:
     """Unblock an agent, with your signature.

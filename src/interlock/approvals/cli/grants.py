@@ -25,7 +25,7 @@ from interlock.approvals.api import (
 )
 from interlock.approvals.cli.keys import FromDescriptor
 from interlock.approvals.grant_terms import pointer_of
-from interlock.cli.command import Invocation, verb, verb_app
+from interlock.cli.command import Invocation, option, verb, verb_app
 from interlock.cli.completion import tool_names
 from interlock.cli.terminal.drawing import in_columns
 from interlock.cli.terminal.errors import BadUsage
@@ -37,25 +37,19 @@ _SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 
 Below = Annotated[
     list[str] | None,
-    typer.Option("--below", metavar="ARG=FOLDER", help="A path inside this folder; ARG[] for a list of paths."),
+    option("--below", "A path inside this folder; ARG[] for a list of paths.", "ARG=FOLDER"),
 ]
-OneOf = Annotated[
-    list[str] | None, typer.Option("--one-of", metavar="ARG=A,B", help="One of these values; may be repeated.")
-]
-Most = Annotated[list[str] | None, typer.Option("--max", metavar="ARG=NUMBER", help="A number from 0 to this one.")]
-Least = Annotated[
-    list[str] | None, typer.Option("--min", metavar="ARG=NUMBER", help="The smallest number instead of 0.")
-]
-Equal = Annotated[
-    list[str] | None, typer.Option("--equal", metavar="ARG[=VALUE]", help="This value; of a held call, its own.")
-]
-Free = Annotated[list[str] | None, typer.Option("--any", metavar="ARG", help="Whatever it is, also absent.")]
+OneOf = Annotated[list[str] | None, option("--one-of", "One of these values; may be repeated.", "ARG=A,B")]
+Most = Annotated[list[str] | None, option("--max", "A number from 0 to this one.", "ARG=NUMBER")]
+Least = Annotated[list[str] | None, option("--min", "The smallest number instead of 0.", "ARG=NUMBER")]
+Equal = Annotated[list[str] | None, option("--equal", "This value; of a held call, its own.", "ARG[=VALUE]")]
+Free = Annotated[list[str] | None, option("--any", "Whatever it is, also absent.", "ARG")]
 Calls = Annotated[
     int | None, typer.Option("--calls", metavar="N", min=1, help="For this many calls.", show_default=False)
 ]
 For = Annotated[
     str | None,
-    typer.Option("--for", metavar="TIME", help="For this long: 30m, 8h, 7d (a day by default).", show_default=False),
+    option("--for", "For this long: 30m, 8h, 7d (a day by default).", "TIME"),
 ]
 
 
@@ -92,10 +86,10 @@ def rules_of(
             GrantRule(at=at, kind="one_of", value=[_value(item, like) for item in values.split(",")], each=each)
         )
     ends: dict[str, list[Any]] = {}
-    for texts, place, option in ((most, 1, "--max"), (least, 0, "--min")):
+    for texts, place, name in ((most, 1, "--max"), (least, 0, "--min")):
         for text in texts or ():
-            at, each, number = _assignment(text, option, arguments)
-            ends.setdefault(at, [0, None, each])[place] = _number(number, option)
+            at, each, number = _assignment(text, name, arguments)
+            ends.setdefault(at, [0, None, each])[place] = _number(number, name)
     for at, (smallest, largest, each) in ends.items():
         if largest is None:
             raise BadUsage("usage", f"{at}: --min alone leaves it open how large it may be", hint="add --max")
@@ -142,10 +136,10 @@ def _pointer(name: str) -> str:
     return pointer_of(name.removesuffix(EACH))
 
 
-def _assignment(text: str, option: str, arguments: Mapping[str, Any] | None) -> tuple[str, bool, str]:
+def _assignment(text: str, flag: str, arguments: Mapping[str, Any] | None) -> tuple[str, bool, str]:
     name, equals, value = text.partition("=")
     if not name or not equals or not value:
-        raise BadUsage("usage", f"{option} {text} names no argument and value", hint=f"{option} ARG=VALUE")
+        raise BadUsage("usage", f"{flag} {text} names no argument and value", hint=f"{flag} ARG=VALUE")
     at = _pointer(name)
     return at, name.endswith(EACH) or isinstance(_at(arguments, at), list), value
 
@@ -163,11 +157,11 @@ def _value(text: str, like: Any) -> Any:
     return text if isinstance(value, list | dict) else value
 
 
-def _number(text: str, option: str) -> int | float:
+def _number(text: str, flag: str) -> int | float:
     try:
         return int(text) if text.lstrip("-").isdecimal() else float(text)
     except ValueError:
-        raise BadUsage("usage", f"{option}: {text} is no number") from None
+        raise BadUsage("usage", f"{flag}: {text} is no number") from None
 
 
 app = verb_app(
@@ -194,7 +188,7 @@ Reference = Annotated[str, typer.Argument(metavar="ID", help="Its id, or how it 
 def list_grants(
     invocation: Invocation,
     *,
-    everything: Annotated[bool, typer.Option("--all", help="Also those that are over.")] = False,
+    everything: Annotated[bool, option("--all", "Also those that are over.")] = False,
 ) -> None:
     """List standing grants: for whom, which tool, how often used, how long still."""
     answer = invocation.node.call(LIST_GRANTS)
@@ -268,7 +262,7 @@ def sign(
     invocation: Invocation,
     tool: Annotated[str, typer.Argument(metavar="TOOL", help="Its name.", autocompletion=tool_names)],
     *,
-    who: Annotated[str, typer.Option("--who", metavar="CALLER", help="The caller, as interlock approvals names it.")],
+    who: Annotated[str, option("--who", "The caller, as interlock approvals names it.", "CALLER")],
     below: Below = None,
     one_of: OneOf = None,
     most: Most = None,
@@ -277,12 +271,8 @@ def sign(
     free: Free = None,
     calls: Calls = None,
     time: For = None,
-    reason: Annotated[
-        str | None, typer.Option("--reason", metavar="TEXT", help="Why; it is signed too.", show_default=False)
-    ] = None,
-    key: Annotated[
-        str | None, typer.Option("--key", metavar="NAME", help="Which of your keys signs.", show_default=False)
-    ] = None,
+    reason: Annotated[str | None, option("--reason", "Why; it is signed too.", "TEXT")] = None,
+    key: Annotated[str | None, option("--key", "Which of your keys signs.", "NAME")] = None,
     passphrase_fd: FromDescriptor = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask: I have read what it lets pass.")] = False,
 ) -> None:

@@ -54,7 +54,7 @@ from interlock.approvals.protocol.approval import (
     shown_params,
 )
 from interlock.approvals.protocol.digests import REVEAL, SURFACE
-from interlock.cli.command import Invocation, verb, verb_app
+from interlock.cli.command import Invocation, option, verb, verb_app
 from interlock.cli.completion import approval_ids
 from interlock.cli.terminal.drawing import in_columns, labelled_lines, poll, redraw
 from interlock.cli.terminal.errors import BadUsage, Unreachable, Waits
@@ -247,17 +247,10 @@ def approvals(
         typer.Argument(metavar="show ID", help="One of them in full.", autocompletion=approval_ids),
     ] = None,
     *,
-    kind: Annotated[
-        Kind | None,
-        typer.Option("--kind", metavar="KIND", help=f"One kind only: {', '.join(get_args(Kind))}.", show_default=False),
-    ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Also what was decided, and what lapsed.")] = False,
-    code: Annotated[
-        bool, typer.Option("--code", help="Show the code of an agent's challenge too; takes your key.")
-    ] = False,
-    key: Annotated[
-        str | None, typer.Option("--key", metavar="NAME", help="Which of your keys signs.", show_default=False)
-    ] = None,
+    kind: Annotated[Kind | None, option("--kind", f"One kind only: {', '.join(get_args(Kind))}.", "KIND")] = None,
+    everything: Annotated[bool, option("--all", "Also what was decided, and what lapsed.")] = False,
+    code: Annotated[bool, option("--code", "Show the code of an agent's challenge too; takes your key.")] = False,
+    key: Annotated[str | None, option("--key", "Which of your keys signs.", "NAME")] = None,
     passphrase_fd: FromDescriptor = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Show changes until Ctrl-C.")] = False,
 ) -> None:
@@ -425,33 +418,18 @@ def approve(
     id: Reference,
     *,
     tool_class: Annotated[
-        ToolClass | None,
-        typer.Option("--class", help="What the tool is, or what becomes of a provisional name.", show_default=False),
+        ToolClass | None, option("--class", "What the tool is, or what becomes of a provisional name.")
     ] = None,
-    reason: Annotated[
-        str | None, typer.Option("--reason", metavar="TEXT", help="Why; it is recorded.", show_default=False)
-    ] = None,
-    key: Annotated[
-        str | None, typer.Option("--key", metavar="NAME", help="Which of your keys signs.", show_default=False)
-    ] = None,
+    reason: Annotated[str | None, option("--reason", "Why; it is recorded.", "TEXT")] = None,
+    key: Annotated[str | None, option("--key", "Which of your keys signs.", "NAME")] = None,
     passphrase_fd: FromDescriptor = None,
-    proof: Annotated[
-        str | None,
-        typer.Option("--proof", metavar="TOKEN", help="One signed elsewhere, or - for stdin.", show_default=False),
-    ] = None,
+    proof: Annotated[str | None, option("--proof", "One signed elsewhere, or - for stdin.", "TOKEN")] = None,
     code: Annotated[
         str | None,
-        typer.Option(
-            "--code",
-            metavar="CODE",
-            help="For the first approver: the setup code that the terminal of the node shows.",
-            show_default=False,
-        ),
+        option("--code", "For the first approver: the setup code that the terminal of the node shows.", "CODE"),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask: I have read what will happen.")] = False,
-    standing: Annotated[
-        bool, typer.Option("--standing", help="Sign a standing grant for this call and calls like it.")
-    ] = False,
+    standing: Annotated[bool, option("--standing", "Sign a standing grant for this call and calls like it.")] = False,
     below: Below = None,
     one_of: OneOf = None,
     most: Most = None,
@@ -615,14 +593,8 @@ def deny(
     invocation: Invocation,
     id: Reference,
     *,
-    reason: Annotated[
-        str | None,
-        typer.Option("--reason", metavar="TEXT", help="Why; the caller is told.", show_default=False),
-    ] = None,
-    return_: Annotated[
-        bool,
-        typer.Option("--return", help="Of a request to the registry: to be revised.", show_default=False),
-    ] = False,
+    reason: Annotated[str | None, option("--reason", "Why; the caller is told.", "TEXT")] = None,
+    return_: Annotated[bool, option("--return", "Of a request to the registry: to be revised.")] = False,
 ) -> None:
     """Say no to what waits.
 

@@ -15,7 +15,7 @@ from interlock.ax.protocol.capability import ToolClass
 from interlock.catalog.cli.classify import ask_classes
 from interlock.cli.client.offline import run_stored
 from interlock.cli.command import Invocation, option, verb, verb_app
-from interlock.cli.terminal.errors import BadUsage, Unreachable
+from interlock.cli.terminal.errors import BadUsage
 from interlock.cli.terminal.output import Output
 from interlock.cli.terminal.text import count, one_line
 from interlock.credentials.api import SET_SECRET, SetSecret, StoredSecret
@@ -379,14 +379,9 @@ def keeper(invocation: Invocation) -> Keep:
     """Return a function that stores a secret through the running node, or directly in the store if no
     node is running.
     """
-    from interlock.credentials.cli import offline_node
 
     def keep(slug: str, value: str) -> Kept:
-        try:
-            body = SetSecret(name=slug, value=value, unless_kept=True)
-            answer = invocation.node.call(SET_SECRET, body=body)
-        except Unreachable as away:
-            answer = offline_node(invocation, away).call(SET_SECRET, body=body)
+        answer = invocation.call_or_offline(SET_SECRET, body=SetSecret(name=slug, value=value, unless_kept=True))
         state = answer.as_(StoredSecret).state
         if state is UNSET:
             raise Refused("unexpected_answer", "the node does not say what it keeps")
