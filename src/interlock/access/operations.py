@@ -6,24 +6,7 @@ from typing import get_args
 
 import msgspec
 
-from interlock.access.api import (
-    BAD_TOKEN_NAME,
-    END_SESSION,
-    ISSUE_TOKEN,
-    LIST_TOKENS,
-    LOGIN_FROM_BROWSER,
-    LOGIN_OVER,
-    MAKE_LOGIN,
-    REVOKE_TOKEN,
-    UNKNOWN_PRIVILEGE,
-    USE_LOGIN,
-    IssuedToken,
-    IssueToken,
-    Login,
-    RevokedTokens,
-    Tokens,
-    UseLogin,
-)
+from interlock.access import api
 from interlock.access.logins import BrowserSession, LoginService, is_browser
 from interlock.access.tokens import TokenRegistry, issued_token, token_line
 from interlock.core.clock import Clock, rfc3339
@@ -46,12 +29,12 @@ class TokenOperations:
     recorder: Recorder
     clock: Clock
 
-    @handles(LIST_TOKENS)
-    async def list_all(self) -> Tokens:
+    @handles(api.LIST_TOKENS)
+    async def list_all(self) -> api.Tokens:
         return await self.tokens.list_live()
 
-    @handles(ISSUE_TOKEN)
-    async def issue(self, body: IssueToken, by: str) -> IssuedToken:
+    @handles(api.ISSUE_TOKEN)
+    async def issue(self, body: api.IssueToken, by: str) -> api.IssuedToken:
         """Create a token and return it; this is the only time it is shown. Several tokens may have the same name.
 
         Raise Refused or StoreError.
@@ -60,13 +43,13 @@ class TokenOperations:
         try:
             token, record = await self.tokens.issue(body.name, body.audience, body.scope, body.days, room)
         except BadTokenName as error:
-            raise refused_as(BAD_TOKEN_NAME, str(error)) from None
+            raise refused_as(api.BAD_TOKEN_NAME, str(error)) from None
         # If the record cannot be written, the token is not returned, so that no caller ever has it.
         await self.recorder.append_now(token_line("issue", record, by, self.clock.wall()))
         return issued_token(token, record)
 
-    @handles(REVOKE_TOKEN)
-    async def revoke(self, ref: str, by: str) -> RevokedTokens:
+    @handles(api.REVOKE_TOKEN)
+    async def revoke(self, ref: str, by: str) -> api.RevokedTokens:
         """Revoke the token with this id, or all tokens with this name. Raise NotFound or StoreError."""
         revoked = await self.tokens.revoke(ref)
         if not revoked:
@@ -75,7 +58,7 @@ class TokenOperations:
         self.dismiss()  # first, so that connections close even if the log cannot be written
         for record in revoked:
             await self.recorder.append_now(token_line("revoke", record, by, self.clock.wall()))
-        return RevokedTokens(revoked=tuple(record.id for record in revoked))
+        return api.RevokedTokens(revoked=tuple(record.id for record in revoked))
 
 
 class OpenedSession(msgspec.Struct, frozen=True):
@@ -91,34 +74,34 @@ class LoginOperations:
     def __init__(self, logins: LoginService) -> None:
         self._logins = logins
 
-    @handles(MAKE_LOGIN)
-    def make(self, by: str, roles: frozenset[str]) -> Login:
+    @handles(api.MAKE_LOGIN)
+    def make(self, by: str, roles: frozenset[str]) -> api.Login:
         """Create a login link. Raise Refused if a browser's session asks for it.
 
         Its session will have the roles of the operator who requests the link, but never the role `operator`.
         """
         # The time of a browser's session is limited, and the session must not extend it.
         if is_browser(by):
-            raise refused_as(LOGIN_FROM_BROWSER, "run interlock open where the node is")
+            raise refused_as(api.LOGIN_FROM_BROWSER, "run interlock open where the node is")
         login = self._logins.mint(roles)
-        return Login(url=login.url, expires_at=rfc3339(login.expires_at))
+        return api.Login(url=login.url, expires_at=rfc3339(login.expires_at))
 
-    @handles(USE_LOGIN)
-    async def use(self, body: UseLogin) -> OpenedSession:
+    @handles(api.USE_LOGIN)
+    async def use(self, body: api.UseLogin) -> OpenedSession:
         """Open the browser session of a login link. Raise Refused if its ticket is not valid, or StoreError."""
         session = await self._logins.use(body.ticket)
         if session is None:
             message = "this link was used, or is older than a minute; interlock open makes another"
-            raise refused_as(LOGIN_OVER, message)
+            raise refused_as(api.LOGIN_OVER, message)
         return OpenedSession(session, self._logins.is_secure)
 
-    @handles(END_SESSION)
+    @handles(api.END_SESSION)
     async def end(self, host: str, cookies: Mapping[str, str]) -> None:
         """End the session of the browser that sent these cookies."""
         await self._logins.end(host, cookies)
 
 
-def check_token(wanted: IssueToken) -> GrantedRoom | None:
+def check_token(wanted: api.IssueToken) -> GrantedRoom | None:
     """Check a request for a token. Return the room of a room token, or None for any other token.
 
     Raise Refused if the request is invalid.
@@ -131,7 +114,7 @@ def check_token(wanted: IssueToken) -> GrantedRoom | None:
         return None
     if wanted.room.privilege not in get_args(RoomPrivilege):
         message = f"a privilege is one of {', '.join(get_args(RoomPrivilege))}"
-        raise refused_as(UNKNOWN_PRIVILEGE, message, {"member": "room.privilege"})
+        raise refused_as(api.UNKNOWN_PRIVILEGE, message, {"member": "room.privilege"})
     room = msgspec.convert(wanted.room, type=GrantedRoom, from_attributes=True)
     if not is_topic(room.topic):
         message = "a topic has 1 to 128 letters, digits and . _ : @ ~ -, and begins with a letter or digit"

@@ -15,26 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from interlock.core.clock import Clock
-from interlock.credentials.protocol.oauth_client import (
-    ISSUERS_MAX,
-    AuthorizationServer,
-    BadAnswer,
-    BadRegistration,
-    Client,
-    IssuedTokens,
-    client_metadata,
-    error_code_untrusted,
-    find_method_to_register,
-    is_issuer,
-    origin_of,
-    read_authorization_server_untrusted,
-    read_protected_resource_untrusted,
-    read_registration_untrusted,
-    read_token_untrusted,
-    resource_metadata_urls,
-    server_resource,
-    token_request,
-)
+from interlock.credentials.protocol import oauth_client
 from interlock.credentials.protocol.resource import (
     BadMetadata,
     Challenge,
@@ -56,7 +37,7 @@ class TokenSource(msgspec.Struct, frozen=True, kw_only=True):
     """The resource and the authorization server to request tokens from, for one MCP server."""
 
     resource: str
-    server: AuthorizationServer
+    server: oauth_client.AuthorizationServer
     scopes: tuple[str, ...] = ()  # the scopes to begin with, according to the server
 
 
@@ -71,7 +52,7 @@ class AuthorizationServers:
         self._clock = clock
         self._fetcher: Fetcher | None = None
         # Metadata by issuer, and until when it is used.
-        self._cache: dict[str, tuple[AuthorizationServer, float]] = {}
+        self._cache: dict[str, tuple[oauth_client.AuthorizationServer, float]] = {}
 
     async def close(self) -> None:
         if self._fetcher is not None:
@@ -95,18 +76,18 @@ class AuthorizationServers:
         if not issuers:
             # MCP 2025-03-26 had no resource metadata: the origin of the server was its authorization server.
             try:
-                return TokenSource(resource=resource, server=await self.server(origin_of(self._url)))
+                return TokenSource(resource=resource, server=await self.server(oauth_client.origin_of(self._url)))
             except Unobtainable:
                 raise NoOAuth("it names no authorization server") from None
         trouble: Unobtainable | None = None
-        for issuer in sorted(issuers, key=lambda candidate: candidate != prefer)[:ISSUERS_MAX]:
+        for issuer in sorted(issuers, key=lambda candidate: candidate != prefer)[: oauth_client.ISSUERS_MAX]:
             try:
                 return TokenSource(resource=resource, server=await self.server(issuer), scopes=scopes)
             except Unobtainable as error:
                 trouble = trouble or error
         raise trouble or NoOAuth("it names no authorization server")
 
-    async def server(self, issuer: str) -> AuthorizationServer:
+    async def server(self, issuer: str) -> oauth_client.AuthorizationServer:
         """Return the metadata of an issuer (MCP, Authorization Server Metadata Discovery).
 
         Raise Unobtainable if there is no usable metadata.
@@ -114,12 +95,12 @@ class AuthorizationServers:
         cached = self._cache.get(issuer)
         if cached is not None and self._clock.now() < cached[1]:
             return cached[0]
-        if not is_issuer(issuer):
+        if not oauth_client.is_issuer(issuer):
             raise Unobtainable("its authorization server is not at an https URL")
         trouble: Exception = FetchFailed("no metadata")
         for url in discovery_urls(issuer):
             try:
-                metadata = read_authorization_server_untrusted(await self._get(url), issuer)
+                metadata = oauth_client.read_authorization_server_untrusted(await self._get(url), issuer)
             except (FetchFailed, BadMetadata) as error:
                 trouble = error if not isinstance(trouble, BadMetadata) else trouble
                 continue
@@ -134,9 +115,9 @@ class AuthorizationServers:
         The issuers are empty if no metadata was found.
         """
         named = challenge.resource_metadata
-        for url in (named,) if named is not None else resource_metadata_urls(self._url):
+        for url in (named,) if named is not None else oauth_client.resource_metadata_urls(self._url):
             try:
-                metadata = read_protected_resource_untrusted(await self._get(url), self._url)
+                metadata = oauth_client.read_protected_resource_untrusted(await self._get(url), self._url)
             except BadMetadata as error:
                 raise Unobtainable(f"its resource metadata cannot be used: {error}") from None
             except FetchFailed as error:
@@ -144,43 +125,49 @@ class AuthorizationServers:
                     raise Unobtainable(f"its resource metadata cannot be fetched: {error}", passing=True) from None
                 continue
             return metadata.resource, metadata.authorization_servers, metadata.scopes_supported
-        return server_resource(self._url), (), ()
+        return oauth_client.server_resource(self._url), (), ()
 
     # Registration and tokens
 
-    async def register(self, server: AuthorizationServer, redirect_uri: str, name: str) -> Client:
+    async def register(
+        self, server: oauth_client.AuthorizationServer, redirect_uri: str, name: str
+    ) -> oauth_client.Client:
         """Register the node as a client (RFC 7591).
 
         Raise Unobtainable if the authorization server offers no registration, refuses it, or cannot be reached.
         """
-        method = find_method_to_register(server.token_endpoint_auth_methods_supported)
+        method = oauth_client.find_method_to_register(server.token_endpoint_auth_methods_supported)
         if server.registration_endpoint is None or method is None:
             raise Unobtainable(
                 f"its authorization server {printable(server.issuer)} lets no client register by itself: "
                 "get a client_id there and set it in 'auth'"
             )
-        wanted = client_metadata(redirect_uri, name, method, native=is_loopback_url(redirect_uri))
+        wanted = oauth_client.client_metadata(redirect_uri, name, method, native=is_loopback_url(redirect_uri))
         try:
             response = await (await self._fetcher_for(server.registration_endpoint)).exchange(
                 server.registration_endpoint, _JSON, msgspec.json.encode(wanted)
             )
             if response.status not in (200, 201):
-                why = error_code_untrusted(response.body) or f"HTTP {response.status}"
+                why = oauth_client.error_code_untrusted(response.body) or f"HTTP {response.status}"
                 raise Unobtainable(f"its authorization server refuses to register this node: {why}")
-            return read_registration_untrusted(response.body, server.issuer, method, redirect_uri)
-        except BadRegistration as error:
+            return oauth_client.read_registration_untrusted(response.body, server.issuer, method, redirect_uri)
+        except oauth_client.BadRegistration as error:
             raise Unobtainable(f"its authorization server cannot be used: {error}") from None
         except FetchFailed as error:
             raise Unobtainable(f"its authorization server did not register this node: {error}", passing=True) from None
 
     async def request(
-        self, server: AuthorizationServer, client: Client, form: Mapping[str, str], assertion: str | None
-    ) -> IssuedTokens:
+        self,
+        server: oauth_client.AuthorizationServer,
+        client: oauth_client.Client,
+        form: Mapping[str, str],
+        assertion: str | None,
+    ) -> oauth_client.IssuedTokens:
         """Request a token.
 
         Raise TokenRefused if the server refuses it, and Unobtainable if there is no answer or it is not usable.
         """
-        headers, body = token_request(form, client, assertion)
+        headers, body = oauth_client.token_request(form, client, assertion)
         try:
             response = await (await self._fetcher_for(server.token_endpoint)).exchange(
                 server.token_endpoint, headers, body
@@ -189,12 +176,12 @@ class AuthorizationServers:
             raise Unobtainable(f"its authorization server gave no token: {error}", passing=True) from None
         if response.status == 200:
             try:
-                return read_token_untrusted(response.body)
-            except BadAnswer as error:
+                return oauth_client.read_token_untrusted(response.body)
+            except oauth_client.BadAnswer as error:
                 raise Unobtainable(f"its authorization server cannot be used: {error}") from None
         if response.status >= 500:
             raise Unobtainable(f"its authorization server gave no token: HTTP {response.status}", passing=True)
-        raise TokenRefused(error_code_untrusted(response.body) or f"HTTP {response.status}")
+        raise TokenRefused(oauth_client.error_code_untrusted(response.body) or f"HTTP {response.status}")
 
     async def _get(self, url: str) -> bytes:
         return await (await self._fetcher_for(url)).get(url)

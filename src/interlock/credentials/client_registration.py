@@ -17,14 +17,7 @@ from interlock.config.plan import OAuthPlan
 from interlock.core.clock import Clock
 from interlock.core.current_plan import Addresses
 from interlock.credentials.authorization_server import AuthorizationServers, printable
-from interlock.credentials.protocol.oauth_client import (
-    CALLBACK_PATH,
-    DOCUMENT_PATH,
-    AuthorizationServer,
-    Client,
-    Method,
-    find_auth_method,
-)
+from interlock.credentials.protocol import oauth_client
 from interlock.credentials.protocol.resource import (
     is_loopback_url,
     is_protected,
@@ -89,14 +82,14 @@ class TokenStore:
     async def drop_grant(self, segment: str, principal: str) -> None:
         await self._secrets.remove("token", grant_name(segment, principal))
 
-    async def find_client(self, issuer: str) -> Client | None:
+    async def find_client(self, issuer: str) -> oauth_client.Client | None:
         """Return the node's registration at an issuer, or None if there is none or it has expired."""
-        client = _read(await self._secrets.get("client", issuer, self._clock.wall()), Client)
+        client = _read(await self._secrets.get("client", issuer, self._clock.wall()), oauth_client.Client)
         if client is None or client.issuer != issuer:
             return None
         return client if client.expires_at is None or self._clock.wall() < client.expires_at else None
 
-    async def keep_client(self, client: Client) -> None:
+    async def keep_client(self, client: oauth_client.Client) -> None:
         await self._secrets.put("client", client.issuer, msgspec.json.encode(client), self._clock.wall())
 
     async def drop_client(self, issuer: str) -> None:
@@ -137,11 +130,11 @@ class ClientIdentity:
     @property
     def callback(self) -> str | None:
         """Return the URL to which the browser returns after a consent, or None if there is none."""
-        return self._addresses.operator.rstrip("/") + CALLBACK_PATH if self._addresses.is_bound else None
+        return self._addresses.operator.rstrip("/") + oauth_client.CALLBACK_PATH if self._addresses.is_bound else None
 
     @property
     def document_url(self) -> str:
-        return self._addresses.public.rstrip("/") + DOCUMENT_PATH
+        return self._addresses.public.rstrip("/") + oauth_client.DOCUMENT_PATH
 
     @property
     def document(self) -> str | None:
@@ -173,8 +166,8 @@ class Clients:
         return callback
 
     async def find(
-        self, segment: str, plan: OAuthPlan, server: AuthorizationServer, authority: AuthorizationServers
-    ) -> Client:
+        self, segment: str, plan: OAuthPlan, server: oauth_client.AuthorizationServer, authority: AuthorizationServers
+    ) -> oauth_client.Client:
         """Return the client that the node is at an authorization server, and register it if necessary.
 
         Raise Unobtainable if there is no way to become a client, or StoreError.
@@ -192,7 +185,7 @@ class Clients:
                     )
             return await self._authenticate_configured(plan, plan.client_id, server)
         if server.client_id_metadata_document_supported and self.identity.document is not None:
-            return Client(issuer=server.issuer, client_id=self.identity.document)
+            return oauth_client.Client(issuer=server.issuer, client_id=self.identity.document)
         redirect_uri = self.redirect_uri()
         client = await self.records.find_client(server.issuer)
         if client is None or client.redirect_uri != redirect_uri:
@@ -200,7 +193,9 @@ class Clients:
             await self.records.keep_client(client)
         return client
 
-    async def of_grant(self, plan: OAuthPlan, grant: TokenGrant, server: AuthorizationServer) -> Client:
+    async def of_grant(
+        self, plan: OAuthPlan, grant: TokenGrant, server: oauth_client.AuthorizationServer
+    ) -> oauth_client.Client:
         """Return the client to which a token was issued. Only this client may renew the token.
 
         Raise TokenRefused if it no longer exists, or Unobtainable if the configured client cannot authenticate.
@@ -210,20 +205,22 @@ class Clients:
                 raise TokenRefused("the client_id in 'auth' is another one now")
             return await self._authenticate_configured(plan, plan.client_id, server)
         if grant.client_id == self.identity.document:
-            return Client(issuer=grant.issuer, client_id=grant.client_id)
+            return oauth_client.Client(issuer=grant.issuer, client_id=grant.client_id)
         client = await self.records.find_client(grant.issuer)
         if client is None or client.client_id != grant.client_id:
             raise TokenRefused("the client it was given to is no longer registered")
         return client
 
-    async def _authenticate_configured(self, plan: OAuthPlan, client_id: str, server: AuthorizationServer) -> Client:
+    async def _authenticate_configured(
+        self, plan: OAuthPlan, client_id: str, server: oauth_client.AuthorizationServer
+    ) -> oauth_client.Client:
         """Return the configured client with an authentication method that the server supports."""
         supported = server.token_endpoint_auth_methods_supported
-        method: Method | None = find_auth_method(
+        method: oauth_client.Method | None = oauth_client.find_auth_method(
             supported, secret=plan.client_secret is not None, key=plan.private_key is not None
         )
         if method is None:
             accepted = printable(", ".join(supported or ("client_secret_basic",)))
             raise Unobtainable(f"its authorization server takes no proof that 'auth' has; it takes {accepted}")
         secret = None if plan.client_secret is None else await self.reveal.text(plan.client_secret)
-        return Client(issuer=server.issuer, client_id=client_id, method=method, secret=secret)
+        return oauth_client.Client(issuer=server.issuer, client_id=client_id, method=method, secret=secret)

@@ -10,20 +10,7 @@ from interlock.core.audit_record import AuditRecord
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.operator_errors import refused_as
 from interlock.core.recorder import Recorder
-from interlock.credentials.api import (
-    AUTHORIZE_LINK,
-    BAD_SECRET_NAME,
-    LIST_SECRETS,
-    REMOVE_SECRET,
-    SET_SECRET,
-    TAKE_OAUTH_RETURN,
-    Consent,
-    RemovedSecret,
-    Secret,
-    Secrets,
-    SetSecret,
-    StoredSecret,
-)
+from interlock.credentials import api
 from interlock.credentials.secret_references import Unobtainable, secret_line
 from interlock.credentials.service import BadSecretName, CredentialService, referenced_secrets
 from interlock.credentials.token import ConsentPage
@@ -48,13 +35,13 @@ class SecretOperations:
     recorder: Recorder
     clock: Clock
 
-    @handles(LIST_SECRETS)
-    async def list_all(self) -> Secrets:
+    @handles(api.LIST_SECRETS)
+    async def list_all(self) -> api.Secrets:
         names = await self.credentials.secret_names()
-        return Secrets(secrets=tuple(Secret(kind=kind, name=name) for kind, name in names))
+        return api.Secrets(secrets=tuple(api.Secret(kind=kind, name=name) for kind, name in names))
 
-    @handles(SET_SECRET)
-    async def set(self, body: SetSecret, by: str) -> StoredSecret:
+    @handles(api.SET_SECRET)
+    async def set(self, body: api.SetSecret, by: str) -> api.StoredSecret:
         """Store a secret and restart the servers that refer to it. Raise Refused or StoreError.
 
         With `unless_kept`, an existing secret is not replaced; `state` in the result is then new, same or differs.
@@ -66,14 +53,14 @@ class SecretOperations:
             else:
                 await self.credentials.set_secret(body.name, body.value)
         except BadSecretName as error:
-            raise refused_as(BAD_SECRET_NAME, str(error)) from None
+            raise refused_as(api.BAD_SECRET_NAME, str(error)) from None
         if state in ("same", "differs"):
-            return StoredSecret(name=body.name, state=state, restarted=())
+            return api.StoredSecret(name=body.name, state=state, restarted=())
         await self._record("set", "secret", body.name, by)
-        return StoredSecret(name=body.name, state=state, restarted=await self._restart_users_of(body.name))
+        return api.StoredSecret(name=body.name, state=state, restarted=await self._restart_users_of(body.name))
 
-    @handles(REMOVE_SECRET)
-    async def remove(self, kind: str, name: str, by: str) -> RemovedSecret:
+    @handles(api.REMOVE_SECRET)
+    async def remove(self, kind: str, name: str, by: str) -> api.RemovedSecret:
         """Remove a secret, a token for a server, or a client registration. Raise NotFound, Refused or StoreError."""
         checked: Kind | None = next((candidate for candidate in KINDS if candidate == kind), None)
         if checked is None:
@@ -84,7 +71,7 @@ class SecretOperations:
             # First, so that the token is forgotten even if the log cannot be written.
             await self._forget_token(name)
         await self._record("remove", checked, name, by)
-        return RemovedSecret(removed=Secret(kind=checked, name=name))
+        return api.RemovedSecret(removed=api.Secret(kind=checked, name=name))
 
     async def _record(self, event: Literal["set", "remove"], kind: Kind, name: str, by: str) -> None:
         await self.recorder.append_now(secret_line(event, kind, name, by, self.clock.wall()))
@@ -134,8 +121,8 @@ class ConsentOperations:
     recorder: Recorder
     clock: Clock
 
-    @handles(AUTHORIZE_LINK)
-    async def authorize(self, segment: str) -> Consent:
+    @handles(api.AUTHORIZE_LINK)
+    async def authorize(self, segment: str) -> api.Consent:
         """Return the page on which a person can agree to a token for this server. Raise NotFound or Refused."""
         holder = find_keeper(self.keepers, segment).holder
         if holder is None:
@@ -145,7 +132,7 @@ class ConsentOperations:
         except Unobtainable as error:
             raise Refused("auth_failed", str(error), {"segment": segment}) from None
         left_s = consent.expires_at - self.clock.now()
-        return Consent(
+        return api.Consent(
             segment=segment,
             url=consent.url,
             issuer=consent.issuer,
@@ -153,7 +140,7 @@ class ConsentOperations:
             expires_at=rfc3339(self.clock.wall() + left_s),
         )
 
-    @handles(TAKE_OAUTH_RETURN)
+    @handles(api.TAKE_OAUTH_RETURN)
     async def take_return(self, parameters: list[tuple[str, str]]) -> ConsentPage:
         """Finish a consent with the parameters of the browser that returns. Return the page to show.
 

@@ -30,21 +30,7 @@ from interlock.config.plan import Dial, OAuthPlan
 from interlock.core.clock import Clock
 from interlock.credentials.authorization_server import AuthorizationServers, TokenSource, printable, union
 from interlock.credentials.client_registration import Clients, TokenGrant, TokenStore
-from interlock.credentials.protocol.oauth_client import (
-    VERIFIER_BYTES,
-    AuthorizationServer,
-    Client,
-    IssuedTokens,
-    authorization_url,
-    code_form,
-    credentials_form,
-    is_from,
-    pkce_challenge,
-    read_callback_untrusted,
-    refresh_form,
-    scopes_to_ask,
-    server_resource,
-)
+from interlock.credentials.protocol import oauth_client
 from interlock.credentials.protocol.resource import (
     INSUFFICIENT_SCOPE,
     NO_CHALLENGE,
@@ -78,7 +64,7 @@ class PendingConsent(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     requester: "TokenHolder"
     source: TokenSource
-    client: Client
+    client: oauth_client.Client
     verifier: str
     redirect_uri: str
     consent: RequestedConsent
@@ -112,7 +98,12 @@ class Consents:
         self._hashes: dict[TokenHolder, bytes] = {}
 
     def ask(
-        self, requester: "TokenHolder", source: TokenSource, client: Client, redirect_uri: str, wanted: Sequence[str]
+        self,
+        requester: "TokenHolder",
+        source: TokenSource,
+        client: oauth_client.Client,
+        redirect_uri: str,
+        wanted: Sequence[str],
     ) -> RequestedConsent:
         """Request a consent and return it with the URL of its page.
 
@@ -125,7 +116,7 @@ class Consents:
             raise Unobtainable("its authorization server has no page where anybody could agree")
         if "S256" not in (server.code_challenge_methods_supported or ()):  # MCP, Authorization Code Protection
             raise Unobtainable("its authorization server does not say that it supports PKCE with S256")
-        scopes = scopes_to_ask(wanted, server)
+        scopes = oauth_client.scopes_to_ask(wanted, server)
         now = self._clock.now()
         before = self._pending.get(self._hashes.get(requester, b""))
         same = before is not None and (before.source, before.client, before.consent.scopes) == (source, client, scopes)
@@ -137,13 +128,13 @@ class Consents:
             if oldest.consent.expires_at > now and len(self._pending) < PENDING_MAX:
                 break
             self.forget(oldest.requester)
-        state, verifier = secrets.token_urlsafe(STATE_BYTES), secrets.token_urlsafe(VERIFIER_BYTES)
-        url = authorization_url(
+        state, verifier = secrets.token_urlsafe(STATE_BYTES), secrets.token_urlsafe(oauth_client.VERIFIER_BYTES)
+        url = oauth_client.authorization_url(
             server.authorization_endpoint,
             client_id=client.client_id,
             redirect_uri=redirect_uri,
             state=state,
-            challenge=pkce_challenge(verifier),
+            challenge=oauth_client.pkce_challenge(verifier),
             resource=source.resource,
             scopes=scopes,
         )
@@ -166,7 +157,7 @@ class Consents:
 
         Return the page to show, and the consent if the node now has a token, otherwise None.
         """
-        answer = read_callback_untrusted(parameters)
+        answer = oauth_client.read_callback_untrusted(parameters)
         pending = self._pending.get(_hash(answer.state)) if answer is not None else None
         if answer is None or pending is None:
             return _UNKNOWN, None
@@ -175,14 +166,16 @@ class Consents:
         if self._clock.now() >= pending.consent.expires_at:
             return _UNKNOWN, None
         server, requester = pending.source.server, pending.requester
-        if not is_from(answer, server.issuer, always_says=server.authorization_response_iss_parameter_supported):
+        if not oauth_client.is_from(
+            answer, server.issuer, always_says=server.authorization_response_iss_parameter_supported
+        ):
             return _ELSEWHERE, None
         if answer.code is None:
             return ConsentPage(
                 400, "There is no token", f"{requester.title}: the authorization server says {answer.error}."
             ), None
         try:
-            form = code_form(answer.code, pending.verifier, pending.redirect_uri, pending.source.resource)
+            form = oauth_client.code_form(answer.code, pending.verifier, pending.redirect_uri, pending.source.resource)
             await requester.redeem(pending, form)
         except Unobtainable as error:
             return ConsentPage(502, "There is no token", f"{requester.title}: {error}."), None
@@ -261,7 +254,7 @@ class TokenHolder:
         self._on_line: list[Callable[[], None]] = []
         self._services = services
         self._plan = dial.auth or OAuthPlan()
-        self._server = server_resource(dial.url)
+        self._server = oauth_client.server_resource(dial.url)
         self._node_own = node_own
         self._authority: AuthorizationServers = (
             AuthorizationServers(dial.url, self._plan.issuer, services.clock, dial.egress)
@@ -469,7 +462,7 @@ class TokenHolder:
     async def _acquire(self, source: TokenSource) -> None:
         """Get a token with client credentials (OAuth 2.1 4.2), without a person."""
         client = await self._services.clients.find(self.segment, self._plan, source.server, self._authority)
-        token = await self._request(source.server, client, credentials_form(self._wanted, source.resource))
+        token = await self._request(source.server, client, oauth_client.credentials_form(self._wanted, source.resource))
         await self._keep(token, client.client_id, source.server.issuer, source.resource, self._wanted)
 
     async def _refresh(self, grant: TokenGrant) -> None:
@@ -484,14 +477,16 @@ class TokenHolder:
                 return
         server = await self._authority.server(grant.issuer)
         client = await self._services.clients.of_grant(self._plan, grant, server)
-        form = refresh_form(grant.refresh_token or "", grant.resource)
+        form = oauth_client.refresh_form(grant.refresh_token or "", grant.resource)
         token = await self._request(server, client, form)
         if token.refresh_token is None:
             # OAuth 2.1 4.3.2: the old refresh token stays valid.
             token = msgspec.structs.replace(token, refresh_token=grant.refresh_token)
         await self._keep(token, grant.client_id, grant.issuer, grant.resource, grant.scopes)
 
-    async def _request(self, server: AuthorizationServer, client: Client, form: dict[str, str]) -> IssuedTokens:
+    async def _request(
+        self, server: oauth_client.AuthorizationServer, client: oauth_client.Client, form: dict[str, str]
+    ) -> oauth_client.IssuedTokens:
         assertion = None
         if client.method == "private_key_jwt" and self._plan.private_key is not None:
             from interlock.credentials.client_assertion import client_assertion  # `cryptography`
@@ -508,7 +503,7 @@ class TokenHolder:
             raise
 
     async def _keep(
-        self, token: IssuedTokens, client_id: str, issuer: str, resource: str, scopes: tuple[str, ...]
+        self, token: oauth_client.IssuedTokens, client_id: str, issuer: str, resource: str, scopes: tuple[str, ...]
     ) -> None:
         now = self._services.clock.wall()
         grant = TokenGrant(

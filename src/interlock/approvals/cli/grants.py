@@ -12,17 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from interlock.approvals.api import (
-    DRAFT_GRANT,
-    GET_GRANT,
-    LIST_GRANTS,
-    REVOKE_GRANT,
-    DraftGrant,
-    Grant,
-    GrantDraft,
-    GrantRule,
-    Grants,
-)
+from interlock.approvals import api
 from interlock.approvals.cli.keys import FromDescriptor
 from interlock.approvals.grant_terms import pointer_of
 from interlock.cli.command import Invocation, option, verb, verb_app
@@ -71,19 +61,19 @@ def rules_of(
     equal: Sequence[str] | None,
     free: Sequence[str] | None,
     arguments: Mapping[str, Any] | None = None,
-) -> "list[GrantRule]":
+) -> list[api.GrantRule]:
     """Return the rules of a grant from command options. `arguments` are the arguments of the held call; if an argument
     is a list there, its rule applies to each item.
     """
-    rules: list[GrantRule] = []
+    rules: list[api.GrantRule] = []
     for text in below or ():
         at, each, folder = _assignment(text, "--below", arguments)
-        rules.append(GrantRule(at=at, kind="below", value=folder.rstrip("/"), each=each))
+        rules.append(api.GrantRule(at=at, kind="below", value=folder.rstrip("/"), each=each))
     for text in one_of or ():
         at, each, values = _assignment(text, "--one-of", arguments)
         like = _at(arguments, at)
         rules.append(
-            GrantRule(at=at, kind="one_of", value=[_value(item, like) for item in values.split(",")], each=each)
+            api.GrantRule(at=at, kind="one_of", value=[_value(item, like) for item in values.split(",")], each=each)
         )
     ends: dict[str, list[Any]] = {}
     for texts, place, name in ((most, 1, "--max"), (least, 0, "--min")):
@@ -93,19 +83,19 @@ def rules_of(
     for at, (smallest, largest, each) in ends.items():
         if largest is None:
             raise BadUsage("usage", f"{at}: --min alone leaves it open how large it may be", hint="add --max")
-        rules.append(GrantRule(at=at, kind="range", value=[smallest, largest], each=bool(each)))
+        rules.append(api.GrantRule(at=at, kind="range", value=[smallest, largest], each=bool(each)))
     for text in equal or ():
         name, bounds, value = text.partition("=")
         at = _pointer(name)
         held = _at(arguments, at)
         if not bounds and held is _ABSENT:
             raise BadUsage("usage", f"--equal {text} names no argument of the call", hint="--equal ARG=VALUE")
-        rules.append(GrantRule(at=at, kind="equals", value=_value(value, held) if bounds else held))
-    rules += [GrantRule(at="" if name == "*" else _pointer(name), kind="any") for name in free or ()]
+        rules.append(api.GrantRule(at=at, kind="equals", value=_value(value, held) if bounds else held))
+    rules += [api.GrantRule(at="" if name == "*" else _pointer(name), kind="any") for name in free or ()]
     return rules
 
 
-def with_proposed(own: "Sequence[GrantRule]", proposed: "Sequence[GrantRule]") -> "list[GrantRule]":
+def with_proposed(own: Sequence[api.GrantRule], proposed: Sequence[api.GrantRule]) -> list[api.GrantRule]:
     """Combine the user's rules with the proposed rules for all other arguments."""
     if any(rule.at == "" for rule in own):
         return list(own)
@@ -191,13 +181,13 @@ def list_grants(
     everything: Annotated[bool, option("--all", "Also those that are over.")] = False,
 ) -> None:
     """List standing grants: for whom, which tool, how often used, how long still."""
-    answer = invocation.node.call(LIST_GRANTS)
+    answer = invocation.node.call(api.LIST_GRANTS)
     out = invocation.out
     if out.as_json:
         out.raw_json(answer.raw)
         return
 
-    grants = [grant for grant in answer.as_(Grants).grants if everything or grant.state == "active"]
+    grants = [grant for grant in answer.as_(api.Grants).grants if everything or grant.state == "active"]
     if not grants:
         out.remark("there is no standing grant; interlock approve ID --standing signs one from a held call")
         return
@@ -228,12 +218,12 @@ def show(invocation: Invocation, id: Reference) -> None:
     """Show a grant in full, and the latest calls under it."""
     from interlock.approvals.cli.signing import grant_lines
 
-    answer = invocation.node.call(GET_GRANT, id=id)
+    answer = invocation.node.call(api.GET_GRANT, id=id)
     out = invocation.out
     if out.as_json:
         out.raw_json(answer.raw)
         return
-    grant = answer.as_(Grant)
+    grant = answer.as_(api.Grant)
     for line in grant_lines(grant.words):
         out.line(line)
     out.line()
@@ -284,8 +274,10 @@ def sign(
     from interlock.approvals.cli.signing import sign_drafted
 
     rules = rules_of(below=below, one_of=one_of, most=most, least=least, equal=equal, free=free)
-    wanted = DraftGrant(tool=tool, who=who, rules=tuple(rules), calls=calls, seconds=seconds_of(time), reason=reason)
-    draft = invocation.node.call(DRAFT_GRANT, body=wanted).as_(GrantDraft)
+    wanted = api.DraftGrant(
+        tool=tool, who=who, rules=tuple(rules), calls=calls, seconds=seconds_of(time), reason=reason
+    )
+    draft = invocation.node.call(api.DRAFT_GRANT, body=wanted).as_(api.GrantDraft)
     sign_drafted(invocation, draft, yes=yes, key=key, passphrase_fd=passphrase_fd)
 
 
@@ -299,20 +291,20 @@ def sign(
 )
 def revoke(invocation: Invocation, id: Reference) -> None:
     """Revoke a grant. From now on its calls are held again; it takes no signature."""
-    answer = invocation.node.call(REVOKE_GRANT, id=id)
+    answer = invocation.node.call(api.REVOKE_GRANT, id=id)
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)
         return
-    grant = answer.as_(Grant)
+    grant = answer.as_(api.Grant)
     passed = f"it let {count(grant.used, 'call')} of {one_line(grant.terms.tool)} pass"
     invocation.out.line(f"{grant.terms.id[:8]} {one_line(grant.over or '')}; {passed}")
 
 
-def _uses(grant: "Grant") -> str:
+def _uses(grant: api.Grant) -> str:
     return str(grant.used) if grant.terms.calls is None else f"{grant.used} of {grant.terms.calls}"
 
 
-def _end(grant: "Grant") -> str:
+def _end(grant: api.Grant) -> str:
     if grant.over is not None:
         return one_line(grant.over)
     return local_time(grant.until) if grant.until else "no limit"

@@ -15,21 +15,7 @@ import typer
 from msgspec import UNSET, Raw
 from rich.text import Text
 
-from interlock.approvals.api import (
-    DECIDE_APPROVAL,
-    GET_APPROVAL,
-    LIST_APPROVALS,
-    LIST_APPROVERS,
-    REVEAL_CODE,
-    Approval,
-    Approvals,
-    ApprovalSummary,
-    Approvers,
-    DecideApproval,
-    DraftGrant,
-    RevealCode,
-    RevealedCode,
-)
+from interlock.approvals import api
 from interlock.approvals.cli.grants import (
     Below,
     Calls,
@@ -74,7 +60,7 @@ _STYLES: Final = {"pending": "yellow", "approved": "green", "done": "green", "us
 _DIFF_STYLES: Final = {"+": "green", "-": "red"}
 
 
-def table(approvals: Sequence[ApprovalSummary], width: int) -> list[Text]:
+def table(approvals: Sequence[api.ApprovalSummary], width: int) -> list[Text]:
     rows = [[Text(head, style="dim") for head in ("ID", "KIND", "TOOL OR ITEM", "ASKED BY", "EXPIRES")]]
     length = short_id_length([approval.id for approval in approvals])
     rows += [
@@ -95,14 +81,14 @@ def short_id_length(ids: Sequence[str]) -> int:
     return next((n for n in range(SHORT_ID, 36) if len({id[:n] for id in ids}) == len(ids)), 36)
 
 
-def time_left(approval: ApprovalSummary) -> str:
+def time_left(approval: api.ApprovalSummary) -> str:
     if approval.status not in ("pending", "approved"):
         return plain(approval.status)
     time = "never" if approval.left_s is None else duration(approval.left_s)
     return time if approval.status == "pending" else f"approved, {time}"
 
 
-def preview(approval: Approval, width: int, ascii_only: bool) -> list[Text]:
+def preview(approval: api.Approval, width: int, ascii_only: bool) -> list[Text]:
     head = Text.assemble(
         (plain(approval.name), "bold"), "  ", (plain(approval.status), _STYLES.get(approval.status, "dim"))
     )
@@ -152,7 +138,7 @@ def preview(approval: Approval, width: int, ascii_only: bool) -> list[Text]:
     return lines + _content(approval, width)
 
 
-def _happens(approval: Approval) -> str:
+def _happens(approval: api.Approval) -> str:
     if approval.kind == "definition":
         if approval.source == "drivers":
             return "its server is installed and started, until a file of it changes; nothing is called"
@@ -176,16 +162,16 @@ def _happens(approval: Approval) -> str:
     return f"exactly this call runs once; {whose} {effect}"
 
 
-def is_folded(approval: Approval) -> bool:
+def is_folded(approval: api.Approval) -> bool:
     """Return whether the preview shows some values only by their size."""
     return _shown(approval).is_folded
 
 
-def _shown(approval: Approval) -> Shown:
+def _shown(approval: api.Approval) -> Shown:
     return shown_params(bytes(approval.params), approval.kind, lines_max=LINES_MAX, chars_max=CHARS_MAX)
 
 
-def _content(approval: Approval, width: int) -> list[Text]:
+def _content(approval: api.Approval, width: int) -> list[Text]:
     raw = bytes(approval.params)
     if raw == b"null":
         gone = approval.status not in ("pending", "approved")
@@ -212,7 +198,7 @@ _HEADS: Final = {
 }
 
 
-def _head(approval: Approval, is_change: bool) -> str:
+def _head(approval: api.Approval, is_change: bool) -> str:
     if approval.kind != "definition":
         return _HEADS.get(approval.kind, "arguments")
     if approval.source == "drivers":
@@ -290,7 +276,7 @@ def _reference(words: list[str]) -> str | None:
 
 
 def _get_approvals(node: "OperatorClient", kind: str | None, state: str) -> "Answer":
-    return node.call(LIST_APPROVALS, status=state, kind=kind)
+    return node.call(api.LIST_APPROVALS, status=state, kind=kind)
 
 
 def _list_approvals(invocation: Invocation, answer: "Answer") -> None:
@@ -305,7 +291,7 @@ def _list_approvals(invocation: Invocation, answer: "Answer") -> None:
 
 
 def _lines(answer: "Answer", width: int) -> "list[Text]":
-    listed = answer.as_(Approvals)
+    listed = answer.as_(api.Approvals)
     if not listed.approvals:
         return []
     more = listed.total - len(listed.approvals)
@@ -313,14 +299,14 @@ def _lines(answer: "Answer", width: int) -> "list[Text]":
 
 
 def _show_approval(invocation: Invocation, reference: str) -> None:
-    answer = invocation.node.call(GET_APPROVAL, id=reference)
+    answer = invocation.node.call(api.GET_APPROVAL, id=reference)
     out = invocation.out
     if out.as_json:
         out.raw_json(answer.raw)
         return
     draw_preview(invocation, answer)
 
-    approval = answer.as_(Approval)
+    approval = answer.as_(api.Approval)
     if approval.status == "pending":
         out.line()
         out.advice(f"interlock approve {approval.id[:8]}")
@@ -331,24 +317,24 @@ def reveal(invocation: Invocation, reference: str, key: str | None, passphrase_f
     """Show the code or token of an approval. The node returns it only for a proof signed by an approver."""
     from interlock.approvals.cli.signing import prove
 
-    answer, out = invocation.node.call(GET_APPROVAL, id=reference), invocation.out
-    approval = answer.as_(Approval)
+    answer, out = invocation.node.call(api.GET_APPROVAL, id=reference), invocation.out
+    approval = answer.as_(api.Approval)
     if approval.source != "aql":
         raise Refused("no_code", "only what agents wait for has a code")
     proof = prove(answer, choice=REVEAL, key=key, passphrase_fd=passphrase_fd)
     token = msgspec.json.decode(proof)["token"]
-    revealed = invocation.node.call(REVEAL_CODE, id=approval.id, body=RevealCode(proof=token))
+    revealed = invocation.node.call(api.REVEAL_CODE, id=approval.id, body=api.RevealCode(proof=token))
     if out.as_json:
         out.raw_json(revealed.raw)
         return
     draw_preview(invocation, answer)
     out.line()
-    out.line(f"{'code' if approval.kind == 'verify' else 'token'}  {revealed.as_(RevealedCode).code}")
+    out.line(f"{'code' if approval.kind == 'verify' else 'token'}  {revealed.as_(api.RevealedCode).code}")
 
 
 def draw_preview(invocation: Invocation, answer: "Answer") -> None:
     console = invocation.out.console
-    invocation.out.draw(*preview(answer.as_(Approval), console.width, console.options.ascii_only))
+    invocation.out.draw(*preview(answer.as_(api.Approval), console.width, console.options.ascii_only))
 
 
 def _watch(invocation: Invocation, kind: str | None, state: str) -> None:
@@ -379,7 +365,7 @@ def _print_changes(invocation: Invocation, answers: "Iterator[Answer | Unreachab
             away = True
             continue
         away = False
-        approvals = answer.as_(Approvals).approvals
+        approvals = answer.as_(api.Approvals).approvals
         values = {approval["id"]: approval for approval in answer.value["approvals"]}
         for approval in approvals:
             if seen.get(approval.id) == approval.status:
@@ -447,8 +433,8 @@ def approve(
     With --standing, calls like this one by the same caller run without being held, until the grant ends: paths in the
     same folder and numbers up to this one are proposed, and everything else stays the same unless you say otherwise.
     """
-    answer = invocation.node.call(GET_APPROVAL, id=id)
-    approval = answer.as_(Approval)
+    answer = invocation.node.call(api.GET_APPROVAL, id=id)
+    approval = answer.as_(api.Approval)
     out = invocation.out
     if not out.as_json:
         draw_preview(invocation, answer)
@@ -469,7 +455,7 @@ def approve(
             free=free,
             arguments=msgspec.json.decode(bytes(approval.params), type=dict[str, Any] | None) or {},
         )
-        wanted = DraftGrant(approval=approval.id, calls=calls, seconds=seconds_of(time), reason=reason)
+        wanted = api.DraftGrant(approval=approval.id, calls=calls, seconds=seconds_of(time), reason=reason)
         draft = draft_from_call(invocation, wanted, rules)
         sign_drafted(invocation, draft, yes=yes, key=key, passphrase_fd=passphrase_fd)
         return
@@ -480,7 +466,7 @@ def approve(
     choice = _choose_answer(approval, tool_class)
     if not yes:
         _confirm(approval, choice)
-    body = DecideApproval(
+    body = api.DecideApproval(
         decision="approve",
         proof=UNSET if code is not None else _proof(answer, proof, choice, key, passphrase_fd),
         code=code,
@@ -488,7 +474,7 @@ def approve(
         tool_class=next((name for name in CLASSES if name == choice), None),
     )
     try:
-        done = invocation.node.call(DECIDE_APPROVAL, id=approval.id, body=body)
+        done = invocation.node.call(api.DECIDE_APPROVAL, id=approval.id, body=body)
     except Refused as refused:
         if refused.code == "reason_required":
             raise refused.with_hint(f"interlock approve {approval.id[:8]} --reason WHY") from None
@@ -496,21 +482,21 @@ def approve(
     if out.as_json:
         out.raw_json(done.raw)
     else:
-        out.advice(_outcome_text(done.as_(Approval)))
+        out.advice(_outcome_text(done.as_(api.Approval)))
 
 
-def _no_approver(invocation: Invocation, approval: "Approval") -> Refused:
+def _no_approver(invocation: Invocation, approval: api.Approval) -> Refused:
     """Return the exception for an approval that cannot be signed, because no approver is enrolled."""
     from interlock.node.cli.tree import approver_step
 
     if approval.kind == "enrolment":
         hint = f"interlock approve {approval.id[:8]} --code CODE, with the setup code on the terminal of the node"
     else:
-        hint = " ".join(approver_step(invocation.node.call(LIST_APPROVERS).as_(Approvers).approvers))
+        hint = " ".join(approver_step(invocation.node.call(api.LIST_APPROVERS).as_(api.Approvers).approvers))
     return Refused("no_approver", "no one may approve this yet", hint=hint)
 
 
-def _choose_answer(approval: "Approval", answer: str | None) -> str | None:
+def _choose_answer(approval: api.Approval, answer: str | None) -> str | None:
     if answer is not None and answer not in approval.answers:
         raise BadUsage("usage", "--class is for tools without a class")
     if answer is not None or not approval.answers:
@@ -530,7 +516,7 @@ def _choose_answer(approval: "Approval", answer: str | None) -> str | None:
     return str(chosen)
 
 
-def _confirm(approval: "Approval", answer: str | None) -> None:
+def _confirm(approval: api.Approval, answer: str | None) -> None:
     if not can_ask():
         raise Refused(
             "not_confirmed",
@@ -558,7 +544,7 @@ def _proof(
     return msgspec.Raw(msgspec.json.encode(token.strip()))
 
 
-def _outcome_text(approval: "Approval") -> str:
+def _outcome_text(approval: api.Approval) -> str:
     if approval.kind == "definition" and approval.status == "failed":
         return f"approved, and it could not be done: {one_line(approval.outcome or '')}"
     if approval.kind == "enrolment":
@@ -600,14 +586,14 @@ def deny(
 
     Also to what was approved and is not used yet. A definition that is denied is withheld until it changes.
     """
-    body = DecideApproval(decision="return" if return_ else "deny", reason=reason)
-    done = invocation.node.call(DECIDE_APPROVAL, id=id, body=body)
+    body = api.DecideApproval(decision="return" if return_ else "deny", reason=reason)
+    done = invocation.node.call(api.DECIDE_APPROVAL, id=id, body=body)
     out = invocation.out
     if out.as_json:
         out.raw_json(done.raw)
         return
 
-    approval = done.as_(Approval)
+    approval = done.as_(api.Approval)
     out.line(
         f"{'returned' if return_ else 'denied'}: {one_line(approval.name)}, asked by {one_line(approval.requested_by)}"
     )

@@ -16,20 +16,7 @@ import typer
 from interlock.cli.terminal.errors import BadUsage
 from interlock.config.folders import config_folder
 from interlock.config.toml_text import toml_text
-from interlock.crypto.signing import (
-    KEY_NAME,
-    PASSPHRASE_CHARS_MIN,
-    PUBLIC_BYTES_MAX,
-    KeyExists,
-    KeyFileError,
-    KeyKind,
-    SigningKey,
-    is_sealed,
-    key_names,
-    make_key,
-    public_text,
-    read_signing_key,
-)
+from interlock.crypto import signing
 from interlock.wire.refusal import Refused
 
 VARIABLE = "INTERLOCK_PASSPHRASE"
@@ -96,7 +83,7 @@ def choose_passphrase(name: str, descriptor: int | None) -> bytes:
             "passphrase_needed", f"the key {name} needs a passphrase, and there is no terminal to type it on", hint=_HOW
         )
 
-    chars = f"at least {PASSPHRASE_CHARS_MIN} characters"
+    chars = f"at least {signing.PASSPHRASE_CHARS_MIN} characters"
     typed = _long_enough(_check(_prompt(f"passphrase for the new key {name} ({chars}): ")))
     if _prompt("once more: ") != typed:
         raise Refused("bad_passphrase", "the two are not the same; nothing was made")
@@ -104,10 +91,10 @@ def choose_passphrase(name: str, descriptor: int | None) -> bytes:
 
 
 def _long_enough(passphrase: bytes) -> bytes:
-    if len(passphrase.decode("utf-8", "surrogateescape")) < PASSPHRASE_CHARS_MIN:
+    if len(passphrase.decode("utf-8", "surrogateescape")) < signing.PASSPHRASE_CHARS_MIN:
         raise Refused(
             "bad_passphrase",
-            f"the passphrase of a new key has at least {PASSPHRASE_CHARS_MIN} characters; nothing was made",
+            f"the passphrase of a new key has at least {signing.PASSPHRASE_CHARS_MIN} characters; nothing was made",
             hint="several words are easy to type; --no-passphrase makes a key that every program here can use",
         )
     return passphrase
@@ -138,10 +125,10 @@ class OperatorKeys:
         self.folder = config_folder(os.environ) / "keys"
 
     def names(self) -> list[str]:
-        return key_names(self.folder)
+        return signing.key_names(self.folder)
 
     def file(self, name: str) -> Path:
-        if not KEY_NAME.fullmatch(name):
+        if not signing.KEY_NAME.fullmatch(name):
             raise BadUsage("bad_name", "a key's name is 1 to 63 of the characters A-Z a-z 0-9 . _ -")
         return self.folder / f"{name}.key"
 
@@ -154,7 +141,7 @@ class OperatorKeys:
 
         path = self._public_file(name)
         try:
-            return public_text(self.file(name))
+            return signing.public_text(self.file(name))
         except (OSError, UnicodeDecodeError) as error:
             raise Refused(
                 "key_unusable",
@@ -162,29 +149,29 @@ class OperatorKeys:
                 hint="the private key is of no use without it; make another with interlock access key NAME",
             ) from None
 
-    def make(self, name: str, kind: "KeyKind", passphrase: Callable[[], bytes] | None) -> str:
+    def make(self, name: str, kind: signing.KeyKind, passphrase: Callable[[], bytes] | None) -> str:
         """Create a key pair and return its public key. An existing key is never overwritten."""
         path = self.file(name)
         if path.exists():
             raise self._exists(name)
         try:
-            return make_key(path, kind, passphrase() if passphrase is not None else None)
-        except KeyExists:
+            return signing.make_key(path, kind, passphrase() if passphrase is not None else None)
+        except signing.KeyExists:
             raise self._exists(name) from None
         except OSError as error:
             raise Refused("not_written", f"{path} cannot be written: {error.strerror or error}") from None
 
-    def open(self, name: str, passphrase: Callable[[], bytes]) -> "SigningKey":
+    def open(self, name: str, passphrase: Callable[[], bytes]) -> signing.SigningKey:
         """Open a private key. `passphrase` is called only if the key is encrypted."""
         path = self.file(name)
         try:
-            sealed = is_sealed(path.read_bytes()[:PUBLIC_BYTES_MAX])
-            return read_signing_key(path, passphrase() if sealed else None)
+            sealed = signing.is_sealed(path.read_bytes()[: signing.PUBLIC_BYTES_MAX])
+            return signing.read_signing_key(path, passphrase() if sealed else None)
         except FileNotFoundError:
             raise self.unknown(name) from None
         except OSError as error:
             raise Refused("key_unusable", f"the key {path} cannot be read: {error.strerror or error}") from None
-        except KeyFileError as refused:
+        except signing.KeyFileError as refused:
             raise Refused("key_unusable", str(refused)) from None
 
     def remove(self, name: str) -> bool:
@@ -227,4 +214,4 @@ def own_name() -> str:
         user = getpass.getuser()
     except (OSError, KeyError, ImportError):  # no such user, no such variable
         user = ""
-    return user if KEY_NAME.fullmatch(user) else "operator"
+    return user if signing.KEY_NAME.fullmatch(user) else "operator"
