@@ -128,11 +128,7 @@ ISSUE_TOKEN: Final = Operation(
     input=IssueToken,
     output=IssuedToken,
     status=201,
-    errors=(
-        BAD_TOKEN_NAME,
-        BAD_ROOM_OF_TOKEN,
-        UNKNOWN_PRIVILEGE,
-    ),
+    errors=(BAD_TOKEN_NAME, BAD_ROOM_OF_TOKEN, UNKNOWN_PRIVILEGE),
 )
 REVOKE_TOKEN: Final = Operation(
     "revoke_token",

@@ -6,7 +6,5 @@ CAPABILITY = Capability(
     name="access",
     sections=("auth", "access"),
     operations=("interlock.access.api:OPERATIONS",),
-    commands={
-        "access": Command("interlock.access.cli:app", "accesses"),
-    },
+    commands={"access": Command("interlock.access.cli:app", "accesses")},
 )

@@ -31,17 +31,7 @@ app = verb_app(
 )
 
 
-@verb(
-    app,
-    "token",
-    examples="""
-    interlock access token --for client --name laptop
-    interlock access token --for client --name ci --scope read --days 7
-    interlock access token --for subserver --name greenhouse
-    interlock access token --for room --name ann --topic yard --participant ann
-    export INTERLOCK_TOKEN=$(interlock access token --for operator --name me)
-    """,
-)
+@verb(app, "token")
 def token(
     invocation: Invocation,
     audience: Annotated[
@@ -65,7 +55,15 @@ def token(
         str | None, option("--privilege", "What it may do there; restricted if not given.", "restricted|full")
     ] = None,
 ) -> None:
-    """Make a token. It is shown this once; only its hash is kept."""
+    """Make a token. It is shown this once; only its hash is kept.
+
+    Examples:
+        interlock access token --for client --name laptop
+        interlock access token --for client --name ci --scope read --days 7
+        interlock access token --for subserver --name greenhouse
+        interlock access token --for room --name ann --topic yard --participant ann
+        export INTERLOCK_TOKEN=$(interlock access token --for operator --name me)
+    """
     from interlock.access.api import ISSUE_TOKEN, IssuedToken, IssueToken
     from interlock.cli.terminal.text import local_time
 
@@ -138,16 +136,14 @@ def _warn_of_no_room(invocation: Invocation, topic: str) -> None:
         )
 
 
-@verb(
-    app,
-    "list",
-    examples="""
-    interlock access list
-    interlock access list --json | jq -r '.tokens[].name'
-    """,
-)
+@verb(app, "list")
 def list_tokens(invocation: Invocation) -> None:
-    """List who has a token, for which endpoint and until when."""
+    """List who has a token, for which endpoint and until when.
+
+    Examples:
+        interlock access list
+        interlock access list --json | jq -r '.tokens[].name'
+    """
     from interlock.access.api import LIST_TOKENS, Tokens
 
     answer = invocation.call_or_offline(LIST_TOKENS)
@@ -185,19 +181,17 @@ def list_tokens(invocation: Invocation) -> None:
     out.draw(*in_columns(rows, width=out.console.width, shrink={0: 12, 6: 8, 1: 12}))
 
 
-@verb(
-    app,
-    "revoke",
-    examples="""
-    interlock access revoke laptop
-    interlock access revoke 3f9c0a1b22de47aa
-    """,
-)
+@verb(app, "revoke")
 def revoke(
     invocation: Invocation,
     ref: Annotated[str, typer.Argument(metavar="NAME|ID", help="A token's id, or the name that its tokens bear.")],
 ) -> None:
-    """Revoke a token, or all of one name. Its sessions end at once."""
+    """Revoke a token, or all of one name. Its sessions end at once.
+
+    Examples:
+        interlock access revoke laptop
+        interlock access revoke 3f9c0a1b22de47aa
+    """
     from interlock.access.api import REVOKE_TOKEN, RevokedTokens
 
     answer = invocation.call_or_offline(REVOKE_TOKEN, ref=ref)
@@ -208,15 +202,7 @@ def revoke(
         invocation.out.line(f"revoked {token_id}")
 
 
-@verb(
-    app,
-    "anchor",
-    examples="""
-    interlock access anchor
-    interlock access anchor --speaks-for edge01.example.com
-    interlock access anchor --key leaf.key --name leaf --speaks-for leaf.example
-    """,
-)
+@verb(app, "anchor")
 def anchor(
     invocation: Invocation,
     key: Annotated[str | None, option("--key", "A subserver's private key instead of the node's.", "FILE")] = None,
@@ -229,6 +215,11 @@ def anchor(
 
     With it the parent takes our signature as proof of the authority we register with. The private key is made on first
     use and stays here: node.key in the data folder, or the file that --key names.
+
+    Examples:
+        interlock access anchor
+        interlock access anchor --speaks-for edge01.example.com
+        interlock access anchor --key leaf.key --name leaf --speaks-for leaf.example
     """
     from interlock.ax.protocol.registration.authority import maybe_authority
     from interlock.config.toml_text import toml_text
@@ -273,16 +264,7 @@ def anchor(
 CERTIFICATE_FOLDER = "tls"  # in the data folder
 
 
-@verb(
-    app,
-    "certificate",
-    examples="""
-    interlock access certificate hub.example.com
-    interlock access certificate edge --dns edge01.example.com --ip 10.0.0.7
-    interlock access certificate edge --renew --dns edge01.example.com
-    interlock access certificate edge --revoke
-    """,
-)
+@verb(app, "certificate")
 def certificate(
     invocation: Invocation,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Of the node; also its DNS name if --dns gives none.")],
@@ -299,6 +281,12 @@ def certificate(
 
     It serves a node's endpoints and its links to parents, and prints the lines to paste. The CA is for development
     and for trees without a PKI of their own: keep ca.key where it is.
+
+    Examples:
+        interlock access certificate hub.example.com
+        interlock access certificate edge --dns edge01.example.com --ip 10.0.0.7
+        interlock access certificate edge --renew --dns edge01.example.com
+        interlock access certificate edge --revoke
     """
     import time
 
@@ -390,16 +378,7 @@ def _addresses(texts: list[str] | None) -> list[str]:
         raise BadUsage("usage", f"{error}", hint="--ip 10.0.0.7") from None
 
 
-@verb(
-    app,
-    "key",
-    examples="""
-    interlock access key ada >> interlock.toml
-    interlock access key ada --approves 'files.*'
-    interlock access key ada --show
-    interlock access key ada --revoke
-    """,
-)
+@verb(app, "key")
 def key(
     invocation: Invocation,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Whose key it is.")],
@@ -418,6 +397,12 @@ def key(
     """Make an operator's key and print its [[anchor]].
 
     The node believes the key once these lines are in its interlock.toml. The private half stays here.
+
+    Examples:
+        interlock access key ada >> interlock.toml
+        interlock access key ada --approves 'files.*'
+        interlock access key ada --show
+        interlock access key ada --revoke
     """
     from interlock.approvals.cli.keys import OperatorKeys, choose_passphrase
 
@@ -489,15 +474,7 @@ def _revoke_key(invocation: Invocation, keys: "OperatorKeys", name: str) -> None
     out.remark(f"take the [[anchor]] {name} out of interlock.toml; it proves nothing any more")
 
 
-@verb(
-    app,
-    "passkey",
-    examples="""
-    interlock access passkey ada >> interlock.toml
-    interlock access passkey ada --approves 'files.*'
-    interlock access passkey ada --url https://operator.example.com
-    """,
-)
+@verb(app, "passkey")
 def passkey(
     invocation: Invocation,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Whose passkey it is.")],
@@ -510,6 +487,11 @@ def passkey(
 
     Needs a running node. It prints an address to open once; the browser makes the passkey there. The node believes it
     once these lines are in its interlock.toml.
+
+    Examples:
+        interlock access passkey ada >> interlock.toml
+        interlock access passkey ada --approves 'files.*'
+        interlock access passkey ada --url https://operator.example.com
     """
     from interlock.approvals.cli.enrolment import enrol
     from interlock.approvals.cli.keys import anchor_lines

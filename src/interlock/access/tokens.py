@@ -240,12 +240,7 @@ class TokenRegistry:
         return record
 
     async def issue(
-        self,
-        name: str,
-        audience: TokenAudience,
-        scope: Scope | None,
-        days: int | None,
-        room: GrantedRoom | None = None,
+        self, name: str, audience: TokenAudience, scope: Scope | None, days: int | None, room: GrantedRoom | None = None
     ) -> tuple[str, TokenRecord]:
         return await self._issue(name, audience, scope or WIDEST[audience], (days or self._days) * DAY_S, room=room)
 

@@ -419,12 +419,7 @@ class Inbox:
     """
 
     def __init__(
-        self,
-        store: ApprovalStore,
-        record: ApprovalAudit,
-        clock: Clock,
-        rules: Rules,
-        replicas: Replicas | None = None,
+        self, store: ApprovalStore, record: ApprovalAudit, clock: Clock, rules: Rules, replicas: Replicas | None = None
     ) -> None:
         """Create the inbox. `replicas` describes the replicas that share the store, if there may be several."""
         self.rules = rules

@@ -46,11 +46,7 @@ _LOOPBACK: Final = frozenset(("localhost", "127.0.0.1", "::1"))
 
 _DESKTOP: Final = ("DISPLAY", "WAYLAND_DISPLAY", "DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR")
 _TITLE: Final = "Interlock: a decision waits"
-_APPLE_SCRIPT: Final = (
-    "on run argv",
-    "display notification (item 2 of argv) with title (item 1 of argv)",
-    "end run",
-)
+_APPLE_SCRIPT: Final = ("on run argv", "display notification (item 2 of argv) with title (item 1 of argv)", "end run")
 
 _encode = msgspec.json.Encoder().encode
 

@@ -149,13 +149,15 @@ def verb_app(help_text: str, *, examples: str = "") -> typer.Typer:
 
 
 def verb(
-    app: typer.Typer, name: str, *, examples: str, context_settings: dict[str, Any] | None = None
+    app: typer.Typer, name: str, *, examples: str = "", context_settings: dict[str, Any] | None = None
 ) -> Callable[[Body], Body]:
-    """Return a decorator that registers a function as a verb of `app`. `examples` are command lines, one per line,
-    which the help shows unchanged.
+    """Return a decorator that registers a function as a verb of `app`. The help shows its docstring. `examples` are
+    command lines, one per line, which the help shows unchanged; they can also be the section "Examples:" at the end of
+    the docstring.
     """
 
     def register(body: Body) -> Body:
+        help_text, _, described_examples = inspect.cleandoc(body.__doc__ or "").partition("\n\nExamples:\n")
         signature = inspect.signature(body)
         own = list(signature.parameters.values())[1:]
 
@@ -175,8 +177,8 @@ def verb(
         own = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
         run.__signature__ = inspect.Signature([*own, *_SHARED])  # type: ignore[attr-defined]
         run.__annotations__ = {}
-        run.__doc__ = body.__doc__
-        app.command(name, epilog=_epilog(examples), context_settings=context_settings)(run)
+        run.__doc__ = help_text
+        app.command(name, epilog=_epilog(examples or described_examples), context_settings=context_settings)(run)
         return body
 
     return register

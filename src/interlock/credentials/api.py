@@ -76,11 +76,7 @@ AUTHORIZE_LINK: Final = Operation(
     "The page on which a person agrees to a token for a server.",
     role="admin",
     output=Consent,
-    errors=(
-        NOT_FOUND,
-        NO_OAUTH,
-        AUTH_FAILED,
-    ),
+    errors=(NOT_FOUND, NO_OAUTH, AUTH_FAILED),
 )
 TAKE_OAUTH_RETURN: Final[Operation[None]] = Operation(
     "take_oauth_return",

@@ -5,7 +5,5 @@ from interlock.core.capability import Capability, Command
 CAPABILITY = Capability(
     name="credentials",
     operations=("interlock.credentials.api:OPERATIONS",),
-    commands={
-        "secrets": Command("interlock.credentials.cli:app", "secret"),
-    },
+    commands={"secrets": Command("interlock.credentials.cli:app", "secret")},
 )

@@ -26,16 +26,14 @@ app = verb_app(
 )
 
 
-@verb(
-    app,
-    "list",
-    examples="""
-    interlock secrets list
-    interlock secrets list --json | jq -r '.secrets[].name'
-    """,
-)
+@verb(app, "list")
 def list_secrets(invocation: Invocation) -> None:
-    """List secrets, tokens and registrations, without values."""
+    """List secrets, tokens and registrations, without values.
+
+    Examples:
+        interlock secrets list
+        interlock secrets list --json | jq -r '.secrets[].name'
+    """
     from interlock.credentials.api import LIST_SECRETS, Secrets
 
     answer = invocation.call_or_offline(LIST_SECRETS)
@@ -60,14 +58,7 @@ def list_secrets(invocation: Invocation) -> None:
     out.draw(*in_columns(rows, width=out.console.width, shrink={2: 8, 1: 16}))
 
 
-@verb(
-    app,
-    "set",
-    examples="""
-    interlock secrets set github-token
-    pass show github | interlock secrets set github-token
-    """,
-)
+@verb(app, "set")
 def set_secret(
     invocation: Invocation,
     name: Annotated[str, typer.Argument(metavar="NAME", help="github-token, used as ${secrets.GITHUB_TOKEN}.")],
@@ -75,6 +66,10 @@ def set_secret(
     """Store a secret. Its value is prompted for, or read from stdin.
 
     Servers that use it are restarted.
+
+    Examples:
+        interlock secrets set github-token
+        pass show github | interlock secrets set github-token
     """
     import sys
     from getpass import getpass
@@ -117,20 +112,18 @@ def set_secret(
         invocation.out.remark(f"still missing: {problem.file}: {problem.message}; {problem.hint}")
 
 
-@verb(
-    app,
-    "remove",
-    examples="""
-    interlock secrets remove github-token
-    interlock secrets remove github --kind token
-    """,
-)
+@verb(app, "remove")
 def remove(
     invocation: Invocation,
     name: Annotated[str, typer.Argument(metavar="NAME", help="As interlock secrets list shows it.")],
     kind: Annotated[Literal["secret", "token", "client"], typer.Option("--kind", help="What it is.")] = "secret",
 ) -> None:
-    """Remove a secret, a token or a registration."""
+    """Remove a secret, a token or a registration.
+
+    Examples:
+        interlock secrets remove github-token
+        interlock secrets remove github --kind token
+    """
     from interlock.credentials.api import REMOVE_SECRET
 
     answer = invocation.call_or_offline(REMOVE_SECRET, kind=kind, name=name)
@@ -140,14 +133,7 @@ def remove(
     invocation.out.line(f"removed {kind} {name}")
 
 
-@verb(
-    app,
-    "adopt",
-    examples="""
-    interlock secrets adopt github-mcp
-    interlock secrets adopt github-mcp --json | jq -r '.adopted[].slug'
-    """,
-)
+@verb(app, "adopt")
 def adopt(
     invocation: Invocation,
     driver: Annotated[str, typer.Argument(metavar="DRIVER", help="Its id, or the name of its folder.")],
@@ -155,6 +141,10 @@ def adopt(
     """Move credentials from the file of a driver to the store.
 
     The file gets references in their place. Because the file has changed, you have to trust the driver again.
+
+    Examples:
+        interlock secrets adopt github-mcp
+        interlock secrets adopt github-mcp --json | jq -r '.adopted[].slug'
     """
     from interlock.interop.cli.import_ import keeper
     from interlock.interop.secret_adoption import NotAdopted

@@ -18,10 +18,7 @@ from interlock.core.clock import Clock
 from interlock.core.current_plan import Addresses
 from interlock.credentials.authorization_server import AuthorizationServers, printable
 from interlock.credentials.protocol import oauth_client
-from interlock.credentials.protocol.resource import (
-    is_loopback_url,
-    is_protected,
-)
+from interlock.credentials.protocol.resource import is_loopback_url, is_protected
 from interlock.credentials.secret_references import SecretResolver, TokenRefused, Unobtainable
 from interlock.store.sqlite.secrets import SealedSecrets
 

@@ -45,13 +45,7 @@ def secret_line(event: Literal["set", "remove"], kind: Kind, name: str, by: str,
     """Return the audit record of a secret that was set or removed. It never contains the value."""
     outcome = "kept" if event == "set" else "removed"
     return AuditRecord.event(
-        now,
-        by,
-        "operator",
-        f"secrets/{event}",
-        verdict=outcome,
-        secret_kind=kind,
-        secret_name=name,
+        now, by, "operator", f"secrets/{event}", verdict=outcome, secret_kind=kind, secret_name=name
     )
 
 

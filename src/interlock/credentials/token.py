@@ -31,11 +31,7 @@ from interlock.core.clock import Clock
 from interlock.credentials.authorization_server import AuthorizationServers, TokenSource, printable, union
 from interlock.credentials.client_registration import Clients, TokenGrant, TokenStore
 from interlock.credentials.protocol import oauth_client
-from interlock.credentials.protocol.resource import (
-    INSUFFICIENT_SCOPE,
-    NO_CHALLENGE,
-    Challenge,
-)
+from interlock.credentials.protocol.resource import INSUFFICIENT_SCOPE, NO_CHALLENGE, Challenge
 from interlock.credentials.secret_references import NoOAuth, TokenRefused, Unobtainable
 from interlock.drivers.protocol.server_name import server_name, settings_place
 from interlock.store.ports import StoreError

@@ -6,8 +6,6 @@ CAPABILITY = Capability(
     name="safety",
     sections=("safety",),
     operations=("interlock.safety.api:OPERATIONS",),
-    commands={
-        "agents": Command("interlock.safety.cli:app", "agent"),
-    },
+    commands={"agents": Command("interlock.safety.cli:app", "agent")},
     parts="interlock.safety.parts:AgentParts",
 )

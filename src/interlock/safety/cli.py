@@ -21,16 +21,14 @@ app = verb_app(
 )
 
 
-@verb(
-    app,
-    "list",
-    examples="""
-    interlock agents list
-    interlock agents list --json | jq '.agents[] | select(.is_blocked)'
-    """,
-)
+@verb(app, "list")
 def list_agents(invocation: Invocation) -> None:
-    """List agents: what they are at, and which are blocked."""
+    """List agents: what they are at, and which are blocked.
+
+    Examples:
+        interlock agents list
+        interlock agents list --json | jq '.agents[] | select(.is_blocked)'
+    """
     from interlock.safety.api import LIST_AGENTS
 
     answer = invocation.node.call(LIST_AGENTS)
@@ -66,15 +64,7 @@ def _state(agent: "Agent") -> str:
     return "blocked" if agent.is_blocked else "paused" if agent.is_paused else agent.status or ""
 
 
-@verb(
-    app,
-    "unblock",
-    examples="""
-    interlock agents unblock coder
-    interlock agents unblock coder --of client:laptop
-    interlock agents unblock coder --code
-    """,
-)
+@verb(app, "unblock")
 def unblock(
     invocation: Invocation,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The agent's name.")],
@@ -89,6 +79,11 @@ def unblock(
 
     A fresh challenge takes the place of the one before. With --code you see its code and give it to the agent's client,
     which verifies itself; without, your signature unblocks the agent at once.
+
+    Examples:
+        interlock agents unblock coder
+        interlock agents unblock coder --of client:laptop
+        interlock agents unblock coder --code
     """
     from interlock.approvals.api import DECIDE_APPROVAL, GET_APPROVAL, DecideApproval
     from interlock.approvals.cli.inbox import reveal

@@ -56,10 +56,7 @@ class Directives:
 
     def of_pending(self, execution: Execution) -> Directive:
         return Directive(
-            continue_=False,
-            factors=(START_WAITS,),
-            reason=START_WAITS,
-            notifications=self.notifications(execution),
+            continue_=False, factors=(START_WAITS,), reason=START_WAITS, notifications=self.notifications(execution)
         )
 
     def of_block(self, block: Block) -> Directive:

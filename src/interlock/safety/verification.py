@@ -8,14 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from interlock.approvals.protocol.approval import Approval, Kind, Source, Status
-from interlock.aql.protocol.errors import (
-    AqlFailure,
-    Code,
-    OperationFailed,
-    failure,
-    internal_error,
-    permission_denied,
-)
+from interlock.aql.protocol.errors import AqlFailure, Code, OperationFailed, failure, internal_error, permission_denied
 from interlock.core.calls.caller import Caller
 from interlock.core.clock import Clock, rfc3339
 from interlock.safety.agents import AgentKey, agent_key
@@ -94,12 +87,7 @@ class Verification:
         is_yes = params.get("decision", "approve") == "approve"
         await self._approve(approval.id, by=principal, reason="confirmed with the token", is_yes=is_yes)
         self.loop.audit.add("confirm", agent, name, "approved" if is_yes else "denied", approval=approval.id)
-        return {
-            "confirmed": is_yes,
-            "confirmation_id": approval.id,
-            "element_name": name,
-            "operation": operation,
-        }
+        return {"confirmed": is_yes, "confirmation_id": approval.id, "element_name": name, "operation": operation}
 
     async def _approve(self, id: str, *, by: str, reason: str, is_yes: bool = True) -> None:
         decide = self.loop.challenges.approve if is_yes else self.loop.challenges.deny

@@ -26,8 +26,7 @@ _DURATION = re.compile(r"(\d{1,6})\s*(s|m|min|h|d)")
 _SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 
 Below = Annotated[
-    list[str] | None,
-    option("--below", "A path inside this folder; ARG[] for a list of paths.", "ARG=FOLDER"),
+    list[str] | None, option("--below", "A path inside this folder; ARG[] for a list of paths.", "ARG=FOLDER")
 ]
 OneOf = Annotated[list[str] | None, option("--one-of", "One of these values; may be repeated.", "ARG=A,B")]
 Most = Annotated[list[str] | None, option("--max", "A number from 0 to this one.", "ARG=NUMBER")]
@@ -37,10 +36,7 @@ Free = Annotated[list[str] | None, option("--any", "Whatever it is, also absent.
 Calls = Annotated[
     int | None, typer.Option("--calls", metavar="N", min=1, help="For this many calls.", show_default=False)
 ]
-For = Annotated[
-    str | None,
-    option("--for", "For this long: 30m, 8h, 7d (a day by default).", "TIME"),
-]
+For = Annotated[str | None, option("--for", "For this long: 30m, 8h, 7d (a day by default).", "TIME")]
 
 
 def seconds_of(text: str | None) -> int | None:
@@ -166,21 +162,17 @@ app = verb_app(
 Reference = Annotated[str, typer.Argument(metavar="ID", help="Its id, or how it begins.")]
 
 
-@verb(
-    app,
-    "list",
-    examples="""
-    interlock grants list
-    interlock grants list --all
-    interlock grants list --json | jq '.grants[].terms.tool'
-    """,
-)
+@verb(app, "list")
 def list_grants(
-    invocation: Invocation,
-    *,
-    everything: Annotated[bool, option("--all", "Also those that are over.")] = False,
+    invocation: Invocation, *, everything: Annotated[bool, option("--all", "Also those that are over.")] = False
 ) -> None:
-    """List standing grants: for whom, which tool, how often used, how long still."""
+    """List standing grants: for whom, which tool, how often used, how long still.
+
+    Examples:
+        interlock grants list
+        interlock grants list --all
+        interlock grants list --json | jq '.grants[].terms.tool'
+    """
     answer = invocation.node.call(api.LIST_GRANTS)
     out = invocation.out
     if out.as_json:
@@ -206,16 +198,14 @@ def list_grants(
     out.draw(*in_columns(rows, width=out.console.width, shrink={1: 16, 2: 12, 4: 12}))
 
 
-@verb(
-    app,
-    "show",
-    examples="""
-    interlock grants show 7e57ab1e
-    interlock grants show 7e57ab1e --json
-    """,
-)
+@verb(app, "show")
 def show(invocation: Invocation, id: Reference) -> None:
-    """Show a grant in full, and the latest calls under it."""
+    """Show a grant in full, and the latest calls under it.
+
+    Examples:
+        interlock grants show 7e57ab1e
+        interlock grants show 7e57ab1e --json
+    """
     from interlock.approvals.cli.signing import grant_lines
 
     answer = invocation.node.call(api.GET_GRANT, id=id)
@@ -239,15 +229,7 @@ def show(invocation: Invocation, id: Reference) -> None:
         out.advice(f"call    interlock approvals show {approval[:8]}")
 
 
-@verb(
-    app,
-    "sign",
-    examples="""
-    interlock grants sign files.move --who client:me --below to=/srv --for 8h
-    interlock grants sign greenhouse.water_beds --who local --max litres=5
-    interlock grants sign mail.send --who local --one-of to=me,you --any text
-    """,
-)
+@verb(app, "sign")
 def sign(
     invocation: Invocation,
     tool: Annotated[str, typer.Argument(metavar="TOOL", help="Its name.", autocompletion=tool_names)],
@@ -270,6 +252,11 @@ def sign(
 
     Calls with an argument that no option names are not covered. A grant ends with its time or its number of calls,
     when you revoke it, when the tool's definition changes, and when your key may no longer approve.
+
+    Examples:
+        interlock grants sign files.move --who client:me --below to=/srv --for 8h
+        interlock grants sign greenhouse.water_beds --who local --max litres=5
+        interlock grants sign mail.send --who local --one-of to=me,you --any text
     """
     from interlock.approvals.cli.signing import sign_drafted
 
@@ -281,16 +268,14 @@ def sign(
     sign_drafted(invocation, draft, yes=yes, key=key, passphrase_fd=passphrase_fd)
 
 
-@verb(
-    app,
-    "revoke",
-    examples="""
-    interlock grants revoke 7e57ab1e
-    interlock grants revoke 7e57ab1e --json
-    """,
-)
+@verb(app, "revoke")
 def revoke(invocation: Invocation, id: Reference) -> None:
-    """Revoke a grant. From now on its calls are held again; it takes no signature."""
+    """Revoke a grant. From now on its calls are held again; it takes no signature.
+
+    Examples:
+        interlock grants revoke 7e57ab1e
+        interlock grants revoke 7e57ab1e --json
+    """
     answer = invocation.node.call(api.REVOKE_GRANT, id=id)
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)

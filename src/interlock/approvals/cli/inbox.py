@@ -16,18 +16,7 @@ from msgspec import UNSET, Raw
 from rich.text import Text
 
 from interlock.approvals import api
-from interlock.approvals.cli.grants import (
-    Below,
-    Calls,
-    Equal,
-    For,
-    Free,
-    Least,
-    Most,
-    OneOf,
-    rules_of,
-    seconds_of,
-)
+from interlock.approvals.cli.grants import Below, Calls, Equal, For, Free, Least, Most, OneOf, rules_of, seconds_of
 from interlock.approvals.cli.keys import FromDescriptor, can_ask
 from interlock.approvals.protocol.approval import (
     AGENT_EFFECTS,
@@ -214,23 +203,11 @@ Kind = Literal["call", "definition", "start", "step", "verify", "proposal", "req
 app = verb_app("Show what waits for a decision.")
 
 
-@verb(
-    app,
-    "approvals",
-    examples="""
-    interlock approvals
-    interlock approvals --watch
-    interlock approvals show 3f9c0a1b
-    interlock approvals show 3f9c0a1b --code
-    interlock approvals --kind definition
-    interlock approvals --all --json | jq '.approvals[].decision'
-    """,
-)
+@verb(app, "approvals")
 def approvals(
     invocation: Invocation,
     words: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="show ID", help="One of them in full.", autocompletion=approval_ids),
+        list[str] | None, typer.Argument(metavar="show ID", help="One of them in full.", autocompletion=approval_ids)
     ] = None,
     *,
     kind: Annotated[Kind | None, option("--kind", f"One kind only: {', '.join(get_args(Kind))}.", "KIND")] = None,
@@ -243,6 +220,14 @@ def approvals(
     """Show what waits for a decision.
 
     Held calls, unclassified tools, tools whose definition changed, agents that wait: who asked, and how long is left.
+
+    Examples:
+        interlock approvals
+        interlock approvals --watch
+        interlock approvals show 3f9c0a1b
+        interlock approvals show 3f9c0a1b --code
+        interlock approvals --kind definition
+        interlock approvals --all --json | jq '.approvals[].decision'
     """
     reference = _reference(words or [])
     state = "all" if everything else "pending"
@@ -386,19 +371,7 @@ ToolClass = Literal["read_only", "reversible", "irreversible", "promote", "remov
 CLASSES: tuple[ToolClass, ...] = ("read_only", "reversible", "irreversible", "promote", "remove")
 
 
-@verb(
-    approve_app,
-    "approve",
-    examples="""
-    interlock approve 3f9c0a1b
-    interlock approve 3f9c0a1b --class read_only
-    interlock approve 3f9c0a1b --standing --calls 20 --for 8h
-    interlock approve 3f9c0a1b --standing --below path=/srv/drafts --any content
-    interlock approve 3f9c0a1b --yes --key ada --json
-    interlock approve 3f9c0a1b --proof - < proof.jwt
-    interlock approve 3f9c0a1b --code K7QF-2M9D
-    """,
-)
+@verb(approve_app, "approve")
 def approve(
     invocation: Invocation,
     id: Reference,
@@ -432,6 +405,15 @@ def approve(
 
     With --standing, calls like this one by the same caller run without being held, until the grant ends: paths in the
     same folder and numbers up to this one are proposed, and everything else stays the same unless you say otherwise.
+
+    Examples:
+        interlock approve 3f9c0a1b
+        interlock approve 3f9c0a1b --class read_only
+        interlock approve 3f9c0a1b --standing --calls 20 --for 8h
+        interlock approve 3f9c0a1b --standing --below path=/srv/drafts --any content
+        interlock approve 3f9c0a1b --yes --key ada --json
+        interlock approve 3f9c0a1b --proof - < proof.jwt
+        interlock approve 3f9c0a1b --code K7QF-2M9D
     """
     answer = invocation.node.call(api.GET_APPROVAL, id=id)
     approval = answer.as_(api.Approval)
@@ -566,15 +548,7 @@ def _outcome_text(approval: api.Approval) -> str:
 deny_app = verb_app("Say no to what waits.")
 
 
-@verb(
-    deny_app,
-    "deny",
-    examples="""
-    interlock deny 3f9c0a1b
-    interlock deny 3f9c0a1b --reason 'not on a Friday'
-    interlock deny 3f9c0a1b --return --reason 'name a revision of the draft'
-    """,
-)
+@verb(deny_app, "deny")
 def deny(
     invocation: Invocation,
     id: Reference,
@@ -585,6 +559,11 @@ def deny(
     """Say no to what waits.
 
     Also to what was approved and is not used yet. A definition that is denied is withheld until it changes.
+
+    Examples:
+        interlock deny 3f9c0a1b
+        interlock deny 3f9c0a1b --reason 'not on a Friday'
+        interlock deny 3f9c0a1b --return --reason 'name a revision of the draft'
     """
     body = api.DecideApproval(decision="return" if return_ else "deny", reason=reason)
     done = invocation.node.call(api.DECIDE_APPROVAL, id=id, body=body)

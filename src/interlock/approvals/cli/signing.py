@@ -68,11 +68,7 @@ def prove_grant(draft: GrantDraft, *, key: str | None, passphrase_fd: int | None
     if digest != draft.digest:
         raise _not_what_is_shown("grant")
     question = ProofQuestion(
-        confirmation_id=grant.id,
-        call_digest=digest,
-        nonce="",
-        tool=grant.tool,
-        aggregator_id=grant.aggregator_id,
+        confirmation_id=grant.id, call_digest=digest, nonce="", tool=grant.tool, aggregator_id=grant.aggregator_id
     )
     return sign(question, key=key, passphrase_fd=passphrase_fd)
 

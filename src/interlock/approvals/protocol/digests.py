@@ -48,13 +48,7 @@ def signed_digest(approval: Approval, answer: str | None) -> str:
     if approval.kind is Kind.CALL:
         return approval.digest
     text = canonical(
-        {
-            "v": VERSION,
-            "kind": approval.kind.value,
-            "tool": approval.tool,
-            "digest": approval.digest,
-            "answer": answer,
-        }
+        {"v": VERSION, "kind": approval.kind.value, "tool": approval.tool, "digest": approval.digest, "answer": answer}
     )
     return hashlib.sha256(text).hexdigest()
 
@@ -118,10 +112,7 @@ def _surface_digest_shown(raw: Raw) -> str | None:
         shown = decode_value(raw)
         name, sides = shown["name"], [shown["registered"], shown["offered"]]
         digests = [
-            (
-                schema_digest(side["argument"]),
-                None if side.get("return") is None else schema_digest(side["return"]),
-            )
+            (schema_digest(side["argument"]), None if side.get("return") is None else schema_digest(side["return"]))
             for side in sides
         ]
     except (CodecError, KeyError, TypeError, AttributeError):

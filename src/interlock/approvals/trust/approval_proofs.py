@@ -198,15 +198,7 @@ class ProofVerifier:
 
 def revocation_line(prints: Sequence[str], ref: str, by: str, now: float) -> bytes:
     """Return the audit log record for revoked keys."""
-    return AuditRecord.event(
-        now,
-        by,
-        "operator",
-        "keys/revoke",
-        verdict="revoked",
-        anchor=ref,
-        keys=list(prints),
-    )
+    return AuditRecord.event(now, by, "operator", "keys/revoke", verdict="revoked", anchor=ref, keys=list(prints))
 
 
 def _own_keys(anchor: Anchor) -> tuple[Jwk, ...]:

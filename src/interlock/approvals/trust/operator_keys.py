@@ -18,14 +18,7 @@ import msgspec
 from interlock.approvals.trust.anchors import Anchors
 from interlock.core.clock import Clock
 from interlock.crypto.jose import BadKey, read_key_untrusted, thumbprint
-from interlock.crypto.signing import (
-    KEY_NAME,
-    PASSPHRASE_CHARS_MIN,
-    KeyExists,
-    key_names,
-    make_key,
-    public_text,
-)
+from interlock.crypto.signing import KEY_NAME, PASSPHRASE_CHARS_MIN, KeyExists, key_names, make_key, public_text
 from interlock.gate.protocol.proofs import TYP, ProofQuestion, claims_of, invalid
 from interlock.wire.refusal import Refusal
 

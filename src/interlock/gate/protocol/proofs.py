@@ -41,14 +41,7 @@ from interlock.crypto.jose import (
     select,
     thumbprint,
 )
-from interlock.crypto.webauthn import (
-    Assertion,
-    Party,
-    Wrong,
-    check_assertion,
-    find_challenge,
-    read_assertion_untrusted,
-)
+from interlock.crypto.webauthn import Assertion, Party, Wrong, check_assertion, find_challenge, read_assertion_untrusted
 from interlock.gate.protocol.held_call import Presented
 from interlock.wire.jsontext.canonical import AmbiguousJson, read_untrusted
 from interlock.wire.refusal import CONFIRMATION_USED, PROOF_INVALID, Refusal, ax_refusal
