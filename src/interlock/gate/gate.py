@@ -14,7 +14,7 @@ behalf. Who may decide, and with which proof, is checked before an approval coun
 
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -85,8 +85,9 @@ _CONTENDED: Final = _unavailable("contended", "its approval keeps changing; make
 _RELISTING: Final = _unavailable("relisting", "the tool was just classified; make the call again")
 
 
-class GateParts(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of a node that its gate uses."""
+@dataclass(eq=False, kw_only=True)
+class Gate:
+    """The gate of a node: creates a hold for each gated call, and records how used approvals end."""
 
     inbox: Inbox
     anchors: Anchors
@@ -97,42 +98,31 @@ class GateParts(msgspec.Struct, frozen=True, kw_only=True):
     operator_url: Callable[[], str]
     find_ruling: Callable[[str, str], object | None]  # how an operator classified a tool, by its name and digest
     granted: GrantedCalls
+    used_approvals: set[str] = field(default_factory=set, init=False)  # of calls that have not ended
+    _work: BackgroundTasks = field(default_factory=BackgroundTasks, init=False)
 
-
-class Gate:
-    """The gate of a node: creates a hold for each gated call, and records how used approvals end."""
-
-    def __init__(self, parts: GateParts) -> None:
-        self.inbox = parts.inbox
-        self.aggregator_id = parts.aggregator_id
-        self.find_ruling = parts.find_ruling
-        self.granted = parts.granted
-        self._judge = parts.judge
-        self._clock = parts.clock
-        self._kv = parts.kv
+    def __post_init__(self) -> None:
         self.rounds = Rounds(
-            parts.clock,
+            self.clock,
             lambda id: self.finish(id, Move.FAIL, "the question it was answered with was not answered in time"),
         )
-        self.relays = Relays(parts.inbox, self.rounds, parts.aggregator_id)
+        self.relays = Relays(self.inbox, self.rounds, self.aggregator_id)
         self.responses = Responses(
-            parts.clock,
-            aggregator_id=parts.aggregator_id,
-            operator_url=parts.operator_url,
-            has_approvers=lambda tool: bool(parts.anchors.approver_names(tool)),
+            self.clock,
+            aggregator_id=self.aggregator_id,
+            operator_url=self.operator_url,
+            has_approvers=lambda tool: bool(self.anchors.approver_names(tool)),
         )
-        self.used_approvals: set[str] = set()  # of calls that have not ended
-        self._work = BackgroundTasks()
 
     async def open(self) -> None:
         """Load the key that signs request states and computes caller marks, or create it. The key is stored because
         approvals outlive a restart. Raise StoreError if the store fails.
         """
-        now, key = self._clock.wall(), secrets.token_bytes(KEY_BYTES)
+        now, key = self.clock.wall(), secrets.token_bytes(KEY_BYTES)
         try:
-            await self._kv.create(BUCKET, "key", key, now)
+            await self.kv.create(BUCKET, "key", key, now)
         except Conflict:
-            stored = await self._kv.get(BUCKET, "key", now)
+            stored = await self.kv.get(BUCKET, "key", now)
             key = key if stored is None else stored.value
         self.relays.key = self.responses.key = key
 
@@ -193,7 +183,7 @@ class Gate:
         """
         decision = approval.decision
         has_proof = decision is not None and decision.proof is not None
-        return has_proof and self._judge.stands(approval) and not self.granted.is_granted(approval)
+        return has_proof and self.judge.stands(approval) and not self.granted.is_granted(approval)
 
     def finish(self, approval_id: str, move: Move, outcome: str) -> None:
         """Record how the call of a used approval ended."""
@@ -537,13 +527,12 @@ class GateCheck:
     def explain(self, route: Route, caller: Principal) -> CheckVerdict:
         members = route.link.members
         if members is not None and members.find_refusal(caller.name) is not None:
-            why = f"{caller.name} is restricted in the room {members.name}: the call becomes a proposal there"
-            return CheckVerdict(number=self.number, name=self.name, verdict="hold", reason=why)
-        if route.is_held:
-            return CheckVerdict(
-                number=self.number, name=self.name, verdict="hold", reason=self._why_held(route, caller)
-            )
-        return CheckVerdict(number=self.number, name=self.name, verdict="pass", reason=self._why_not_held(route))
+            reason = f"{caller.name} is restricted in the room {members.name}: the call becomes a proposal there"
+            return CheckVerdict(number=self.number, name=self.name, verdict="hold", reason=reason)
+        reason = self._why_held(route, caller) if route.is_held else self._why_not_held(route)
+        return CheckVerdict(
+            number=self.number, name=self.name, verdict="hold" if route.is_held else "pass", reason=reason
+        )
 
     def _why_held(self, route: Route, caller: Principal) -> str:
         if is_unclassified(route):

@@ -187,11 +187,10 @@ class BudgetCheck:
 
     def explain(self, route: CallRoute, caller: Principal) -> CheckVerdict:
         over = self.budgets.outlook(route.link, route.qualified, route.price, caller)
+        reason = f"costs {route.price.units} units" + (", changes something" if route.price.mutable else "")
         if over is not None:
             reason = f"{over.budget}: {over.used} of {over.limit} used"
-            return CheckVerdict(number=self.number, name=self.name, verdict="refuse", reason=reason)
-        costs = f"costs {route.price.units} units" + (", changes something" if route.price.mutable else "")
-        return CheckVerdict(number=self.number, name=self.name, verdict="pass", reason=costs)
+        return CheckVerdict(number=self.number, name=self.name, verdict="refuse" if over else "pass", reason=reason)
 
 
 def _account(accounts: dict[str, Account], scope: Scope, name: str, limits: BudgetLimits, now: float) -> Account:

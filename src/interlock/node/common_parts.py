@@ -65,7 +65,7 @@ from interlock.fronts.public import PublicEndpoint, PublicEndpointParts
 from interlock.fronts.sessions import GRACEFUL, ClientSession, Sessions
 from interlock.fronts.stdio import LineFronts
 from interlock.fronts.surfaces import FrontPair, ServedSurface, SurfaceChooser
-from interlock.gate.gate import CommitCheck, Gate, GateCheck, GateParts
+from interlock.gate.gate import CommitCheck, Gate, GateCheck
 from interlock.gate.granted_calls import GrantedCalls
 from interlock.gate.responses import ways_out
 from interlock.guard.budgets import BudgetCheck, Budgets, is_limited
@@ -81,14 +81,13 @@ from interlock.node.server_links import NodeLinkEvents, Servers
 from interlock.process.orphan_reaper import OrphanReaper
 from interlock.process.sandbox.sandbox import Sandboxes, outer_rules, private_paths
 from interlock.rooms.proposals import ProposalTracker
-from interlock.safety.agents import Blocks, SafetyAudit
+from interlock.safety.agents import Blocks, Policies, SafetyAudit
 from interlock.safety.challenges import TOOL_PREFIX, Challenges
 from interlock.safety.codes import Attempts, Codes
-from interlock.safety.executions import Executions
-from interlock.safety.grants import CallableNames
-from interlock.safety.loop import SafetyLoop, SafetyLoopParts
+from interlock.safety.executions import CallableNames, Executions
+from interlock.safety.loop import SafetyLoop
 from interlock.safety.verification import Verification
-from interlock.safety.watch import AgentCheck, Watch
+from interlock.safety.watch import AgentCheck
 from interlock.store.tokens import TokenTable
 
 if TYPE_CHECKING:
@@ -197,24 +196,22 @@ class SafetyParts:
         kv, clock, codes = stores.store.kv, stores.clock, approvals.codes
         self.challenges = challenges = Challenges(approvals.inbox, codes, clock)
         self.loop = loop = SafetyLoop(
-            plan.safety,
-            SafetyLoopParts(
-                clock=clock,
-                blocks=Blocks(kv, clock),
-                executions=Executions(stores.local.kv, clock, EXECUTIONS_KEPT_S),
-                challenges=challenges,
-                names=CallableNames(live, names.find_name, names.lifted_names),
-                audit=SafetyAudit(stores.recorder, clock),
-                has_channel=lambda name: (
-                    (approvals.notifier.shows_codes and approvals.guard_changes.may_send_codes)
-                    or bool(approvals.anchors.approver_names(TOOL_PREFIX + name))
-                ),
-                idle_s=EXECUTION_IDLE_S,
+            policies=Policies(plan.safety),
+            clock=clock,
+            blocks=Blocks(kv, clock),
+            executions=Executions(stores.local.kv, clock, EXECUTIONS_KEPT_S),
+            challenges=challenges,
+            names=CallableNames(live, names.find_name, names.lifted_names),
+            audit=SafetyAudit(stores.recorder, clock),
+            has_channel=lambda name: (
+                (approvals.notifier.shows_codes and approvals.guard_changes.may_send_codes)
+                or bool(approvals.anchors.approver_names(TOOL_PREFIX + name))
             ),
+            idle_s=EXECUTION_IDLE_S,
         )
         self.attempts = attempts = Attempts(kv, clock, is_progressive=plan.safety.progressive_lockout)
         self.verification = Verification(loop, codes, attempts, clock)
-        self.watch = Watch(loop, clock)
+        self.watch = AgentCheck(loop, clock)
 
 
 class CallParts:
@@ -235,27 +232,24 @@ class CallParts:
         native = NativeOperations()  # operations that the node serves itself; capabilities add theirs
         self.operation_names = operation_names = LiveOperationNames(stores.current, live, native)
         self.gate = gate = Gate(
-            GateParts(
-                inbox=inbox,
-                anchors=approvals.anchors,
-                judge=approvals.judge,
-                clock=clock,
-                kv=stores.store.kv,
-                aggregator_id=own_id,
-                operator_url=passkeys.url,
-                find_ruling=definitions.rulings.find,
-                granted=GrantedCalls(approvals.grants, inbox, clock),
-            )
+            inbox=inbox,
+            anchors=approvals.anchors,
+            judge=approvals.judge,
+            clock=clock,
+            kv=stores.store.kv,
+            aggregator_id=own_id,
+            operator_url=passkeys.url,
+            find_ruling=definitions.rulings.find,
+            granted=GrantedCalls(approvals.grants, inbox, clock),
         )
         self.budgets = budgets = Budgets(plan.budget.limits, clock, is_enforced=is_limited(plan))
         route_check = RouteCheck(live)
         availability = AvailabilityCheck(plan.limits.calls_in_flight, keepers)
         self.safety = safety = SafetyParts(plan, stores, approvals, live, operation_names)
-        self.agent_check = agent_check = AgentCheck(safety.watch)
-        commit = CommitCheck(budgets, on_committed=agent_check.use)
+        commit = CommitCheck(budgets, on_committed=safety.watch.use)
         checks = GuardChecks[Route](
             route=route_check,
-            agent=agent_check,
+            agent=safety.watch,
             names=NamesCheck(),
             arguments=ArgumentsCheck(operation_names.find_refusal),
             availability=availability,

@@ -20,6 +20,7 @@ import asyncio
 import logging
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -44,8 +45,18 @@ from interlock.core.feed import Feed
 from interlock.safety.agents import AgentKey, Block, Blocks, Policies, SafetyAudit, agent_key, is_agent_name
 from interlock.safety.challenges import Challenges
 from interlock.safety.directives import Directives, pending_start
-from interlock.safety.executions import FLUSH_S, LOCAL, Execution, Executions, HeldOperation, Owner, Pause, find_owner
-from interlock.safety.grants import CallableNames, StepGrant
+from interlock.safety.executions import (
+    FLUSH_S,
+    LOCAL,
+    CallableNames,
+    Execution,
+    Executions,
+    HeldOperation,
+    Owner,
+    Pause,
+    StepGrant,
+    find_owner,
+)
 from interlock.safety.protocol.evaluation import Directive, Evaluation, NotificationType, StepVerdict, evaluate
 from interlock.safety.protocol.hint import EXAMPLE, HINT_CHARS_MAX, Hint, find_hint_fault, read_hint
 from interlock.store.ports import StoreError
@@ -79,9 +90,13 @@ class Assessment(msgspec.Struct, frozen=True, kw_only=True):
 Trigger = Callable[[AgentKey, Hint], Assessment]
 
 
-class SafetyLoopParts(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of a node that the safety loop uses."""
+@dataclass(eq=False, kw_only=True)
+class SafetyLoop:
+    """The execution safety loop of a node. Agents report their steps, and the replies tell them
+    whether they may continue.
+    """
 
+    policies: Policies
     clock: Clock
     blocks: Blocks
     executions: Executions
@@ -90,29 +105,16 @@ class SafetyLoopParts(msgspec.Struct, frozen=True, kw_only=True):
     audit: SafetyAudit
     has_channel: Callable[[str], bool]  # whether a code for this agent could reach an operator
     idle_s: float  # how long an agent without a session may be silent before its execution fails
+    evaluations: int = field(default=0, init=False)
+    changed: Feed[None] = field(default_factory=Feed, init=False)  # what is to be watched may be another
+    _locks: weakref.WeakValueDictionary[AgentKey, asyncio.Lock] = field(
+        default_factory=weakref.WeakValueDictionary, init=False
+    )
+    _task: asyncio.Task[None] | None = field(default=None, init=False)
+    _triggers: list[Trigger] = field(default_factory=list, init=False)
 
-
-class SafetyLoop:
-    """The execution safety loop of a node. Agents report their steps, and the replies tell them
-    whether they may continue.
-    """
-
-    def __init__(self, plan: SafetyPlan, parts: SafetyLoopParts) -> None:
-        self.policies = Policies(plan)
-        self.blocks = parts.blocks
-        self.executions = parts.executions
-        self.challenges = parts.challenges
-        self.names = parts.names
-        self.audit = parts.audit
-        self.evaluations = 0
-        self.changed = Feed[None]()  # what is to be watched may be another
-        self._directives = Directives(parts.challenges.inbox, parts.blocks)
-        self._clock = parts.clock
-        self._has_channel = parts.has_channel
-        self._idle_s = parts.idle_s
-        self._locks: weakref.WeakValueDictionary[AgentKey, asyncio.Lock] = weakref.WeakValueDictionary()
-        self._task: asyncio.Task[None] | None = None
-        self._triggers: list[Trigger] = []
+    def __post_init__(self) -> None:
+        self._directives = Directives(self.challenges.inbox, self.blocks)
 
     def add_trigger(self, trigger: Trigger) -> None:
         """Add a trigger that assesses every report. Its assessment can only make the result stricter (AQL 8.8.3)."""
@@ -169,7 +171,7 @@ class SafetyLoop:
             await self.executions.flush()
 
     def fail_idle(self) -> None:
-        before = self._clock.wall() - self._idle_s
+        before = self.clock.wall() - self.idle_s
         for execution in self.executions.live():
             if execution.owner[1] == 0 and execution.seen_at < before:
                 to = _S.CANCELLED if execution.status is _S.PENDING else _S.FAILED
@@ -187,7 +189,7 @@ class SafetyLoop:
         if self.is_enforcing and not self.policies.is_declared(agent):  # AQL-8.8.3-5
             for block in self.blocks.of_principal(owner[0]):  # another name would be a way around it (8.8.3)
                 raise OperationFailed(await self._blocked(block))
-        if self.is_enforcing and not self._has_channel(name):  # AQL-8.8.2-3
+        if self.is_enforcing and not self.has_channel(name):  # AQL-8.8.2-3
             detail = "no channel could show a verification code to an operator: interlock status says who may approve"
             raise OperationFailed(permission_denied("no_verification_channel", detail=detail))
         async with self._lock(agent):
@@ -195,7 +197,7 @@ class SafetyLoop:
             if sum(1 for live in self.executions.live() if live.agent.principal == owner[0]) >= LIVE_MAX:
                 details = {"metric": "executions", "limit": LIVE_MAX}
                 raise OperationFailed(failure(Code.RATE_LIMIT_QUOTA_EXHAUSTED, "Too many executions", details))
-            now = self._clock.wall()
+            now = self.clock.wall()
             execution = Execution(owner, name, now, caller if owner[1] else None)
             if not self.is_enforcing or self.policies.of(agent).policy.preapproved:
                 execution.move(_S.RUNNING, now)
@@ -231,7 +233,7 @@ class SafetyLoop:
                 reason = execution.ended_because
                 not_started = Directive(continue_=False, factors=("The agent was not started.",), reason=reason)
                 return {**execution.answer(), "autonomy": not_started.shown()}
-            execution.seen_at = self._clock.wall()
+            execution.seen_at = self.clock.wall()
             if execution.status is _S.PENDING:
                 return {**execution.answer(), "autonomy": self._directives.of_pending(execution).shown()}
             execution.steps += 1  # AQL-8.6.4-1
@@ -420,7 +422,7 @@ class SafetyLoop:
             hint=hint,
             approval_id=id,
             is_verified_by_code=is_verified_by_code,
-            at=self._clock.wall(),
+            at=self.clock.wall(),
         )
         self.record(execution, "pause", "paused", approval=id, stage=evaluation.stage)
         return pause
@@ -433,7 +435,7 @@ class SafetyLoop:
         agent, reason = execution.agent, evaluation.reason or ""
         draft = self.challenges.draft(agent, execution.name, reason=reason, factors=evaluation.factors, hint=written)
         block = Block(
-            principal=agent.principal, name=execution.name, reason=reason, at=self._clock.wall(), challenge_id=draft.id
+            principal=agent.principal, name=execution.name, reason=reason, at=self.clock.wall(), challenge_id=draft.id
         )
         if execution.pause is not None:
             await self.challenges.void(execution.pause.approval_id, "the agent is blocked")
@@ -505,7 +507,7 @@ class SafetyLoop:
         if approval.kind is Kind.VERIFY:
             await self._settle_challenge(approval, execution, is_yes=is_yes, by=decision.by if decision else "")
         elif execution is not None and approval.kind is Kind.START:
-            if is_yes and execution.move(_S.RUNNING, self._clock.wall()):
+            if is_yes and execution.move(_S.RUNNING, self.clock.wall()):
                 self._tell(execution, "The start was approved.")
                 self.executions.note(execution)
             elif not is_yes:
@@ -607,13 +609,13 @@ class SafetyLoop:
         self.audit.add(event, execution.agent, execution.name, outcome, **details)
 
     def _tell(self, execution: Execution, message: str) -> None:
-        execution.tell(NotificationType.STATUS, message, self._clock.wall())
+        execution.tell(NotificationType.STATUS, message, self.clock.wall())
 
     def _end(self, execution: Execution, to: ExecutionStatus, why: str | None) -> bool:
         waiting = execution.approval_ids
         message = {"code": "INTERNAL_ERROR", "message": why or _ENDED} if to is _S.FAILED else None
         result = {"summary": why} if to is _S.COMPLETED and why is not None else None
-        if not execution.move(to, self._clock.wall(), error=message, result=result):
+        if not execution.move(to, self.clock.wall(), error=message, result=result):
             return False
         execution.ended_because = why
         self.executions.note(execution)

@@ -33,7 +33,7 @@ class AgentParts(CapabilityParts):
             self._node.stores.current.replace(new)
             self._safety.attempts.replan(is_progressive=new.safety.progressive_lockout)
             is_on = new.safety.mode != "disabled"
-            self._node.calls.dispatch.guard.include(self._node.calls.agent_check, is_included=is_on)
+            self._node.calls.dispatch.guard.include(self._safety.watch, is_included=is_on)
             self._safety.loop.replan(new.safety)
             if is_on != (old.safety.mode != "disabled"):
                 await steps.take_tools(old, new)

@@ -18,8 +18,7 @@ from interlock.core.calls.caller import Caller, Principal
 from interlock.core.calls.check import CheckNumber, Refused
 from interlock.core.clock import Clock
 from interlock.safety.agents import Block
-from interlock.safety.executions import LOCAL, Execution, Pause, find_owner
-from interlock.safety.grants import WATCHED, CallNames, StepGrant
+from interlock.safety.executions import LOCAL, WATCHED, CallNames, Execution, Pause, StepGrant, find_owner
 from interlock.safety.loop import SafetyLoop
 from interlock.safety.protocol.evaluation import READ_ONLY, Metadata, NotificationType, StepVerdict, evaluate_call
 from interlock.wire.refusal import EXECUTION_REFUSED, Refusal
@@ -33,8 +32,14 @@ _WHY: Final = {
 
 
 @dataclass(eq=False)
-class Watch:
-    """The watch over the calls of agents in the loop."""
+class AgentCheck:
+    """Check 5 of the guard: refuses a call of an agent in the safety loop unless the agent has
+    reported it and may act.
+    """
+
+    number = CheckNumber.AGENT
+    name = "agent"
+    is_common = True
 
     loop: SafetyLoop
     clock: Clock
@@ -52,7 +57,28 @@ class Watch:
         loop = self.loop
         return loop.is_enforcing and bool(loop.plan.require or loop.executions.by_owner or loop.blocks.all())
 
-    def find_refusal(self, call: Call) -> Refusal | None:
+    def applies_to(self, route: Route) -> bool:
+        return True
+
+    def check(self, call: Call, link: CallLink) -> Refused | None:
+        refusal = self._find_refusal(call)
+        return None if refusal is None else Refused(self.number, refusal)
+
+    def explain(self, route: Route, caller: Principal) -> CheckVerdict:
+        loop = self.loop
+        if not loop.is_enforcing:
+            verdict, reason = "pass", f"the loop is {loop.plan.mode}"
+        elif any(execution.agent.principal == caller.name for execution in loop.executions.live()):
+            verdict, reason = "later", "inside an execution: it passes if it was reported"
+        elif loop.blocks.of_principal(caller.name):
+            verdict, reason = "refuse", "agent_blocked"
+        elif caller.name in loop.plan.require:
+            verdict, reason = "refuse", "execution_required: safety.require names this caller"
+        else:
+            verdict, reason = "pass", "no agent of this caller is running"
+        return CheckVerdict(number=self.number, name=self.name, verdict=verdict, reason=reason)
+
+    def _find_refusal(self, call: Call) -> Refusal | None:
         loop = self.loop
         if call.method not in WATCHED:  # AQL-8.6.3-1
             return None
@@ -162,46 +188,3 @@ def _danger(call: Call) -> int | None:
     if isinstance(route, Route) and route.capability is not None and not route.is_open:
         return None if route.capability.mutable else READ_ONLY
     return None if isinstance(route, Route) else READ_ONLY  # prompts and resources are read
-
-
-@dataclass(eq=False)
-class AgentCheck:
-    """Check 5 of the guard: refuses a call of an agent in the safety loop unless the agent has
-    reported it and may act.
-    """
-
-    number = CheckNumber.AGENT
-    name = "agent"
-    is_common = True
-
-    watch: Watch
-
-    def applies_to(self, route: Route) -> bool:
-        return True
-
-    def check(self, call: Call, link: CallLink) -> Refused | None:
-        refusal = self.watch.find_refusal(call)
-        return None if refusal is None else Refused(self.number, refusal)
-
-    def use(self, call: Call) -> None:
-        """Use up the step grant of a call that a person released and that is about to be sent."""
-        self.watch.use(call)
-
-    def explain(self, route: Route, caller: Principal) -> CheckVerdict:
-        loop = self.watch.loop
-        if not loop.is_enforcing:
-            return CheckVerdict(
-                number=self.number, name=self.name, verdict="pass", reason=f"the loop is {loop.plan.mode}"
-            )
-        running = [execution for execution in loop.executions.live() if execution.agent.principal == caller.name]
-        if running:
-            reason = "inside an execution: it passes if it was reported"
-            return CheckVerdict(number=self.number, name=self.name, verdict="later", reason=reason)
-        if loop.blocks.of_principal(caller.name):
-            return CheckVerdict(number=self.number, name=self.name, verdict="refuse", reason="agent_blocked")
-        if caller.name in loop.plan.require:
-            reason = "execution_required: safety.require names this caller"
-            return CheckVerdict(number=self.number, name=self.name, verdict="refuse", reason=reason)
-        return CheckVerdict(
-            number=self.number, name=self.name, verdict="pass", reason="no agent of this caller is running"
-        )

@@ -328,7 +328,7 @@ async def test_the_guard_lets_no_held_call_through_without_an_approval_it_saw_us
         guard, link, call = here.node.calls.dispatch.guard, here.node.calls.keepers["plant"].link, asked.running
         route, commit = (
             find_tool(here, "plant.fire"),
-            CommitCheck(here.node.calls.budgets, here.node.calls.agent_check.use),
+            CommitCheck(here.node.calls.budgets, here.node.calls.safety.watch.use),
         )
         assert route is not None
         assert call.hold.is_waiting
