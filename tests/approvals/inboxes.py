@@ -9,8 +9,9 @@ import msgspec
 from msgspec import Raw
 
 from interlock.approvals.audit import ApprovalAudit
-from interlock.approvals.inbox import ApprovalStore, Inbox, Rules
+from interlock.approvals.inbox import ApprovalStore, Inbox
 from interlock.approvals.protocol.approval import Approval, Decision, Kind, Proof, Source, What
+from interlock.config.plan import ApprovalsPlan
 from interlock.core.recorder import Recorder
 from interlock.core.store_backends import build_audit, build_store
 from interlock.store.ports import AuditLog, Store
@@ -40,7 +41,7 @@ class ManualClock:
 class StoredInbox:
     """`inbox` on `store`, with what it needs; `records` reads the audit log."""
 
-    def __init__(self, store: Store, audit: AuditLog, clock: ManualClock, rules: Rules) -> None:
+    def __init__(self, store: Store, audit: AuditLog, clock: ManualClock, rules: ApprovalsPlan) -> None:
         self.store, self.audit, self.clock = store, audit, clock
         self.recorder = Recorder(audit)
         self.inbox = Inbox(ApprovalStore(store.kv, clock), ApprovalAudit(self.recorder), clock, rules)
@@ -86,7 +87,7 @@ async def stored_inbox(
     store, audit = build_store("sqlite", folder), build_audit("sqlite", folder)
     await store.open()
     await audit.open()
-    desk = StoredInbox(store, audit, clock or ManualClock(), Rules(**rules))
+    desk = StoredInbox(store, audit, clock or ManualClock(), ApprovalsPlan(**rules))
     made(desk)
     try:
         await desk.inbox.open()

@@ -29,6 +29,7 @@ from interlock.approvals.protocol.approval import (
     Decision,
     Kind,
     Move,
+    Proof,
     Requires,
     Source,
     What,
@@ -158,17 +159,15 @@ class DecisionService:
         proposals = self._receivers.proposals if approval.kind is Kind.PROPOSAL else None
         if proposals is not None and (unready := proposals.find_obstacle(approval)) is not None:
             return unready
-        verified, stored = None, None
+        judged: Verified | Proof | Refusal | None = None
         if code is not None and approval.kind is Kind.ENROLMENT and self._receivers.enrolments is not None:
-            confirmed = self._receivers.enrolments.judge_code(code)
-            if isinstance(confirmed, Refusal):
-                return confirmed
-            stored = confirmed
+            judged = self._receivers.enrolments.judge_code(code)
         elif approval.requires is not Requires.ROLE:
             judged = await self._verify_proof(approval, answer, proof)
-            if isinstance(judged, Refusal):
-                return judged
-            verified, stored = judged, stored_proof(judged)
+        if isinstance(judged, Refusal):
+            return judged
+        verified = judged if isinstance(judged, Verified) else None
+        stored = judged if isinstance(judged, Proof) else None if verified is None else stored_proof(verified)
         decision = Decision(
             what=What.APPROVED, by=by, at=self._clock.wall(), reason=reason, answer=answer, proof=stored
         )
@@ -261,24 +260,18 @@ class DecisionService:
         decided = await self._inbox.decide(id, decision, redeem_until=redeem_until)
         if isinstance(decided, Refusal):
             return decided
-        if decided.source is Source.AQL:
-            rulings: DecisionReceiver | None = self._receivers.agents
-        elif decided.kind is Kind.REQUEST:
-            rulings = self._receivers.names
-        elif decided.kind is Kind.ENROLMENT:
-            rulings = self._receivers.enrolments
-        elif decided.kind is Kind.CONFIGURATION:
-            rulings = self._receivers.configuration
-        elif decided.kind is Kind.PROPOSAL:
-            return decided if self._receivers.proposals is None else await self._receivers.proposals.settle(decided)
-        elif decided.kind is not Kind.DEFINITION:
+        receivers, kind = self._receivers, decided.kind
+        by_kind: dict[Kind, DecisionReceiver | None] = {
+            Kind.REQUEST: receivers.names,
+            Kind.ENROLMENT: receivers.enrolments,
+            Kind.CONFIGURATION: receivers.configuration,
+            Kind.PROPOSAL: receivers.proposals,
+            Kind.DEFINITION: receivers.drivers.receiver if decided.source is Source.DRIVERS else receivers.definitions,
+        }
+        receiver = receivers.agents if decided.source is Source.AQL else by_kind.get(kind)
+        if receiver is None:
             return decided
-        else:
-            rulings = (
-                self._receivers.drivers.receiver if decided.source is Source.DRIVERS else self._receivers.definitions
-            )
-        if rulings is None:
-            return decided
-        settled = await rulings.settle(decided)
-        # The decision stands even where remembering it failed: it is taken up again at the next start.
-        return decided if isinstance(settled, Refusal) else settled
+        settled = await receiver.settle(decided)
+        if isinstance(settled, Refusal) and (kind is not Kind.PROPOSAL or decided.source is Source.AQL):
+            return decided  # the decision stands even where remembering it failed: the next start takes it up again
+        return settled

@@ -21,7 +21,7 @@ from msgspec import Raw
 
 from interlock.approvals.api import Approver
 from interlock.approvals.inbox import Inbox
-from interlock.approvals.protocol.approval import Approval, Kind, Move, Proof, Source, Status, What
+from interlock.approvals.protocol.approval import Approval, Kind, Proof, Source, Status, What
 from interlock.approvals.protocol.digests import enrolment_digest
 from interlock.approvals.standing_grants import StandingGrants
 from interlock.approvals.trust.anchors import Anchors
@@ -31,7 +31,7 @@ from interlock.core.audit_record import AuditRecord
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.recorder import Recorder
 from interlock.gate.protocol.proofs import invalid
-from interlock.store.ports import Change, KeyValue, StoreError
+from interlock.store.ports import Change, Entry, KeyValue, StoreError
 from interlock.wire.refusal import Refusal
 
 # Revocation of a person's key: it proves nothing from now on; its unused approvals and its grants are void.
@@ -122,17 +122,15 @@ class Enrolments:
         """
         now = self._clock.wall()
         for entry in await self._kv.entries(BUCKET, now):
-            approver = msgspec.json.decode(entry.value, type=EnrolledApprover)
-            self._enrolled[approver.identity] = approver
+            self._take(entry)
         if await self._kv.get(STATE, STARTED, now) is None:
             for plan in self._anchors.configured:
-                if plan.approves:
+                if approves := plan.approves:
                     identity = self._anchors.identity(plan)
-                    await self._enrol(
-                        EnrolledApprover(
-                            name=plan.name, identity=identity, approves=plan.approves, at=now, how="first_start"
-                        )
+                    first = EnrolledApprover(
+                        name=plan.name, identity=identity, approves=approves, at=now, how="first_start"
                     )
+                    await self._enrol(first)
             await self._kv.put(STATE, STARTED, b"", now)
         self._believe()
         for approval in self._inbox.listed((Status.APPROVED,), Kind.ENROLMENT):
@@ -145,9 +143,12 @@ class Enrolments:
     def take_change(self, change: Change) -> None:
         """Apply the enrolment of an approver at another replica."""
         if change.entry is not None:
-            approver = msgspec.json.decode(change.entry.value, type=EnrolledApprover)
-            self._enrolled[approver.identity] = approver
+            self._take(change.entry)
             self._believe()
+
+    def _take(self, entry: Entry) -> None:
+        approver = msgspec.json.decode(entry.value, type=EnrolledApprover)
+        self._enrolled[approver.identity] = approver
 
     async def replan(self) -> None:
         """Apply the anchors of a changed configuration."""
@@ -214,8 +215,8 @@ class Enrolments:
         """Request an enrolment approval for an anchor that is not in the configuration. Return None if another anchor
         has the same name.
         """
-        taken = next((anchor for anchor in self._anchors.plans if anchor.name == plan.name), None)
-        return None if taken is not None else await self._raise(plan, by=by, factors=())
+        is_taken = any(anchor.name == plan.name for anchor in self._anchors.plans)
+        return None if is_taken else await self._raise(plan, by=by, factors=())
 
     async def _raise(self, plan: AnchorPlan, *, by: str, factors: tuple[str, ...]) -> Approval | Refusal:
         shown = self._params(plan)
@@ -285,8 +286,7 @@ class Enrolments:
             log.error("the approver %s cannot be written down: %s", shown.name, refused)
             return approval
         self._believe()
-        used = await self._inbox.use(approval.id)
-        return used if isinstance(used, Refusal) else await self._inbox.finish(approval.id, Move.SUCCEED)
+        return await self._inbox.carry_out(approval.id)
 
     async def _enrol(self, approver: EnrolledApprover) -> None:
         before = self._enrolled.get(approver.identity)

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.approvals.inbox import Inbox
-from interlock.approvals.protocol.approval import Approval, Kind, Move, Source, Status, What
+from interlock.approvals.protocol.approval import Approval, Kind, Source, Status, What
 from interlock.approvals.protocol.digests import enrolment_digest
 from interlock.approvals.trust.anchors import Anchors
 from interlock.config.difference import GuardLines, code_channels, guard_lines
@@ -97,8 +97,7 @@ class GuardChanges:
                 log.error("that the configuration was signed cannot be written down: %s", refused)
                 return approval
             self._told = ()
-        used = await self._inbox.use(approval.id)
-        return used if isinstance(used, Refusal) else await self._inbox.finish(approval.id, Move.SUCCEED)
+        return await self._inbox.carry_out(approval.id)
 
     async def _look(self) -> None:
         tightened = self._signed.tightened_by(self._now)

@@ -198,7 +198,7 @@ class Index:
         approval counts until the time at which it would have expired.
         """
         id = self._by_key.get(key)
-        approval = None if id is None else self.get(id)
+        approval = self.get(id or "")
         if approval is None or approval.status in LIVE:
             return approval
         is_told = approval.expires_at is None or self.clock.wall() < approval.expires_at
@@ -325,7 +325,7 @@ QUEUE_MAX: Final = 1024  # changes waiting for one listener
 class ApprovalListener:
     """An async iterator of changed approvals. After it is closed, it yields what has already arrived and ends."""
 
-    forget: Callable[["ApprovalListener"], None]
+    forget: Callable[["ApprovalListener"], object]
     dropped: int = field(default=0, init=False)
     _waiting: deque[Approval] = field(default_factory=lambda: deque(maxlen=QUEUE_MAX), init=False)
     _changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
@@ -366,15 +366,12 @@ class ApprovalFeed:
 
     def listen(self, *, only_own: bool = False) -> ApprovalListener:
         """Add a listener. With `only_own`, it gets only changes by this replica, so that one replica acts on each."""
-        listener = ApprovalListener(self._forget)
+        listener = ApprovalListener(lambda closed: self._listeners.pop(closed, None))
         if self._closed:
             listener.close()
         else:
             self._listeners[listener] = only_own
         return listener
-
-    def _forget(self, listener: ApprovalListener) -> None:
-        self._listeners.pop(listener, None)
 
     def tell(self, approval: Approval, *, is_own: bool = True) -> None:
         for listener, only_own in self._listeners.items():
@@ -400,18 +397,6 @@ _LOST: Final = "the node stopped before the end was known"
 _UNSENT: Final = "the caller left before anything was sent"
 
 
-class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of approvals, from the section [approvals] of the configuration."""
-
-    expiry_s: float = 300.0
-    redeem_s: float = 300.0
-    max_pending: int = 100  # per principal
-
-
-def rules_of(plan: ApprovalsPlan) -> Rules:
-    return Rules(expiry_s=plan.expiry_s, redeem_s=plan.redeem_s, max_pending=plan.max_pending)
-
-
 class Inbox:
     """The approvals of a node. Every change of status is on disk before the method that makes it returns.
 
@@ -419,7 +404,12 @@ class Inbox:
     """
 
     def __init__(
-        self, store: ApprovalStore, record: ApprovalAudit, clock: Clock, rules: Rules, replicas: Replicas | None = None
+        self,
+        store: ApprovalStore,
+        record: ApprovalAudit,
+        clock: Clock,
+        rules: ApprovalsPlan,
+        replicas: Replicas | None = None,
     ) -> None:
         """Create the inbox. `replicas` describes the replicas that share the store, if there may be several."""
         self.rules = rules
@@ -484,7 +474,7 @@ class Inbox:
         replicas = self._replicas
         return replicas is None or replicas.is_alone or entry.replica == replicas.own_id
 
-    def replan(self, rules: Rules) -> None:
+    def replan(self, rules: ApprovalsPlan) -> None:
         """Apply new rules to approvals that are raised from now on. Waiting approvals keep their deadlines."""
         self.rules = rules
 
@@ -613,6 +603,11 @@ class Inbox:
         """End a used approval. `end` is Move.SUCCEED, FAIL or LOSE, and `outcome` describes the result."""
         return await asyncio.shield(self._begin(self._move(id, end, outcome=outcome)))
 
+    async def carry_out(self, id: str) -> Approval | Refusal:
+        """Use an approval and finish it at once, for a decision that is in effect already."""
+        used = await self.use(id)
+        return used if isinstance(used, Refusal) else await self.finish(id, Move.SUCCEED)
+
     async def void(self, id: str, why: str) -> Approval | Refusal:
         return await asyncio.shield(self._begin(self._move(id, Move.VOID, outcome=why)))
 
@@ -678,7 +673,9 @@ class Inbox:
         move = Move.APPROVE if decision.what is What.APPROVED else Move.DENY
         if find_next_status(approval.status, move) is None:
             return refusal_of(approval)
-        if is_of_one_replica(approval) and self.is_elsewhere(id):
+        # Only the replica that raised these can carry them out.
+        is_of_one_replica = approval.kind in _OF_ONE_REPLICA or approval.source is Source.DRIVERS
+        if is_of_one_replica and self.is_elsewhere(id):
             return OF_ANOTHER_REPLICA
         changes: dict[str, Any] = {"decision": decision}
         if move is Move.APPROVE and approval.expires_at is not None:
@@ -752,11 +749,6 @@ class Inbox:
         if size > HELD_BYTES_IN_ALL_MAX:
             return _too_many("max_pending_bytes_in_all", HELD_BYTES_IN_ALL_MAX, size, None)
         return None
-
-
-def is_of_one_replica(approval: Approval) -> bool:
-    """Return whether only the replica that raised the approval can carry it out."""
-    return approval.kind in _OF_ONE_REPLICA or approval.source is Source.DRIVERS
 
 
 def _too_many(budget: str, limit: int, used: int, retry_after_ms: int | None) -> Refusal:

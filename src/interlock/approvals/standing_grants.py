@@ -282,7 +282,6 @@ class StandingGrants:
         return ProofQuestion(
             confirmation_id=grant.id,
             call_digest=grant_digest(grant),
-            nonce="",
             tool=grant.tool,
             aggregator_id=self.aggregator_id,
         )

@@ -31,7 +31,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.approvals.inbox import Inbox
-from interlock.approvals.protocol.approval import Approval, Kind, Move, Source, Status, What
+from interlock.approvals.protocol.approval import Approval, Kind, Source, Status, What
 from interlock.approvals.protocol.digests import ACCEPT, CHANGED, SURFACE, UNCLASSIFIED
 from interlock.catalog.routes import DefinitionSnapshot, DefinitionState, Rulings
 from interlock.config.plan import ToolClass
@@ -468,11 +468,8 @@ class Definitions(Rulings):
         except StoreError as refused:
             log.error("what was decided of %s cannot be remembered: %s", approval.tool, refused)
             return approval
-        if decision.what is What.APPROVED:
-            used = await self._inbox.use(approval.id)
-            settled = used if isinstance(used, Refusal) else await self._inbox.finish(approval.id, Move.SUCCEED)
-        else:
-            settled = approval
+        is_approved = decision.what is What.APPROVED
+        settled = await self._inbox.carry_out(approval.id) if is_approved else approval
         if approval.target is not None and is_published:
             await self.publish(approval.target)
         return settled

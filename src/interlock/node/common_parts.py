@@ -23,7 +23,7 @@ from interlock.approvals.audit import ApprovalAudit
 from interlock.approvals.decisions import DecisionReceivers, DecisionService, DriverDecisions
 from interlock.approvals.enrolments import Enrolments, KeyRevocation
 from interlock.approvals.guard_changes import GuardChanges
-from interlock.approvals.inbox import ApprovalStore, Expiry, Inbox, rules_of
+from interlock.approvals.inbox import ApprovalStore, Expiry, Inbox
 from interlock.approvals.notifier import Notifier, make_channels
 from interlock.approvals.operations.inbox import InboxOperations
 from interlock.approvals.protocol.approval import Approval, Kind
@@ -155,7 +155,7 @@ class ApprovalParts:
         replicas = stores.replicas
         own_id = None if replicas.is_alone else replicas.own_id
         self.inbox = inbox = Inbox(
-            ApprovalStore(kv, clock, own_id), ApprovalAudit(recorder), clock, rules_of(plan.approvals), replicas
+            ApprovalStore(kv, clock, own_id), ApprovalAudit(recorder), clock, plan.approvals, replicas
         )
         self.grants = grants = StandingGrants(kv, clock, judge, recorder, aggregator_id=stores.identity.aggregator_id)
         # Publishes the segment of a server when an operator classified one of its tools.

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from interlock.approvals.inbox import rules_of
 from interlock.approvals.notifier import make_channels
 from interlock.config.device_files import device_files
 from interlock.config.difference import as_written, differences, section_of, without
@@ -266,7 +265,7 @@ class ReloadSteps:
         """Apply the new rules to future approvals. Approvals that are already waiting keep their time limit."""
         await self._approvals.guard_changes.replan(new)
         self._stores.current.replace(new)
-        self._approvals.inbox.replan(rules_of(new.approvals))
+        self._approvals.inbox.replan(new.approvals)
         await self._approvals.notifier.replan(make_channels(new.approvals, self._stores.clock))
 
     async def _take_access(self, old: Plan, new: Plan) -> None:

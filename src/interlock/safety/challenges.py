@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.approvals.inbox import Inbox
-from interlock.approvals.protocol.approval import Approval, Decision, Kind, Move, Requires, Source, Status, What
+from interlock.approvals.protocol.approval import Approval, Decision, Kind, Requires, Source, Status, What
 from interlock.aql.protocol.errors import Code, OperationFailed, failure, internal_error
 from interlock.core.background import BackgroundTasks
 from interlock.core.clock import Clock
@@ -191,8 +191,7 @@ class Challenges:
         self.codes.forget(approval.id)
         if approval.status is not Status.APPROVED:
             return approval
-        used = await self.inbox.use(approval.id)
-        return used if isinstance(used, Refusal) else await self.inbox.finish(approval.id, Move.SUCCEED)
+        return await self.inbox.carry_out(approval.id)
 
     def void_soon(self, id: str, why: str) -> None:
         self.codes.forget(id)

@@ -14,10 +14,10 @@ from tests.store.nats_server import NatsServer
 from interlock.access.tokens import TokenRegistry
 from interlock.approvals import inbox
 from interlock.approvals.audit import ApprovalAudit
-from interlock.approvals.inbox import ApprovalStore, Inbox, Rules
+from interlock.approvals.inbox import ApprovalStore, Inbox
 from interlock.approvals.protocol.approval import Approval, Status
 from interlock.approvals.tool_definitions import Definitions, KnownDefinition, StoredDefinition
-from interlock.config.plan import Plan, RoomPlan
+from interlock.config.plan import ApprovalsPlan, Plan, RoomPlan
 from interlock.core import replicas as replicas_
 from interlock.core.feed import AsyncFeed
 from interlock.core.replicas import Changes, Replicas
@@ -77,11 +77,11 @@ class Replica(StoredInbox):
 
     def __init__(self, server: NatsServer, folder: Path, clock: ManualClock) -> None:
         store: Any = NatsStore(server.place("node"))
-        super().__init__(store, build_audit("sqlite", folder), clock, Rules())
+        super().__init__(store, build_audit("sqlite", folder), clock, ApprovalsPlan())
         self.nats: NatsStore = store
         self.replicas = Replicas(store, clock)
         approvals = ApprovalStore(store.kv, clock, self.replicas.own_id)
-        self.inbox = Inbox(approvals, ApprovalAudit(self.recorder), clock, Rules(), self.replicas)
+        self.inbox = Inbox(approvals, ApprovalAudit(self.recorder), clock, ApprovalsPlan(), self.replicas)
         self.proposals = ProposalTracker(self.inbox, self.recorder, clock, lambda _: None, self.replicas)
         self.rooms = RoomRegistry(PLAN, store, self.recorder, clock, self.proposals, self.replicas)
         self.replicas.on_change(inbox.BUCKET, self.inbox.take_change)

@@ -27,13 +27,13 @@ from interlock.approvals.api import Approval as ShownApproval
 from interlock.approvals.cli.grants import with_proposed
 from interlock.approvals.cli.keys import OperatorKeys, can_ask, own_name, read_passphrase
 from interlock.approvals.grant_terms import grant_digest
-from interlock.approvals.protocol.approval import Approval, Kind, Source
+from interlock.approvals.protocol.approval import Kind
 from interlock.approvals.protocol.digests import (
     classification_digest,
+    decision_digest,
     enrolment_digest,
     proposal_digest,
     shown_digest,
-    signed_digest,
 )
 from interlock.cli.client.operator import Answer
 from interlock.cli.command import Invocation
@@ -54,7 +54,6 @@ def prove(answer: Answer, *, choice: str | None, key: str | None, passphrase_fd:
     question = ProofQuestion(
         confirmation_id=shown.id,
         call_digest=_digest(shown, choice),
-        nonce="",
         tool=shown.tool,
         aggregator_id=shown.aggregator_id,
     )
@@ -68,7 +67,7 @@ def prove_grant(draft: GrantDraft, *, key: str | None, passphrase_fd: int | None
     if digest != draft.digest:
         raise _not_what_is_shown("grant")
     question = ProofQuestion(
-        confirmation_id=grant.id, call_digest=digest, nonce="", tool=grant.tool, aggregator_id=grant.aggregator_id
+        confirmation_id=grant.id, call_digest=digest, tool=grant.tool, aggregator_id=grant.aggregator_id
     )
     return sign(question, key=key, passphrase_fd=passphrase_fd)
 
@@ -80,7 +79,6 @@ def prove_classes(
     question = ProofQuestion(
         confirmation_id=id,
         call_digest=classification_digest(id, map(astuple, entries)),
-        nonce="",
         tool=entries[0].tool,
         aggregator_id=aggregator_id,
     )
@@ -99,52 +97,38 @@ def sign(question: ProofQuestion, *, key: str | None, passphrase_fd: int | None,
 
 
 def _digest(shown: ShownApproval, choice: str | None) -> str:
-    if (
-        shown.kind in (Kind.ENROLMENT.value, Kind.CONFIGURATION.value)
-        and enrolment_digest(shown.params) != shown.digest
-    ):
-        raise _not_what_is_shown(shown.kind)
-    if shown.kind == Kind.DEFINITION.value and shown_digest(shown.params) != shown.digest:
-        raise _not_what_is_shown("definition")
-    if shown.kind == Kind.PROPOSAL.value and _proposal_digest(shown) != shown.digest:
-        raise _not_what_is_shown("proposal")
-    if shown.kind != Kind.CALL.value:
-        approval = Approval(
-            id=shown.id,
-            kind=_kind(shown),
-            source=Source.AX,
-            requested_by=shown.requested_by,
-            tool=shown.tool,
-            digest=shown.digest,
-            created_at=0.0,
-        )
-        return signed_digest(approval, choice)
-    computed = call_digest(
-        None if bytes(shown.params) == b"null" else shown.params,
-        aggregator_id=shown.aggregator_id,
-        tool=shown.tool,
-        route=shown.route,
-        caller=shown.requested_by,
-        tool_digest=shown.tool_digest or "",
-    )
-    if computed != shown.digest:
-        raise _not_what_is_shown("call")
-    return shown.digest
-
-
-def _proposal_digest(shown: ShownApproval) -> str:
-    return proposal_digest(shown.room, shown.proposal_id, shown.agent, shown.target, shown.method, bytes(shown.params))
-
-
-def _kind(shown: ShownApproval) -> Kind:
+    """Return the digest to sign. Raise Refused unless it is the digest of what is shown."""
     try:
-        return Kind(shown.kind)
+        kind = Kind(shown.kind)
     except ValueError:
         raise Refused(
             "unexpected_answer",
             "the node asks for a kind of decision this version does not know",
             hint="compare interlock version with the version of the node",
         ) from None
+    params = shown.params
+    computed: object = shown.digest
+    match kind:
+        case Kind.ENROLMENT | Kind.CONFIGURATION:
+            computed = enrolment_digest(params)
+        case Kind.DEFINITION:
+            computed = shown_digest(params)
+        case Kind.PROPOSAL:
+            computed = proposal_digest(
+                shown.room, shown.proposal_id, shown.agent, shown.target, shown.method, bytes(params)
+            )
+        case Kind.CALL:
+            computed = call_digest(
+                None if bytes(params) == b"null" else params,
+                aggregator_id=shown.aggregator_id,
+                tool=shown.tool,
+                route=shown.route,
+                caller=shown.requested_by,
+                tool_digest=shown.tool_digest or "",
+            )
+    if computed != shown.digest:
+        raise _not_what_is_shown(shown.kind)
+    return decision_digest(kind, shown.tool, shown.digest, choice)
 
 
 def _not_what_is_shown(what: str) -> Refused:

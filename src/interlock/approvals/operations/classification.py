@@ -142,7 +142,6 @@ class ClassificationOperations:
         return ProofQuestion(
             confirmation_id=body.id,
             call_digest=classification_digest(body.id, map(astuple, body.entries)),
-            nonce="",
             tool=tools[0],
             aggregator_id=self.aggregator_id,
         )

@@ -45,11 +45,13 @@ def signed_digest(approval: Approval, answer: str | None) -> str:
     """Return the call_digest that a proof of this approval must contain, as SHA-256 in hex. `answer` is the chosen
     answer, if there are several.
     """
-    if approval.kind is Kind.CALL:
-        return approval.digest
-    text = canonical(
-        {"v": VERSION, "kind": approval.kind.value, "tool": approval.tool, "digest": approval.digest, "answer": answer}
-    )
+    return decision_digest(approval.kind, approval.tool, approval.digest, answer)
+
+
+def decision_digest(kind: Kind, tool: str, digest: str, answer: str | None) -> str:
+    if kind is Kind.CALL:
+        return digest
+    text = canonical({"v": VERSION, "kind": kind.value, "tool": tool, "digest": digest, "answer": answer})
     return hashlib.sha256(text).hexdigest()
 
 

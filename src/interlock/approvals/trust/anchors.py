@@ -99,24 +99,22 @@ class Anchors:
     def _believed_of(self, plan: AnchorPlan) -> tuple[str, ...]:
         if self._believed is None or not plan.approves:
             return plan.approves
-        held = self._believed.get(self.identity(plan), ()) if self._is_loaded(plan) else ()
+        is_loaded = plan.name in self._read or plan.name in self._rings
+        held = self._believed.get(self.identity(plan), ()) if is_loaded else ()
         return tuple(glob for glob in plan.approves if glob in held or "*" in held)
-
-    def _is_loaded(self, plan: AnchorPlan) -> bool:
-        return plan.name in self._read or plan.name in self._rings
 
     def _take(self, plans: dict[str, AnchorPlan]) -> None:
         read = {plan.name: _keys(plan) for plan in plans.values() if not isinstance(plan.jwks, str)}
-        rings = {name: self._ring(plan, plan.jwks) for name, plan in plans.items() if isinstance(plan.jwks, str)}
+        rings = {
+            name: self._rings[name]
+            if name in self._rings and self._plans[name].jwks == plan.jwks
+            else KeyRing(f"anchor {name}", "", plan.jwks, self._get, self._clock)
+            for name, plan in plans.items()
+            if isinstance(plan.jwks, str)
+        }
         read |= {plan.name: _keys(plan) for plan in self._enrolled.values()}
         self._plans, self._read, self._rings = plans, read, rings
         self._find_approves()
-
-    def _ring(self, plan: AnchorPlan, url: str) -> KeyRing:
-        current = self._rings.get(plan.name)
-        if current is not None and self._plans[plan.name].jwks == url:
-            return current
-        return KeyRing(f"anchor {plan.name}", "", url, self._get, self._clock)
 
     async def close(self) -> None:
         for ring in self._rings.values():
@@ -153,20 +151,15 @@ class Anchors:
             return Refusal(UNAVAILABLE, "unavailable", {"reason": "anchor_keys"})
         return verdict
 
-    def _keys_now(self, plan: AnchorPlan) -> tuple[Jwk, ...]:
-        """Return the current keys of an anchor. An enrolled anchor uses its own keys even if the configuration has
-        an anchor with the same name.
-        """
-        if isinstance(plan.jwks, str):
-            return tuple(self._rings[plan.name].known) if plan.name in self._rings else ()
-        return tuple(self._read.get(plan.name, ()))
-
     def known(self) -> tuple[Anchor, ...]:
-        """Return every anchor with its current keys. A key set that was never fetched is empty."""
+        """Return every anchor with its current keys. A key set that was never fetched is empty. An enrolled anchor uses
+        its own keys even if the configuration has an anchor with the same name.
+        """
+        fetched = {name: ring.known for name, ring in self._rings.items()}
         return tuple(
             Anchor(
                 name=plan.name,
-                keys=self._keys_now(plan),
+                keys=(fetched if isinstance(plan.jwks, str) else self._read).get(plan.name, ()),
                 speaks_for=frozenset(plan.speaks_for),
                 approves=self._approves[plan.name],
                 source="jwks" if plan.jwks is not None else "key" if plan.passkey is None else "passkey",

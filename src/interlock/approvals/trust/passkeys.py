@@ -122,7 +122,7 @@ class PasskeyService:
         if party is None:
             return None
         now = self._clock.wall()
-        live = [open_invitation for open_invitation in self._invitations.values() if now < open_invitation.expires_at]
+        live = [earlier for earlier in self._invitations.values() if now < earlier.expires_at]
         invitation = PasskeyInvitation(
             ticket=secrets.token_urlsafe(TICKET_BYTES),
             name=name,
@@ -132,9 +132,7 @@ class PasskeyService:
             user=secrets.token_bytes(ENTROPY_BYTES),
             expires_at=now + INVITATION_S,
         )
-        self._invitations = {
-            open_invitation.ticket: open_invitation for open_invitation in (*live[1 - INVITATIONS_MAX :], invitation)
-        }
+        self._invitations = {each.ticket: each for each in (*live[1 - INVITATIONS_MAX :], invitation)}
         return invitation
 
     def find_invitation(self, ticket: str) -> PasskeyInvitation | None:

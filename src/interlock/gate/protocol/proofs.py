@@ -63,7 +63,7 @@ class ProofQuestion(msgspec.Struct, frozen=True, kw_only=True):
 
     confirmation_id: str
     call_digest: str
-    nonce: str
+    nonce: str = ""
     tool: str  # its qualified name; anchors are limited to tools
     aggregator_id: str
 
