@@ -140,7 +140,7 @@ def test_one_change_that_was_seen_too_late_breaks_the_promise(seconds: list[floa
     assert ("not measured here" in page) is (kept is None)
 
 
-def test_what_approvals_cost_is_on_the_page_without_a_promise() -> None:
+def test_the_cost_of_approvals_is_on_the_page_without_a_promise() -> None:
     page = markdown(Report(machine="m", python="3", pinned=True, sections=[], approvals={"raised per second": 1234.5}))
     assert "| raised per second | 1,234 |" in page
     assert "no promise" in page

@@ -57,7 +57,7 @@ def test_a_fault_fails_again_and_is_not_called_flaky(tmp_path: Path) -> None:
     assert "FLAKY tests/test_it.py::test_broken" not in done.stdout
 
 
-def test_what_failed_in_an_earlier_run_is_not_counted(tmp_path: Path) -> None:
+def test_failures_of_an_earlier_run_are_not_counted(tmp_path: Path) -> None:
     earlier = tmp_path / ".pytest_cache" / "v" / "cache" / "lastfailed"
     earlier.parent.mkdir(parents=True)
     earlier.write_text(json.dumps({f"tests/test_gone.py::test_{number}": True for number in range(100)}))

@@ -86,7 +86,7 @@ async def test_a_token_that_has_expired_or_is_revoked_opens_nothing_and_is_not_n
     assert shown["other"] is None
 
 
-async def test_what_was_noted_is_kept_when_the_node_stops(store: Store, clock: Hands) -> None:
+async def test_uses_of_tokens_are_written_when_the_node_stops(store: Store, clock: Hands) -> None:
     book = await _book(store, clock)
     for door in ("subserver", "operator"):
         token, _ = await book.issue(door, door, None, None)  # type: ignore[arg-type]

@@ -145,7 +145,7 @@ def test_a_token_that_is_no_jwt_is_asked_about(corp: Authority, tmp_path: Path) 
         assert ask(node, call("good__exact", authorization=f"Bearer {corp.opaque('read')}")).status == 403
 
 
-def test_what_the_server_says_of_a_token_is_held_against_it(corp: Authority, tmp_path: Path) -> None:
+def test_introspection_claims_that_do_not_fit_refuse_the_token(corp: Authority, tmp_path: Path) -> None:
     with protected_node(tmp_path, corp, introspection_url=f"{corp.url}/introspect", **ASKED) as node:
         refused = {
             "no": {"active": False},
@@ -174,9 +174,7 @@ def test_an_odd_answer_about_a_token_is_no_word_for_it(corp: Authority, tmp_path
         assert echo(node, corp.opaque()).status == 200
 
 
-def test_what_cannot_be_read_may_be_another_servers_token_and_is_shown_to_nobody(
-    corp: Authority, tmp_path: Path
-) -> None:
+def test_a_token_that_cannot_be_read_is_not_sent_to_the_introspection_endpoint(corp: Authority, tmp_path: Path) -> None:
     header, claims, signature = corp.token().split(".")
     with protected_node(tmp_path, corp, introspection_url=f"{corp.url}/introspect", **ASKED) as node:
         unreadable = {

@@ -45,7 +45,7 @@ def on_disk(folder: Path) -> bytes:
 # Raising
 
 
-async def test_what_is_raised_waits_with_its_arguments_and_is_found_by_who_asked_and_what(tmp_path: Path) -> None:
+async def test_a_raised_approval_waits_with_its_arguments_and_is_found_by_caller_and_digest(tmp_path: Path) -> None:
     async with stored_inbox(tmp_path) as desk:
         raised = await desk.raised()
         assert desk.inbox.waiting() == [raised]
@@ -153,7 +153,7 @@ async def test_a_definition_is_asked_about_once_for_all_callers_and_never_lapses
         assert desk.inbox.find_definition("copied.delete", "t1") is None
 
 
-async def test_what_a_client_calls_itself_is_cut_and_made_writable(tmp_path: Path) -> None:
+async def test_the_name_a_client_gives_itself_is_cut_and_made_writable(tmp_path: Path) -> None:
     async with stored_inbox(tmp_path) as desk:
         raised = await desk.raised(agent="\ud800" + "x" * 10_000)
         assert raised.agent == "?" + "x" * 99
@@ -227,7 +227,7 @@ async def test_a_denial_says_why_until_the_call_would_have_lapsed(tmp_path: Path
         assert (await desk.raised()).id != raised.id
 
 
-async def test_what_is_approved_and_not_used_can_still_be_denied(tmp_path: Path) -> None:
+async def test_an_approved_call_that_did_not_run_can_still_be_denied(tmp_path: Path) -> None:
     async with stored_inbox(tmp_path) as desk:
         approved = await desk.approved()
         ok(await desk.inbox.decide(approved.id, desk.no()))
@@ -313,7 +313,7 @@ async def test_the_sweeper_writes_expiries_down_by_itself(tmp_path: Path) -> Non
         await expiry.close()
 
 
-async def test_what_ended_is_forgotten_after_a_day(tmp_path: Path) -> None:
+async def test_ended_approvals_are_deleted_after_a_day(tmp_path: Path) -> None:
     clock = ManualClock()
     async with stored_inbox(tmp_path, clock) as desk:
         raised = await desk.raised()
@@ -354,7 +354,7 @@ async def test_after_a_restart_what_was_approved_is_used_once(tmp_path: Path) ->
         assert name(await desk.inbox.use(approved.id)) == "confirmation_used"
 
 
-async def test_what_was_under_way_when_the_node_died_is_unknown_and_never_used_again(tmp_path: Path) -> None:
+async def test_a_call_that_was_running_when_the_node_died_is_unknown_and_never_repeated(tmp_path: Path) -> None:
     clock = ManualClock()
     async with stored_inbox(tmp_path, clock) as desk:
         approved = await desk.approved()

@@ -188,7 +188,7 @@ async def test_another_change_voids_the_old_question_and_a_reverted_change_does_
         assert shop.waiting() == []
 
 
-async def test_what_was_kept_before_claims_were_is_read_from_its_definition(tmp_path: Path) -> None:
+async def test_definitions_stored_without_claims_have_the_claims_of_their_text(tmp_path: Path) -> None:
     clock = ManualClock()
     safe, wild = FIRST | {"annotations": {"readOnlyHint": True}}, FIRST | {"annotations": {"destructiveHint": True}}
     old = {"files.safe": [["f", "d"], json.dumps(safe)], "files.wild": [["f", "d"], json.dumps(wild)]}
@@ -280,7 +280,7 @@ async def test_an_operator_may_ask_what_a_tool_is_before_anybody_calls_it(tmp_pa
         assert shop.definitions.get(TOOL, asked.digest) == "reversible"
 
 
-async def test_what_was_denied_can_be_decided_once_more_and_stays_denied_until_then(tmp_path: Path) -> None:
+async def test_a_denied_definition_can_be_decided_again_and_stays_denied_until_then(tmp_path: Path) -> None:
     async with shop_at(tmp_path) as shop:
         await shop.lists(sight(FIRST))
         await shop.lists(sight(OTHER))
@@ -295,7 +295,7 @@ async def test_what_was_denied_can_be_decided_once_more_and_stays_denied_until_t
         assert await shop.lists(sight(OTHER)) == [DefinitionState.SAME]
 
 
-async def test_what_cannot_be_read_back_is_reported_and_used_as_it_is(
+async def test_unreadable_stored_definitions_are_reported_and_replaced(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = ManualClock()
@@ -380,7 +380,7 @@ async def test_after_a_question_the_same_segment_waits_a_while_for_its_next(tmp_
         assert [one.digest for one in shop.waiting()] == [other.digest]
 
 
-async def test_nobody_is_asked_to_sign_what_is_too_long_to_read(tmp_path: Path) -> None:
+async def test_no_signature_is_requested_for_a_definition_that_is_too_long_to_read(tmp_path: Path) -> None:
     async with shop_at(tmp_path) as shop:
         await shop.lists(sight(FIRST))
         await shop.lists(sight(FIRST | {"description": "x" * 300_000}))

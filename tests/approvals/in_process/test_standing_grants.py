@@ -153,7 +153,7 @@ async def test_only_a_person_who_may_approve_the_tool_signs(tmp_path: Path, sign
         {"rules": (*ANY, *ANY)},
     ],
 )
-async def test_what_has_no_clear_end_or_meaning_is_not_kept(tmp_path: Path, changes: Any) -> None:
+async def test_a_grant_without_a_valid_limit_is_refused(tmp_path: Path, changes: Any) -> None:
     async with granting(tmp_path) as (here, _):
         refused = await here.signed(**changes)
         assert isinstance(refused, Refusal)
@@ -162,7 +162,7 @@ async def test_what_has_no_clear_end_or_meaning_is_not_kept(tmp_path: Path, chan
 
 
 @pytest.mark.parametrize("changed", ["calls", "who", "tool_digest", "rules", "until", "token", "anchor"])
-async def test_what_is_changed_on_disk_grants_nothing(tmp_path: Path, changed: str) -> None:
+async def test_a_grant_changed_on_disk_grants_nothing(tmp_path: Path, changed: str) -> None:
     async with granting(tmp_path) as (here, desk):
         grant = got(await here.signed(calls=5)).grant
         entry = await desk.store.kv.get("grants", grant.id, here.clock.wall())

@@ -132,7 +132,7 @@ def test_a_changed_definition_is_shown_as_what_changed(inline: Inline, inbox: Fa
         (("approve", "3f9c"), 1, "not_confirmed"),
     ],
 )
-def test_what_cannot_be_done_is_named(
+def test_impossible_actions_are_refused_with_a_named_error(
     inline: Inline, inbox: FakeApprovals, key: str, arguments: tuple[str, ...], code: int, error: str
 ) -> None:
     done = inline(*arguments, "--json")

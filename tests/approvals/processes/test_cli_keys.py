@@ -54,7 +54,7 @@ def test_a_sealed_key_opens_with_its_passphrase_alone() -> None:
 
 @pytest.mark.parametrize("size", [1, 15, 16, 17, 127, 128, 4000])
 @pytest.mark.usefixtures("quick")
-def test_what_is_sealed_may_have_any_length(size: int, tmp_path: Path) -> None:
+def test_keys_of_any_length_can_be_encrypted(size: int, tmp_path: Path) -> None:
     path = tmp_path / "sealed.pem"
     path.write_bytes(encrypt_pem(b"x" * size, b"horse"))
     try:

@@ -89,7 +89,7 @@ def test_a_pinned_tool_that_changes_is_withheld_until_the_change_is_accepted(
     assert "the definition of plant.fire changed" in (pinned.data.parent / "stderr.txt").read_text()
 
 
-def test_nobody_without_a_key_accepts_a_change(pinned: RunningNode, diary: ActuatorLog) -> None:
+def test_a_changed_definition_is_not_accepted_without_a_key(pinned: RunningNode, diary: ActuatorLog) -> None:
     with Client(pinned) as client:
         client.call("plant.change")
         (asked,) = wait_for(lambda: waiting(pinned))
@@ -99,7 +99,7 @@ def test_nobody_without_a_key_accepts_a_change(pinned: RunningNode, diary: Actua
     assert diary.read("fire") == []
 
 
-def test_what_was_accepted_is_known_after_a_restart_and_going_back_is_a_change_too(
+def test_an_accepted_definition_survives_a_restart_and_a_reverted_definition_is_a_change(
     tmp_path: Path, operator: Operator, diary: ActuatorLog
 ) -> None:
     extra = OPEN + PINNED + operator.anchor

@@ -96,7 +96,7 @@ def shown(node: RunningNode, grant: Mapping[str, Any]) -> Any:
     return node.admin(f"/admin/grants/{grant['terms']['id']}")
 
 
-def test_what_waits_is_approved_with_the_grant_that_covers_it(
+def test_waiting_calls_are_approved_with_the_grant_that_covers_them(
     node: RunningNode, diary: ActuatorLog, client: Client
 ) -> None:
     waited = [client.held(FIRE, {"waits": number})["confirmation_id"] for number in (1, 2, 3)]
@@ -186,7 +186,7 @@ def test_the_held_text_the_page_and_the_command_name_the_ways_out(node: RunningN
 
 
 @pytest.mark.req("AX-11.3-5")
-def test_what_no_person_signed_for_this_node_and_tool_grants_nothing(node: RunningNode, client: Client) -> None:
+def test_a_grant_needs_a_valid_signature_for_this_node_and_tool(node: RunningNode, client: Client) -> None:
     wanted = {"tool": FIRE, "who": "local", "rules": [{"at": "/n", "kind": "equals", "value": "forged"}], "calls": 1}
     drafted = draft(node, **wanted)
     for signer, changes in (
@@ -286,7 +286,7 @@ def test_of_many_calls_that_race_for_the_last_uses_exactly_as_many_pass(node: Ru
     assert (shown(node, grant)["used"], shown(node, grant)["state"]) == (3, "over")
 
 
-def test_what_is_ambiguous_is_refused_before_any_grant_is_asked(node: RunningNode, diary: ActuatorLog) -> None:
+def test_ambiguous_arguments_are_refused_before_grants_are_checked(node: RunningNode, diary: ActuatorLog) -> None:
     granted(node, [{"at": "/odd", "kind": "any"}], calls=5)
     with Client(node) as client:
         for raw in ('{"odd":1,"odd":2}', '{"odd":9007199254740993}', '{"odd":-0}'):

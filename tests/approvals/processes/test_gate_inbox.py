@@ -45,7 +45,7 @@ def ask(node: RunningNode, method: str, path: str, authorization: str | None, bo
         connection.close()
 
 
-def test_what_the_agent_has_opens_nothing_and_decides_nothing(node: RunningNode, diary: ActuatorLog) -> None:
+def test_the_credentials_of_an_agent_neither_read_nor_decide_approvals(node: RunningNode, diary: ActuatorLog) -> None:
     mine = token(node, "client")
     with Client(node, token=mine) as client:
         demand = client.held("plant.fire")

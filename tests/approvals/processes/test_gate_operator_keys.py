@@ -101,7 +101,7 @@ def test_a_call_without_arguments_can_be_approved(place: Place, client: Client) 
     assert answer["structuredContent"] == {"did": "mutable_final"}
 
 
-def test_somebody_elses_key_of_the_same_name_releases_nothing(place: Place, client: Client, arguments: Any) -> None:
+def test_another_persons_key_of_the_same_name_releases_nothing(place: Place, client: Client, arguments: Any) -> None:
     demand = client.held("plant.fire", arguments)
     done = place.eve.run(place.node, "approve", demand["confirmation_id"], "--yes", "--json")
     assert done.returncode == 1

@@ -137,7 +137,7 @@ def test_a_policy_engine_releases_a_call_by_signing_its_nonce_with_its_digest(
 
 
 @pytest.mark.req("AX-11.3-7")
-def test_what_its_policy_does_not_allow_it_does_not_sign(house: House, client: Client, arguments: Any) -> None:
+def test_the_signer_does_not_sign_a_call_that_its_policy_forbids(house: House, client: Client, arguments: Any) -> None:
     assert house.engine.decide(client.held("plant.fire", {**arguments, "amount": 101})) is None
 
 

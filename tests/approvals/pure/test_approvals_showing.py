@@ -38,7 +38,7 @@ def test_json_is_laid_out_without_changing_its_words() -> None:
 
 
 @given(JSON)
-def test_what_is_laid_out_means_the_same(value: object) -> None:
+def test_layout_keeps_the_meaning_of_json(value: object) -> None:
     raw = json.dumps(value).encode()
     assert json.loads("\n".join(layout_lines(raw))) == value
 
@@ -102,5 +102,5 @@ def test_very_long_texts_are_shown_one_after_the_other() -> None:
 @pytest.mark.parametrize(
     "params", [b"null", b"{}", b'{"definition":7}', b'{"definition":{}}', b"[", b'{"after":{"name":1}}']
 )
-def test_what_holds_no_definition_has_no_digest_to_sign(params: bytes) -> None:
+def test_params_without_a_definition_have_no_digest_to_sign(params: bytes) -> None:
     assert shown_digest(params) is None

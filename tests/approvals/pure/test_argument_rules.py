@@ -67,7 +67,7 @@ def test_a_path_inside_the_folder_passes(path: str) -> None:
         "/srv/reports/" + "a" * PATH_CHARS_MAX,
     ],
 )
-def test_what_leaves_the_folder_or_may_leave_it_does_not_pass(path: str) -> None:
+def test_a_path_that_may_leave_the_folder_is_refused(path: str) -> None:
     assert find_violation(BELOW, {"path": path}) == "/path must be a path below /srv/reports"
 
 
@@ -103,7 +103,7 @@ _NAMES = st.text(st.characters(min_codepoint=32, max_codepoint=0x2FFF), min_size
 
 
 @given(st.lists(_NAMES, min_size=1, max_size=4), st.lists(_NAMES, min_size=1, max_size=4))
-def test_what_is_below_a_folder_begins_with_it_however_it_is_resolved(folder: list[str], rest: list[str]) -> None:
+def test_a_path_below_a_folder_begins_with_it_however_it_is_resolved(folder: list[str], rest: list[str]) -> None:
     import posixpath
     import unicodedata
     from urllib.parse import unquote
@@ -180,7 +180,7 @@ def test_an_enumeration_compares_values_and_their_types() -> None:
     assert find_violation(rules, {}) == "/mode is missing"
 
 
-def test_what_no_rule_names_may_not_be_there() -> None:
+def test_an_argument_without_a_rule_is_refused() -> None:
     assert find_violation(BELOW, {"path": "/srv/reports/a", "force": True}) == "/force is not among its arguments"
     assert find_violation((), {}) is None
     assert find_violation((), {"a": None}) is not None
@@ -260,7 +260,7 @@ def test_a_grant_covers_the_call_it_comes_from_or_is_not_made() -> None:
         completed_rules([rule("/path/x", "equals", 1)], {"path": "/etc/a"})
 
 
-def test_what_is_proposed_is_narrow() -> None:
+def test_proposed_rules_are_narrow() -> None:
     arguments = {
         "path": "/srv/a/b",
         "paths": ["/srv/x", "/srv/y"],
@@ -295,7 +295,7 @@ def test_without_rules_a_grant_covers_the_same_call_and_no_other(signed: dict[st
 
 
 @given(_OBJECTS)
-def test_what_is_proposed_covers_its_call(arguments: dict[str, Any]) -> None:
+def test_proposed_rules_cover_their_call(arguments: dict[str, Any]) -> None:
     rules = completed_rules(proposed_rules(arguments), arguments)
     assert find_violation(rules, arguments) is None
 
@@ -304,7 +304,7 @@ def test_names_become_pointers() -> None:
     assert [pointer_of(name) for name in ("path", "a/b", "/a/b", "a~b")] == ["/path", "/a~1b", "/a/b", "/a~0b"]
 
 
-def test_what_is_signed_is_shown_whole_and_what_is_cut_elsewhere_says_so() -> None:
+def test_signed_values_are_shown_in_full_and_shortened_values_say_so() -> None:
     long = "a" * 500
     shown = rule_text(rule("/text", "equals", long))
     assert shown == f'"{long}"'

@@ -75,7 +75,7 @@ async def test_a_native_and_a_reserved_name_are_not_taken_by_a_tool(tmp_path: Pa
 
 @pytest.mark.req("AQL-C.map-15")
 @in_frozen_time
-async def test_what_a_schema_says_of_a_property_is_carried_over_and_held_to(tmp_path: Path) -> None:
+async def test_keywords_of_a_property_are_shown_and_enforced(tmp_path: Path) -> None:
     given = schema(
         ("query",),
         query={**TEXT, "description": "Words.", "minLength": 2, "maxLength": 9, "pattern": "^[a-z]+$"},

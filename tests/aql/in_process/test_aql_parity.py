@@ -192,7 +192,7 @@ async def test_a_fast_call_may_overtake_a_slow_one_and_a_batch_keeps_its_order(t
 
 @pytest.mark.req("AQL-C.map-3", "AQL-C.intro-6")
 @in_frozen_time
-async def test_what_an_operator_says_of_a_tool_wins_over_all_inference(
+async def test_an_operators_rule_for_a_tool_overrides_all_inference(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     tools = [

@@ -165,7 +165,7 @@ async def test_however_a_session_ends_nothing_of_it_is_left(
 
 
 @pytest.mark.req("AQL-2.3.5-2")
-async def test_what_a_client_says_of_itself_in_meta_opens_nothing(here: AgentNode) -> None:
+async def test_claims_of_a_client_in_meta_grant_nothing(here: AgentNode) -> None:
     owner, thief = [await Lines(here, "aql", f"client:{name}").greet() for name in ("owner", "thief")]
     id = (await owner.introspect(query="operations"))["_protocol"]["session_id"]
     token = await asked_token(owner)

@@ -62,7 +62,7 @@ def test_details_of_types_are_closed_and_those_we_make_are_valid() -> None:
 
 
 @pytest.mark.req("AQL-0-1", "AQL-D-1")
-def test_what_a_companion_document_shows_against_the_schemas_is_refused() -> None:
+def test_shapes_that_contradict_the_schemas_of_the_companion_documents_are_refused() -> None:
     info = {"name": "get_x", "semantic_category": "READ", "endpoint": "read", "description": "Gets."}
     details = {
         **info,

@@ -64,7 +64,7 @@ async def test_a_full_annotation_is_the_same_at_the_leaf_and_three_hops_up(
 
 @pytest.mark.req("AX-9.2-1")
 @in_frozen_time
-async def test_what_an_operator_or_doubt_changes_stays_to_be_seen_as_it_was_declared(
+async def test_declared_annotations_stay_visible_beside_changed_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rules = """

@@ -93,7 +93,7 @@ async def test_each_call_goes_down_with_its_own_route_and_its_own_callers_words(
             }
 
 
-async def test_what_only_one_call_says_is_neither_lost_nor_remembered(
+async def test_routing_metadata_of_single_calls_is_neither_lost_nor_cached(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(links, "ROUTED_META_MAX", 4)

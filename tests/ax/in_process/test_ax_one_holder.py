@@ -119,7 +119,7 @@ async def test_a_subserver_that_lost_its_aggregator_is_accepted_by_another_and_g
             await one.stop()
 
 
-async def test_what_an_aggregator_had_is_free_when_it_is_gone(tmp_path: Path) -> None:
+async def test_subservers_of_a_lost_aggregator_can_register_elsewhere(tmp_path: Path) -> None:
     async with level(tmp_path / "top", ACCESS) as top, below(tmp_path, "b", top) as b:
         leaf_id = str(uuid.uuid4())
         async with below(tmp_path, "a", top) as a:

@@ -144,7 +144,7 @@ async def test_a_jwt_under_an_anchor_proves_the_authority(
         assert freed.returncode == 0, freed.stderr
 
 
-async def test_what_a_proved_subserver_changes_can_be_called_and_unproved_is_withheld(node: RunningNode) -> None:
+async def test_mutable_tools_are_callable_with_proved_authority_and_withheld_without(node: RunningNode) -> None:
     token = mint(JWK, claims(node), typ="JWT")
     async with bare_subserver(node, "proved", tools=WRITES, authority=f"dns:{EDGE}", authority_proof=proof(token)):
         await ready(node, "proved", tools=2)

@@ -67,7 +67,7 @@ async def test_a_line_that_comes_before_the_start_is_over_is_answered(
         await supervisor.close()
 
 
-async def test_what_nobody_expected_does_not_end_the_care_for_a_child(
+async def test_an_unexpected_error_does_not_end_the_supervision_of_a_child(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     starts = 0

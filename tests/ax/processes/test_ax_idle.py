@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 
-def test_what_speaks_websocket_is_not_loaded_before_somebody_asks() -> None:
+def test_websocket_modules_are_not_loaded_before_they_are_needed() -> None:
     program = (
         "import sys; sys.path[:0] = " + repr(sys.path) + "; import interlock.node.node; "
         "heavy = ('websockets', 'uvicorn.protocols.websockets', 'cryptography'); "

@@ -285,7 +285,7 @@ async def test_a_trusted_proxy_passes_a_certificate_on(behind: RunningNode, hous
 
 
 @pytest.mark.req("AX-4.2-9")
-async def test_what_a_proxy_passes_on_is_verified_here(behind: RunningNode, house: House) -> None:
+async def test_certificates_passed_on_by_a_proxy_are_verified(behind: RunningNode, house: House) -> None:
     """Where the node sees the certificate itself, every defect has the refusal of the register request."""
     wrong = {what: (one, "certificate") for what, one in house.refused_by_name().items()}
     wrong |= {what: (one, "certificate_untrusted") for what, one in house.refused_by_tls().items()}
@@ -484,7 +484,7 @@ async def test_a_certificate_revoked_by_the_command_is_refused(tmp_path: Path) -
         (" edge",),
     ],
 )
-def test_what_makes_no_certificate_leaves_no_file(tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_a_failed_certificate_command_leaves_no_file(tmp_path: Path, words: tuple[str, ...]) -> None:
     folder = tmp_path / "tls"
     command = [sys.executable, "-m", "interlock", "access", "certificate", *words, "--folder", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)

@@ -75,7 +75,7 @@ async def test_a_revoked_token_ends_its_link_and_no_other(node: RunningNode) -> 
 
 
 @pytest.mark.req("AX-4.2-7", "AX-4.2-6")
-async def test_what_changes_something_needs_a_proved_authority(node: RunningNode) -> None:
+async def test_mutable_tools_need_a_proved_authority(node: RunningNode) -> None:
     tools = [tool("read"), tool("write", annotations={"readOnlyHint": False})]
     unproved = _token(node, "subserver", "unproved")
     async with bare_subserver(node, "doubted", token=unproved, tools=tools, authority="dns:edge01.example.com") as leaf:

@@ -190,7 +190,7 @@ async def test_lists_that_change_are_read_again(node: RunningNode) -> None:
 
 
 @pytest.mark.req("AX-6.1-4")
-async def test_what_the_registration_leaves_out_is_not_asked_for(node: RunningNode) -> None:
+async def test_capabilities_that_a_registration_leaves_out_are_not_requested(node: RunningNode) -> None:
     capabilities = {"tools": False, "resources": False, "notifications": False}
     async with (
         bare_subserver(node, "mute", tools=[tool("read")], capabilities=capabilities) as leaf,

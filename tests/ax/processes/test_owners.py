@@ -72,7 +72,7 @@ def _until_gone(node: RunningNode) -> None:
 
 
 @pytest.mark.req("AX-13.2-1")
-async def test_what_became_of_registrations_is_on_record(folder: Path) -> None:
+async def test_outcomes_of_registrations_are_recorded(folder: Path) -> None:
     with running_node(folder, {}, extra=ACCESS) as node:
         owner = _token(node, "owner")
         async with bare_subserver(node, "plant", token=owner) as leaf:

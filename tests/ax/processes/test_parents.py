@@ -304,7 +304,7 @@ async def test_the_routes_of_resources_prompts_and_completions_are_checked_as_we
 
 
 @pytest.mark.req("AX-10.2-2")
-async def test_what_the_granted_scope_does_not_reach_is_not_listed_and_denied_by_name(tmp_path: Path) -> None:
+async def test_tools_beyond_the_granted_scope_are_not_listed_and_denied_by_name(tmp_path: Path) -> None:
     async with joined(tmp_path, auth_scope="read") as (node, session):
         tools = await listed(session, "bench.echo")  # which says that it only reads
         assert "bench.fail" not in tools

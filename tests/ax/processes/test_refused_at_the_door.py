@@ -80,7 +80,7 @@ class _Plan:
     access = ()
 
 
-async def test_what_nobody_expected_is_answered_with_a_reference_that_the_log_repeats(
+async def test_an_unexpected_error_is_answered_with_a_reference_that_the_log_repeats(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("interlock.ax.endpoint.HeadInspector", lambda plan: _Lenient())

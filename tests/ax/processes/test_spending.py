@@ -68,7 +68,7 @@ HOSTILE: list[Any] = [
 
 @pytest.mark.req("AX-11.4-2")
 @pytest.mark.parametrize("number", range(len(HOSTILE)))
-async def test_what_a_subserver_proposes_is_ignored(thrifty: RunningNode, number: int) -> None:
+async def test_a_budget_that_a_subserver_proposes_is_ignored(thrifty: RunningNode, number: int) -> None:
     proposed = HOSTILE[number]
     async with leaf(thrifty, f"greedy{number}", budget=proposed) as greedy:
         assert greedy.session["budget"] == LIMITS
@@ -176,7 +176,7 @@ async def test_a_subserver_that_asks_too_much_is_informed_itself(thrifty: Runnin
 
 
 @pytest.mark.req("AX-11.4-5")
-async def test_what_was_given_bounds_what_is_handed_down_and_the_next_call_is_refused_here(tmp_path: Path) -> None:
+async def test_the_parents_budget_limits_the_budget_handed_down_and_further_calls_are_refused(tmp_path: Path) -> None:
     """root - mid - two leaves; root gives mid four calls a minute, mid itself would give a hundred."""
     with (
         running_node(tmp_path / "root", {}, ACCESS + "[budget]\nmax_calls_per_minute = 4\n") as root,

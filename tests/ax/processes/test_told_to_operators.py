@@ -61,7 +61,7 @@ async def test_a_node_without_servers_says_where_subservers_register(node: Runni
             assert "only" in said
 
 
-async def test_what_the_node_itself_asks_is_no_call_in_flight(node: RunningNode) -> None:
+async def test_requests_of_the_node_itself_do_not_count_as_calls_in_flight(node: RunningNode) -> None:
     begun, may_end = asyncio.Event(), asyncio.Event()
 
     async def held(params: dict[str, Any]) -> Any:

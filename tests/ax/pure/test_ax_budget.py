@@ -87,7 +87,7 @@ def test_a_limit_of_nothing_allows_nothing_and_promises_nothing() -> None:
 
 
 @pytest.mark.req("AX-11.4-4")
-def test_what_is_given_back_can_be_used_again() -> None:
+def test_refunded_budget_can_be_used_again() -> None:
     limits = BudgetLimits(max_calls_per_minute=1, max_mutable_calls_per_session=1, max_cost_units_per_session=3)
     usage, price = BudgetUsage(), Price(mutable=True, units=3)
     taken = usage.charge(price, 0.0)
@@ -107,7 +107,7 @@ def test_a_charge_that_has_left_the_minute_is_given_back_to_the_session_only() -
 
 
 @pytest.mark.req("AX-11.4-4")
-def test_what_was_given_back_is_not_taken_off_again_when_its_minute_ends() -> None:
+def test_a_refund_is_not_subtracted_again_when_its_minute_ends() -> None:
     usage = BudgetUsage()
     usage.refund(READ, usage.charge(READ, 0.0))
     usage.charge(READ, 30.0)
@@ -123,7 +123,7 @@ def test_calls_of_one_slice_leave_with_its_last() -> None:
     assert [usage.calls(now) for now in (WINDOW_S, WINDOW_S + SLICE_S / 2, WINDOW_S + SLICE_S)] == [3, 1, 0]
 
 
-def test_what_has_left_the_minute_is_forgotten_although_nobody_counts() -> None:
+def test_usage_older_than_a_minute_is_dropped_without_being_read() -> None:
     usage = BudgetUsage()
     for number in range(1000):
         usage.charge(READ, number * 30.0)
@@ -154,7 +154,7 @@ limits_of = st.builds(BudgetLimits, **{name: st.none() | st.integers(0, 9) for n
 
 @pytest.mark.req("AX-11.4-5")
 @given(limits_of, limits_of)
-def test_what_is_handed_down_is_within_both(own: BudgetLimits, given_: BudgetLimits) -> None:
+def test_a_budget_handed_down_is_within_both_budgets(own: BudgetLimits, given_: BudgetLimits) -> None:
     handed = own.within(given_)
     for name in KEYS:
         known = [limit for limit in (getattr(own, name), getattr(given_, name)) if limit is not None]
@@ -162,7 +162,7 @@ def test_what_is_handed_down_is_within_both(own: BudgetLimits, given_: BudgetLim
     assert handed == given_.within(own)
 
 
-def test_what_an_entry_leaves_open_is_as_usual() -> None:
+def test_limits_that_an_entry_leaves_out_have_the_usual_value() -> None:
     usual = BudgetLimits(max_calls_per_minute=60, max_mutable_calls_per_session=10)
     assert BudgetLimits(max_calls_per_minute=600).else_(usual) == BudgetLimits(
         max_calls_per_minute=600, max_mutable_calls_per_session=10

@@ -130,7 +130,7 @@ def test_the_drafts_example_is_accepted_literally() -> None:
 
 
 @pytest.mark.req("AX-6.1-1")
-def test_what_is_left_out_has_the_defaults() -> None:
+def test_omitted_members_of_a_registration_have_the_defaults() -> None:
     assert register() == Register(subserver_id=ID, segment="leaf")
     assert register(capabilities={}) == register()
     assert not register().is_aggregator
@@ -682,7 +682,7 @@ def test_a_claim_that_is_none_is_refused_by_the_name_of_its_member(member: str, 
     assert refused(read_claims_untrusted(raw(params)), member).code == INVALID_PARAMS
 
 
-def test_what_others_hold_is_read_and_nonsense_is_not() -> None:
+def test_a_list_of_held_subservers_is_read_and_a_malformed_list_refused() -> None:
     assert read_held_untrusted(Raw(encode_held({ID: OTHER}))) == {ID: OTHER}
     assert read_held_untrusted(raw({"status": "ok"})) == {}
     for bad in ([], {"held": []}, {"held": {ID: "x"}}, {"held": {ID: None}}):

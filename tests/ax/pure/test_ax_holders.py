@@ -49,7 +49,7 @@ def test_a_registrant_that_only_uses_the_holders_name_gets_nothing() -> None:
     assert via(holders) == "1"
 
 
-def test_who_gives_up_the_session_there_may_move() -> None:
+def test_a_subserver_that_releases_its_session_may_move() -> None:
     holders = Holders()
     holders.claim(claimed("a", "there"), "1")
     assert holders.claim(claimed("b"), "2", "elsewhere") == "a"

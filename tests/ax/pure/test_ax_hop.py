@@ -228,7 +228,7 @@ def test_a_uri_of_the_tree_has_valid_segments(uri: str) -> None:
 @pytest.mark.parametrize(
     "uri", ["mcpax://a", "mcpax:///x", "mcpax://A/x", "mcpax://a..b/x", "http://a/x", "mcpax://" + "a" * 64 + "/"]
 )
-def test_what_only_looks_like_a_uri_of_the_tree_is_none(uri: str) -> None:
+def test_a_uri_that_only_resembles_a_tree_uri_is_not_one(uri: str) -> None:
     assert not is_nested(uri)
 
 

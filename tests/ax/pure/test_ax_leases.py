@@ -54,7 +54,7 @@ def test_an_aggregator_takes_over_its_own_record() -> None:
 
 
 @pytest.mark.req("AX-13.4-2", "AX-13.4-3")
-def test_who_gives_up_the_held_session_moves_at_once_and_a_clone_does_not() -> None:
+def test_a_subserver_that_releases_its_session_moves_at_once_and_a_clone_does_not() -> None:
     assert check_lease(AT_A, register(released_session="session at a"), AT_B) is None
     for guess in ("", "session at b", AT_A.session_hash):
         split_brain(check_lease(AT_A, register(released_session=guess), AT_B), A)

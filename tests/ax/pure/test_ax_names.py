@@ -162,7 +162,7 @@ def test_a_name_of_which_nothing_can_be_written_has_a_hash_that_depends_on_no_ot
     assert resolve_locals(["other", "中国", unwritable, "__", "🔧" * 499]).local_names[unwritable] == alone
 
 
-def test_who_seeks_the_name_that_a_hash_gives_takes_nothing_from_others() -> None:
+def test_a_tool_named_like_a_hashed_alias_takes_no_name_from_others() -> None:
     taken = hashed("upper", "Upper")
     resolution = resolve_locals(["Upper", "UPPER", taken])
     assert resolution.local_names == {"UPPER": hashed("upper", "UPPER"), taken: taken}

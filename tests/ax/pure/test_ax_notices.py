@@ -201,7 +201,7 @@ def test_large_notifications_are_bounded_by_their_bytes() -> None:
     assert gate._waiting_bytes == BUFFER_BYTES_MAX
 
 
-def test_what_waits_does_not_hold_on_to_the_message_it_was_cut_from() -> None:
+def test_a_waiting_notice_does_not_keep_the_message_it_was_cut_from() -> None:
     gate = NoticeGate("leaf", Drops(), per_s=1)
     flood(gate, 1, 0)
     message = b'{"pad":"%b","params":{"n":1}}' % (b"x" * 1_000_000)

@@ -188,7 +188,7 @@ def test_the_same_principal_with_another_subserver_is_a_rival_too() -> None:
 
 
 @pytest.mark.parametrize("segment", ["rooms", "names", "tools", "notifications_dropped"])
-def test_what_is_reserved_cannot_be_registered(segment: str) -> None:
+def test_reserved_segments_cannot_be_registered(segment: str) -> None:
     assert code(Aggregator().refused(register(segment=segment))) == CONFLICT
 
 
@@ -197,7 +197,7 @@ def test_a_segment_outside_the_pattern_is_refused_here_too() -> None:
     assert Aggregator().refused(register(segment="a.b")).number == 32111
 
 
-def test_what_the_configuration_has_given_away_cannot_be_registered() -> None:
+def test_segments_of_configured_servers_cannot_be_registered() -> None:
     aggregator = Aggregator()
     aggregator.engine.keep(["jira"])
     assert code(aggregator.refused(register(segment="jira"))) == CONFLICT
@@ -489,7 +489,7 @@ def test_a_registrant_whose_heartbeat_names_an_aggregator_above_us_is_refused_un
 
 
 @pytest.mark.req("AX-5.3-3")
-def test_who_does_not_take_it_back_goes_and_nothing_of_it_is_repeated_above() -> None:
+def test_a_registrant_that_keeps_a_false_claim_is_removed_and_the_claim_is_not_repeated_above() -> None:
     aggregator = Aggregator()
     aggregator.joined(register(1, subtree_ids=(uuid(1), ABOVE)))
     aggregator.joined(register(2, "other", subtree_ids=(uuid(2),)), BOB)

@@ -109,7 +109,7 @@ async def test_hints_are_filled_in_and_those_the_server_set_are_left_alone(
 
 
 @pytest.mark.parametrize("era", VERSIONS)
-async def test_what_a_server_says_of_its_place_in_the_tree_is_ignored(
+async def test_claims_of_a_server_about_its_place_in_the_tree_are_ignored(
     tools: dict[tuple[str, str], dict[str, Any]], era: str
 ) -> None:
     assert {tool["_meta"]["x-mcpax-hops"] for (at, _), tool in tools.items() if at == era} == {1}

@@ -156,7 +156,7 @@ def test_progress_goes_to_stderr(interlock: Interlock, door: FakePublicEndpoint)
     assert interlock("tools", "call", "demo.progress", "--json").json["content"][0]["text"] == "arrived"
 
 
-def test_what_a_tool_answers_cannot_drive_the_terminal(inline: Inline, door: FakePublicEndpoint) -> None:
+def test_results_of_tools_cannot_control_the_terminal(inline: Inline, door: FakePublicEndpoint) -> None:
     assert inline("tools", "call", "demo.escape").out == "\\x1b]0;owned\\x07\n"
 
 

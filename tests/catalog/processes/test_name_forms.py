@@ -117,7 +117,7 @@ async def test_a_session_keeps_its_form_whatever_later_requests_say(node: Runnin
         assert await names(peer) == before
 
 
-async def test_what_a_client_calls_itself_changes_no_list(node: RunningNode) -> None:
+async def test_the_name_a_client_gives_itself_changes_no_list(node: RunningNode) -> None:
     async with client(node, "modern") as peer:
         before = (await peer.request("tools/list")).result["tools"]
         info = {"io.modelcontextprotocol/clientInfo": {"name": "claude-ai", "version": "9"}}

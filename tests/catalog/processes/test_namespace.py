@@ -243,7 +243,7 @@ async def test_an_alias_is_safe_and_leads_to_one_tool_only(node: RunningNode, tm
             assert {tool["_meta"]["x-mcpax-name"]: tool["name"] for tool in await listed(peer)} == aliases
 
 
-async def test_what_is_withheld_is_shown_with_the_reason_and_not_as_unknown(node: RunningNode) -> None:
+async def test_a_withheld_tool_is_shown_with_the_reason_and_not_as_unknown(node: RunningNode) -> None:
     withheld = node.link("c")["withheld"][0]
     shown = node.cli("tools", "show", withheld["name"])
     assert withheld["reason"][:30] in " ".join((shown.stdout + shown.stderr).split())

@@ -82,7 +82,7 @@ def approver(name: str, approval_id: str | None = None, *, approves: tuple[str, 
     )
 
 
-def test_what_makes_an_approver_is_the_step_that_is_missing() -> None:
+def test_the_suggested_step_is_the_step_missing_for_an_approver() -> None:
     assert approver_step(()) == ("interlock init", "makes a key")
     waiting = approver("ada", "0fce8822-1111")
     code = "enrols ada, with the setup code on the terminal of the node"

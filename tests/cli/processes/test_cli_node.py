@@ -247,7 +247,7 @@ def test_an_odd_name_is_refused_and_shown_harmlessly(inline: Inline, node: FakeO
     assert "Traceback" not in done.err
 
 
-def test_what_a_server_wrote_cannot_drive_the_terminal(inline: Inline, node: FakeOperations) -> None:
+def test_output_of_servers_cannot_control_the_terminal(inline: Inline, node: FakeOperations) -> None:
     done = inline("links", "logs", "time")
     assert done.lines == [
         "10:00:01  server started",

@@ -33,7 +33,7 @@ def test_a_line_has_time_level_and_source() -> None:
     assert log.lines == ["1970-01-01T00:00:00.000Z WARNING interlock.links: link x: lost"]
 
 
-def test_what_repeats_is_counted_even_when_its_pause_differs() -> None:
+def test_repeated_messages_are_counted_even_when_their_pause_differs() -> None:
     log = Written("json")
     for at in range(10):
         log.say(f"link x: lost; next attempt in {at + 0.5} s", at)

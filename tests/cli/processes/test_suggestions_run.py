@@ -195,5 +195,5 @@ def test_init_where_nothing_is(interlock: Interlock) -> None:
 
 
 @pytest.mark.parametrize("place", [one for one in ELSEWHERE.values() if one.startswith("tests/")])
-def test_what_is_run_elsewhere_is_there(place: str) -> None:
+def test_tests_that_run_examples_elsewhere_exist(place: str) -> None:
     assert (Path(__file__).resolve().parents[3] / place).exists()

@@ -88,7 +88,7 @@ async def test_a_page_is_good_until_it_expires(desk: Consents, clock: SetClock) 
     assert len(asker.accepted) == 1
 
 
-async def test_who_asks_the_same_again_gets_the_same_page_and_who_asks_more_another(
+async def test_a_repeated_consent_request_gets_the_same_page_and_a_wider_request_another(
     desk: Consents, clock: SetClock
 ) -> None:
     asker, other = Asker(), Asker()

@@ -207,7 +207,7 @@ def callback(node: RunningNode, *parameters: tuple[str, str]) -> tuple[int, str]
 
 
 @pytest.mark.req("AIP-30.auth-3")
-def test_what_nobody_asked_for_is_refused_at_the_callback(corp: Authority, tmp_path: Path) -> None:
+def test_a_callback_that_was_not_requested_is_refused(corp: Authority, tmp_path: Path) -> None:
     with guarded_server(corp) as url, running_node(tmp_path, {"crm": {"url": url}}) as node:
         wait_for_consent_request(node, "crm")
         state = query(ask_for_page(node, "crm"))["state"]

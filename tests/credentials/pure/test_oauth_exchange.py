@@ -204,7 +204,9 @@ def test_the_document_names_its_own_address_and_where_people_come_back() -> None
         ([("state", "s"), ("code", "c" * 5000)], None),
     ],
 )
-def test_what_comes_back_is_an_answer_or_nothing(parameters: list[tuple[str, str]], expected: Returned | None) -> None:
+def test_callback_parameters_are_a_valid_answer_or_rejected(
+    parameters: list[tuple[str, str]], expected: Returned | None
+) -> None:
     assert read_callback_untrusted(parameters) == expected
 
 
@@ -221,7 +223,7 @@ def test_what_comes_back_is_an_answer_or_nothing(parameters: list[tuple[str, str
         ("", True, False),
     ],
 )
-def test_who_an_answer_is_from_is_compared_to_the_letter(iss: str | None, always_says: bool, believed: bool) -> None:
+def test_the_issuer_of_an_answer_is_compared_exactly(iss: str | None, always_says: bool, believed: bool) -> None:
     returned = Returned(state="s", code="c", iss=iss)
     assert is_from(returned, ISSUER, always_says=always_says) is believed
 

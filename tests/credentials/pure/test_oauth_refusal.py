@@ -54,7 +54,7 @@ def test_a_challenge_is_read(values: list[str], expected: Challenge) -> None:
         b"\\" * 9000,
     ],
 )
-def test_what_cannot_be_read_says_nothing(value: bytes) -> None:
+def test_a_malformed_challenge_counts_as_no_challenge(value: bytes) -> None:
     assert read_challenge_untrusted([value]) == NO_CHALLENGE
 
 

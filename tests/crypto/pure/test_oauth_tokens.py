@@ -218,7 +218,7 @@ def test_a_bearer_is_found_in_the_header(value: bytes) -> None:
         b"Bearer a\x00",
     ],
 )
-def test_what_can_be_no_bearer_is_none(value: bytes) -> None:
+def test_malformed_authorization_headers_contain_no_bearer_token(value: bytes) -> None:
     assert find_bearer(value) is None
 
 

@@ -116,7 +116,7 @@ def test_an_invalid_passkey_is_refused_with_a_reason(text: str, why: str) -> Non
     "value",
     [0, 23, 24, 255, 256, 65536, -1, -257, b"", b"x" * 300, "", "é", [], [1, [2]], {1: {-2: b"x"}}, True, False],
 )
-def test_what_authenticators_write_is_read_and_the_rest_left(value: Any) -> None:
+def test_cbor_items_are_read_and_the_remaining_bytes_returned(value: Any) -> None:
     assert read_item_untrusted(cbor(value) + b"rest", has_floats=False) == (value, b"rest")
 
 
@@ -173,7 +173,7 @@ def test_a_passkey_that_was_made_on_the_page_is_known_by_its_key(kind: Kind) -> 
     assert format_passkey(found.key) == MADE[kind].text()
 
 
-def test_what_an_authenticator_says_of_its_make_is_not_looked_at() -> None:
+def test_the_attestation_statement_of_an_authenticator_is_ignored() -> None:
     made = ADA.make(b64(CHALLENGE))
     data = decoded(made["attestation"])
     packed = data.replace(

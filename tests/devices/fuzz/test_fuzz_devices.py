@@ -81,7 +81,7 @@ def take(codec: Codec, message: bytes) -> None:
         ("json", {"transport": "mqtt_json"}),
     ],
 )
-def test_what_a_broken_device_writes_is_refused_by_one_error(profile: str, link: dict[str, str]) -> None:
+def test_malformed_bytes_of_a_device_raise_exactly_one_error(profile: str, link: dict[str, str]) -> None:
     description = DeviceDescription(
         profile=profile,  # type: ignore[arg-type]
         link=LinkDescription(**link),  # type: ignore[arg-type]

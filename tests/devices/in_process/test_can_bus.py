@@ -97,7 +97,9 @@ async def test_long_messages_are_segmented_with_flow_control(
     assert await owner.next_message() == message
 
 
-async def test_what_waits_behind_a_long_message_can_be_withdrawn(pair: tuple[CanTransport, Owner, Station]) -> None:
+async def test_a_message_that_waits_behind_a_long_message_can_be_withdrawn(
+    pair: tuple[CanTransport, Owner, Station],
+) -> None:
     transport, _, station = pair
     for message in (b"long enough", b"second", b"third"):
         transport.send(message)
@@ -251,7 +253,7 @@ async def test_answers_that_were_asked_for_are_not_counted_against_the_rate(
     assert transport.discarded == {}
 
 
-async def test_what_is_poured_beside_requests_is_limited_however_many_they_are(
+async def test_unrequested_frames_are_limited_however_many_requests_there_are(
     pair: tuple[CanTransport, Owner, Station], beside: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     transport, owner, station = pair

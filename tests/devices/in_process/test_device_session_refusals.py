@@ -31,7 +31,7 @@ class Owner:
 
 
 @pytest.mark.req("AX-8.2-8")
-async def test_what_devices_may_not_write_is_counted_and_nothing_else_happens() -> None:
+async def test_forbidden_messages_of_devices_are_counted_and_ignored() -> None:
     owner = Owner()
     link = LinkDescription(transport="uart_cbor", port="socket://127.0.0.1:1")
     description = DeviceDescription(profile="b", link=link, events=(Event(id=9, name="pressed"),))

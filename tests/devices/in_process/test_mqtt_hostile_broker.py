@@ -122,7 +122,7 @@ async def reads_no_more(reader: asyncio.StreamReader, writer: asyncio.StreamWrit
     ],
     ids=["a packet of 256 MB", "QoS 2 without end", "nothing is read"],
 )
-async def test_what_a_broker_announces_or_leaves_is_not_kept_and_the_reason_is_named(
+async def test_announced_or_unfinished_packets_of_a_broker_take_no_memory_and_the_reason_is_named(
     begin: Behaviour, block: bytes | Callable[[int], bytes], reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = [*mqtt.SOCKET_OPTIONS, (socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)]  # the kernel keeps less beside us

@@ -90,7 +90,9 @@ async def test_a_write_that_outlives_its_cancellation_does_not_keep_the_transpor
     assert await pair.owner.next_message() == b"cba"
 
 
-async def test_what_waits_behind_a_slow_write_can_be_withdrawn(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_message_that_waits_behind_a_slow_write_can_be_withdrawn(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
     begun, may_end, written = asyncio.Event(), asyncio.Event(), list[bytes]()
 
     async def write(characteristic: str, data: bytes, response: bool) -> None:

@@ -196,7 +196,7 @@ async def test_small_chips_plugged_into_the_running_tree_are_called_at_the_root(
     await asyncio.to_thread(wait_for, lambda: not names & set(asyncio.run(_listed(site.cloud))))
 
 
-def test_what_cannot_be_undone_reaches_the_chip_once_and_only_with_a_proof(site: Site) -> None:
+def test_an_irreversible_call_reaches_the_chip_once_and_only_with_a_proof(site: Site) -> None:
     with Client(site.cloud) as client:
         site.board.heard.clear()
         demand = client.held("edge.board.press")

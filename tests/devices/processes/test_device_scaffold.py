@@ -65,7 +65,7 @@ def arm(folder: Path, name: str, profile: str, *flags: str) -> Path:
 
 @pytest.mark.req("AX-8.N-6")
 @pytest.mark.parametrize(("text", "profile", "flags"), [(A, "a", ()), (B, "b", ("-DMCPAX_B_CRC=16",))])
-def test_what_is_written_compiles_answers_as_described_and_loads(
+def test_generated_firmware_compiles_and_answers_and_its_description_loads(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, profile: str, flags: tuple[str, ...]
 ) -> None:
     source = tmp_path / "thermostat.toml"
@@ -153,7 +153,7 @@ def test_a_stub_built_otherwise_than_described_does_not_compile(tmp_path: Path) 
         (B.replace("baud = 9600", 'framing = "frame"'), "COBS"),
     ],
 )
-def test_what_the_stub_does_not_do_is_refused(text: str, why: str) -> None:
+def test_descriptions_that_the_stub_does_not_support_are_refused(text: str, why: str) -> None:
     with pytest.raises(CannotScaffold, match=why):
         scaffold("thermostat", described(text))
 

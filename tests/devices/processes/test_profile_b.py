@@ -215,7 +215,7 @@ def test_a_wrong_announcement_is_refused_whole(place: Place, wrong: bytes | list
 
 
 @pytest.mark.req("AX-8.N-3")
-def test_what_a_device_does_not_say_is_asked_about_once_and_what_is_final_needs_a_checksum(place: Place) -> None:
+def test_unclassified_device_tools_are_asked_about_once_and_irreversible_tools_need_a_checksum(place: Place) -> None:
     board = place.boards["alone"]
     board.calls.clear()
     say_class(place, "alone.tool_1", {}, "read_only")

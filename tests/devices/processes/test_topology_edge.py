@@ -181,7 +181,7 @@ def _result(client: Client, name: str) -> Any:
 
 
 @pytest.mark.req("AX-C.2-2")
-def test_what_cannot_be_undone_waits_at_the_cloud_for_an_operator_and_is_then_sent_once(site: Site) -> None:
+def test_an_irreversible_call_waits_at_the_cloud_for_an_operator_and_is_sent_once(site: Site) -> None:
     actuator = site.actuator
     with Client(site.cloud) as client, Client(site.edge) as below:
         assert client.call("edge.actuator.read")["structuredContent"] == {"celsius": 21}

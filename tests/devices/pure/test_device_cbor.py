@@ -236,7 +236,7 @@ def test_garbage_raises_the_one_error(data: bytes) -> None:
 
 
 @given(st.binary(max_size=60))
-def test_what_is_read_is_what_another_decoder_reads(data: bytes) -> None:
+def test_values_are_read_as_another_decoder_reads_them(data: bytes) -> None:
     try:
         ours = read_untrusted(data)
     except DeviceFault:

@@ -96,7 +96,7 @@ def test_coils_and_inputs_are_bits() -> None:
     assert set((output_schema(read) or {})["properties"]) == {"open", "closed"}
 
 
-def test_what_does_not_fit_is_refused_before_it_is_sent() -> None:
+def test_arguments_that_do_not_fit_are_refused_before_they_are_sent() -> None:
     write = tool(holding(type="u16", write=True, maximum=100))
     for arguments in ({"v": 101}, {"v": -1}, {"v": "1"}, {}, {"v": 1, "w": 1}):
         with pytest.raises(DeviceFault) as caught:

@@ -253,7 +253,7 @@ FULL = {"code": -32050, "message": "disk full", "data": {"z": 1, "a": [184467440
 
 
 @pytest.mark.parametrize("link", LEGACY_LINKS)
-async def test_what_the_server_itself_says_of_its_failure_is_kept_whole(tree: Tree, link: str) -> None:
+async def test_the_servers_description_of_its_failure_is_kept(tree: Tree, link: str) -> None:
     """Whether it failed for want of the capability or for something else, nobody but the server knows."""
     async with tree.peer("http-modern", {}) as peer:
         refused = await peer.call(tool(link, "interview"), interview(asks(question(SAMPLE)), {"fail": FULL}))

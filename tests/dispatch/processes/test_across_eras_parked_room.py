@@ -168,7 +168,9 @@ async def test_questions_larger_than_what_is_left_are_declined(
 # Letting go
 
 
-async def test_what_expires_at_once_is_cancelled_in_steps(here: ClockedNode, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_calls_that_expire_together_are_cancelled_in_steps(
+    here: ClockedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(parking, "EXPIRED_AT_ONCE", 2)
     for _ in range(5):
         await park(here, "steps", name="web__interview")

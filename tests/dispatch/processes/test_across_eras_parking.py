@@ -45,7 +45,7 @@ async def test_a_retry_may_write_its_request_in_another_way(here: ClockedNode) -
     assert (await retry.result())["structuredContent"]["answers"] == [{"q": FILLED}]
 
 
-async def test_what_the_retry_declares_decides_what_is_asked_next(here: ClockedNode) -> None:
+async def test_capabilities_declared_in_a_retry_decide_the_next_questions(here: ClockedNode) -> None:
     arguments, said = await park(here, "less", {"ask": {"a": ELICIT}}, {"ask": {"b": ELICIT}})
     retry = here.again("old__interview", arguments, said, filled_answers(said), capabilities={"sampling": {}})
     first, second = (await retry.result())["structuredContent"]["answers"]

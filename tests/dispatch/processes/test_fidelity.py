@@ -103,7 +103,7 @@ def translated(text: str, label: str, link: str, front: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("front", "link"), SAME_ERA)
-async def test_what_the_client_wrote_reaches_the_server_as_it_was_written(fleet: Fleet, front: str, link: str) -> None:
+async def test_params_reach_the_server_as_the_client_wrote_them(fleet: Fleet, front: str, link: str) -> None:
     arguments = '{ "z":1.0,"a":99999999999999999999999999, "é":"\\u00e9\\/" ,"e":{}}'
     params = f'{{"x-first":{{ "b":1,"a":[] }},"name":"{tool(link, "echo")}","arguments":{arguments},"x-last":1e2}}'
     vendor = '{"com.example/k":{ "n":18446744073709551616,"e":{} },"traceparent":"00-0-0-00"}'

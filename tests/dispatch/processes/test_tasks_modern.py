@@ -103,7 +103,7 @@ async def test_the_older_wish_for_a_task_is_overlooked(tree: Tree) -> None:
 
 
 @pytest.mark.parametrize("method", ["tasks/result", "tasks/list"])
-async def test_what_the_extension_does_not_have_is_an_unknown_method(tree: Tree, method: str) -> None:
+async def test_methods_that_the_tasks_extension_does_not_have_are_unknown(tree: Tree, method: str) -> None:
     async with tree.peer("http-modern", DECLARED) as peer:
         ours = await made_by(peer, "new_http", id=label())
         refused = await peer.request(method, {"taskId": ours})
@@ -224,7 +224,7 @@ async def test_a_listener_that_stops_receives_no_more_and_the_server_is_informed
 
 
 @pytest.mark.parametrize("link", SERVERS["modern"])
-async def test_nobody_misses_anything_while_others_come_to_listen_and_go(tree: Tree, link: str) -> None:
+async def test_listeners_miss_no_task_update_while_others_join_and_leave(tree: Tree, link: str) -> None:
     theirs, hesitating = label(), label()
     async with tree.peer("http-modern", DECLARED) as first, tree.peer("http-modern", DECLARED) as other:
         ours = await made_by(first, link, id=theirs)

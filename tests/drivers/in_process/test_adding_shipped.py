@@ -24,7 +24,7 @@ def test_a_template_that_names_a_file_puts_it_in_the_private_home() -> None:
     assert "sandbox" not in found.data
 
 
-def test_what_the_person_says_stays() -> None:
+def test_choices_of_the_person_override_a_shipped_driver() -> None:
     found = taken("npm", MEMORY, env={"MEMORY_FILE_PATH": "/x/mem.jsonl"})
     assert found is not None
     assert (found.data["server"]["env"], found.what) == ({"MEMORY_FILE_PATH": "/x/mem.jsonl"}, ())
@@ -37,7 +37,7 @@ def test_what_the_person_says_stays() -> None:
     assert hosts.data["network"] == {"egress": ["example.com"]}
 
 
-def test_what_is_installed_beside_started_and_reached_is_taken() -> None:
+def test_extra_packages_arguments_and_sandbox_of_a_shipped_driver_are_used() -> None:
     sqlite = taken("pypi", "mcp_server_sqlite==2025.4.25")
     assert sqlite is not None
     assert sqlite.data["install"] == [{"method": "pip", "package": "mcp_server_sqlite==2025.4.25", "with": ["mcp<2"]}]

@@ -124,7 +124,7 @@ def test_signed_records_are_checked_with_the_keys_of_the_zone(server: NameServer
 
 
 @pytest.mark.req("REG-N-6")
-def test_what_the_resolver_has_proved_is_reported(server: NameServer) -> None:
+def test_a_dnssec_proof_of_the_resolver_is_reported(server: NameServer) -> None:
     zone = Zone(NAME, RECORD)
 
     def proved(query: dns.message.Message, is_tcp: bool) -> dns.message.Message:
@@ -151,7 +151,7 @@ def test_a_long_answer_comes_by_tcp_and_too_long_a_one_is_refused(server: NameSe
 
 
 @pytest.mark.req("REG-7.1-4", "REG-N-6")
-def test_what_does_not_answer_the_question_is_not_believed(server: NameServer) -> None:
+def test_dns_records_that_do_not_answer_the_question_are_ignored(server: NameServer) -> None:
     evil = Zone("_mcp.evil.example", "v=mcp1; url=https://evil.example/")
 
     def poisoned(query: dns.message.Message, is_tcp: bool) -> dns.message.Message:
@@ -237,7 +237,7 @@ class Endpoint(BaseHTTPRequestHandler):
 
 
 @pytest.mark.req("REG-7.1-4")
-def test_what_is_found_is_tried(server: NameServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_discovered_server_is_contacted(server: NameServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over plain HTTP, which records themselves cannot ask for."""
     monkeypatch.setattr(fetch, "is_protected", lambda url: True)
     monkeypatch.setattr("interlock.names.protocol.dns_discovery._url_problem", lambda url: "")

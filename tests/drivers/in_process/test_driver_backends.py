@@ -51,7 +51,7 @@ async def test_a_missing_value_is_empty(store: SealedSecrets, tmp_path: Path) ->
         ("keyring:///", "SERVICE/NAME"),
     ],
 )
-async def test_what_cannot_be_asked_is_reported(store: SealedSecrets, backend: str, words: str) -> None:
+async def test_backends_that_cannot_be_asked_are_reported(store: SealedSecrets, backend: str, words: str) -> None:
     with pytest.raises(BackendFailed, match=words):
         await found(store, backend)
 

@@ -37,7 +37,7 @@ REMOTE = {"kind": "remote", "url": "https://a.example/mcp"}
     ],
     ids=["protocol version", "source", "transport"],
 )
-def test_what_makes_it_another_driver_needs_a_major_version(tmp_path: Path, before: Any, now: Any, field: str) -> None:
+def test_a_change_of_identity_needs_a_major_version(tmp_path: Path, before: Any, now: Any, field: str) -> None:
     workspace = Workspace(tmp_path)
     workspace.driver(driver(**before))
     first = workspace.one().driver
@@ -68,7 +68,7 @@ def test_a_protocol_version_written_out_is_the_same_version(tmp_path: Path) -> N
 
 
 @pytest.mark.req("AIP-identity-4")
-def test_what_was_registered_is_compared_with_what_is_there_now(tmp_path: Path) -> None:
+def test_the_registered_manifest_is_compared_with_the_present_file(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     workspace.driver(driver())
     first = workspace.one().driver

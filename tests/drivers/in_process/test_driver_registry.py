@@ -218,7 +218,7 @@ async def test_two_majors_serve_side_by_side(house: House) -> None:
 
 
 @pytest.mark.req("AIP-identity-4")
-async def test_what_was_registered_is_kept_across_restarts_and_removals(house: House, kv: KeyValue) -> None:
+async def test_registered_manifests_survive_restarts_and_removals(house: House, kv: KeyValue) -> None:
     folder = house.workspace.driver(driver())
     await house.registry.refresh()
     await house.trust()

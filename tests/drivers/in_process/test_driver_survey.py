@@ -413,7 +413,7 @@ def test_two_inventories_of_the_workspace_that_disagree_are_both_named(workspace
     assert workspace.one().state is None
 
 
-def test_what_nobody_accepted_takes_no_slug_and_no_contract_from_what_was(workspace: Workspace) -> None:
+def test_a_driver_that_is_not_trusted_takes_no_slug_or_contract_from_a_trusted_driver(workspace: Workspace) -> None:
     good = workspace.driver(driver())
     workspace.write(good / "SECRETS.md", {"secrets": [secret("key")]})
     workspace.trust()
@@ -678,7 +678,7 @@ def test_a_runner_file_elsewhere_is_part_of_what_is_trusted(workspace: Workspace
     assert not workspace.one().trusted
 
 
-def test_what_did_not_change_is_not_read_again(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unchanged_folders_are_not_read_again(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     workspace.driver(driver("first-mcp"))
     second = workspace.driver(driver("second-mcp"))
     workspace.write(".tools/x/TOOL.md", contract("x"))

@@ -27,7 +27,7 @@ def workspace(tmp_path: Path) -> Workspace:
     ],
     ids=["backend", "access", "other access", "gone"],
 )
-def test_what_a_secret_of_the_workspace_is_belongs_to_what_is_trusted(workspace: Workspace, later: Any) -> None:
+def test_trust_covers_the_definition_of_a_workspace_secret(workspace: Workspace, later: Any) -> None:
     env = {"TOKEN": "${secrets.TOKEN}"}
     workspace.driver(driver(server={"kind": "binary", "path": "/usr/bin/true", "env": env}))
     bare = workspace.one()
@@ -111,7 +111,7 @@ def test_a_link_out_of_where_a_path_was_declared_is_refused(workspace: Workspace
 
 
 @pytest.mark.req("AIP-security-13", "AIP-security-5")
-def test_what_a_declared_path_really_is_belongs_to_what_is_trusted(workspace: Workspace) -> None:
+def test_trust_covers_the_target_of_a_declared_path(workspace: Workspace) -> None:
     out, one, other = (workspace.path / name for name in ("out", "one", "other"))
     one.mkdir()
     other.mkdir()

@@ -76,7 +76,7 @@ def test_every_command_of_the_skill_runs_as_it_is_written_and_trusts_nothing(tmp
 
 
 @pytest.mark.req("AIP-author-7")
-def test_what_an_agent_writes_through_a_server_of_the_node_waits_for_a_person(tmp_path: Path) -> None:
+def test_a_driver_written_by_an_agent_waits_for_a_person(tmp_path: Path) -> None:
     """The agent has no command line but a server that runs programs."""
     env = prepare(tmp_path)
     shell = {"command": caging.hostile(), "env": env, "cwd": str(tmp_path / "workspace")}

@@ -254,7 +254,7 @@ def test_a_driver_that_says_something_else_is_not_overwritten_unasked(notes: Not
     assert (notes.folder / "README.md").read_text() == "mine"
 
 
-def test_what_only_a_name_suggests_stays_open_until_somebody_says_it(notes: Notes) -> None:
+def test_a_class_that_only_the_name_suggests_stays_open_until_a_person_decides(notes: Notes) -> None:
     done = notes.add("--no-trust")
     assert "1 tool without a class" in done.out
     assert notes.front("tools/notes.note-list/TOOL.md")["approval"] == "policy:unannotated"

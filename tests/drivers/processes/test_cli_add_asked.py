@@ -67,7 +67,7 @@ def front(file: Path) -> dict[str, object]:
     return made
 
 
-def test_what_is_accepted_and_what_is_changed_is_what_is_written(
+def test_accepted_and_changed_classes_are_written(
     interlock: Interlock, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("notes")

@@ -462,7 +462,7 @@ def test_where_somebody_may_approve_no_driver_is_trusted_without_their_signature
     signed_for.trust("first-mcp")
 
 
-def test_what_waits_in_the_inbox_is_void_once_the_folder_is_another(signed_for: Served) -> None:
+def test_a_waiting_trust_request_is_void_once_the_folder_changed(signed_for: Served) -> None:
     signed_for.write("first-mcp")
     until(lambda: waiting(signed_for))
     (first,) = waiting(signed_for)

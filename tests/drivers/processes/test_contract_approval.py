@@ -154,7 +154,7 @@ async def test_input_that_is_wrong_is_refused_before_anybody_is_asked(here: Hold
 
 
 @pytest.mark.parametrize("approval", ["always", "auto"])
-async def test_nobody_is_asked_to_agree_to_what_no_driver_could_serve(here: Holding, approval: str) -> None:
+async def test_no_approval_is_requested_for_a_call_that_no_driver_can_serve(here: Holding, approval: str) -> None:
     """The operator is told the same beforehand, and the log has one row of the choice that failed."""
     lending = await here.serve("new", play(approval=approval), "play")
     lending.state, lending.reason = DriverState.UNAVAILABLE, "it does not start"

@@ -336,7 +336,9 @@ async def test_a_sleeping_driver_is_woken_and_a_call_waits_for_it(here: Contract
     assert (lending.woken, lending.lent) == (1, 0)
 
 
-async def test_nobody_registers_the_segment_of_a_contract_and_a_contract_takes_nobodys(here: ContractNode) -> None:
+async def test_segments_of_contracts_cannot_be_registered_and_contracts_take_no_registered_segment(
+    here: ContractNode,
+) -> None:
     await here.serve("new", contract("image.create"), "keep")
     refused = await Leaf(here.node.get(AxParts).registrar, "image").register()
     assert refused["error"]["message"] == "namespace_conflict"

@@ -196,7 +196,7 @@ async def test_a_repetition_that_would_come_after_the_contracts_time_is_not_made
         ({"idempotent": True}, FAILED),
     ],
 )
-async def test_what_could_happen_twice_or_would_fail_again_is_sent_once(
+async def test_calls_that_could_take_effect_twice_or_would_fail_again_are_sent_once(
     here: ContractNode, changed: Any, act: Any
 ) -> None:
     retry = {"max_attempts": 3, "backoff": "fixed", "initial_ms": 0}

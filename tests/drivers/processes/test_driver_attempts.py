@@ -147,7 +147,7 @@ async def test_the_first_caller_may_leave_without_ending_what_was_started_for_th
 
 
 @pytest.mark.req("AIP-30.install-1")
-async def test_what_cannot_be_installed_is_unavailable_with_every_reason_and_tried_again(
+async def test_a_driver_that_cannot_be_installed_names_every_reason_and_is_tried_again(
     stage: DriverStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(provider_module, "INSTALL_AGAIN_S", 3600)

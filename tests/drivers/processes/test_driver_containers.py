@@ -325,9 +325,7 @@ def lasting(command: tuple[str, ...]) -> list[str]:
 
 
 @pytest.mark.req("AIP-server-6")
-async def test_what_is_left_of_one_life_of_a_driver_is_found_by_its_label_and_removed(
-    place: Place, client: Client
-) -> None:
+async def test_leftover_containers_of_a_driver_are_found_by_label_and_removed(place: Place, client: Client) -> None:
     command, other = (await place.done(container())).command, (await place.done(container())).command
     found = labels(command)
     assert found["dev.interlock.driver"] == "filesystem-mcp@1"

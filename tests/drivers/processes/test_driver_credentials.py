@@ -296,7 +296,7 @@ async def test_a_users_own_secret_reaches_that_users_process_alone(stage: Driver
 
 
 @pytest.mark.req("AIP-security-8")
-async def test_who_called_first_leaves_no_trace_in_the_process_and_may_go(stage: DriverStage) -> None:
+async def test_the_first_caller_leaves_no_trace_in_the_process_and_may_leave(stage: DriverStage) -> None:
     provider = await wait_until_settled(stage.provider(metadata={"idle_timeout_ms": 1000}))
     instance = provider._instances.find(None)  # type: ignore[union-attr]
     assert instance is not None

@@ -93,7 +93,7 @@ async def test_transforms_come_before_build_arguments(hooked: Hooked) -> None:
 
 
 @pytest.mark.req("AIP-define-2")
-async def test_what_the_server_would_not_take_is_not_sent(hooked: Hooked) -> None:
+async def test_arguments_of_a_hook_that_the_server_would_refuse_are_not_sent(hooked: Hooked) -> None:
     refused = await hooked.hooks.arguments(hooked.bound, {"n": "4"}, {})
     assert isinstance(refused, DriverRefusal) and refused.code == "contract_mismatch"
     listed = await hooked.hooks.arguments(hooked.bound, {"n": -1}, {})

@@ -357,7 +357,7 @@ async def test_a_path_out_of_the_workspace_is_refused(tmp_path: Path, path: str)
 
 
 @pytest.mark.req("AIP-server-1")
-async def test_what_is_missing_or_not_executable_is_a_failed_installation(tmp_path: Path) -> None:
+async def test_a_missing_or_not_executable_program_is_a_failed_installation(tmp_path: Path) -> None:
     place = Place(tmp_path)
     (place.folder / "notes.txt").write_text("no program")
     for path, words in [

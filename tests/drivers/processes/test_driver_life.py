@@ -220,7 +220,7 @@ async def test_a_lazy_driver_that_changed_since_it_was_checked_is_checked_at_onc
     assert len(stage.log.starts) == 2
 
 
-async def test_what_is_kept_of_a_check_holds_no_word_of_the_server(stage: DriverStage) -> None:
+async def test_a_stored_check_contains_no_text_of_the_server(stage: DriverStage) -> None:
     options = stage.tools({"name": "echo", "description": "WORDS OF THE SERVER"})
     await wait_until_settled(stage.provider(*options))
     entry = await stage.node.stores.store.kv.get("driver_snapshots", KEY, stage.node.stores.clock.wall())

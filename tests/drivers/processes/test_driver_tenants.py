@@ -133,7 +133,7 @@ async def test_a_tenants_process_is_gone_when_it_was_idle_and_the_driver_stays_r
     assert await pid_of(stage, provider, "ada") != pid
 
 
-async def test_what_one_tenants_server_lacks_is_that_tenants_trouble_alone(stage: DriverStage) -> None:
+async def test_a_fault_of_one_tenants_server_affects_no_other_tenant(stage: DriverStage) -> None:
     provider = await wait_until_settled(stage.provider(*stage.tools({"name": "echo"}), metadata={"isolation": "user"}))
     (await lend_link(provider, "ada")).release()
     stage.tools({"name": "other"})

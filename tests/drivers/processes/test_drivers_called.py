@@ -101,7 +101,7 @@ async def test_clients_learn_of_a_changed_list_only_when_their_own_changed(works
 
 
 @pytest.mark.req("AIP-proto-6")
-async def test_what_a_server_asks_reaches_the_caller_of_that_call_alone(workspace: Workspace) -> None:
+async def test_a_servers_question_reaches_only_the_caller_of_that_call(workspace: Workspace) -> None:
     able = {"client_capabilities": ["elicitation"]}
     workspace.add("asking-mcp", tools={"ask": "demo.ask"}, metadata={"interlock": able})
     with workspace.node() as node:

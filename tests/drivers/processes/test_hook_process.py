@@ -105,7 +105,7 @@ async def test_a_hook_that_reaches_out_fails_and_the_next_call_is_served(bench: 
 
 
 @pytest.mark.req("AIP-define-5")
-async def test_what_lies_outside_is_not_even_there(bench: Bench) -> None:
+async def test_files_outside_the_sandbox_do_not_exist_for_a_hook(bench: Bench) -> None:
     """The guard aside, for a program may get around it: no file is asked for by name here."""
     seen = await built(
         bench.hook(
@@ -146,7 +146,7 @@ async def test_it_has_its_folder_and_pythons_library_and_nothing_else(bench: Ben
 
 
 @pytest.mark.req("AIP-define-2")
-async def test_what_is_given_and_what_is_returned_are_the_same_data(bench: Bench) -> None:
+async def test_data_passes_through_a_hook_unchanged(bench: Bench) -> None:
     odd = {"text": 'ä\n\u2028"\\\0', "big": 2**63, "float": 0.1, "none": None, "deep": [[[{}]]]}
     process = bench.hook("{'input': args.input, 'all': [args.mapped, args.context, args.tool_id, args.tool_name]}")
     assert await built(process, input=odd) == {"input": odd, "all": [{"m": 2}, {}, "demo.a", "a"]}
@@ -197,7 +197,7 @@ async def test_an_answer_over_the_limit_fails_alone(bench: Bench) -> None:
     assert await built(process, input={"n": 2}) == {"calls": 2}
 
 
-async def test_what_it_prints_disturbs_nothing(bench: Bench) -> None:
+async def test_output_printed_by_a_hook_is_harmless(bench: Bench) -> None:
     process = bench.hook(
         "print('out', flush=True); print('err', file=sys.stderr); os.write(1, b'raw\\n'); sys.__stdout__.write('x')",
         "{'read': sys.stdin.read()}",
@@ -239,7 +239,7 @@ async def test_an_endless_loop_is_ended_too(bench: Bench, monkeypatch: pytest.Mo
     await until(lambda: pid is not None and not alive(pid))
 
 
-async def test_who_no_longer_waits_does_not_get_into_the_next_ones_answer(bench: Bench) -> None:
+async def test_a_cancelled_hook_call_does_not_affect_the_next_answer(bench: Bench) -> None:
     process = bench.hook("if args.input['n'] == 1: time.sleep(0.5)", "{'n': args.input['n'], 'calls': len(asked)}")
     await process.load()
     gone = asyncio.create_task(built(process))
@@ -318,7 +318,7 @@ async def test_functions_for_unbound_contracts_are_reported_with_their_code(benc
     assert caught.value.code == "execute_binding_mismatch"
 
 
-async def test_what_it_says_of_itself_is_read(bench: Bench) -> None:
+async def test_the_declaration_in_driver_py_is_read(bench: Bench) -> None:
     process = bench.process(
         """
         import json

@@ -152,7 +152,7 @@ def test_the_inputs_are_an_object() -> None:
     assert errors(contract(outputs={"type": "array"})) == []
 
 
-def test_what_we_add_is_read_and_checked() -> None:
+def test_our_extensions_of_a_contract_are_read_and_checked() -> None:
     ours = {"name": "filesystem.read_file", "context_schema": {"type": "object", "required": ["tenant"]}}
     extended = loaded(contract(metadata={"interlock": ours}))
     assert (extended.listed_as, extended.context_schema) == (ours["name"], ours["context_schema"])

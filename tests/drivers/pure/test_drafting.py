@@ -290,7 +290,7 @@ def test_a_deep_schema_is_refused_and_not_followed() -> None:
     refused(tool(inputSchema=deep))
 
 
-def test_what_nobody_sees_is_left_out_and_what_is_too_long_is_cut() -> None:
+def test_invisible_characters_are_removed_and_long_texts_cut() -> None:
     made = drafted(
         tool(title=" Two\nlines\x00 \u202eof it ", description="Seen\u200b\x1b[31m\r\nnext\ud800" + "x" * 3000)
     ).contract

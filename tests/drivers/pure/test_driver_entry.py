@@ -125,7 +125,7 @@ def test_execute_names_the_contracts_of_the_file(execute: Any, codes: list[str])
 
 
 @pytest.mark.req("AIP-tools-2", "AIP-tools-5", "AIP-tools-8")
-def test_what_a_hook_makes_is_not_compared_ahead_and_checked_at_the_call() -> None:
+def test_output_of_a_hook_is_not_compared_in_advance_and_is_checked_at_the_call() -> None:
     tool = giving({"type": "object", "properties": {"t": STRING}}, inputs=input_schema("q", q=STRING))
     promise = promising(
         {"type": "object", "required": ["x"], "properties": {"x": {"type": "integer"}}}, input_schema(a=STRING)

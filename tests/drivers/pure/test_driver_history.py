@@ -27,7 +27,7 @@ SEVERAL = [
 
 @pytest.mark.parametrize("before", SEVERAL)
 @pytest.mark.parametrize("now", SEVERAL)
-def test_what_is_kept_judges_like_the_file_it_was_kept_of(before: dict[str, Any], now: dict[str, Any]) -> None:
+def test_a_stored_manifest_judges_like_the_file_it_was_read_from(before: dict[str, Any], now: dict[str, Any]) -> None:
     old, new = read(before), read(now | {"version": "1.1.0"})
     kept = recall(keep(old))
     assert kept is not None
@@ -35,7 +35,7 @@ def test_what_is_kept_judges_like_the_file_it_was_kept_of(before: dict[str, Any]
     assert bool(successor_problems(kept, new)) is (before is not now)
 
 
-def test_what_was_never_registered_speaks_against_nothing() -> None:
+def test_a_driver_that_was_never_registered_has_no_successor_problems() -> None:
     assert successor_problems(None, read(driver())) == ()
 
 

@@ -329,7 +329,7 @@ def test_a_tool_that_says_it_only_reads_relaxes_nothing() -> None:
     ],
     ids=["pattern", "oneOf", "if", "format"],
 )
-def test_what_cannot_be_decided_is_a_warning_and_is_checked_at_the_call(schema: Any, wrong: str) -> None:
+def test_an_undecidable_comparison_is_a_warning_and_is_checked_at_the_call(schema: Any, wrong: str) -> None:
     arguments = {**DRAFT_07, **input_schema("path", path=schema)}
     found = bound(entry(), promising({}, PATH), giving({}, arguments))
     assert len(unverified(found)) >= 1

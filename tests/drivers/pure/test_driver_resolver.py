@@ -315,7 +315,7 @@ def test_a_default_that_did_not_survive_leaves_the_choice_to_the_rest(named: str
 
 
 @pytest.mark.req("AIP-30.resolve-6")
-def test_nobody_left_is_no_route_with_everybody_in_its_cause_and_nobody_in_its_message() -> None:
+def test_no_remaining_driver_is_no_route_with_all_drivers_in_its_cause_and_none_in_its_message() -> None:
     found = ask(
         candidate("narrow-mcp", entry={"schema_narrowing": {"drop_inputs": ["head"]}}),
         candidate("broken-mcp", standing={"refusal": Refusal(code="install_failed", message="no npm")}),
@@ -353,7 +353,7 @@ def test_a_contract_without_drivers_has_no_route() -> None:
         (candidate(standing={"failed_at": NOW}), SelectionPolicy(), None, "no_route"),
     ],
 )
-def test_what_removed_everybody_is_the_error_where_it_tells_the_caller_more(
+def test_the_rule_that_excluded_all_drivers_is_the_error_where_it_is_more_specific(
     only: Candidate, policy: SelectionPolicy, region: str | None, code: str
 ) -> None:
     error = ask(only, policy=policy, region=region).error

@@ -321,7 +321,7 @@ def test_an_output_that_the_contract_promises_is_not_dropped() -> None:
     assert [each.code for each in found] == ["narrowing_invalid"]
 
 
-def test_what_driver_py_makes_is_checked_as_everything_else_is() -> None:
+def test_output_of_driver_py_is_checked_like_any_other() -> None:
     found = bound(entry(), promising(input_schema("a", a=STRING), PATH), giving({}, PATH))
     assert found.satisfying({"a": "x"}) == {"a": "x"}
     assert isinstance(found.satisfying({"a": 1}), DriverRefusal)
@@ -396,7 +396,7 @@ def test_any_plain_data_written_by_python_is_read_back(value: Any) -> None:
 
 
 @given(st.text(alphabet="[](){}'\"\\,: 01.eE+-xnuUNoneTrueFals\n", max_size=20))
-def test_what_is_read_as_a_literal_python_reads_the_same(text: str) -> None:
+def test_python_reads_every_accepted_literal_the_same(text: str) -> None:
     try:
         value = read_literal(text)
     except NotPlain:

@@ -72,7 +72,7 @@ def test_the_first_colon_ends_the_kind_and_the_rest_is_the_uri() -> None:
         "mcp_filesystem file:///a",
     ],
 )
-def test_what_names_no_resource_is_refused(text: str) -> None:
+def test_texts_that_name_no_resource_are_refused(text: str) -> None:
     assert refused(text, FILES) == "ref_invalid"
 
 
@@ -113,7 +113,7 @@ def test_another_fragment_stays_in_the_uri(tail: str) -> None:
     st.sampled_from(["", "#sha256=" + DIGEST, "%3A", "%25"]),
     st.sampled_from([None, DIGEST]),
 )
-def test_what_is_printed_is_parsed_again(body: str, tail: str, sha256: str | None) -> None:
+def test_printed_references_are_parsed_again(body: str, tail: str, sha256: str | None) -> None:
     ref = ResourceRef(kind="mcp_any", uri=f"x:{body}{tail}", sha256=sha256)
     assert parse_reference(reference_text(ref), ANY) == ref
 

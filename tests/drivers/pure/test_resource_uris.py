@@ -64,7 +64,7 @@ def refused(uri: str) -> str | None:
         "/etc/passwd",
     ],
 )
-def test_what_is_inside_passes(uri: str) -> None:
+def test_uris_inside_the_folder_are_accepted(uri: str) -> None:
     assert refused(uri) is None
 
 
@@ -125,7 +125,7 @@ def test_what_is_inside_passes(uri: str) -> None:
         "javascript:alert(1)",
     ],
 )
-def test_what_leads_out_or_can_be_read_in_two_ways_is_refused(uri: str) -> None:
+def test_uris_that_lead_out_or_are_ambiguous_are_refused(uri: str) -> None:
     assert refused(uri)
 
 

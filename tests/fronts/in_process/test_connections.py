@@ -36,7 +36,7 @@ def test_programs_of_this_machine_share_an_address_and_have_the_bound_of_all() -
     assert not table.enter(one(), None)
 
 
-def test_what_strangers_send_takes_no_room_from_bodies() -> None:
+def test_bytes_of_unknown_peers_take_no_memory_reserved_for_bodies() -> None:
     table = connections(8)
     peer = ip_address("203.0.113.5")
     assert table.unknown.hold(peer, PEER_UNKNOWN_BYTES) is not None

@@ -55,7 +55,7 @@ def test_a_session_that_ends_costs_no_look_at_the_streams_of_others() -> None:
     assert logs.find_after("mine", b"1-1") is None and logs.find_after("other", b"3-1") is not None
 
 
-def test_what_several_connections_ask_for_is_kept_for_the_last_alone() -> None:
+def test_a_stream_requested_by_several_connections_is_kept_for_the_last() -> None:
     for is_over in (False, True):
         log = StreamLogs().open("session", exchange())
         log.add(b"{}")

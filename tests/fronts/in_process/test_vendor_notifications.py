@@ -67,7 +67,7 @@ async def test_messages_over_a_principals_own_link_are_theirs() -> None:
     assert await told(Link(owner="b"), Member("a"), Member("b")) == [0, 1]
 
 
-async def test_what_comes_over_a_sessions_own_link_is_its() -> None:
+async def test_notifications_of_a_sessions_own_link_reach_only_that_session() -> None:
     mine = Member("b")
     assert await told(Link(owner="b", client=mine.caller), Member("b"), mine) == [0, 1]
 

@@ -40,7 +40,7 @@ def fast(number: int) -> bytes:
     ],
     ids=["a call first", "the application first", "mixed", "a body for the application"],
 )
-def test_what_the_endpoint_and_what_the_application_answer_keep_their_order(
+def test_answers_of_the_endpoint_and_the_application_keep_their_order(
     node: RunningNode, sent: list[bytes], expected: list[int], apart: bool
 ) -> None:
     with RawConnection(node) as rude:
@@ -99,7 +99,7 @@ def test_a_refused_upgrade_behind_a_running_call_says_so(node: RunningNode) -> N
         assert [rude.answer().status for _ in range(2)] == [200, 401]
 
 
-def test_who_does_not_wait_for_the_upgrade_is_cut_off_and_its_call_cancelled(node: RunningNode) -> None:
+def test_a_peer_that_does_not_wait_for_the_upgrade_is_disconnected_and_its_call_cancelled(node: RunningNode) -> None:
     with RawConnection(node) as rude:
         rude.send_apart([call("good__wait"), request("GET", "/ax", UPGRADE)])
         wait_for(lambda: node.admin("/admin/status")["calls"]["in_flight"] == 1)

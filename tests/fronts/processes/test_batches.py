@@ -184,7 +184,9 @@ async def test_progress_opens_a_stream_on_which_every_answer_comes(peers: dict[s
     assert [one["params"]["progressToken"] for one in messages if one.get("method") == "notifications/progress"]
 
 
-async def test_who_hangs_up_loses_what_of_the_batch_has_not_begun(peers: dict[str, Peer], fleet: Fleet) -> None:
+async def test_a_client_that_disconnects_loses_the_calls_of_its_batch_that_have_not_begun(
+    peers: dict[str, Peer], fleet: Fleet
+) -> None:
     """A batch is many calls: unlike one legacy call, it is not kept for a client that does not come back."""
     async with await HttpPeer.legacy(f"{fleet.node.url}/mcp", version=VERSION) as peer:
         waits = [call(str(one), tool("old_http", "wait")) for one in range(100)]

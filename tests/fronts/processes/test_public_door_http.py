@@ -142,7 +142,7 @@ def test_pipelined_requests_are_answered_in_order_though_the_first_is_slow(node:
         assert [rude.answer().json["id"] for _ in range(5)] == [1, 2, 3, 4, 5]
 
 
-def test_what_is_pipelined_behind_a_call_never_answers_in_its_place(node: RunningNode) -> None:
+def test_a_request_pipelined_behind_a_call_never_answers_in_its_place(node: RunningNode) -> None:
     behind = {
         "garbage": b"\x00\xff\xfe garbage\r\n\r\n",
         "no HTTP version": b"GET /mcp\r\n\r\n",

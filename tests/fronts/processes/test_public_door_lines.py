@@ -170,7 +170,7 @@ def test_the_modern_era_on_lines_has_its_own_refusals(lines: Lines) -> None:
     assert called["result"]["structuredContent"] == {"a": 1}
 
 
-def test_what_comes_before_the_first_request_decides_nothing(lines: Lines) -> None:
+def test_messages_before_the_first_request_decide_nothing(lines: Lines) -> None:
     lines.send(b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n')
     lines.send(b'{"jsonrpc":"2.0","id":1,"result":{}}\n\n   \n\r\n')
     assert lines.ask("tools/list")["error"]["code"] == -32600

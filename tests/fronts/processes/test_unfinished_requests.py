@@ -146,7 +146,7 @@ def test_a_head_that_is_known_is_judged_before_its_body_has_come_too(guarded: Ru
         rude.assert_closed()
 
 
-def test_what_is_refused_at_its_head_is_on_record(guarded: RunningNode) -> None:
+def test_a_request_refused_at_its_head_is_recorded(guarded: RunningNode) -> None:
     with RawConnection(guarded) as rude:
         assert rude.send(unfinished()).answer().status == 401
 

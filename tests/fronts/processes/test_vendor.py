@@ -28,7 +28,7 @@ def told(method: str, **more: Any) -> str:
 
 
 @pytest.mark.parametrize(("front", "link"), SAME_ERA)
-async def test_what_a_server_says_during_a_call_comes_with_the_call(fleet: Fleet, front: str, link: str) -> None:
+async def test_notifications_during_a_call_arrive_before_its_result(fleet: Fleet, front: str, link: str) -> None:
     async with fleet.peer(front) as peer:
         reply = await peer.call(tool(link, "tell"), told(EVENT))
         (heard,) = peer.before(reply, EVENT)

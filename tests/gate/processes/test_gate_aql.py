@@ -63,7 +63,7 @@ def test_an_approved_call_runs_once_and_no_token_opens_the_gate(
 
 @pytest.mark.req("AQL-C.map-13", "AX-11.1-1")
 @pytest.mark.parametrize("era", ERAS)
-def test_who_confirms_with_a_proof_lets_the_call_run_once(node: RunningNode, diary: ActuatorLog, era: str) -> None:
+def test_a_confirmation_with_a_proof_runs_the_call_once(node: RunningNode, diary: ActuatorLog, era: str) -> None:
     arguments = {"n": f"confirmed-{era}"}
     with Client(node, era, path=PATH) as client:
         client.call("mcp_aql", fire(arguments))

@@ -61,7 +61,7 @@ def test_a_call_that_waits_costs_nothing_and_is_charged_when_it_runs(
 
 
 @pytest.mark.req("AX-11.4-4")
-def test_nobody_is_asked_for_a_call_that_could_not_run(node: RunningNode, poor: Poor) -> None:
+def test_no_approval_is_requested_for_a_call_beyond_the_budget(node: RunningNode, poor: Poor) -> None:
     poor.call("plant.nudge", {"by": poor.who})
     refused = poor.refused("plant.fire", {"by": poor.who})
     assert refused["data"]["budget"] == MUTABLE

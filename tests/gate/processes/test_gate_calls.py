@@ -79,7 +79,7 @@ def test_a_tool_with_an_output_schema_is_described_in_meta_and_text_alone(client
 
 @pytest.mark.req("AX-11.3-1")
 @pytest.mark.parametrize("name", ["nudge", "look", "mutable_reversible", "fixed_final", "fixed_reversible"])
-def test_what_can_be_undone_is_not_held(
+def test_reversible_calls_are_not_held(
     client: Client, diary: ActuatorLog, name: str, request: pytest.FixtureRequest
 ) -> None:
     before = len(diary.read(name))
@@ -176,7 +176,7 @@ def test_the_maker_of_the_call_gets_its_result_by_confirming(
 
 
 @pytest.mark.req("AX-11.3-3")
-def test_somebody_else_confirms_and_does_not_see_the_result(
+def test_another_client_can_confirm_and_does_not_see_the_result(
     client: Client, node: RunningNode, diary: ActuatorLog, request: pytest.FixtureRequest
 ) -> None:
     arguments = unique(request)

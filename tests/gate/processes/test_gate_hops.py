@@ -150,7 +150,7 @@ def test_only_the_edge_turns_the_demand_into_a_page(nodes: list[RunningNode], di
 @pytest.mark.req("AX-11.3-17")
 @pytest.mark.req("AX-11.2-1")
 @pytest.mark.parametrize("era", ERAS)
-def test_nobody_above_lifts_a_gate_or_its_flags(nodes: list[RunningNode], diary: ActuatorLog, era: str) -> None:
+def test_no_parent_lifts_a_gate_or_its_flags(nodes: list[RunningNode], diary: ActuatorLog, era: str) -> None:
     for node, prefix in zip(nodes, ("mid.low.", "low.", ""), strict=True):
         with Client(node, era, capabilities=KNOWS_AX) as client:
             found = listed(client)

@@ -388,7 +388,7 @@ async def test_an_unknown_caller_asks_nobody_by_way_of_a_hop_below_either(tmp_pa
         assert refused.refusal.message == "scope_denied"
 
 
-async def test_what_was_held_leaves_nothing_in_memory(tmp_path: Path) -> None:
+async def test_held_calls_leave_nothing_in_memory(tmp_path: Path) -> None:
     async with house(tmp_path) as here:
         for n in range(5):
             demand = await here.held(arguments={"n": n})
@@ -557,7 +557,7 @@ async def test_the_record_names_the_hold_and_the_decision(tmp_path: Path) -> Non
     assert "s3cr3t" not in json.dumps(records)
 
 
-async def test_nobody_is_asked_again_about_a_decision_made_before_the_tool_was_listed(
+async def test_no_second_approval_is_requested_for_a_tool_decided_before_it_was_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with house(tmp_path) as here:
@@ -571,7 +571,7 @@ async def test_nobody_is_asked_again_about_a_decision_made_before_the_tool_was_l
         assert len(here.node.approvals.inbox.waiting()) == 1
 
 
-async def test_what_was_shown_of_another_definition_is_void_when_it_is_approved(tmp_path: Path) -> None:
+async def test_an_approval_shown_for_another_definition_is_void(tmp_path: Path) -> None:
     async with house(tmp_path) as here:
         demand = await here.held()
         approval = here.node.approvals.inbox.get(demand["confirmation_id"])

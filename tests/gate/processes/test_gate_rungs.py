@@ -24,7 +24,7 @@ def verdicts(node: RunningNode, tool: str, who: str = "local") -> dict[int, tupl
     return {one["rung"]: (one["verdict"], one["reason"]) for one in found["rungs"]}
 
 
-def test_what_passes_and_what_is_held(node: RunningNode) -> None:
+def test_the_checks_show_which_calls_pass_and_which_are_held(node: RunningNode) -> None:
     plain, held, silent = (verdicts(node, f"plant.{name}") for name in ("look", "fire", "silent"))
     assert {rung: verdict for rung, (verdict, _) in plain.items()} == {
         4: "pass",
@@ -41,7 +41,7 @@ def test_what_passes_and_what_is_held(node: RunningNode) -> None:
     assert silent[10] == ("hold", "no operator has said yet what it does: the first call asks")
 
 
-def test_who_asks_decides_what_is_met(node: RunningNode) -> None:
+def test_the_verdicts_of_the_checks_depend_on_the_caller(node: RunningNode) -> None:
     assert verdicts(node, "plant.fire", "client:reader")[4][0] == "refuse"
     assert "needs scope write" in verdicts(node, "plant.fire", "client:reader")[4][1]
     assert verdicts(node, "plant.look", "client:reader")[4][0] == "pass"
@@ -51,7 +51,7 @@ def test_who_asks_decides_what_is_met(node: RunningNode) -> None:
     )
 
 
-def test_what_waits_for_this_caller_is_named(node: RunningNode) -> None:
+def test_a_waiting_call_is_named_to_its_caller_only(node: RunningNode) -> None:
     with Client(node, token=token(node, "agent")) as client:
         demand = client.held("plant.fire")
     assert demand["confirmation_id"] not in verdicts(node, "plant.fire")[10][1]

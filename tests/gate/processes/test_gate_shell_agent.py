@@ -280,7 +280,9 @@ def test_the_person_still_decides_and_what_they_are_shown_the_agent_never_saw(pl
         assert text.encode() not in on_disk + heard.encode()
 
 
-def test_what_the_agent_loosens_is_shown_until_an_approver_signs_and_no_code_goes_where_it_says(tmp_path: Path) -> None:
+def test_loosened_configuration_is_shown_until_an_approver_signs_and_no_code_goes_to_a_new_channel(
+    tmp_path: Path,
+) -> None:
     leak = tmp_path / "leak"
     extra = anchor("ada", ADA, "*") + SAFETY
     with running_node(tmp_path, {"plant": actuator_table(ActuatorLog(tmp_path / "diary.jsonl"))}, extra) as node:

@@ -32,7 +32,7 @@ def claims(annotations: object, declared: object = None) -> ToolClaims:
         (READS, [], 2, True),
     ],
 )
-def test_what_is_read_of_a_definition(annotations: object, declared: object, severity: int, is_open: bool) -> None:
+def test_claims_are_read_from_a_definition(annotations: object, declared: object, severity: int, is_open: bool) -> None:
     read = claims(annotations, declared)
     assert (read.severity, read.is_open) == (severity, is_open)
     shown = {"annotations": annotations} | ({} if declared is None else {"capability": declared})

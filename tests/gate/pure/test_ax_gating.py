@@ -209,7 +209,7 @@ def test_structured_content_beside_a_demand_is_the_demand() -> None:
         result({**DEMAND, "confirmation_id": 7}),
     ],
 )
-def test_what_demands_nothing_is_not_carried(bad: Raw) -> None:
+def test_a_result_without_a_valid_demand_carries_no_demand(bad: Raw) -> None:
     assert find_demand(bad, CALL) is None
 
 

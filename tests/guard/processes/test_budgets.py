@@ -80,7 +80,7 @@ async def test_calls_side_by_side_never_overshoot(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("AX-11.4-4")
-async def test_what_is_refused_or_degraded_costs_nothing_and_what_fails_or_times_out_is_charged(tmp_path: Path) -> None:
+async def test_refused_calls_cost_nothing_and_failed_calls_are_charged(tmp_path: Path) -> None:
     def answer(params: Any) -> Any:
         return {"error": {"code": 4711, "message": "no"}} if params["name"] == "write" else None
 
@@ -244,7 +244,7 @@ async def test_of_several_refusals_the_longest_is_reported_and_nobody_is_charged
 
 
 @pytest.mark.req("AX-11.4-5")
-async def test_what_a_parent_gave_bounds_what_is_declared_below_and_all_that_goes_there_together(
+async def test_a_parents_budget_limits_the_declared_budgets_and_their_sum(
     tmp_path: Path,
 ) -> None:
     parents = '[[ax.parents]]\nurl = "ws://127.0.0.1:1/ax"\nsegment = "here"\n'
@@ -288,7 +288,7 @@ async def test_an_entry_of_a_subserver_says_more_than_the_budget_of_all(tmp_path
 
 
 @pytest.mark.req("AX-11.4-3")
-async def test_what_a_legacy_subserver_asks_of_its_client_is_charged_to_its_session(tmp_path: Path) -> None:
+async def test_questions_of_a_legacy_subserver_are_charged_to_its_session(tmp_path: Path) -> None:
     wait: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     async with budget_node(tmp_path, f"[budget]\n{MINUTE} = 3\n") as here:
         leaf = await here.leaf(era="legacy", call=lambda params: wait)

@@ -99,7 +99,7 @@ def test_every_file_of_a_home_is_listed_with_client_scope_and_count(system: str,
 
 
 @pytest.mark.req("AIP-import-1")
-def test_what_is_absent_or_unreadable_is_reported_and_skipped(tmp_path: Path) -> None:
+def test_absent_and_unreadable_files_are_reported_and_skipped(tmp_path: Path) -> None:
     (tmp_path / ".cursor").mkdir()
     (tmp_path / ".cursor/mcp.json").write_text('{"mcpServers":\n x}')
     (tmp_path / ".claude.json").write_text(content("claude-code"))

@@ -84,7 +84,7 @@ def test_a_server_becomes_a_draft_its_secret_goes_to_the_store(desk: Desk) -> No
 
 
 @pytest.mark.req("AIP-import-6")
-def test_what_an_import_remembers_holds_no_value(desk: Desk) -> None:
+def test_the_record_of_an_import_contains_no_secret_value(desk: Desk) -> None:
     desk.write({"It": {"command": "x", "args": ["hunter-arg"], "env": {"LEVEL": "hunter-env", "MY_TOKEN": "hunter"}}})
     desk.run(wishes=ImportChoices(not_secret=frozenset({"MY_TOKEN"})))
     files = desk.files()
@@ -168,7 +168,7 @@ def test_a_changed_source_updates_its_fields_and_keeps_the_persons_edits(desk: D
 
 
 @pytest.mark.req("AIP-import-13")
-def test_what_the_source_adds_is_added_with_its_secret(desk: Desk) -> None:
+def test_a_variable_added_in_the_source_is_added_with_its_secret(desk: Desk) -> None:
     desk.write({"fs": {"command": "x", "env": {"API_KEY": MARKER}}})
     desk.run()
     desk.write({"fs": {"command": "x", "env": {"API_KEY": MARKER, "OTHER_KEY": "hush-hush"}}})
@@ -247,7 +247,7 @@ def test_a_folder_that_a_person_made_is_not_written_to(desk: Desk) -> None:
 
 
 @pytest.mark.req("AIP-import-2")
-def test_what_is_disabled_is_skipped_unless_all_is_wanted(desk: Desk) -> None:
+def test_disabled_entries_are_skipped_unless_all_are_requested(desk: Desk) -> None:
     desk.write({"a": {"command": "x", "disabled": True}, "b": {"command": "y", "bundled": True}, "c": {"command": "z"}})
     report = desk.run(dry=True)
     assert [each.id for each in report.drivers] == ["c-mcp"]

@@ -192,7 +192,7 @@ def test_a_registry_s_description_is_valid_and_comes_back_as_the_same_driver(kin
 
 
 @pytest.mark.req("AIP-export-3")
-def test_what_a_registry_cannot_express_is_reported() -> None:
+def test_settings_that_a_registry_cannot_express_are_reported() -> None:
     driver, data = made("npm", network={"egress": []}, sandbox={"fs": {"read": ["/srv"]}})
     found = registry_description(driver, data, "io.github.me/files")
     assert found is not None

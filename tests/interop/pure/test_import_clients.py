@@ -135,12 +135,12 @@ def test_a_file_of_vs_code_with_the_common_key_is_read_with_a_note() -> None:
 
 @pytest.mark.req("AIP-import-2")
 @pytest.mark.parametrize("said", [{"disabled": True}, {"enabled": False}, {"bundled": True}])
-def test_what_is_disabled_or_bundled_is_marked(said: dict[str, bool]) -> None:
+def test_disabled_and_bundled_entries_are_marked(said: dict[str, bool]) -> None:
     assert entry("cursor", {"command": "x", **said}).disabled is not None
     assert entry("cursor", {"command": "x", "disabled": False, "enabled": True}).disabled is None
 
 
-def test_what_is_part_of_goose_itself_is_no_server() -> None:
+def test_builtin_extensions_of_goose_are_no_servers() -> None:
     (found,) = read("goose", "extensions:\n  developer:\n    type: builtin\n    enabled: true\n").entries
     assert found.refused is not None
     assert found.refused.code == "built_in"
@@ -198,7 +198,7 @@ def test_settings_that_would_relax_an_approval_are_reported_and_ignored(relaxing
 
 
 @pytest.mark.req("AIP-import-10", "AIP-import-9")
-def test_what_a_source_says_of_tools_is_kept_for_later() -> None:
+def test_tool_filters_of_a_source_are_kept() -> None:
     raw = '[mcp_servers.a]\ncommand = "x"\nenabled_tools = ["r", "w"]\ndisabled_tools = ["w"]\n'
     raw += '[mcp_servers.a.tools.r]\napproval_mode = "prompt"\n'
     (found,) = read("codex", raw).entries

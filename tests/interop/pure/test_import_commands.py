@@ -139,7 +139,7 @@ def test_a_whole_line_in_the_place_of_the_program_is_cut() -> None:
     assert classify_command(("/srv/my programs/server",)).server == binary("/srv/my programs/server")
 
 
-def test_what_docker_hands_in_reaches_the_container_and_nothing_else() -> None:
+def test_only_variables_passed_with_docker_options_reach_the_container() -> None:
     args = ["run", "-i", "-e", "TOKEN", "-e", "LEVEL", "-e", "MODE=fast", "i:1"]
     found = drafted_from(
         "cursor", {"command": "docker", "args": args, "env": {"TOKEN": "hush-hush", "DOCKER_HOST": "x"}}

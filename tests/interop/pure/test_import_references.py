@@ -51,6 +51,6 @@ def test_a_package_with_its_arguments_is_a_server_block() -> None:
         ("https://a.example/mcp", ("argument",)),
     ],
 )
-def test_what_names_nothing_is_refused_with_what_would(reference: str, args: tuple[str, ...]) -> None:
+def test_an_invalid_reference_is_refused_with_valid_forms(reference: str, args: tuple[str, ...]) -> None:
     with pytest.raises(UnknownReference):
         entry_of(reference, args)

@@ -383,11 +383,11 @@ def test_continue_asks_for_secrets_in_double_braces() -> None:
         ({"url": "ftp://a.example/"}, "url_invalid"),
     ],
 )
-def test_what_decides_where_to_go_holds_no_open_question(raw: dict[str, Any], code: str) -> None:
+def test_commands_and_urls_with_unset_variables_are_refused(raw: dict[str, Any], code: str) -> None:
     assert refused_from("cursor", raw).code == code
 
 
-def test_what_decides_where_to_go_is_filled_in_from_the_environment_of_now() -> None:
+def test_variables_in_urls_are_filled_in_at_import() -> None:
     draft = drafted_from("cursor", {"url": "https://${HOST}/${WHERE:-mcp}"}, env={"HOST": "a.example"})
     assert draft.data["server"]["url"] == "https://a.example/mcp"
     assert [note.code for note in draft.notes] == ["variable_filled", "variable_filled"]

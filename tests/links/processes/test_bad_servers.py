@@ -166,7 +166,7 @@ def test_the_links_of_a_node_are_shown_together_and_in_the_command_line(zoo: Run
     assert listed["hang_list"] == "slow"
 
 
-def test_what_a_child_wrote_to_stderr_is_kept_beyond_its_death(zoo: RunningNode) -> None:
+def test_stderr_of_a_server_is_kept_after_it_ended(zoo: RunningNode) -> None:
     wait_for(lambda: zoo.link("crash_loop")["restarts"] >= 2)
     kept = [line["text"] for line in zoo.admin("/admin/links/crash_loop/logs")["lines"]]
     assert kept.count("fatal: cannot find the database") >= 2

@@ -72,7 +72,7 @@ async def test_icons_titles_and_notes_are_kept(node: RunningNode, era: str, meth
 
 
 @pytest.mark.parametrize("era", ERAS.values())
-async def test_what_a_revision_forbids_is_left_out_for_that_revision_alone(node: RunningNode, era: str) -> None:
+async def test_members_that_a_revision_forbids_are_left_out_for_that_revision_only(node: RunningNode, era: str) -> None:
     async with client(node, era) as peer:
         tools = {json.loads(item["name"]): item for item in await items(peer, "tools/list", "tools")}
         answer = (await peer.call("shapes_new__array")).result

@@ -34,5 +34,5 @@ def test_an_error_says_it_in_its_message() -> None:
         b"no message",
     ],
 )
-def test_what_has_no_place_for_it_stays_as_it_is(message: bytes) -> None:
+def test_a_message_without_a_place_for_a_note_is_unchanged(message: bytes) -> None:
     assert with_note(message, NOTE) == message

@@ -41,7 +41,7 @@ def test_nothing_declared_is_nothing_shown() -> None:
     assert to_modern({}) == {}
 
 
-def test_what_2026_07_28_knows_is_sent_and_the_rest_left_out() -> None:
+def test_only_capabilities_of_2026_07_28_are_sent() -> None:
     assert to_modern(FULL) == {
         "sampling": FULL["sampling"],
         "elicitation": FULL["elicitation"],
@@ -125,7 +125,9 @@ def test_a_mode_is_only_asked_of_elicitation() -> None:
         ("tools/list", b"{}", None),
     ],
 )
-def test_what_a_question_needs_is_named_and_enough(method: str, params: bytes, needed: dict[str, Any] | None) -> None:
+def test_the_capability_that_a_question_needs_is_named_and_sufficient(
+    method: str, params: bytes, needed: dict[str, Any] | None
+) -> None:
     assert question_capability(method, Raw(params)) == needed
     assert may_be_asked(Raw(json.dumps(needed).encode()), method, Raw(params)) is (needed is not None)
 

@@ -47,7 +47,7 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("cursor", FOREIGN.values(), ids=FOREIGN)
-def test_what_we_did_not_write_is_no_cursor(cursor: str) -> None:
+def test_foreign_cursors_are_rejected(cursor: str) -> None:
     assert decode_cursor_untrusted(cursor) is None
 
 

@@ -29,7 +29,7 @@ VENDORS = """
 
 @pytest.mark.req("AX-7.2-6", "AX-10.1-1", "AX-1.1-7")
 @pytest.mark.parametrize("key", [*CREDENTIALS.split(), *OURS])
-def test_what_names_a_credential_or_belongs_to_the_tree_stays_here(key: str) -> None:
+def test_credentials_and_keys_of_the_tree_are_not_passed_on(key: str) -> None:
     assert crossing_keys({key: Raw(b'"hunter2"')}, vendor=True) == {}
 
 
@@ -52,7 +52,7 @@ def test_a_trace_crosses_always(key: str) -> None:
     assert crossing_keys({key: RAW_EMPTY}, vendor=False) == {key: RAW_EMPTY}
 
 
-def test_what_crosses_keeps_its_bytes_and_its_order() -> None:
+def test_members_that_are_passed_on_keep_their_bytes_and_order() -> None:
     members = decode_object(rb'{"z":1.0,"token":"t","a":{ "k" : 1e400 },"tracestate":"x","":["\u00e9"]}')
     assert members is not None
     assert (
@@ -74,7 +74,7 @@ def test_keys_of_any_length_and_number_are_not_kept() -> None:
 
 
 @pytest.mark.parametrize("key", sorted(UNCHANGED_KEYS))
-def test_what_may_pass_unread_holds_no_credential_and_no_vendor_key(key: str) -> None:
+def test_keys_that_pass_unread_are_neither_credentials_nor_vendor_keys(key: str) -> None:
     assert fate(key) in (Fate.ERA, Fate.PASS)
 
 
@@ -92,7 +92,7 @@ def test_a_modern_server_gets_the_clients_capabilities_not_ours() -> None:
     assert complaints(MODERN, "RequestMetaObject", text) == []
 
 
-def test_what_the_client_did_not_say_is_not_invented() -> None:
+def test_absent_members_of_a_client_are_not_invented() -> None:
     stamped = stamp_modern({}, capabilities=RAW_EMPTY, client=None, log_level=None)
     assert list(stamped) == ERA[:2]
     assert complaints(MODERN, "RequestMetaObject", encode_value(stamped)) == []

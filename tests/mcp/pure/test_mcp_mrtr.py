@@ -94,7 +94,7 @@ def test_a_question_that_cannot_be_asked_is_reported(members: dict[str, Any], wh
 
 
 @pytest.mark.parametrize("absent", [b"", b"null"])
-def test_what_a_client_is_asked_keeps_to_the_schema(absent: bytes) -> None:
+def test_questions_to_a_client_satisfy_the_schema(absent: bytes) -> None:
     form = b'{"message":"m","requestedSchema":{"type":"object","properties":{}}}'
     sampling = b'{"messages":[],"maxTokens":1,"x-vendor":{ "n":1.0 }}'
     text = encode_input_required(
@@ -112,7 +112,7 @@ def test_what_a_client_is_asked_keeps_to_the_schema(absent: bytes) -> None:
     assert sampling in text
 
 
-def test_what_is_written_is_read_again() -> None:
+def test_written_values_are_read_again() -> None:
     questions = {"k é": Question("elicitation/create", Raw(ODD)), "": Question("roots/list", Raw(b"{}"))}
     assert read_input_required(Raw(encode_input_required(questions, "s"))) == InputRequired(questions, Raw(b'"s"'))
 

@@ -163,7 +163,7 @@ def test_every_header_is_judged_as_the_sdk_judges_it() -> None:
 
 
 @pytest.mark.parametrize("value", ["a", "é", 7, -(2**80), True, 42.0, 1e22, 1.5])
-def test_what_we_write_passes_our_own_check_and_the_sdks(value: Any) -> None:
+def test_our_headers_pass_our_check_and_that_of_the_sdk(value: Any) -> None:
     given = schema(a=marked("boolean" if value is True else "string" if isinstance(value, str) else "integer"))
     marks = mirrored_arguments(given)
     assert isinstance(marks, tuple)

@@ -45,5 +45,5 @@ def test_members_of_the_result_itself_count_and_metadata_of_its_blocks(result: b
         b"null",
     ],
 )
-def test_what_could_be_read_in_two_ways_is_left_to_a_search(result: bytes) -> None:
+def test_ambiguous_results_are_left_to_a_text_search(result: bytes) -> None:
     assert find_result_facts(Raw(result)) is None

@@ -184,7 +184,7 @@ OVERSIZED = {
 
 
 @pytest.mark.parametrize(("stream", "events"), OVERSIZED.values(), ids=OVERSIZED.keys())
-def test_what_is_too_large_is_left_out_and_the_stream_is_read_on(stream: bytes, events: list[SseEvent]) -> None:
+def test_oversized_events_are_left_out_and_reading_continues(stream: bytes, events: list[SseEvent]) -> None:
     around = b"data: 1\n\n"
     expected = [message(b"1"), *events, message(b"1")]
     stream = around + stream + around
@@ -241,7 +241,7 @@ one_line = st.text(st.characters(exclude_characters="\r\n\0", exclude_categories
     st.none() | one_line,
     st.none() | st.integers(0, 10**RETRY_DIGITS_MAX - 1),
 )
-def test_what_is_encoded_is_read_back(
+def test_encoded_events_are_read_back(
     data: bytes, event: str | None, event_id: str | None, retry_ms: int | None
 ) -> None:
     encoded = encode_event(

@@ -36,7 +36,7 @@ def test_a_verdict_is_shown_with_every_difference(inline: Inline, judged: FakeOp
 
 
 @pytest.mark.req("REG-7.1-2")
-def test_who_offers_a_name_is_answered_by_what_servers_list(inline: Inline, judged: FakeOperations) -> None:
+def test_servers_that_offer_a_name_are_found_by_their_lists(inline: Inline, judged: FakeOperations) -> None:
     told = inline("tools", "where", "get_current_time", COLUMNS="200")
     assert (told.code, "time.get_current_time" in told.out, "mismatch" in told.out) == (0, True, True)
     assert "by what servers list now" in told.err

@@ -28,7 +28,7 @@ def codes(findings: Any) -> set[str]:
 
 @pytest.mark.req("REG-5-3", "REG-5-7", "REG-4.1-7", "REG-3-2", "REG-4.2-7", "REG-5-12")
 @pytest.mark.parametrize("status", ["Active", "Provisional"])
-async def test_what_no_expert_may_accept_is_refused_at_once(here: NamesNode, status: str) -> None:
+async def test_a_request_that_no_expert_may_accept_is_refused_at_once(here: NamesNode, status: str) -> None:
     await here.registered()
     for members, code in (
         ({"name": "Acme_Search"}, "name_syntax"),
@@ -101,7 +101,7 @@ async def test_one_name_does_not_shadow_another_controllers(here: NamesNode) -> 
         ({"specification_reference": f"https://a.example/{'x' * 1983}"}, "reference_missing", 2),
     ],
 )
-async def test_what_is_unclear_is_returned_with_the_reason(
+async def test_an_unclear_request_is_returned_with_the_reason(
     here: NamesNode, members: Any, code: str, criterion: int
 ) -> None:
     request = await here.requests.file(ACME, proposal(**members))
@@ -225,7 +225,7 @@ async def test_a_reference_that_may_move_or_was_not_fetched_is_for_the_expert(
 
 
 @pytest.mark.req("REG-5-4", "REG-5-5", "REG-4.1-4", "REG-4.1-5", "REG-4.2-6", "REG-N-1")
-async def test_what_a_machine_cannot_judge_needs_an_experts_written_acceptance(here: NamesNode) -> None:
+async def test_a_finding_that_no_program_can_judge_needs_an_experts_written_acceptance(here: NamesNode) -> None:
     here.document = here.document.__class__(outcome="failed", detail="404")
     request = await here.requests.file(
         ACME,

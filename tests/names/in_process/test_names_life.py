@@ -123,7 +123,7 @@ def test_the_moves_of_a_request_are_these_and_no_others() -> None:
 
 @pytest.mark.req("REG-N-2", "REG-5-2")
 @pytest.mark.parametrize("end", [state for state in RequestState if state.value not in ("submitted", "in_review")])
-async def test_what_has_ended_is_not_moved_again(tmp_path: Path, end: RequestState) -> None:
+async def test_an_ended_request_does_not_change_its_state(tmp_path: Path, end: RequestState) -> None:
     async with names_at(tmp_path) as here:
         request = await here.requests.file(ACME, proposal())
         match end:

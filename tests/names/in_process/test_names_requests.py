@@ -78,7 +78,7 @@ async def test_a_request_becomes_an_active_entry_by_an_experts_decision_alone(he
     assert here.state.registry.holders["acme_"].controller == "Acme"
 
 
-async def test_what_an_expert_signs_covers_all_that_is_asked_and_no_later_finding(here: NamesNode) -> None:
+async def test_an_experts_signature_covers_the_request_and_no_later_finding(here: NamesNode) -> None:
     request = await here.requests.file(ACME, proposal())
     assert here.waiting(request).digest == request_digest(request)
     assert request.proposal is not None
@@ -90,7 +90,7 @@ async def test_what_an_expert_signs_covers_all_that_is_asked_and_no_later_findin
 
 
 @pytest.mark.req("REG-4.1-1", "REG-4.1-9")
-async def test_what_lacks_a_field_or_has_another_status_is_no_record(here: NamesNode) -> None:
+async def test_a_record_without_a_field_or_with_another_status_is_invalid(here: NamesNode) -> None:
     entry = msgspec.to_builtins(await here.registered(), enc_hook=lambda raw: bytes(raw).decode())
     whole = msgspec.json.encode(RegistryStep(at="2026-11-17T00:00:00Z", by="x", what="accept", entry=here.entry()))
     assert decode_step(whole).entry == here.entry()
@@ -132,7 +132,7 @@ def test_a_request_does_not_say_when_it_was_first_registered() -> None:
 
 
 @pytest.mark.req("REG-9-4", "REG-5-7")
-async def test_what_was_imported_is_changed_where_it_came_from(here: NamesNode) -> None:
+async def test_imported_entries_are_changed_only_at_their_source(here: NamesNode) -> None:
     source = "https://names.example"
     foreign = replace(await here.registered(), surface_name="zoo_feed", vendor_prefix="zoo_", change_controller="Zoo")
     publisher = Publisher(here.state, tuple)
@@ -338,7 +338,7 @@ async def test_the_log_is_chained_and_takes_no_other_spelling(here: NamesNode, t
 
 
 @pytest.mark.req("REG-5-15")
-async def test_what_waited_when_the_node_stopped_waits_again(here: NamesNode, tmp_path: Path) -> None:
+async def test_requests_that_waited_when_the_node_stopped_wait_again(here: NamesNode, tmp_path: Path) -> None:
     request = await here.requests.file(ACME, proposal())
     async with names_at(tmp_path, here.clock) as again:
         assert [one.target for one in again.inbox.waiting(Kind.REQUEST)] == [request.id]

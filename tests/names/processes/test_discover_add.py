@@ -83,7 +83,7 @@ def node(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iter
 
 
 @pytest.mark.req("REG-7.1-4", "REG-N-6")
-def test_what_a_domain_names_becomes_a_driver_that_is_called(
+def test_a_server_named_by_a_domain_becomes_a_callable_driver(
     node: RunningNode, names: NameServer, authority: Authority
 ) -> None:
     workspace = node.config.parent

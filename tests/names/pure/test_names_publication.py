@@ -179,7 +179,7 @@ def test_every_form_has_the_seven_fields_of_every_entry(form: Form) -> None:
 
 @pytest.mark.req("REG-9-3", "REG-9-4")
 @pytest.mark.parametrize("form", ["json", "xml", "csv"])
-def test_what_is_published_is_read_back_and_is_the_same_each_time(form: Form) -> None:
+def test_a_publication_is_read_back_and_the_same_each_time(form: Form) -> None:
     whole = publication(entry(), entry("acme_list", self_reviewed=True, status=EntryStatus.ACTIVE, review_due=None))
     data = publish(whole, form)
     assert data == publish(whole, form)

@@ -202,7 +202,7 @@ def test_a_specification_that_allows_further_arguments_asks_for_none() -> None:
     ],
     ids=str,
 )
-def test_what_cannot_be_decided_is_reported_as_undecided(beyond: Any) -> None:
+def test_an_undecidable_schema_is_reported_as_undecided(beyond: Any) -> None:
     assert judged(with_property(ARGUMENT, query=beyond), RETURN).verdict is V.UNDECIDED
 
 
@@ -258,7 +258,7 @@ def test_drift_is_reported_by_the_revision_of_the_schemas() -> None:
     ],
     ids=str,
 )
-def test_what_a_server_claims_of_its_revision_is_held_against_its_schemas(claimed: object, holds: bool) -> None:
+def test_a_claimed_revision_is_compared_with_the_schemas(claimed: object, holds: bool) -> None:
     claim = read_claim({"dev.interlock/specification": raw(claimed)})
     assert ("claim_mismatch" in judged(ARGUMENT, RETURN, claim=claim).notes) is not holds
 
@@ -354,7 +354,7 @@ BAD = with_property(ARGUMENT, query=INTEGER)
     ],
     ids=str,
 )
-def test_what_follows_is_the_operators_choice(
+def test_the_operators_policy_decides_the_consequence(
     policy: SurfacePolicy, status: EntryStatus, trusted: bool, consequence: str
 ) -> None:
     one = entry(revision(), status=status)

@@ -14,7 +14,7 @@ from interlock.net.http.messages import BodyBuffer
     st.integers(0, 10),
     st.sampled_from([0, 10, 300_000, 2_000_000]),
 )
-def test_what_is_taken_is_what_was_added(pieces: list[bytes], taken_at: int, expected: int) -> None:
+def test_taken_bytes_are_the_added_bytes(pieces: list[bytes], taken_at: int, expected: int) -> None:
     buffer = BodyBuffer(expected)
     for piece in pieces[:taken_at]:
         buffer.add(piece)

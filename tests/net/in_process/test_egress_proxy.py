@@ -197,7 +197,7 @@ async def test_a_request_that_follows_on_the_connection_goes_to_the_same_host(ya
         (b"CONNECT unknown.foo.com:443 HTTP/1.1\r\n\r\n", b"502"),
     ],
 )
-async def test_what_cannot_be_done_is_answered(yard: Yard, data: bytes, status: bytes) -> None:
+async def test_requests_the_proxy_cannot_serve_are_answered(yard: Yard, data: bytes, status: bytes) -> None:
     await yard.open("api.foo.com", "unknown.foo.com")
     assert (await yard.ask(data)).startswith(b"HTTP/1.1 " + status)
     assert yard.dialled == []

@@ -82,7 +82,7 @@ async def test_text_that_is_no_utf8_ends_the_connection(end: End) -> None:
         assert heard.messages == []
 
 
-async def test_what_we_close_is_closed_with_our_words_after_what_we_sent(end: End) -> None:
+async def test_a_close_is_sent_with_our_reason_after_queued_messages(end: End) -> None:
     async with end() as (pipe, heard, peer):
         assert pipe.send(b'{"last":true}')
         pipe.close(POLICY, "namespace_conflict")

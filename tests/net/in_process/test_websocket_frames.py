@@ -161,7 +161,7 @@ async def test_answers_to_what_came_together_are_all_sent_and_in_order(end: End)
             assert await asyncio.wait_for(peer.recv(), PATIENCE_S) == f"re: {number}"
 
 
-async def test_what_is_sent_before_a_close_in_the_same_turn_arrives_before_it(end: End) -> None:
+async def test_messages_sent_before_a_close_in_the_same_turn_arrive(end: End) -> None:
     async with end() as (pipe, heard, peer):
         for number in range(20):
             assert pipe.send(b"%d" % number)
@@ -193,7 +193,7 @@ async def test_a_client_that_does_not_wait_for_the_upgrade_is_cut_off() -> None:
         answered.set()
 
 
-async def test_what_the_server_sends_right_behind_its_upgrade_is_not_lost() -> None:
+async def test_frames_directly_after_the_upgrade_are_not_lost() -> None:
     """Also where it is cut in the middle of a frame."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -74,7 +74,7 @@ def test_a_name_says_nothing_before_it_is_looked_up() -> None:
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"])
-def test_what_only_this_machine_reaches_is_loopback(host: str) -> None:
+def test_addresses_of_this_machine_are_loopback(host: str) -> None:
     assert is_loopback(host)
     if host != "localhost":
         assert is_loopback(ipaddress.ip_address(host))

@@ -97,7 +97,7 @@ async def test_large_arguments_are_not_kept_until_the_next_flush_is_due(
         await until(lambda: not kept._waiting)
 
 
-async def test_what_waits_for_a_full_disk_holds_no_arguments() -> None:
+async def test_records_that_wait_for_a_full_disk_hold_no_arguments() -> None:
     audit = Refusing()
     recorder = Recorder(cast(Any, audit))
     arguments = Raw(b'"%b"' % (b"x" * 1_000_000))

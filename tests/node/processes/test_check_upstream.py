@@ -156,7 +156,7 @@ def test_a_node_that_runs_is_not_disturbed(tmp_path: Path) -> None:
         assert node.link("fine") == before
 
 
-def test_what_was_started_is_ended(tmp_path: Path) -> None:
+def test_servers_started_for_a_check_are_ended(tmp_path: Path) -> None:
     done = check(write_config(tmp_path, {"fine": stdio_table(raw("echo"))}), "--upstream", "--json")
     (link,) = json.loads(done.stdout)["links"]
     assert link["state"] == "ready"

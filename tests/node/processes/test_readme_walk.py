@@ -156,7 +156,7 @@ def test_every_command_prints_what_the_readme_says_and_changes_no_tracked_file(c
     assert checkout.git("status", "--porcelain") == ""
 
 
-def test_what_make_run_prints_can_be_pasted_in_the_same_folder(checkout: Checkout) -> None:
+def test_commands_printed_by_make_run_can_be_pasted_in_the_same_folder(checkout: Checkout) -> None:
     printed = re.sub(r"\x1b\[[0-9;]*m", "", checkout.printed)
     named = set(re.findall(r"(\S*interlock (?!http)[a-z]+(?: --?[a-z]\S*)*)", printed))
     assert named and all(command.startswith("./interlock ") for command in named), named

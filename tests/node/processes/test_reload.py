@@ -139,7 +139,7 @@ def test_a_wrong_description_of_a_device_keeps_nothing_else_from_being_taken_up(
         wait_for(lambda: "Turn the ventilator" in node.cli("tools", "list").stdout, 20)
 
 
-def test_what_needs_a_restart_is_named_and_the_rest_is_taken_up(tmp_path: Path) -> None:
+def test_changes_that_need_a_restart_are_named_and_the_rest_is_applied(tmp_path: Path) -> None:
     with running_node(tmp_path, BENCH) as node:
         node.wait_link("bench", {"state": "ready"})
         rewrite(node, BENCH, HIDE + "[limits]\ncalls_in_flight = 7\n")

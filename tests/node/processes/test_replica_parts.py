@@ -196,7 +196,7 @@ async def test_a_replica_lives_whatever_its_clock_shows(server: NatsServer, tmp_
         assert not third.replicas.is_alive(one.replicas.own_id)
 
 
-async def test_nobody_is_given_up_while_the_store_is_away(
+async def test_no_replica_is_given_up_while_the_store_is_unavailable(
     server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replicas_, "RENEW_S", SOON_S)
@@ -274,7 +274,9 @@ async def test_rooms_close_while_it_is_written_who_left(server: NatsServer, tmp_
 
 
 @pytest.mark.req("X-5.1-6")
-async def test_what_is_asked_of_a_replica_that_is_away_for_a_moment_is_done(server: NatsServer, tmp_path: Path) -> None:
+async def test_a_request_to_a_replica_that_is_briefly_disconnected_is_carried_out(
+    server: NatsServer, tmp_path: Path
+) -> None:
     async with two(server, tmp_path) as (one, other):
         Ear(other.room, ANNE)
         await until(lambda: "anne" in one.room.seats)
@@ -328,7 +330,7 @@ async def test_an_envelope_that_comes_to_two_replicas_at_once_is_published_by_on
 
 
 @pytest.mark.req("X-7.3-3", "X-N-4")
-async def test_what_is_published_elsewhere_counts_here_but_for_the_answer_that_was_asked_for(
+async def test_envelopes_published_at_another_replica_count_toward_rates_except_requested_answers(
     server: NatsServer, tmp_path: Path
 ) -> None:
     async with two(server, tmp_path) as (one, other):
@@ -365,7 +367,7 @@ async def test_a_malformed_envelope_does_not_hold_back_those_that_follow(server:
         await until(lambda: ear.ids() == ["before", "after", "last"])
 
 
-async def test_what_cannot_be_followed_any_more_is_refused(server: NatsServer, tmp_path: Path) -> None:
+async def test_a_room_whose_stream_cannot_be_followed_refuses_messages(server: NatsServer, tmp_path: Path) -> None:
     async with replica(server, tmp_path / "one") as one:
         assert await one.say("before") is None
         stream = one.nats.streams._names.stream("rooms/pair")
@@ -420,7 +422,7 @@ class SlowKeyValue:
         return found
 
 
-async def test_what_another_revokes_meanwhile_stays_revoked(server: NatsServer) -> None:
+async def test_a_token_revoked_by_another_replica_stays_revoked(server: NatsServer) -> None:
     clock = ManualClock()
     here, there = NatsStore(server.place("node")), NatsStore(server.place("node"))
     await here.open()

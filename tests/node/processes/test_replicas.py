@@ -53,7 +53,7 @@ def test_replicas_are_one_aggregator(replicas: Replicas) -> None:
 
 
 @pytest.mark.req("AX-11.3-11")
-def test_what_was_approved_at_one_replica_runs_once_over_both(replicas: Replicas, diary: ActuatorLog) -> None:
+def test_a_call_approved_at_one_replica_runs_once_over_both(replicas: Replicas, diary: ActuatorLog) -> None:
     arguments = {"n": "over both"}
     with Client(replicas.one) as client:
         demand = client.held(FIRE, arguments)

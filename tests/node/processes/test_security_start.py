@@ -133,7 +133,7 @@ def test_a_request_that_a_proxy_passed_on_is_not_local(node: RunningNode, header
     assert "result" in ask(node, call("good__echo", **extra)).json
 
 
-def test_nobody_is_local_where_anonymous_is_never(tmp_path: Path) -> None:
+def test_local_clients_need_a_token_where_anonymous_is_never(tmp_path: Path) -> None:
     with running_node(tmp_path / "n", {"good": {"command": raw("all")}}, '[auth]\nanonymous = "never"\n') as node:
         assert ask(node, call("good__echo")).status == 401
         assert ask(node, hello()).status == 401
@@ -168,7 +168,7 @@ def test_a_server_that_cannot_be_started_as_written_fails_alone_and_says_why(tmp
         assert_unharmed(node)
 
 
-def test_what_the_operator_is_shown_on_a_bad_request_is_discreet(node: RunningNode) -> None:
+def test_answers_to_bad_operator_requests_reveal_nothing(node: RunningNode) -> None:
     for path in (
         "/admin/links/nobody",
         "/admin/tools/nothing",

@@ -192,7 +192,7 @@ async def test_on_the_local_socket_a_person_may_deny_and_approves_only_with_a_pr
         assert denied.json()["decision"]["by"] == "local"
 
 
-async def test_what_requires_the_role_alone_is_approved_by_an_operator_and_not_by_being_on_the_machine(
+async def test_approvals_that_require_a_role_are_approved_by_an_operator_and_not_by_local_access(
     tmp_path: Path,
 ) -> None:
     async with approval_endpoint(tmp_path, guarded=False) as door:
@@ -205,9 +205,7 @@ async def test_what_requires_the_role_alone_is_approved_by_an_operator_and_not_b
 
 
 @pytest.mark.parametrize("requires", [Requires.ACK, Requires.CODE])
-async def test_what_requires_anything_else_is_never_approved_without_a_proof(
-    tmp_path: Path, requires: Requires
-) -> None:
+async def test_approvals_that_require_more_than_a_role_need_a_proof(tmp_path: Path, requires: Requires) -> None:
     async with approval_endpoint(tmp_path) as door:
         raised = await door.desk.raised(requires=requires)
         refused = await door.ask("POST", f"/approvals/{raised.id}", body={"decision": "approve"})

@@ -137,7 +137,7 @@ async def test_a_passkey_that_was_made_counts_for_nothing_before_it_is_configure
 
 
 @pytest.mark.parametrize(("token", "status"), [(None, 401), (CLIENT, 401), (VIEWER, 403)])
-async def test_nobody_else_invites_or_looks(tmp_path: Path, token: str | None, status: int) -> None:
+async def test_only_an_admin_invites_or_reads_an_invitation(tmp_path: Path, token: str | None, status: int) -> None:
     async with passkeyed(tmp_path) as here:
         invitation = await here.invited()
         invited = await here.ask("POST", "/admin/passkeys", token=token, body={"name": "eve"})
@@ -185,7 +185,7 @@ async def test_the_oldest_invitation_gives_way(tmp_path: Path) -> None:
         ({"flags": USUAL}, "authenticator_data"),
     ],
 )
-async def test_what_was_not_made_on_the_page_is_refused_and_the_invitation_stays(
+async def test_a_passkey_made_elsewhere_is_refused_and_the_invitation_stays_valid(
     tmp_path: Path, changes: dict[str, Any], reason: str
 ) -> None:
     async with passkeyed(tmp_path) as here:
@@ -217,7 +217,7 @@ async def test_bodies_that_are_no_passkey_are_refused(tmp_path: Path, content: b
         assert sent.status_code == status
 
 
-async def test_what_cannot_be_written_down_was_not_made(tmp_path: Path) -> None:
+async def test_a_passkey_that_cannot_be_recorded_is_not_registered(tmp_path: Path) -> None:
     async with passkeyed(tmp_path) as here:
         invitation = await here.invited()
         body = Authenticator().make(await here.challenge(invitation))

@@ -148,7 +148,7 @@ def test_the_document_is_valid_openapi() -> None:
     OpenAPIV31SpecValidator(DOCUMENT).validate()
 
 
-def test_what_is_committed_is_what_is_generated(tmp_path: Path) -> None:
+def test_the_committed_pages_are_the_generated_pages(tmp_path: Path) -> None:
     assert main(["--check"]) == 0
     (tmp_path / "docs").mkdir()
     assert main(["--check"], tmp_path) == 1
@@ -220,7 +220,7 @@ def test_answers_are_frozen_and_only_bodies_refuse_what_they_do_not_know() -> No
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("endpoint", [one for one in OPERATIONS if one.method == "GET"], ids=name_of)
-def test_what_is_read_has_the_documented_shape(
+def test_answers_to_reads_have_the_documented_shape(
     tree: OperatorTree, places: dict[str, list[str]], endpoint: Operation[Any]
 ) -> None:
     statuses = set()
@@ -268,7 +268,7 @@ def test_a_member_that_is_not_documented_is_found() -> None:
 
 
 @pytest.mark.timeout(180)
-def test_what_is_changed_is_answered_in_the_documented_shape(tree: OperatorTree, places: dict[str, list[str]]) -> None:
+def test_answers_to_changes_have_the_documented_shape(tree: OperatorTree, places: dict[str, list[str]]) -> None:
     held, ticket = places["/approvals/{id}"][0], places["/passkeys/{ticket}"][0]
     made_up = {"client_data": "aaaa", "attestation": "aaaa"}
     requests = [

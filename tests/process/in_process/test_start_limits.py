@@ -8,7 +8,7 @@ from interlock.process import limits as process_limits
 from interlock.process.limits import STARTS_MAX, StartLimits
 
 
-async def test_so_many_start_at_one_time_and_each_end_lets_another_in() -> None:
+async def test_a_limited_number_of_processes_starts_at_once() -> None:
     limits, go = StartLimits(), asyncio.Event()
     started = 0
 

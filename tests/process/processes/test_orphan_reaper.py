@@ -153,7 +153,7 @@ def test_orphans_that_the_node_has_to_adopt_leave_no_zombies(loop_name: str) -> 
     assert done.stdout.splitlines()[1:] == [b"gone was killed by SIGKILL", b"[]"]
 
 
-async def test_what_is_still_guarded_when_the_reaper_stops_is_ended(
+async def test_guarded_processes_are_ended_when_the_reaper_stops(
     spawn: Callable[[str], subprocess.Popen[bytes]],
 ) -> None:
     process = spawn(STUBBORN)

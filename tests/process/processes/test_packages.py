@@ -129,7 +129,7 @@ async def test_a_half_made_installation_is_removed_and_made_again(wheel_folder: 
     assert not (half / f"{packages.MARKER}.half").exists()
 
 
-async def test_what_was_installed_is_recorded_with_its_hashes_and_nothing_newer_replaces_it(
+async def test_an_installation_is_recorded_with_hashes_and_not_replaced_by_a_newer_version(
     wheel_folder: WheelFolder, tmp_path: Path
 ) -> None:
     wheel_folder.put("tool", "1.0", ("tool",))

@@ -55,7 +55,7 @@ tell([tried(lambda: open({str(seen / "a")!r}).read()), tried(lambda: open({str(s
 
 
 @pytest.mark.req("AIP-security-5")
-async def test_what_is_denied_is_taken_away_from_what_is_read_and_written(house: SandboxedHome, tmp_path: Path) -> None:
+async def test_denied_paths_are_removed_from_readable_and_writable_paths(house: SandboxedHome, tmp_path: Path) -> None:
     folder = filled(tmp_path / "data", "open", "secret", "vault/deep/key", "vault/beside")
     plan = house.plan(
         read=(folder / "vault" / "deep",), write=(folder,), deny=(folder / "secret", folder / "vault" / "deep")
@@ -74,7 +74,9 @@ tell([tried(lambda: os.rename({paths[1]!r}, {paths[1] + "2"!r})), tried(lambda: 
 
 @pytest.mark.req("AIP-security-1")
 @pytest.mark.parametrize("around", [False, True], ids=["the workspace", "a folder around it"])
-async def test_who_may_write_the_workspace_may_not_write_what_the_node_runs(house: SandboxedHome, around: bool) -> None:
+async def test_a_server_that_may_write_the_workspace_cannot_write_files_the_node_runs(
+    house: SandboxedHome, around: bool
+) -> None:
     space = filled(house.workspace, "interlock.toml", ".drivers/a/DRIVER.md", "note")
     (space / "pyproject.toml").write_text("")
     config, made = space / "interlock.toml", space / ".drivers" / "pwn"
@@ -253,7 +255,7 @@ async def test_a_link_that_comes_between_the_check_and_the_mount_opens_nothing(h
     assert await house.python(house.plan(write=(out,)), READ, str(out / "note")) == ["own\n"]
 
 
-async def test_what_a_server_put_into_its_own_folder_grants_it_nothing_at_the_next_start(
+async def test_a_link_that_a_server_put_into_its_folder_grants_nothing_at_the_next_start(
     house: SandboxedHome, tmp_path: Path
 ) -> None:
     own, outside = filled(tmp_path / "own", "sub/a"), filled(tmp_path / "outside", "note")

@@ -74,7 +74,7 @@ def test_an_undeclared_path_cannot_be_written(scene: Scene) -> None:
             path.unlink(missing_ok=True)
 
 
-def test_what_is_declared_is_read_and_written_and_a_link_in_it_leads_nowhere(scene: Scene) -> None:
+def test_declared_folders_are_readable_and_writable_and_links_in_them_lead_nowhere(scene: Scene) -> None:
     assert scene.caged("read", str(scene.allowed / "note")) == {"done": "allowed"}
     assert scene.caged("write", str(scene.allowed / "made"), "by it") == {"done": str(scene.allowed / "made")}
     assert (scene.allowed / "made").read_text() == "by it"

@@ -91,7 +91,7 @@ async def test_a_server_that_fills_the_disk_is_ended(tmp_path: Path, where: str)
     assert ended.reason.startswith("kept more than its limit of 16 MB (limits.sandbox_disk_mb) in ")
 
 
-def test_what_lies_on_the_disk_is_counted_without_following_links(tmp_path: Path) -> None:
+def test_disk_use_is_counted_without_following_links(tmp_path: Path) -> None:
     inside, outside = tmp_path / "inside", tmp_path / "outside"
     (inside / "deep").mkdir(parents=True)
     outside.mkdir()
@@ -125,7 +125,7 @@ def test_a_folder_that_its_server_closed_counts_as_too_much(tmp_path: Path) -> N
         closed.chmod(0o700)
 
 
-async def test_what_a_process_uses_is_seen_with_what_it_started() -> None:
+async def test_memory_of_a_process_includes_its_children() -> None:
     text = "import subprocess, sys; held = b'x' * (50 * 1024 * 1024); print(flush=True); sys.stdin.read()"
     shell = f'"{sys.executable}" -c "{text}"; true'
     process = await asyncio.create_subprocess_exec(

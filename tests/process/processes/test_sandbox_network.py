@@ -194,7 +194,7 @@ def test_a_server_without_network_says_so_in_the_result(
         )
 
 
-def test_what_was_refused_is_in_logs_status_and_the_operator_api(node: RunningNode) -> None:
+def test_refused_hosts_are_in_logs_status_and_the_operator_api(node: RunningNode) -> None:
     got(node, "none", "urllib", "http://seen.example/")
     assert "egress_denied: seen.example: this server has no network" in node.cli("links", "logs", "none").stdout
     remedy = 'egress = ["seen.example"]'
@@ -213,7 +213,7 @@ def test_what_was_refused_is_in_logs_status_and_the_operator_api(node: RunningNo
     assert len(record) == 1
 
 
-def test_what_is_allowed_later_is_reached_without_a_restart_of_the_node(tmp_path: Path, origins: Origins) -> None:
+def test_a_host_allowed_later_is_reached_without_a_restart_of_the_node(tmp_path: Path, origins: Origins) -> None:
     """The remedy that the result names is carried out to the letter."""
     command = [sys.executable, str(SERVERS / "fetching.py")]
     with running_node(tmp_path, {"one": {"command": command, "egress": []}}) as node:

@@ -629,7 +629,7 @@ def test_a_child_that_ignores_sigterm_is_killed(run: Run, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("then", [FOREVER, "sys.stdin.read()", "os.abort()"])
-def test_what_a_child_forked_ends_with_it(run: Run, hasty: None, then: str) -> None:
+def test_processes_forked_by_a_child_end_with_it(run: Run, hasty: None, then: str) -> None:
     async def scenario() -> None:
         sink = Sink()
         child = python(FORKS + then, sink)

@@ -64,7 +64,7 @@ def test_a_proposal_is_shown_whole_as_it_was_written() -> None:
     assert "\u200b" not in shown.plain and find_reading_problem(proposed(b'{"name":"x"}')) is None
 
 
-def test_what_can_be_read_in_two_ways_or_not_at_all_is_not_approved_here() -> None:
+def test_an_ambiguous_or_unreadable_proposal_is_not_approved_here() -> None:
     twice = proposed(b'{"name":"x","arguments":{"bed":1,"bed":2}}')
     assert "two ways" in str(find_reading_problem(twice)) and "two ways" in proposal_details(twice, NOW).plain
     assert "too many" in str(find_reading_problem(proposed(b'{"name":"%b"}' % (b"x" * 70_000))))

@@ -267,7 +267,7 @@ async def test_a_polling_and_a_connected_participant_receive_the_same_order(node
 
 
 @pytest.mark.req("X-5.1-5")
-async def test_what_was_refused_stays_refused_after_a_promotion(node: RunningNode) -> None:
+async def test_a_refused_call_stays_refused_after_a_promotion(node: RunningNode) -> None:
     (agent_id, _), (_, _) = who = names("restricted", "full")
     async with joined(node, *who) as (agent, human):
         earlier = await agent.send("mcp", CALL)
@@ -300,7 +300,7 @@ async def test_the_sender_of_an_envelope_may_be_named_and_is_filled_in_where_it_
 
 
 @pytest.mark.req("X-7.1-2", "X-5.1-4")
-async def test_what_passed_what_did_not_and_who_came_are_on_record(node: RunningNode) -> None:
+async def test_passed_and_refused_envelopes_and_arrivals_are_recorded(node: RunningNode) -> None:
     (agent_id, _), (human_id, _) = who = names("restricted", "full")
     async with joined(node, *who) as (agent, human):
         refused = await agent.send("mcp", CALL)

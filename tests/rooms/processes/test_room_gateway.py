@@ -97,7 +97,7 @@ async def test_a_newcomer_is_welcomed_first_and_announced_to_the_others(node: Ru
 
 
 @pytest.mark.req("X-1-1", "X-3.1-2", "X-3.1-3", "X-3.1-6", "X-4-5", "X-4-10", "X-2.2-2")
-async def test_what_is_accepted_reaches_everyone_as_it_was_sent(node: RunningNode) -> None:
+async def test_accepted_envelopes_reach_everyone_unchanged(node: RunningNode) -> None:
     async with joined(node, *names("full", "restricted", "full")) as (a, b, c):
         payload = '{"jsonrpc":"2.0","id":42,"method":"invented","params":{"b":1.0,"a":1e3,"n":12345678901234567890123}}'
         head = f'"protocol":"mcpx/v0.1","id":"{uuid.uuid4()}","to":["nobody-here"],"kind":"mcp"'
@@ -663,7 +663,7 @@ async def test_a_slow_body_is_checked_with_the_rights_at_its_end(node: RunningNo
         writer.close()
 
 
-async def test_what_a_participant_asks_itself_frees_it_from_no_rate(node: RunningNode) -> None:
+async def test_answers_to_ones_own_requests_count_toward_the_rate(node: RunningNode) -> None:
     ((name, _),) = names("full")
     async with joined(node, (name, "full")) as (a,):
         sent_id = await a.send("mcp", CALL, to=[name])

@@ -211,7 +211,9 @@ async def test_a_participant_that_goes_leaves_its_callers_with_an_answer(node: R
 
 
 @pytest.mark.req("X-10.1-3")
-async def test_who_left_has_its_tools_degraded_and_then_none(node: RunningNode, client: MakeClient) -> None:
+async def test_tools_of_a_participant_that_left_are_degraded_and_then_removed(
+    node: RunningNode, client: MakeClient
+) -> None:
     id = new_id()
     alice, name = client("alice"), f"rooms.patient.{id}.echo"
     async with serving(node, id, "patient"):
@@ -306,7 +308,7 @@ async def test_tools_of_participants_are_aql_operations(node: RunningNode, clien
 
 
 @pytest.mark.req("X-10.1-3", "X-N-3")
-async def test_who_is_no_member_any_more_sees_nothing_any_more(node: RunningNode, client: MakeClient) -> None:
+async def test_a_former_member_no_longer_sees_the_tools_of_a_room(node: RunningNode, client: MakeClient) -> None:
     """The last one: it changes the configuration."""
     id = new_id()
     alice = client("alice")

@@ -221,7 +221,7 @@ async def test_a_participant_that_only_posts_is_known_after_a_restart(tmp_path: 
 
 
 @pytest.mark.req("X-8-1", "X-7.1-2")
-async def test_what_happens_in_a_room_is_on_the_record(tmp_path: Path) -> None:
+async def test_events_of_a_room_are_recorded(tmp_path: Path) -> None:
     with running_node(tmp_path, {}, ROOMS) as node:
         participant = await Bare.join(node, "garden", token(node, "agent"))
         await participant.next()
@@ -356,7 +356,7 @@ async def test_a_token_past_its_day_opens_no_room_and_ends_who_came_by_it(tmp_pa
         await stays.leave()
 
 
-async def test_what_is_older_than_its_days_is_forgotten(tmp_path: Path) -> None:
+async def test_envelopes_older_than_the_history_limit_are_deleted(tmp_path: Path) -> None:
     with running_node(tmp_path, {}, ROOMS) as node:
         bearer = token(node, "one", privilege="full")
         participant = await Bare.join(node, "garden", bearer)

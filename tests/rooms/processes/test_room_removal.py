@@ -140,7 +140,7 @@ def witness_token(node: RunningNode, name: str) -> str:
 
 
 @pytest.mark.req("X-5.1-6", "X-4.4.1-3")
-async def test_who_was_removed_has_left_at_once(node: RunningNode) -> None:
+async def test_a_removed_participant_has_left_at_once(node: RunningNode) -> None:
     (gone, _), _ = who = names("full", "full")
     async with joined(node, *who, topic="shed") as (_, witness):
         admin(node, gone, "disconnect", "shed")
@@ -247,7 +247,7 @@ async def test_a_removal_is_on_disk_before_it_is_answered(tmp_path: Path) -> Non
         await back.leave()
 
 
-async def test_who_is_unknown_or_the_node_itself_is_not_removed(node: RunningNode) -> None:
+async def test_unknown_participants_and_the_node_itself_are_not_removed(node: RunningNode) -> None:
     assert admin(node, "nobody", "disconnect")["error"] == "not_found"
     assert admin(node, "interlock", "disconnect", "shed")["error"] == "not_found"
     assert "interlock" in [

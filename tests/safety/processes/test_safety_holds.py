@@ -94,7 +94,7 @@ async def test_inside_an_execution_a_person_confirms_and_the_agent_gets_no_token
 
 
 @pytest.mark.req("AQL-C.gate-1")
-async def test_what_is_made_is_agreed_to_once_and_a_denial_beats_a_token(here: AgentNode) -> None:
+async def test_a_created_element_is_approved_once_and_a_denial_overrides_a_token(here: AgentNode) -> None:
     client = await Lines(here, "aql").greet()
     await client.do("execute_agent", element_name="maker")
     held = await client.do("create_thing", "create", thing="a")

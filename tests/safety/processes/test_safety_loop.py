@@ -332,7 +332,7 @@ async def test_after_a_failed_step_a_person_is_asked(here: AgentNode) -> None:
     assert (await agent.directive(LOOK))["continue"] is True
 
 
-async def test_what_follows_an_approved_failure_is_still_judged_by_its_real_names(here: AgentNode) -> None:
+async def test_steps_after_an_approved_failure_are_still_judged_by_their_real_names(here: AgentNode) -> None:
     agent = here.agent("client:judged")
     before = here.loop.plan
     here.loop.replan(SafetyPlan(mode="enforcing", preapproved=True, requires_approval=("plant.look",)))

@@ -457,7 +457,7 @@ async def test_before_it_is_registered_nobody_is_served(state: Path) -> None:
         ({"auth_scope": "root"}, "read, write or admin"),
     ],
 )
-def test_what_cannot_work_is_refused_before_anything_is_dialled(given: dict[str, Any], words: str) -> None:
+def test_invalid_options_are_refused_before_anything_is_dialled(given: dict[str, Any], words: str) -> None:
     whole: dict[str, Any] = {"segment": "greenhouse", "parents": ["ws://127.0.0.1:7411/ax"], "token": "ils_x"}
     with pytest.raises(SubserverInvalid, match=words) as refused:
         Subserver(**{**whole, **given})

@@ -161,7 +161,7 @@ async def test_arguments_that_do_not_fit_are_an_error_result_and_reach_no_functi
         (True, "true", None),
     ],
 )
-async def test_what_a_tool_returns_becomes_text_and_structure(
+async def test_the_return_value_of_a_tool_becomes_text_and_structured_content(
     leaf: Subserver, value: Any, said: str, structured: Any
 ) -> None:
     @leaf.tool(mutable=False)
@@ -341,7 +341,7 @@ async def test_both_eras_are_served_on_one_link(leaf: Subserver) -> None:
 
 
 @pytest.mark.parametrize("method", ["mcpax/walk", "mcpax/register", "resources/list", "prompts/list", "x"])
-async def test_what_it_does_not_know_it_says_so(leaf: Subserver, method: str) -> None:
+async def test_unknown_methods_are_answered_as_unknown(leaf: Subserver, method: str) -> None:
     async with serving(leaf) as session:
         assert (await session.ask(method))["error"]["code"] == -32601
 

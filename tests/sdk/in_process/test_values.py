@@ -86,7 +86,7 @@ async def test_integers_are_safe_or_texts() -> None:
 
 
 @pytest.mark.req("AQL-4.7.3-2", "AQL-4.7.3-3", "AQL-4.7.4-1")
-async def test_what_json_has_no_word_for_is_text_with_its_kind_beside_it() -> None:
+async def test_values_without_a_json_form_are_text_with_their_type() -> None:
     library = Library()
     box = (await library.call("read", "get_box"))["data"]
     assert box == {

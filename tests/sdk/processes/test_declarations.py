@@ -168,7 +168,7 @@ def _unnamed(*user_ids: str) -> None:
         (_silent, {"name": "get_user", "description": "x", "category": None}, r"'get_user': the category must be one"),
     ],
 )
-def test_what_a_declaration_lacks_is_named_and_nothing_is_declared(
+def test_a_missing_part_of_a_declaration_is_named_and_nothing_is_declared(
     function: Any, options: dict[str, Any], said: str
 ) -> None:
     adapter = Adapter("x")

@@ -245,7 +245,7 @@ asyncio.run(main())
 
 
 @pytest.mark.req("AQL-2.3.3-3")
-async def test_what_runs_when_the_client_leaves_is_cancelled_and_stays_so() -> None:
+async def test_executions_are_cancelled_for_good_when_the_client_leaves() -> None:
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     server = await asyncio.create_subprocess_exec(sys.executable, "-c", STUBBORN, **pipes)
     assert server.stdin is not None and server.stdout is not None

@@ -223,7 +223,7 @@ async def test_arguments_may_be_changed_and_a_method_is_written_as_the_text_it_i
         await bare.leave()
 
 
-async def test_what_a_hostile_participant_writes_harms_no_other(node: RunningNode) -> None:
+async def test_messages_of_a_hostile_participant_harm_no_other(node: RunningNode) -> None:
     bare = await Bare.join(node, "garden", token(node, f"bare-{uuid.uuid4().hex[:8]}", privilege="full"))
     async with with_tools(participant(node)) as agent, participant(node) as caller:
         heard = caller.listen()
@@ -293,7 +293,7 @@ async def test_where_a_room_lets_them_the_restricted_answer(node: RunningNode) -
 
 
 @pytest.mark.req("X-4.1-3")
-async def test_what_cannot_work_is_reported_before_or_at_once(node: RunningNode, unused_tcp_port: int) -> None:
+async def test_invalid_addresses_and_topics_are_reported_at_once(node: RunningNode, unused_tcp_port: int) -> None:
     address = node.url.removesuffix("/mcp")
     for wrong in ("ftp://127.0.0.1", "ws://10.0.0.1:1", f"{address}/mcp", "ws://me:secret@127.0.0.1"):
         with pytest.raises(RoomInvalid):

@@ -34,7 +34,7 @@ async def reopened(secrets: SealedSecrets) -> None:
     await secrets.open()
 
 
-async def test_what_is_put_is_got_by_kind_and_name_alone(secrets: SealedSecrets, tmp_path: Path) -> None:
+async def test_secrets_are_found_by_kind_and_name_only(secrets: SealedSecrets, tmp_path: Path) -> None:
     await secrets.put("secret", "one", MARKER, NOW)
     await secrets.put("token", "one", b"", NOW)
     await secrets.put("secret", "one", MARKER * 2, NOW)

@@ -33,7 +33,7 @@ def names(node: RunningNode) -> list[str]:
     return [current_token["name"] for current_token in node.admin("/admin/tokens")["tokens"]]
 
 
-def test_what_one_replica_learns_the_other_knows_and_a_restart_keeps(server: NatsServer, tmp_path: Path) -> None:
+def test_replicas_share_their_knowledge_and_keep_it_across_restarts(server: NatsServer, tmp_path: Path) -> None:
     with running_node(tmp_path / "a", {}, sharing(server)) as a:
         current_token = token(a, "laptop")
         with running_node(tmp_path / "b", {}, sharing(server)) as b:

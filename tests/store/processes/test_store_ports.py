@@ -36,7 +36,7 @@ async def second(backend: str, store: Store, tmp_path: Path, shared: SharedPlace
     await second.close()
 
 
-async def test_what_was_put_is_got_with_its_revision(store: Store) -> None:
+async def test_a_stored_value_is_returned_with_its_revision(store: Store) -> None:
     revision = await store.kv.put("b", "k", b"\x00\xff", NOW)
     assert await store.kv.get("b", "k", NOW) == Entry("k", b"\x00\xff", revision)
 
@@ -235,7 +235,7 @@ async def test_parallel_appends_keep_each_batch_together(store: Store, second: S
         ]
 
 
-async def test_what_was_written_is_there_after_closing_and_opening(
+async def test_written_values_are_there_after_closing_and_opening(
     backend: str, tmp_path: Path, shared: SharedPlace | None
 ) -> None:
     store = build_store(backend, tmp_path / "data", shared)

@@ -186,7 +186,7 @@ async def test_events_while_a_key_is_written_are_reported_once_its_writer_knows(
             assert await anext(watch) == Change("k", Entry("k", b"theirs", later))
 
 
-async def test_what_no_interlock_wrote_keeps_back_nothing(nats_server: NatsServer, node: str) -> None:
+async def test_messages_of_other_programs_in_the_stream_block_nothing(nats_server: NatsServer, node: str) -> None:
     async with opened(nats_server.place(node)) as one, opened(nats_server.place(node)) as other:
         watch, subject = one.replication.watch("b"), f"{other.kv._names.entries}.b"
         send = other._connection.send
@@ -456,7 +456,7 @@ async def test_a_reader_of_a_large_value_that_is_replaced_meanwhile_begins_again
             await one.kv._join_parts(result.entry, result)
 
 
-async def test_what_is_too_large_is_refused_by_name(nats_server: NatsServer, node: str) -> None:
+async def test_oversized_values_and_records_are_refused_by_name(nats_server: NatsServer, node: str) -> None:
     async with opened(nats_server.place(node)) as store:
         with pytest.raises(StoreRefused, match=r"b/k would have \d+ bytes; the store takes \d+"):
             await store.kv.put("b", "k", bytes(65 * 1024 * 1024), NOW)

@@ -82,7 +82,7 @@ def test_keys_are_in_the_order_of_their_utf16_units() -> None:
 
 
 @pytest.mark.parametrize("value", [2**53, -(2**53), 10**40, "\ud800", {"\udfff": 1}, {1: 2}, object(), b"x"])
-def test_what_has_no_canonical_form_is_refused(value: object) -> None:
+def test_values_without_a_canonical_form_are_refused(value: object) -> None:
     with pytest.raises(NotCanonical):
         canonical([value])
 

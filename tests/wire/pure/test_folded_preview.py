@@ -31,7 +31,7 @@ def keys_in(value: object) -> set[str]:
     return set().union(*(keys_in(one) for one in value)) if isinstance(value, list) else set()
 
 
-def test_what_is_short_is_shown_as_it_is() -> None:
+def test_short_texts_are_shown_unchanged() -> None:
     raw = b'{"a":[1,2],"b":{"c":"d"}}'
     shown = fold(raw, lines_max=20, chars_max=1000)
     assert (shown.lines, shown.is_folded) == (layout_lines(raw), False)

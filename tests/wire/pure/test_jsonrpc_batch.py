@@ -9,7 +9,7 @@ from interlock.wire.refusal import INVALID_REQUEST, PARSE_ERROR
 
 
 @pytest.mark.parametrize("data", [b"[]", b" \r\n\t[1]", b"[", b"[\xff"])
-def test_what_begins_with_a_bracket_is_a_batch(data: bytes) -> None:
+def test_data_that_begins_with_a_bracket_is_a_batch(data: bytes) -> None:
     assert is_batch(data)
 
 
@@ -46,7 +46,7 @@ def test_the_limit_is_accepted_and_one_more_is_refused() -> None:
         (b"[" * 100_000 + b"]" * 100_000, PARSE_ERROR),
     ],
 )
-def test_what_cannot_be_taken_apart_is_named(data: bytes, code: str) -> None:
+def test_malformed_batches_are_refused_with_a_named_error(data: bytes, code: str) -> None:
     with pytest.raises(CodecError) as raised:
         split_batch_untrusted(data)
     assert raised.value.refusal.code == code

@@ -205,9 +205,7 @@ def nested(depth: int, opening: bytes = b"[", closing: bytes = b"]") -> bytes:
 @pytest.mark.parametrize("depth", DEPTHS)
 @pytest.mark.parametrize("kind", [(b"[", b"]"), (b'{"a":', b"}")])
 @pytest.mark.parametrize("half", [b"", b"\\ud800"])
-def test_what_is_nested_deeply_is_read_and_stays_as_it_was_written(
-    depth: int, kind: tuple[bytes, bytes], half: bytes
-) -> None:
+def test_deeply_nested_params_are_read_and_unchanged(depth: int, kind: tuple[bytes, bytes], half: bytes) -> None:
     params = b'{"x":"%b","arguments":{"deep":%b}}' % (half, nested(depth, *kind))
     message = decode_untrusted(envelope(b'"id":1,"method":"a","params":%b' % params))
     assert parts(message) == ("request", b"1", "a", params)
@@ -219,7 +217,7 @@ def test_what_is_nested_deeply_is_read_and_stays_as_it_was_written(
     assert listed is not None and bytes(listed[0]) == nested(depth, *kind)
 
 
-def test_what_is_large_and_nested_is_read_too() -> None:
+def test_large_and_deeply_nested_params_are_read() -> None:
     params = b'{"name":"x","arguments":{"deep":%b,"text":"%b"}}' % (nested(5000), b"x" * 1_000_000)
     members = decode_params_untrusted(params)
     assert members is not None and members.keys() == {"name", "arguments"}

@@ -53,7 +53,7 @@ def test_every_value_is_found_again(members: dict[str, Any], before: str, after:
         b'{"a":"b", %b:"e"}' % (b" " * 3 * OUTLINE_BYTES_MAX + b'"c"'),
     ],
 )
-def test_what_is_cut_out_between_strings_is_no_json(data: bytes) -> None:
+def test_text_cut_out_between_strings_is_no_json(data: bytes) -> None:
     outline = find_outline(data)
     assert outline is None or decode_object(outline.text) is None
 
@@ -67,7 +67,7 @@ def test_params_that_are_large_without_a_long_string_are_read_whole() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b'{"a":"%b"}' % (b"x" * OUTLINE_BYTES_MAX), b"1" * 9 * OUTLINE_BYTES_MAX])
-def test_what_is_small_or_has_no_long_string_has_no_outline(data: bytes) -> None:
+def test_small_texts_and_texts_without_long_strings_have_no_outline(data: bytes) -> None:
     assert find_outline(data) is None
 
 

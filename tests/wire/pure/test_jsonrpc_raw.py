@@ -110,7 +110,7 @@ def test_big_integers_stay_integers_when_a_value_is_read() -> None:
 
 
 @pytest.mark.parametrize("version", [LEGACY, MODERN])
-def test_what_we_write_is_a_message_of_both_eras(version: str) -> None:
+def test_our_messages_are_valid_in_both_eras(version: str) -> None:
     written = [
         ("JSONRPCRequest", encode_request(b'"x"', b"tools/list", b"")),
         ("JSONRPCRequest", encode_request(b"1", b"tools/list", b'{"a": 1}')),

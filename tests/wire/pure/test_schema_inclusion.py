@@ -127,7 +127,7 @@ def test_every_difference_is_reported() -> None:
     ],
     ids=str,
 )
-def test_what_cannot_be_decided_is_unknown_and_not_a_no(wide: Any) -> None:
+def test_an_undecidable_comparison_is_undecided_and_not_a_rejection(wide: Any) -> None:
     assert compare(STRING, wide).verdict is UNDECIDED
     assert compare(INTEGER, {**wide, "type": "string"}).verdict is REJECTS
 

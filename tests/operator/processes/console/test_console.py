@@ -549,7 +549,7 @@ def test_events_tell_the_status_approvals_and_records_until_the_token_is_revoked
             pass
 
 
-def test_who_may_only_look_calls_nothing(console: Console, browser: Any) -> None:
+def test_a_viewer_cannot_call_tools(console: Console, browser: Any) -> None:
     made = console.node.cli("access", "token", "--for", "operator", "--name", "eyes", "--scope", "read", "--json")
     token = {"authorization": f"Bearer {json.loads(made.stdout)['token']}", "content-type": "application/json"}
     url = f"{console.url}/admin/tools/garden.read_climate/call"

@@ -218,7 +218,7 @@ def test_tools_are_classified_in_one_table_with_one_signature(visit: Visit) -> N
     assert (said["answer"], said["anchor"], said["who"].partition(":")[0]) == ("read_only", "ada", "browser")
 
 
-def test_what_another_page_sends_is_refused(visit: Visit) -> None:
+def test_forms_sent_by_another_page_are_refused(visit: Visit) -> None:
     """From another site and from another port of the same host, with the person's browser and cookie."""
     with Client(visit.node) as client:
         demand = client.held("plant.fire", {"n": "foreign"})
