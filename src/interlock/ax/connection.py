@@ -15,7 +15,7 @@ from typing import Final
 
 from interlock.approvals.trust.registrant import RegistrantIdentity
 from interlock.ax.protocol.messages import PARENT, REGISTER, Parent
-from interlock.ax.protocol.registration.codec import encode_registered, read_parent_untrusted, read_register_untrusted
+from interlock.ax.protocol.registration.codec import read_parent_untrusted, read_register_untrusted
 from interlock.ax.protocol.registration.leases import PARENT_ANSWER_S
 from interlock.ax.registrar import Registrar
 from interlock.core.calls.call import internal
@@ -30,6 +30,7 @@ from interlock.wire.jsonrpc.codec import (
     encode_refusal,
     encode_request,
     encode_result,
+    encode_value,
 )
 from interlock.wire.jsonrpc.oversized import Oversized
 from interlock.wire.refusal import (
@@ -176,7 +177,7 @@ class SubserverConnection:
         if isinstance(answer, Refusal):
             self._refuse(request.id, answer)
             return
-        self._send(encode_result(request.id, encode_registered(answer)))
+        self._send(encode_result(request.id, encode_value(answer)))
         if self._gone is not None:
             self._registrar.handle_lost_connection(answer.session_id, f"it {self._gone}")
         else:

@@ -39,7 +39,7 @@ from interlock.approvals.trust.registrant import (
 from interlock.ax.connection import SubserverConnection
 from interlock.ax.dial_back import DialBack, check_endpoint
 from interlock.ax.protocol.messages import REGISTER, SUBPROTOCOL
-from interlock.ax.protocol.registration.codec import MESSAGE_BYTES_MAX, encode_registered, read_register_untrusted
+from interlock.ax.protocol.registration.codec import MESSAGE_BYTES_MAX, read_register_untrusted
 from interlock.ax.protocol.registration.registrations import Peer
 from interlock.ax.registrar import Registrar
 from interlock.config.plan import Plan
@@ -52,7 +52,15 @@ from interlock.fronts.public import PROXY_HEADERS
 from interlock.fronts.request_head import HeadInspector
 from interlock.net.message_pipe import GOING_AWAY
 from interlock.net.protocol.address_scope import is_loopback
-from interlock.wire.jsonrpc.codec import CodecError, Request, Response, decode_untrusted, encode_refusal, encode_result
+from interlock.wire.jsonrpc.codec import (
+    CodecError,
+    Request,
+    Response,
+    decode_untrusted,
+    encode_refusal,
+    encode_result,
+    encode_value,
+)
 from interlock.wire.refusal import INVALID_REQUEST, HttpRefusal, Refusal
 
 if TYPE_CHECKING:
@@ -168,7 +176,7 @@ class AxEndpoint:
             return encode_refusal(request.id, answer)
         # The keeper dials in a later turn of the loop, so the subserver has this answer before it is greeted.
         asyncio.get_running_loop().call_soon(self._registrar.welcome, answer.session_id)
-        return encode_result(request.id, encode_registered(answer))
+        return encode_result(request.id, encode_value(answer))
 
     async def _serve_socket(
         self, scope: Scope, receive: Receive, send: Send, guest: RegistrantIdentity | HttpRefusal

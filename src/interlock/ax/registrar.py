@@ -31,52 +31,16 @@ import msgspec
 from interlock.access.tokens import find_access_rule
 from interlock.approvals.trust.registrant import AuthorityProofs, RegistrantIdentity
 from interlock.ax.ownership import Leases, Owners, TreeClaims
+from interlock.ax.protocol import messages
 from interlock.ax.protocol.budget import BudgetLimits
 from interlock.ax.protocol.capability import LatencyClass
 from interlock.ax.protocol.hop_metadata import Offer
-from interlock.ax.protocol.messages import (
-    CLAIM,
-    DEREGISTER,
-    HEARTBEAT,
-    HEARTBEAT_MS,
-    HELD_ELSEWHERE,
-    REGISTER,
-    SUBSERVER_LOST,
-    VERSION,
-    Claims,
-    Parent,
-    Register,
-    Registered,
-)
+from interlock.ax.protocol.messages import HEARTBEAT_MS, REGISTER, VERSION, Claims, Parent, Register, Registered
 from interlock.ax.protocol.names import WithheldName
 from interlock.ax.protocol.notifications import AxNotice, Drops, NoticeGate, lost_notice, refused_notice
-from interlock.ax.protocol.registration.codec import (
-    DEREGISTERED,
-    encode_heartbeat_answer,
-    encode_held,
-    read_claims_untrusted,
-    read_deregister_untrusted,
-    read_heartbeat_untrusted,
-)
+from interlock.ax.protocol.registration import codec, registrations
 from interlock.ax.protocol.registration.leases import OWN, check_parent, split_brain
-from interlock.ax.protocol.registration.registrations import (
-    CycleClaimed,
-    Ended,
-    EndReason,
-    Event,
-    Joined,
-    LivenessState,
-    Lost,
-    Peer,
-    Policy,
-    Recovered,
-    Registrations,
-    SegmentOwner,
-    Session,
-    SubtreeChanged,
-    Suspected,
-    Vanished,
-)
+from interlock.ax.protocol.registration.registrations import EndReason, Event, Peer, Registrations, Session
 from interlock.ax.protocol.transport_classes import TRANSPORT_CLASSES
 from interlock.catalog.catalog import Catalog
 from interlock.catalog.routes import local_items
@@ -188,7 +152,7 @@ class Registrar:
     def __init__(
         self, plan: Plan, aggregator_id: str, parts: RegistrarParts, owners: Owners, proofs: AuthorityProofs
     ) -> None:
-        policy = Policy(
+        policy = registrations.Policy(
             require_proof=plan.ax.require_proof, degraded=plan.degraded.enabled, grace_s=plan.degraded.grace_s
         )
         self.engine = Registrations(aggregator_id, plan.ax.tree, policy)
@@ -248,8 +212,8 @@ class Registrar:
         is_new = request.version not in self._versions_noted and len(self._versions_noted) <= VERSIONS_NOTED_MAX
         if refusal is None and is_new:
             self._versions_noted.add(request.version)
-            description = "names no version" if request.version is None else f"names the version {request.version!a}"
-            log.info("link %s: its registration %s of MCP-AX; we speak %s", request.segment, description, VERSION)
+            named = "names no version" if request.version is None else f"names the version {request.version!a}"
+            log.info("link %s: its registration %s of MCP-AX; we speak %s", request.segment, named, VERSION)
         return answer
 
     async def _register(self, request: Register, link_id: str, source: RegistrationSource) -> Registered | Refusal:
@@ -285,8 +249,7 @@ class Registrar:
             return refusal
         answer = await self._begin_session(request, peer, owner, session_id, source)
         if isinstance(answer, Refusal):
-            if self._leases is not None:
-                await self._give_up(self._leases, request, session_id)
+            await self._give_up(request, session_id)
             self.claims.release_own(request.subserver_id, session_id)
         return answer
 
@@ -307,23 +270,26 @@ class Registrar:
         return None if holder is None else split_brain(holder)  # AX-13.4-2
 
     async def _begin_session(
-        self, request: Register, peer: Peer, owner: SegmentOwner | None, session_id: str, source: RegistrationSource
+        self,
+        request: Register,
+        peer: Peer,
+        owner: registrations.SegmentOwner | None,
+        session_id: str,
+        source: RegistrationSource,
     ) -> Registered | Refusal:
         """Begin the session.
 
         `Registrations` checks the request again, because much time may have passed since the first check.
         """
-        if self._stopping:
-            return Refusal(UNAVAILABLE, "unavailable", {"reason": "stopping"})
-        if not source.is_open:
-            return Refusal(UNAVAILABLE, "unavailable", {"reason": "gone"})
+        if self._stopping or not source.is_open:
+            return Refusal(UNAVAILABLE, "unavailable", {"reason": "stopping" if self._stopping else "gone"})
         # The budget of a registration holds as long as its session (11.4).
         rule = source.guest.rule
         limits = self._parts.budgets.for_registration(rule.budget if rule is not None else None)
         peer = msgspec.structs.replace(peer, budget=limits.as_object())
         step = self.engine.register(request, peer, session_id=session_id, owner=owner, now=self._clock.now())
         self.handle_events(step.events, source=source)
-        joined = next((event for event in step.events if isinstance(event, Joined)), None)
+        joined = next((event for event in step.events if isinstance(event, registrations.Joined)), None)
         if joined is not None and joined.owner is not None:
             try:
                 await self.owners.keep(joined.owner)
@@ -363,30 +329,30 @@ class Registrar:
         """
         for event in events:
             match event:
-                case Joined():
+                case registrations.Joined():
                     if source is None:
                         raise RuntimeError("a session begins only with a registration")
                     self._join(event.session, source)
-                case Suspected():
+                case registrations.Suspected():
                     self._tasks.begin(self._probe(self._members[event.session.session_id].keeper))
-                case Recovered():
+                case registrations.Recovered():
                     keeper = self._members[event.session.session_id].keeper
                     keeper.recover()
                     if keeper.listing is not None:
                         self._tasks.begin(self._stock(keeper.link, keeper.listing))
-                case Lost():
+                case registrations.Lost():
                     self._lose(event, detail)
-                case Ended():
+                case registrations.Ended():
                     self._end(event)
-                case Vanished():
+                case registrations.Vanished():
                     lost = self._keepers.get(event.segment)
                     if isinstance(lost, RegisteredKeeper):
                         del self._keepers[event.segment]
                         self._members.pop(lost.link.registration.session_id, None)
                         self._catalog.drop(lost.link)
-                case SubtreeChanged():
+                case registrations.SubtreeChanged():
                     self._parts.subtree.publish(event.subtree_ids)
-                case CycleClaimed():
+                case registrations.CycleClaimed():
                     # One interval to correct the claim: the registrant may be an aggregator that repeats a claim, and
                     # learns of the error with its next heartbeat.
                     interval_s = (event.session.register.heartbeat_interval_ms or HEARTBEAT_MS) / 1000
@@ -491,10 +457,12 @@ class Registrar:
         three intervals (13.3).
         """
         session = keeper.link.registration
-        answers = await keeper.answers(session.register.heartbeat_interval_ms / 4000)
+        if await keeper.answers(session.register.heartbeat_interval_ms / 4000):
+            return
         registration = self.engine.find(session.segment)
-        is_silent = not answers and registration is not None and registration.state is LivenessState.SUSPECT
-        if is_silent and registration is not None and registration.session.session_id == session.session_id:
+        if registration is None or registration.session.session_id != session.session_id:
+            return
+        if registration.state is registrations.LivenessState.SUSPECT:
             keeper.link.set_state(LinkState.DEGRADED, "it missed two heartbeats and does not answer")
             self._degrade(keeper.link)
 
@@ -502,7 +470,7 @@ class Registrar:
         if self._plan.degraded.enabled:
             self._catalog.degrade(link)
 
-    def _lose(self, event: Lost, detail: str) -> None:
+    def _lose(self, event: registrations.Lost, detail: str) -> None:
         session = event.session
         member = self._members[session.session_id]
         why = detail or _LOSSES[event.reason]
@@ -511,20 +479,20 @@ class Registrar:
         self._degrade(member.keeper.link)
         member.source.close(POLICY, event.reason)
         log.warning("link %s: lost: %s", session.segment, why)
-        self._record(session.peer.principal, SUBSERVER_LOST, session.segment, None, 0.0, "lost", event.reason)
+        self._record(session.peer.principal, messages.SUBSERVER_LOST, session.segment, None, 0.0, "lost", event.reason)
         since = rfc3339(self._clock.wall() - (self._clock.now() - event.since))
         self._parts.audience.notice(lost_notice(session.segment, event.reason, since, str(uuid.uuid4())))
 
-    def _end(self, event: Ended) -> None:
+    def _end(self, event: registrations.Ended) -> None:
         session = event.session
         member = self._members[session.session_id]
         self.claims.end(session)
         self._cut(member, LinkState.STOPPED, event.reason)
         member.source.close(_CLOSE_CODES.get(event.reason, POLICY), event.reason)
         log.info("link %s: its registration ended: %s", session.segment, event.reason)
-        self._record(session.peer.principal, DEREGISTER, session.segment, None, 0.0, "ok", event.reason)
+        self._record(session.peer.principal, messages.DEREGISTER, session.segment, None, 0.0, "ok", event.reason)
         if self._leases is not None and event.reason != "split_brain":
-            self._tasks.begin(self._give_up(self._leases, session.register, session.session_id))
+            self._tasks.begin(self._give_up(session.register, session.session_id))
 
     def _cut(self, member: _Member, state: LinkState, reason: str) -> None:
         member.keeper.cut(state, reason)
@@ -556,9 +524,10 @@ class Registrar:
         finally:
             member.renewing = False
 
-    async def _give_up(self, leases: Leases, register: Register, session_id: str) -> None:
+    async def _give_up(self, register: Register, session_id: str) -> None:
         try:
-            await leases.give_up(register.subserver_id, session_id)
+            if self._leases is not None:
+                await self._leases.give_up(register.subserver_id, session_id)
         except StoreError as away:
             log.warning("link %s: its lease is left to lapse: %s", register.segment, away)
 
@@ -570,7 +539,7 @@ class Registrar:
         """
         member = self._members.get(via)
         if member is not None and member.keeper.link.pipe is not None:
-            notification = encode_notification(HELD_ELSEWHERE.encode(), encode_held(held))
+            notification = encode_notification(messages.HELD_ELSEWHERE.encode(), codec.encode_held(held))
             member.keeper.link.pipe.send(notification, b"", None)
         for subserver_id, holder in held.items() if via == OWN else ():
             session_id = self.engine.find_session_id(subserver_id)
@@ -593,10 +562,9 @@ class Registrar:
         if stocked.refused is not None:
             log.warning("link %s: refused: %s", link.segment, stocked.refused.message)
             names = (stocked.refused.details or {}).get("names", [])
-            self._report_unlisted(
-                keeper.link, tuple(WithheldName(name=name, reason=_BAD_NAMES, code=_INVALID) for name in names)
-            )
-            self._record(keeper.link.registration.peer.principal, REGISTER, link.segment, stocked.refused, 0.0)
+            unlisted = tuple(WithheldName(name=name, reason=_BAD_NAMES, code=_INVALID) for name in names)
+            self._report_unlisted(keeper.link, unlisted)
+            self._record(session.peer.principal, REGISTER, link.segment, stocked.refused, 0.0)
             member.source.close(POLICY, ascii(f"{_INVALID}: {', '.join(names)}")[1:-1])  # AX-4.3-1
             # AX-4.3-1: the reason
             self._end_session(session.session_id, "namespace_invalid")
@@ -618,7 +586,7 @@ class Registrar:
 
     def on_ax_request(self, link: RegisteredLink, request: Request) -> None:
         pipe = link.pipe
-        if request.method == CLAIM and link.offer.is_aggregator:
+        if request.method == messages.CLAIM and link.offer.is_aggregator:
             self._tasks.begin(self._answer_claims(link, request))
             return
         answer, events = self.answer(request, link.registration.peer, link.registration.session_id)
@@ -646,23 +614,23 @@ class Registrar:
         Return the encoded answer, and the events to handle after it has been sent. `own` is the session of the link on
         which the request arrived, or None if it arrived without a link.
         """
-        if request.method == HEARTBEAT:
-            beat = read_heartbeat_untrusted(request.params, own)
+        if request.method == messages.HEARTBEAT:
+            beat = codec.read_heartbeat_untrusted(request.params, own)
             if isinstance(beat, Refusal):
                 return encode_refusal(request.id, beat), ()
             alive = self.engine.heartbeat(beat, peer, now=self._clock.now())
             if isinstance(alive.answer, Refusal):
                 return encode_refusal(request.id, alive.answer), alive.events
             self._renew(beat.session_id)
-            return encode_result(request.id, encode_heartbeat_answer(alive.answer)), alive.events
-        if request.method == DEREGISTER:
-            leaving = read_deregister_untrusted(request.params, own)
+            return encode_result(request.id, codec.encode_heartbeat_answer(alive.answer)), alive.events
+        if request.method == messages.DEREGISTER:
+            leaving = codec.read_deregister_untrusted(request.params, own)
             if isinstance(leaving, Refusal):
                 return encode_refusal(request.id, leaving), ()
             step = self.engine.deregister(leaving, peer, now=self._clock.now())
             if isinstance(step.answer, Refusal):
                 return encode_refusal(request.id, step.answer), step.events
-            return encode_result(request.id, DEREGISTERED), step.events
+            return encode_result(request.id, codec.DEREGISTERED), step.events
         refusal = Refusal(METHOD_NOT_FOUND, "Method not found", {"method": request.method[:100]})  # AX-1-1, AX-14-1
         if request.method == REGISTER:
             refusal = Refusal(INVALID_REQUEST, "this link has its registration; open another for another")
@@ -671,7 +639,7 @@ class Registrar:
     async def _answer_claims(self, link: RegisteredLink, request: Request) -> None:
         """Answer mcpax/claim. This node's own parent may have to be asked first (13.4)."""
         session_id = link.registration.session_id
-        read = read_claims_untrusted(request.params)
+        read = codec.read_claims_untrusted(request.params)
         is_busy = self._claiming[session_id] >= CLAIMING_MAX
         if is_busy or (isinstance(read, Claims) and not self.claims.holders.has_room(session_id, len(read.claims))):
             read = Refusal(UNAVAILABLE, "unavailable", {"reason": "too_many_claims"})
@@ -684,7 +652,7 @@ class Registrar:
             self._claiming -= Counter((session_id,))  # which leaves nothing behind at zero
             if not self.engine.has_session(session_id):  # it left meanwhile, and its claims went before these came
                 self.claims.end(link.registration)
-            message = encode_result(request.id, encode_held(held))
+            message = encode_result(request.id, codec.encode_held(held))
         if link.pipe is not None:
             link.pipe.send(message, b"", None)
 
@@ -738,9 +706,8 @@ class Registrar:
         self.hang_up()
         for member in list(self._members.values()):
             self._cut(member, LinkState.STOPPED, "the node is stopping")
-            if self._leases is not None:
-                session = member.keeper.link.registration
-                await self._give_up(self._leases, session.register, session.session_id)
+            session = member.keeper.link.registration
+            await self._give_up(session.register, session.session_id)
         await self._tasks.close()
         await self._hanging_up.finish(STOP_S)
 

@@ -20,30 +20,10 @@ from urllib.parse import urlsplit
 
 from msgspec import Raw
 
-from interlock.ax.protocol.messages import (
-    DEREGISTER,
-    HEARTBEAT,
-    HELD_ELSEWHERE,
-    PARENT,
-    REGISTER,
-    TOOLS_REFUSED,
-    Deregister,
-    Heartbeat,
-    Register,
-)
-from interlock.ax.protocol.registration import codec
-from interlock.ax.protocol.registration.registrant import (
-    CycleReported,
-    DialParent,
-    Failed,
-    Hangup,
-    Ignored,
-    JoinedParent,
-    Left,
-    Registrant,
-    Send,
-    Steps,
-)
+from interlock.ax.protocol import messages
+from interlock.ax.protocol.messages import Deregister, Heartbeat, Register
+from interlock.ax.protocol.registration import codec, registrant
+from interlock.ax.protocol.registration.registrant import CycleReported, Failed, JoinedParent, Left, Send, Steps
 from interlock.net.message_pipe import GOING_AWAY, NORMAL, MessagePipe, MessageSink
 from interlock.net.websocket import DialFailed
 from interlock.wire.jsonrpc.codec import (
@@ -58,6 +38,7 @@ from interlock.wire.jsonrpc.codec import (
     encode_refusal,
     encode_request,
     encode_result,
+    encode_value,
     error_body,
     find_string,
 )
@@ -97,7 +78,7 @@ class Uplink:
         `parents` has a name for the log and a function that opens a pipe, for each parent. If `once` is true, the
         uplink ends at the first failure: a refusal, a failed attempt or a lost link.
         """
-        self._engine = Registrant(register, len(parents))
+        self._engine = registrant.Registrant(register, len(parents))
         self._parents = parents
         self._log = log
         self._once = once
@@ -131,32 +112,29 @@ class Uplink:
         finally:
             if self._timer is not None:
                 self._timer.cancel()
-            if self._dialling is not None:
-                self._dialling.cancel()
-            link, self._link = self._link, None  # so that the end of its pipe is not taken for a loss
-            if link is not None and link.pipe is not None:
-                link.pipe.close(GOING_AWAY, "shutting down")
+            self._hang_up(GOING_AWAY, "shutting down")
+
+    def _hang_up(self, code: int, reason: str) -> None:
+        if self._dialling is not None:
+            self._dialling.cancel()
+            self._dialling = None
+        link, self._link = self._link, None  # so that the end of its pipe is not taken for a loss
+        if link is not None and link.pipe is not None:
+            link.pipe.close(code, reason)
 
     def stop(self) -> None:
         self._take(self._engine.stop(_now()))
-        if self._engine.done:
-            self._ended.set()
 
     def _take(self, steps: Steps) -> None:
         """Carry out the registrant's steps in order, and set the timer for its next deadline."""
         for step in steps:
             match step:
-                case DialParent():
+                case registrant.DialParent():
                     self._dial(step.parent)
                 case Send():
                     self._send(step)
-                case Hangup():
-                    link, self._link = self._link, None
-                    if self._dialling is not None:
-                        self._dialling.cancel()
-                        self._dialling = None
-                    if link is not None and link.pipe is not None:
-                        link.pipe.close(NORMAL, step.reason)
+                case registrant.Hangup():
+                    self._hang_up(NORMAL, step.reason)
                 case JoinedParent():
                     self._handle_joined(step)
                 case Left():
@@ -165,7 +143,7 @@ class Uplink:
                     self._handle_failed(step)
                 case CycleReported():
                     self._handle_cycle(step)
-                case Ignored():
+                case registrant.Ignored():
                     self._log.debug("the parent sent %s", step.reason)
                 case _:
                     assert_never(step)
@@ -197,10 +175,10 @@ class Uplink:
                 reason, path = failed.reason, urlsplit(self._parents[self._engine.parent or 0][0]).path
                 if failed.status is not None and not path.endswith(REGISTRATION_PATH):
                     reason += f"; the address of an aggregator ends in {REGISTRATION_PATH}"
-                self._handle_lost(reason, mendable=not failed.unauthorised)
+                self.handle_lost(reason, mendable=not failed.unauthorised)
             return
         except (OSError, ValueError) as error:  # standard input or output is not a pipe
-            self._handle_lost(f"no pipe: {error}", mendable=False)
+            self.handle_lost(f"no pipe: {error}", mendable=False)
             return
         if self._link is not link:
             pipe.abort()
@@ -213,11 +191,11 @@ class Uplink:
         match step.message:
             case Register():
                 worded = self._register_message(self._engine.parent or 0, step.message)
-                method, params = REGISTER, codec.encode_register(worded)
+                method, params = messages.REGISTER, codec.encode_register(worded)
             case Heartbeat():
-                method, params = HEARTBEAT, codec.encode_heartbeat(step.message)
+                method, params = messages.HEARTBEAT, encode_value(step.message)
             case Deregister():
-                method, params = DEREGISTER, codec.encode_deregister(step.message)
+                method, params = messages.DEREGISTER, encode_value(step.message)
             case _:
                 assert_never(step.message)
         self._asked[step.id] = step.message
@@ -232,23 +210,23 @@ class Uplink:
         self._tenant = self._begin(step, link.pipe.send)
         self._log.info("registered with %s as %s", self._parents[step.parent][0], step.registered.assigned_segment)
 
-    def _handle_left(self, step: Left) -> None:
+    def leave_tenant(self) -> None:
+        """Tell the handler of the parent's messages that the link is lost."""
         if self._tenant is not None:
             self._tenant.leave()
             self._tenant = None
+
+    def _handle_left(self, step: Left) -> None:
+        self.leave_tenant()
         self._log.info("no longer registered with %s: %s", self._parents[step.parent][0], display_words(step.reason))
 
     def _handle_failed(self, step: Failed) -> None:
-        name = self._parents[step.parent][0]
+        name, reason = self._parents[step.parent][0], display_words(step.reason)
         if step.mendable:
-            self._log.warning("%s: %s; trying again in %.1f s", name, display_words(step.reason), step.retry_in_s)
+            self._log.warning("%s: %s; trying again in %.1f s", name, reason, step.retry_in_s)
         else:
-            self._log.error(
-                "%s refuses us: %s; this needs a change here or there, trying again in %.0f s",
-                name,
-                display_words(step.reason),
-                step.retry_in_s,
-            )
+            refused = "%s refuses us: %s; this needs a change here or there, trying again in %.0f s"
+            self._log.error(refused, name, reason, step.retry_in_s)
         if self._once:
             self.refusal = step.reason if step.error is not None else None
             self._ended.set()
@@ -256,7 +234,7 @@ class Uplink:
     def _handle_cycle(self, step: CycleReported) -> None:
         """Do nothing: only an aggregator can receive this report."""
 
-    def _handle_lost(self, reason: str, *, mendable: bool = True) -> None:
+    def handle_lost(self, reason: str, *, mendable: bool = True) -> None:
         self._link = None
         self._take(self._engine.lost(reason, _now(), random.random(), mendable=mendable))  # noqa: S311
 
@@ -271,17 +249,17 @@ class Uplink:
         match message:
             case Response():
                 self._handle_response(message)
-            case Request() if message.method == PARENT:
-                self._reply(encode_result(message.id, codec.encode_parent(self._engine.parent_asked())))
+            case Request() if message.method == messages.PARENT:
+                self._reply(encode_result(message.id, encode_value(self._engine.parent_asked())))
             case Request():
                 if self._tenant is None:
                     self._reply(encode_refusal(message.id, Refusal(INVALID_REQUEST, "answer mcpax/register first")))
                 else:
                     self._tenant.serve(message)
             case Notification():
-                if message.method == TOOLS_REFUSED:
+                if message.method == messages.TOOLS_REFUSED:
                     self._handle_refused(message)
-                elif message.method == HELD_ELSEWHERE:
+                elif message.method == messages.HELD_ELSEWHERE:
                     self._handle_held(message)
                 elif self._tenant is not None:
                     self._tenant.hear(message)
@@ -318,28 +296,13 @@ class Uplink:
         jitter = random.random()  # noqa: S311
         if response.error:
             self._take(self._engine.refused(id, _read_error(response.error), _now(), jitter))
-            return
-        if not isinstance(request, Register):
+        elif not isinstance(request, Register):
             # The draft shows no answer to the other requests: any answer shows that the parent is alive.
             self._take(self._engine.answered(id))
-            return
-        read = codec.read_registered_untrusted(response.result)
-        if isinstance(read, Refusal):
+        elif isinstance(read := codec.read_registered_untrusted(response.result), Refusal):
             self._take(self._engine.misanswered(id, read.message, _now(), jitter))
         else:
             self._take(self._engine.granted(id, read, _now()))
-
-    def closed(self, link: "_Link", code: int, reason: str) -> None:
-        if link is not self._link:
-            return
-        if reason == "superseded":  # two processes that take turns would end each other's registration for ever
-            explanation = (
-                "another process registered with our subserver_id: stop one, or give each a state folder of its own"
-            )
-            self._handle_lost(explanation, mendable=False)
-        else:
-            refused = reason.startswith(NAMESPACE_INVALID)  # the same names would be refused again
-            self._handle_lost(f"the link was closed: {reason or code}", mendable=not refused)
 
 
 class _Link:
@@ -358,7 +321,14 @@ class _Link:
             self._uplink.refuse_oversized(oversized)
 
     def on_closed(self, code: int, reason: str) -> None:
-        self._uplink.closed(self, code, reason)
+        if self._uplink._link is not self:
+            return
+        if reason == "superseded":  # two processes that take turns would end each other's registration for ever
+            why = "another process registered with our subserver_id: stop one, or give each a state folder of its own"
+            self._uplink.handle_lost(why, mendable=False)
+        else:
+            refused = reason.startswith(NAMESPACE_INVALID)  # the same names would be refused again
+            self._uplink.handle_lost(f"the link was closed: {reason or code}", mendable=not refused)
 
 
 def _read_error(error: Raw) -> UpstreamError:

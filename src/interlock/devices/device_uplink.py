@@ -68,8 +68,3 @@ class DeviceUplink(Uplink):
         parent = principal_for(name, granted_scope.value if granted_scope is not None else None, self._plan.access)
         principal = msgspec.structs.replace(parent, name=f"{name}{DEVICE_MARK}{self._segment}")
         return self._make_front(principal, step.registered.assigned_segment, send, self._segment)
-
-    def leave(self) -> None:
-        if self._tenant is not None:
-            self._tenant.leave()
-            self._tenant = None

@@ -176,7 +176,7 @@ class OnBehalf:
         if entry is not None:
             uplink, task = entry
             task.cancel()
-            uplink.leave()
+            uplink.leave_tenant()
 
 
 class DeviceParts(CapabilityParts):

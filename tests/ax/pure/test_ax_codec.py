@@ -29,13 +29,9 @@ from interlock.ax.protocol.registration.codec import (
     SUBTREE_IDS,
     SUBTREE_IDS_MAX,
     encode_claims,
-    encode_deregister,
-    encode_heartbeat,
     encode_heartbeat_answer,
     encode_held,
-    encode_parent,
     encode_register,
-    encode_registered,
     read_claims_untrusted,
     read_deregister_untrusted,
     read_heartbeat_untrusted,
@@ -45,7 +41,7 @@ from interlock.ax.protocol.registration.codec import (
     read_registered_untrusted,
 )
 from interlock.ax.protocol.transport_classes import TRANSPORT_CLASSES
-from interlock.wire.jsonrpc.codec import Request, decode_untrusted, error_body
+from interlock.wire.jsonrpc.codec import Request, decode_untrusted, encode_value, error_body
 from interlock.wire.refusal import INVALID_PARAMS, Refusal
 
 DRAFT_REQUEST = b"""{
@@ -460,7 +456,7 @@ def test_the_written_answer_has_the_drafts_members_and_ours() -> None:
         tree="default",
         auth_scope=AuthScope.READ,
     )
-    assert json.loads(encode_registered(registered)) == {
+    assert json.loads(encode_value(registered)) == {
         "status": "registered",
         "assigned_segment": "stm32h7",
         "session_id": "s",
@@ -531,8 +527,8 @@ def test_a_session_need_not_be_named_on_its_own_link(read: Any) -> None:
 def test_the_answer_to_the_parent_query_goes_both_ways() -> None:
     for parent_id in (None, OTHER):
         parent = Parent(subserver_id=ID, parent_id=parent_id)
-        assert json.loads(encode_parent(parent)) == {"subserver_id": ID, "parent_id": parent_id}
-        assert read_parent_untrusted(Raw(encode_parent(parent))) == parent
+        assert json.loads(encode_value(parent)) == {"subserver_id": ID, "parent_id": parent_id}
+        assert read_parent_untrusted(Raw(encode_value(parent))) == parent
     for member, value in (("parent_id", NOTHING), ("parent_id", 7), ("parent_id", "root"), ("subserver_id", None)):
         bad = changed({"subserver_id": ID, "parent_id": None}, **{member: value})
         assert refused(read_parent_untrusted(bad), member).code == INVALID_PARAMS
@@ -581,9 +577,9 @@ def test_a_written_registration_is_read_as_it_was(register: Register) -> None:
 @given(sessions, subtrees)
 def test_a_written_heartbeat_and_deregister_are_read_as_they_were(session_id: str, subtree: tuple[str, ...]) -> None:
     beat = Heartbeat(session_id=session_id, subtree_ids=subtree)
-    assert read_heartbeat_untrusted(Raw(encode_heartbeat(beat))) == beat
+    assert read_heartbeat_untrusted(Raw(encode_value(beat))) == beat
     bye = Deregister(session_id=session_id)
-    assert read_deregister_untrusted(Raw(encode_deregister(bye))) == bye
+    assert read_deregister_untrusted(Raw(encode_value(bye))) == bye
 
 
 budgets = st.dictionaries(st.sampled_from(["max_calls_per_minute", "max_cost_units_per_session"]), st.integers(0, 99))
@@ -602,7 +598,7 @@ def test_a_written_answer_is_read_as_it_was(
         tree=tree,
         auth_scope=AuthScope.WRITE,
     )
-    assert read_registered_untrusted(Raw(encode_registered(answer))) == answer
+    assert read_registered_untrusted(Raw(encode_value(answer))) == answer
 
 
 MEMBERS = [*Register.__struct_fields__, "capabilities", "_meta", "session_id", "status", "budget", SUBTREE_IDS]

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from interlock.ax.protocol.capability import AuthScope
-from interlock.ax.protocol.messages import AuthorityProof, Deregister, Heartbeat, Register, Registered
-from interlock.ax.protocol.registration.codec import SUBTREE_IDS, SUBTREE_IDS_MAX
+from interlock.ax.protocol.messages import SUBTREE_IDS, AuthorityProof, Deregister, Heartbeat, Register, Registered
+from interlock.ax.protocol.registration.codec import SUBTREE_IDS_MAX
 from interlock.ax.protocol.registration.registrations import (
     Ended,
     Event,

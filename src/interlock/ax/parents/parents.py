@@ -13,34 +13,24 @@ import itertools
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 
 from interlock.ax.api import Parent
 from interlock.ax.parents.front import UpwardFront
 from interlock.ax.parents.service import PARENT, ParentParts
+from interlock.ax.protocol import messages
 from interlock.ax.protocol.budget import BudgetLimits
-from interlock.ax.protocol.messages import (
-    CLAIM,
-    DEREGISTER,
-    HEARTBEAT_MS,
-    REGISTER,
-    SUBPROTOCOL,
-    VERSION,
-    Claimed,
-    Claims,
-    Register,
-    Registered,
-)
+from interlock.ax.protocol.messages import HEARTBEAT_MS, Claimed, Claims, Register, Registered
 from interlock.ax.protocol.notifications import REFUSED_MAX
 from interlock.ax.protocol.registration.authority import maybe_authority
 from interlock.ax.protocol.registration.codec import CLAIMS_MAX, encode_claims, read_held_untrusted
 from interlock.ax.protocol.registration.leases import PARENT_ANSWER_S
 from interlock.ax.protocol.registration.registrant import FAREWELL_S, CycleReported, Failed, JoinedParent, Left
 from interlock.ax.uplink import Opener, Uplink, display_words
-from interlock.config.plan import ParentPlan, Plan, Scope
+from interlock.config.plan import ParentPlan, Plan
 from interlock.core.audit_record import AuditRecord
 from interlock.core.calls.caller import principal_for
 from interlock.core.clock import rfc3339
@@ -145,7 +135,7 @@ class ParentClaims:
             del self._asked[next(iter(self._asked))]
         request_id = b'"claim-%d"' % next(self._ids)
         self._asked[request_id] = waiting
-        self._send(encode_request(request_id, CLAIM.encode(), encode_claims(claims)))
+        self._send(encode_request(request_id, messages.CLAIM.encode(), encode_claims(claims)))
 
 
 log = logging.getLogger("interlock.ax")
@@ -154,20 +144,6 @@ TOTAL_DIGITS_MAX: Final = 9
 STOP_S: Final = FAREWELL_S + 1.0  # for the farewell and the closing of the link
 
 State = Literal["standby", "connecting", "registered", "waiting", "stopped"]
-
-
-class ParentState(msgspec.Struct, kw_only=True):
-    """State of one parent. `reason` and `next_step` describe its last failure until it accepts the registration."""
-
-    state: State
-    since_wall: float
-    assigned_segment: str | None = None
-    aggregator_id: str | None = None
-    scope: Scope | None = None
-    reason: str | None = None
-    next_step: str | None = None
-    not_listed: int = 0  # how many of our tools it does not list, as it says
-    not_listed_because: dict[str, int] = {}  # its reasons, and how many tools each is for
 
 
 class Parents(Uplink):
@@ -203,7 +179,7 @@ class Parents(Uplink):
             resources=True,
             notifications=True,
             heartbeat_interval_ms=HEARTBEAT_MS,
-            version=VERSION,
+            version=messages.VERSION,
             tree=plan.ax.tree,
             subtree_ids=subtree_ids,
         )
@@ -214,7 +190,20 @@ class Parents(Uplink):
         self._clock = parts.clock
         self._budgets = parts.budgets
         self._task: asyncio.Task[None] | None = None
-        self.states = [ParentState(state="standby", since_wall=self._clock.wall()) for _ in self.plans]
+        since = rfc3339(self._clock.wall())
+        # `reason` and `next_step` describe the last failure of a parent, until it accepts the registration.
+        self.states = [
+            Parent(
+                url=parent.url,
+                segment=parent.segment,
+                tree=self._tree,
+                state="standby",
+                since=since,
+                secure_by=parent.secure_by,
+                **_UNKNOWN,
+            )
+            for parent in self.plans
+        ]
 
     # Life
 
@@ -235,12 +224,9 @@ class Parents(Uplink):
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         self._task = None
-        if self._tenant is not None:
-            self._tenant.leave()
-            self._tenant = None
+        self.leave_tenant()
         self._budgets.receive(self._tree, None)
-        for state in self.states:
-            state.state, state.assigned_segment = "stopped", None
+        self.states = [replace(state, state="stopped", assigned_segment=None) for state in self.states]
 
     def subtree_changed(self, subtree_ids: tuple[str, ...]) -> None:
         """Report a changed set of aggregators below this node to the parent, with the next heartbeat (5.3)."""
@@ -279,17 +265,20 @@ class Parents(Uplink):
 
     def _handle_joined(self, step: JoinedParent) -> None:
         super()._handle_joined(step)
-        standing = self._set_state(step.parent, "registered")
         registered = step.registered
-        standing.assigned_segment, standing.aggregator_id = registered.assigned_segment, registered.aggregator_id
-        standing.scope = registered.auth_scope.value if registered.auth_scope is not None else None
-        standing.reason = standing.next_step = None
-        standing.not_listed, standing.not_listed_because = 0, {}
+        self._set_state(
+            step.parent,
+            "registered",
+            assigned_segment=registered.assigned_segment,
+            aggregator_id=registered.aggregator_id,
+            scope=registered.auth_scope.value if registered.auth_scope is not None else None,
+            **_NO_FAULT,
+        )
         self._on_above()
         if self._is_own_tree and self._link is not None and self._link.pipe is not None:
             self.claims.begin(registered, self._link.pipe.send, self._parts.registrar.claims.holders.all())
         self._budgets.receive(self._tree, BudgetLimits(**registered.budget))
-        self._record(step.parent, REGISTER, registered.assigned_segment, "ok", None)
+        self._record(step.parent, messages.REGISTER, registered.assigned_segment, "ok", None)
 
     def _handle_cycle(self, step: CycleReported) -> None:
         log.warning("%s is above us, and a link claims to have it below: that link is closed", step.id)
@@ -303,30 +292,29 @@ class Parents(Uplink):
         self.claims.end()
         self._budgets.receive(self._tree, None)
         segment = self.states[step.parent].assigned_segment or self.plans[step.parent].segment
-        self._set_state(step.parent, "standby").assigned_segment = None
+        self._set_state(step.parent, "standby", assigned_segment=None)
         outcome = "ok" if self._engine.done else "lost"
-        self._record(step.parent, DEREGISTER, segment, outcome, display_words(step.reason))
+        self._record(step.parent, messages.DEREGISTER, segment, outcome, display_words(step.reason))
 
     def _handle_failed(self, step: Failed) -> None:
         super()._handle_failed(step)
-        standing = self._set_state(step.parent, "waiting")
-        is_new = standing.reason != display_words(step.reason)
-        standing.reason = display_words(step.reason)
+        reason, plan = display_words(step.reason), self.plans[step.parent]
+        is_new = self.states[step.parent].reason != reason
+        next_step = None if step.mendable else _TOKEN
         if step.error is not None:
-            standing.next_step = _STEPS.get(step.error.code or "")
-        else:
-            standing.next_step = None if step.mendable else _TOKEN
-        if step.reason.endswith(HUNG_UP) and self.plans[step.parent].tls_cert is not None:
-            standing.next_step = _CERTIFICATE  # a server that refuses a certificate closes the connection silently
+            next_step = _STEPS.get(step.error.code or "")
+        if step.reason.endswith(HUNG_UP) and plan.tls_cert is not None:
+            next_step = _CERTIFICATE  # a server that refuses a certificate closes the connection silently
+        self._set_state(step.parent, "waiting", reason=reason, next_step=next_step)
         if step.error is not None and is_new:  # not again for every attempt
-            segment = self.plans[step.parent].segment
-            self._record(step.parent, REGISTER, segment, "refused", display_words(step.error.message))
+            self._record(step.parent, messages.REGISTER, plan.segment, "refused", display_words(step.error.message))
 
     def _handle_refused(self, message: Notification) -> None:
         super()._handle_refused(message)
-        if self._engine.parent is not None:
-            state = self.states[self._engine.parent]
-            state.not_listed, state.not_listed_because = _read_unlisted_untrusted(message.params)
+        parent = self._engine.parent
+        if parent is not None:
+            number, reasons = _read_unlisted_untrusted(message.params)
+            self.states[parent] = replace(self.states[parent], not_listed=number, not_listed_because=reasons)
 
     def _handle_response(self, response: Response) -> None:
         if not self.claims.on_response(response):
@@ -337,11 +325,10 @@ class Parents(Uplink):
         if not isinstance(held, Refusal):
             self._parts.registrar.claims.disown(held)
 
-    def _set_state(self, parent: int, state: State) -> ParentState:
-        parent_state = self.states[parent]
-        if parent_state.state != state:
-            parent_state.state, parent_state.since_wall = state, self._clock.wall()
-        return parent_state
+    def _set_state(self, parent: int, state: State, **changes: object) -> None:
+        was = self.states[parent]
+        since = was.since if was.state == state else rfc3339(self._clock.wall())
+        self.states[parent] = replace(was, state=state, since=since, **changes)
 
     def _name(self, parent: int) -> str:
         return f"{PARENT}{self.plans[parent].url}"
@@ -354,25 +341,8 @@ class Parents(Uplink):
     # For the operator
 
     def status(self) -> list[Parent]:
-        return [
-            Parent(
-                url=plan.url,
-                segment=plan.segment,
-                tree=self._tree,
-                state=standing.state,
-                since=rfc3339(standing.since_wall),
-                assigned_segment=standing.assigned_segment,
-                aggregator_id=standing.aggregator_id,
-                scope=standing.scope,
-                secure_by=plan.secure_by,
-                not_listed=standing.not_listed,
-                not_listed_because=standing.not_listed_because,
-                reason=standing.reason,
-                next_step=standing.next_step,
-                budget=self._budgets.shown_received(self._tree) if standing.state == "registered" else None,
-            )
-            for plan, standing in zip(self.plans, self.states, strict=True)
-        ]
+        budget = self._budgets.shown_received(self._tree)
+        return [replace(state, budget=budget if state.state == "registered" else None) for state in self.states]
 
 
 def parent_opener(parent: ParentPlan, max_bytes: int) -> Opener:
@@ -390,7 +360,8 @@ def parent_opener(parent: ParentPlan, max_bytes: int) -> Opener:
             tls = parent_context(parent) if is_tls else None  # read again: a certificate may have been renewed
         except TlsInvalid as invalid:
             raise DialFailed(str(invalid)) from None
-        return await dial(parent.url, sink, subprotocol=SUBPROTOCOL, headers=headers, tls=tls, max_bytes=max_bytes)
+        subprotocol = messages.SUBPROTOCOL
+        return await dial(parent.url, sink, subprotocol=subprotocol, headers=headers, tls=tls, max_bytes=max_bytes)
 
     return opened
 
@@ -402,12 +373,13 @@ def worded_for(
     is given.
     """
     authority = maybe_authority(plan.authority) if plan.authority is not None else None
-    proof = None
-    if authority is not None and signer is not None:
-        proof = signer.prove(authority, plan.url, wall)
-    return msgspec.structs.replace(register, segment=segment, authority=authority, authority_proof=proof)
+    proof = signer.prove(authority, plan.url, wall) if authority is not None and signer is not None else None
+    return replace(register, segment=segment, authority=authority, authority_proof=proof)
 
 
+# Members of the state of a parent that has reported no fault, and of one that has not been dialled.
+_NO_FAULT: Final[dict[str, Any]] = {"reason": None, "next_step": None, "not_listed": 0, "not_listed_because": {}}
+_UNKNOWN: Final = {**_NO_FAULT, **dict.fromkeys(("assigned_segment", "aggregator_id", "scope", "budget"))}
 _TOKEN: Final = (
     "let its operator run: interlock access token --for subserver --name NAME, and give the token as 'secret'"  # noqa: S105
 )

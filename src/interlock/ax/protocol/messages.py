@@ -1,8 +1,8 @@
 """The messages of MCP-AX as values (MCP-AX 6, 13.4), and the names of its methods.
 
-`codec` reads and writes them. Identifiers are UUIDs in lower case; an authority is a DNS name in lower case, without
-its scheme "dns:" and without a trailing dot. Members marked "ours" are not in the draft: an aggregator that follows
-only the draft does not send them.
+`codec` reads them, and writes those whose members differ from the fields here. Identifiers are UUIDs in lower case; an
+authority is a DNS name in lower case, without its scheme "dns:" and without a trailing dot. Members marked "ours" are
+not in the draft: an aggregator that follows only the draft does not send them.
 """
 
 from typing import Any, Final, Literal
@@ -24,6 +24,7 @@ OVERFLOW: Final = "notifications/mcpax/notification_overflow"
 TOOLS_REFUSED: Final = "notifications/mcpax/tools_refused"
 HELD_ELSEWHERE: Final = "notifications/mcpax/split_brain"  # ours
 
+SUBTREE_IDS: Final = "x-mcpax-subtree-ids"  # AX-5.3-4
 SUBPROTOCOL: Final = "mcpax.v1"  # of the WebSocket at /ax
 VERSION: Final = "2026-05-01"  # the AX revision we speak (6.1)
 HEARTBEAT_MS: Final = 5000  # of a registrant that names no interval; AX-13.2-2
@@ -64,8 +65,9 @@ class Register(msgspec.Struct, frozen=True, kw_only=True):
         return self.subtree_ids is not None
 
 
-class Registered(msgspec.Struct, frozen=True, kw_only=True):
-    """Answer to mcpax/register that grants the registration."""
+# AX-6.2-1
+class Registered(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="status", tag="registered"):
+    """Answer to mcpax/register that grants the registration. It is encoded as JSON as it is."""
 
     assigned_segment: str
     session_id: str
@@ -77,11 +79,11 @@ class Registered(msgspec.Struct, frozen=True, kw_only=True):
     claims: bool | None = None  # True if the aggregator takes mcpax/claim
 
 
-class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
-    """Message that keeps a session alive (mcpax/heartbeat)."""
+class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Message that keeps a session alive (mcpax/heartbeat). It is encoded as JSON as it is."""
 
     session_id: str
-    subtree_ids: tuple[str, ...] | None = None  # sent when they changed
+    subtree_ids: tuple[str, ...] | None = msgspec.field(default=None, name=SUBTREE_IDS)  # sent when they changed
 
 
 class Deregister(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,6 +24,7 @@ from interlock.ax.protocol.capability import AuthScope
 from interlock.ax.protocol.messages import (
     HEARTBEAT_MS,
     HEARTBEATS_MISSED_MAX,
+    SUBTREE_IDS,
     AuthorityProof,
     Claimed,
     Claims,
@@ -50,7 +51,6 @@ SESSION_ID_MAX: Final = 256
 TREE_MAX: Final = 255
 CLAIMS_MAX: Final = 1000  # in one message
 
-SUBTREE_IDS: Final = "x-mcpax-subtree-ids"  # AX-5.3-4
 DEREGISTERED: Final = b'{"status":"deregistered"}'  # AX-6.3-4
 
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
@@ -99,7 +99,7 @@ def read_register_untrusted(params: Raw, minimum_ms: int = INTERVAL_MS_MIN) -> R
         **_capabilities(members),
         heartbeat_interval_ms=_interval_ms(members, minimum_ms),
         transport_class=_transport_class(members) if "transport_class" in members else NATIVE,
-        version=_text(members, "version", VERSION_MAX) if "version" in members else None,
+        version=_version(members) if "version" in members else None,
         endpoint=_endpoint(members) if "endpoint" in members else None,
         authority_proof=_proof(members, authority) if "authority_proof" in members else None,
         auth_scope=_one_of(AuthScope, members, "auth_scope") if "auth_scope" in members else None,
@@ -133,12 +133,12 @@ def read_registered_untrusted(result: Raw) -> Registered:
     Members that the draft does not define may be missing. Limits with unknown names are ignored.
     """
     members = _members(result, "result")
-    if find_string(members.get("status")) != "registered":
-        _refuse("status", '"registered"')
+    _string(members, "status", '"registered"', lambda text: text == "registered")
+    deadline_ms = members.get("heartbeat_deadline_ms")
     return Registered(
         assigned_segment=_segment(members, "assigned_segment"),
         session_id=_session_id(members, "session_id"),
-        heartbeat_deadline_ms=_deadline_ms(members),
+        heartbeat_deadline_ms=_whole(deadline_ms, "heartbeat_deadline_ms", HEARTBEATS_MISSED_MAX * INTERVAL_MS_MAX),
         budget=_budget(members),
         aggregator_id=_uuid(members, "aggregator_id") if "aggregator_id" in members else None,
         tree=_tree(members) if "tree" in members else None,
@@ -156,11 +156,10 @@ def read_parent_untrusted(result: Raw) -> Parent:
 @_return_refusal
 def read_claims_untrusted(params: Raw) -> Claims:
     members = _members(params, "params")
-    released = members.get("released_session")
     return Claims(
         claims=tuple(map(_claimed, _array(members, "claims"))),
         released=tuple(_uuid({"released": released_id}, "released") for released_id in _array(members, "released")),
-        released_session=_session_id(members, "released_session") if released is not None else None,
+        released_session=_session_id(members, "released_session") if "released_session" in members else None,
     )
 
 
@@ -178,10 +177,8 @@ def read_held_untrusted(raw: Raw) -> dict[str, str]:
 
 
 def encode_claims(claims: Claims) -> bytes:
-    members: dict[str, Any] = {"claims": claims.claims, "released": claims.released}
-    return encode_value(
-        members if claims.released_session is None else {**members, "released_session": claims.released_session}
-    )
+    session = {} if claims.released_session is None else {"released_session": claims.released_session}
+    return encode_value({"claims": claims.claims, "released": claims.released, **session})
 
 
 def encode_held(held: Mapping[str, str]) -> bytes:
@@ -206,31 +203,8 @@ def encode_register(register: Register) -> bytes:
     return encode_value(members)
 
 
-def encode_heartbeat(heartbeat: Heartbeat) -> bytes:
-    members: dict[str, Any] = {"session_id": heartbeat.session_id}
-    if heartbeat.subtree_ids is not None:
-        members[SUBTREE_IDS] = heartbeat.subtree_ids
-    return encode_value(members)
-
-
-def encode_deregister(deregister: Deregister) -> bytes:
-    return encode_value({"session_id": deregister.session_id})
-
-
-def encode_registered(registered: Registered) -> bytes:
-    members = {name: getattr(registered, name) for name in Registered.__struct_fields__}
-    # | AX-6.2-1
-    return encode_value(
-        {"status": "registered"} | {name: value for name, value in members.items() if value is not None}
-    )
-
-
 def encode_heartbeat_answer(heartbeat_deadline_ms: int) -> bytes:
     return b'{"status":"ok","heartbeat_deadline_ms":%d}' % heartbeat_deadline_ms
-
-
-def encode_parent(parent: Parent) -> bytes:
-    return encode_value(parent)
 
 
 def _refuse(member: str, must: str, **data: Any) -> NoReturn:
@@ -254,26 +228,20 @@ def _members_of_own(params: Raw, own: str | None) -> dict[str, Raw]:
     return members
 
 
-def _string(members: Mapping[str, Raw], name: str, must: str) -> str:
+def _string(members: Mapping[str, Raw], name: str, must: str, is_valid: Callable[[str], object]) -> str:
     text = find_string(members.get(name))
-    if text is None:  # AX-6.1-1: missing or mistyped
+    if text is None or not is_valid(text):  # AX-6.1-1: missing or mistyped
         _refuse(name, must)
     return text
 
 
-def _text(members: Mapping[str, Raw], name: str, length_max: int) -> str:
-    must = f"a string of at most {length_max} characters"
-    text = _string(members, name, must)
-    if len(text) > length_max:  # AX-6.1-7
-        _refuse(name, must)
-    return text
+def _version(members: Mapping[str, Raw]) -> str:
+    must = f"a string of at most {VERSION_MAX} characters"
+    return _string(members, "version", must, lambda text: len(text) <= VERSION_MAX)  # AX-6.1-7
 
 
 def _uuid(members: Mapping[str, Raw], name: str) -> str:
-    text = _string(members, name, "a UUID")
-    if not _UUID.fullmatch(text):  # AX-6.1-2
-        _refuse(name, "a UUID")
-    return text.lower()
+    return _string(members, name, "a UUID", _UUID.fullmatch).lower()  # AX-6.1-2
 
 
 def _maybe_uuid(members: Mapping[str, Raw], name: str) -> str | None:
@@ -285,7 +253,7 @@ def _is_null(raw: Raw | None) -> bool:
 
 
 def _segment(members: Mapping[str, Raw], name: str) -> str:
-    text = _string(members, name, "a string")
+    text = _string(members, name, "a string", lambda text: True)
     if not is_segment(text):  # AX-4.1-2
         raise _Refused(ax_refusal(NAMESPACE_INVALID, describe_malformed(text), member=name))
     return text
@@ -295,10 +263,7 @@ def _authority(members: Mapping[str, Raw]) -> str | None:
     if "authority" not in members or _is_null(members["authority"]):  # AX-6.1-3
         return None
     must = '"dns:" and a DNS name, such as dns:edge01.factory.example.com'
-    authority = maybe_authority(_string(members, "authority", must))
-    if authority is None:  # AX-4.2-4
-        _refuse("authority", must)
-    return authority
+    return maybe_authority(_string(members, "authority", must, maybe_authority))  # AX-4.2-4
 
 
 def _capabilities(members: Mapping[str, Raw]) -> dict[str, Any]:
@@ -307,12 +272,10 @@ def _capabilities(members: Mapping[str, Raw]) -> dict[str, Any]:
     capabilities = decode_object(members["capabilities"])
     if capabilities is None:
         _refuse("capabilities", "an object")
-    flags: dict[str, Any] = {}
-    for name in _FLAGS:
-        if name in capabilities:
-            flags[name] = _BOOLEANS.get(bytes(capabilities[name]))
-            if flags[name] is None:  # AX-6.1-4
-                _refuse(f"capabilities.{name}", "true or false")
+    flags: dict[str, Any] = {name: _BOOLEANS.get(bytes(capabilities[name])) for name in _FLAGS if name in capabilities}
+    for name, flag in flags.items():
+        if flag is None:  # AX-6.1-4
+            _refuse(f"capabilities.{name}", "true or false")
     return flags
 
 
@@ -327,6 +290,13 @@ def _interval_ms(members: Mapping[str, Raw], minimum_ms: int) -> int:
 
 def _maybe_whole(raw: Raw | None) -> int | None:
     return int(bytes(raw)) if raw is not None and _WHOLE.fullmatch(bytes(raw)) else None
+
+
+def _whole(raw: Raw | None, member: str, most: int) -> int:
+    value = _maybe_whole(raw)
+    if value is None or value > most:
+        _refuse(member, f"a whole number from 0 to {most}")
+    return value
 
 
 def _one_of(kind: type[_Member], members: Mapping[str, Raw], name: str) -> _Member:
@@ -351,18 +321,19 @@ def _transport_class(members: Mapping[str, Raw]) -> str:
 
 def _endpoint(members: Mapping[str, Raw]) -> str:
     must = f"an http or https URL of at most {ENDPOINT_MAX} characters, without credentials or fragment"
-    text = _string(members, "endpoint", must)
+    return _string(members, "endpoint", must, _is_endpoint)
+
+
+def _is_endpoint(text: str) -> bool:
     if len(text) > ENDPOINT_MAX or not _URL.fullmatch(text):
-        _refuse("endpoint", must)
+        return False
     try:
         parts = urlsplit(text)
         _ = parts.port  # raises ValueError if it is not a port
     except ValueError:
-        _refuse("endpoint", must)
+        return False
     is_plain = "@" not in parts.netloc and "#" not in text
-    if parts.scheme not in ("http", "https") or not parts.hostname or not is_plain:
-        _refuse("endpoint", must)
-    return text
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and is_plain
 
 
 def _proof(members: Mapping[str, Raw], authority: str | None) -> AuthorityProof:
@@ -381,18 +352,12 @@ def _proof(members: Mapping[str, Raw], authority: str | None) -> AuthorityProof:
 
 def _session_id(members: Mapping[str, Raw], name: str) -> str:
     must = f"a session id of 1 to {SESSION_ID_MAX} characters"
-    text = _string(members, name, must)
-    if not 0 < len(text) <= SESSION_ID_MAX:
-        _refuse(name, must)
-    return text
+    return _string(members, name, must, lambda text: 0 < len(text) <= SESSION_ID_MAX)
 
 
 def _tree(members: Mapping[str, Raw]) -> str:
     must = f"1 to {TREE_MAX} printable characters"
-    text = _string(members, "tree", must)
-    if not 0 < len(text) <= TREE_MAX or not text.isprintable():
-        _refuse("tree", must)
-    return text
+    return _string(members, "tree", must, lambda text: 0 < len(text) <= TREE_MAX and text.isprintable())
 
 
 def _subtree_ids(members: Mapping[str, Raw]) -> tuple[str, ...] | None:
@@ -430,33 +395,13 @@ def _claimed(raw: Raw) -> Claimed:
     members = decode_object(raw)
     if members is None:
         _refuse("claims", "an array of objects")
-    session_hash = find_string(members.get("session_hash")) or ""
-    if not _HASH.fullmatch(session_hash):
-        _refuse("session_hash", "SHA-256 in hex")
-    return Claimed(
-        subserver_id=_uuid(members, "subserver_id"),
-        aggregator_id=_uuid(members, "aggregator_id"),
-        session_hash=session_hash,
-    )
-
-
-def _deadline_ms(members: Mapping[str, Raw]) -> int:
-    value = _maybe_whole(members.get("heartbeat_deadline_ms"))
-    most = HEARTBEATS_MISSED_MAX * INTERVAL_MS_MAX
-    if value is None or value > most:
-        _refuse("heartbeat_deadline_ms", f"a whole number from 0 to {most}")
-    return value
+    session_hash = _string(members, "session_hash", "SHA-256 in hex", _HASH.fullmatch)
+    subserver_id, aggregator_id = _uuid(members, "subserver_id"), _uuid(members, "aggregator_id")
+    return Claimed(subserver_id=subserver_id, aggregator_id=aggregator_id, session_hash=session_hash)
 
 
 def _budget(members: Mapping[str, Raw]) -> dict[str, Any]:
-    members_of_budget = decode_object(members["budget"]) if "budget" in members else None
-    if members_of_budget is None:
+    limits = decode_object(members["budget"]) if "budget" in members else None
+    if limits is None:
         _refuse("budget", "an object")
-    limits: dict[str, Any] = {}
-    for name in budget.KEYS:
-        if name in members_of_budget:
-            value = _maybe_whole(members_of_budget[name])
-            if value is None or value > budget.LIMIT_MAX:
-                _refuse(f"budget.{name}", f"a whole number from 0 to {budget.LIMIT_MAX}")
-            limits[name] = value
-    return limits
+    return {name: _whole(limits[name], f"budget.{name}", budget.LIMIT_MAX) for name in budget.KEYS if name in limits}

@@ -36,13 +36,14 @@ from interlock.ax.protocol.capability import AuthScope
 from interlock.ax.protocol.messages import (
     HEARTBEAT_MS,
     HEARTBEATS_MISSED_MAX,
+    SUBTREE_IDS,
     Deregister,
     Heartbeat,
     Register,
     Registered,
 )
 from interlock.ax.protocol.names import check_segment, is_segment
-from interlock.ax.protocol.registration.codec import SUBTREE_IDS, SUBTREE_IDS_MAX
+from interlock.ax.protocol.registration.codec import SUBTREE_IDS_MAX
 from interlock.wire.refusal import (
     AUTHORITY_CONFLICT,
     AUTHORITY_UNVERIFIED,
