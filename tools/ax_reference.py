@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from interlock.ax.protocol import messages
-from interlock.ax.protocol.transport_classes import PRIVATE_PREFIX, TRANSPORT_CLASSES, TransportClass
+from interlock.ax.protocol.capability import PRIVATE_PREFIX, TRANSPORT_CLASSES, TransportClass
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = Path("docs/ax-reference.md")

@@ -33,7 +33,7 @@ from interlock.approvals.trust.registrant import AuthorityProofs, RegistrantIden
 from interlock.ax.ownership import Leases, Owners, TreeClaims
 from interlock.ax.protocol import messages
 from interlock.ax.protocol.budget import BudgetLimits
-from interlock.ax.protocol.capability import LatencyClass
+from interlock.ax.protocol.capability import TRANSPORT_CLASSES, LatencyClass
 from interlock.ax.protocol.hop_metadata import Offer
 from interlock.ax.protocol.messages import HEARTBEAT_MS, REGISTER, VERSION, Claims, Parent, Register, Registered
 from interlock.ax.protocol.names import WithheldName
@@ -41,7 +41,6 @@ from interlock.ax.protocol.notifications import AxNotice, Drops, NoticeGate, los
 from interlock.ax.protocol.registration import codec, registrations
 from interlock.ax.protocol.registration.leases import OWN, check_parent, split_brain
 from interlock.ax.protocol.registration.registrations import EndReason, Event, Peer, Registrations, Session
-from interlock.ax.protocol.transport_classes import TRANSPORT_CLASSES
 from interlock.catalog.catalog import Catalog
 from interlock.catalog.routes import local_items
 from interlock.config.plan import AccessRule, Plan

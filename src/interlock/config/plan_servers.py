@@ -16,8 +16,15 @@ import msgspec
 from interlock.aql.protocol.classification import Trust
 from interlock.aql.protocol.tool_operations import OperationRule
 from interlock.ax.protocol.budget import LIMIT_MAX, BudgetLimits
-from interlock.ax.protocol.capability import AuthScope, Availability, Consistency, CostClass, LatencyClass
-from interlock.ax.protocol.transport_classes import PRIVATE_CLASS, TRANSPORT_CLASSES
+from interlock.ax.protocol.capability import (
+    PRIVATE_CLASS,
+    TRANSPORT_CLASSES,
+    AuthScope,
+    Availability,
+    Consistency,
+    CostClass,
+    LatencyClass,
+)
 from interlock.config.addresses import Protected, Url
 from interlock.config.keys import Key, SecretPart, StructTable
 from interlock.config.plan_agents import OPERATION

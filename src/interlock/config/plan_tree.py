@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from interlock.ax.protocol.transport_classes import PRIVATE_CLASS
+from interlock.ax.protocol.capability import PRIVATE_CLASS
 from interlock.config.addresses import SocketUrl
 from interlock.config.keys import AT_ONCE, Key, SecretPart, StructTable
 from interlock.config.plan_servers import ENVIRONMENT, MONTH_S

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[3]
 @pytest.mark.req("AX-14-3")
 def test_a_private_class_that_is_added_to_the_registry_is_accepted_everywhere() -> None:
     program = """
-from interlock.ax.protocol import transport_classes as transports
+from interlock.ax.protocol import capability as transports
 lora = transports.TransportClass(id="x-lora", framing="LoRa", payload="CBOR", reference="ours", status="private")
 transports.TRANSPORT_CLASSES.append(lora)
 from interlock.ax.protocol.capability import Capability, InvalidAnnotation, read_capability

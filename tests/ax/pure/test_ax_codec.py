@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from interlock.ax.protocol.capability import AuthScope
+from interlock.ax.protocol.capability import TRANSPORT_CLASSES, AuthScope
 from interlock.ax.protocol.messages import (
     AuthorityProof,
     Claimed,
@@ -40,7 +40,6 @@ from interlock.ax.protocol.registration.codec import (
     read_register_untrusted,
     read_registered_untrusted,
 )
-from interlock.ax.protocol.transport_classes import TRANSPORT_CLASSES
 from interlock.wire.jsonrpc.codec import Request, decode_untrusted, encode_value, error_body
 from interlock.wire.refusal import INVALID_PARAMS, Refusal
 

@@ -9,7 +9,7 @@ import pytest
 from tools.ax_reference import AGENTX, KEYS, METHODS, check_classes, page
 
 from interlock.ax.protocol import messages
-from interlock.ax.protocol.transport_classes import TRANSPORT_CLASSES, TransportClass
+from interlock.ax.protocol.capability import TRANSPORT_CLASSES, TransportClass
 from interlock.config.schema import sections
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -18,9 +18,15 @@ from interlock.ax.protocol.names import (
     normalise,
     qualify,
     resolve_locals,
-    unalias,
     withhold_colliding_aliases,
 )
+
+
+def unalias(text: str) -> str | None:
+    """Return the qualified name whose alias is `text`, or None if `text` is no alias or a shortened one."""
+    qualified = text.replace("_D_" if "D" in text else "__", ".")
+    return qualified if len(text) <= 64 and is_qualified(qualified) and alias(qualified) == text else None
+
 
 CLIENT_SAFE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 SEGMENT_CHARACTERS = string.ascii_lowercase + string.digits + "_-"

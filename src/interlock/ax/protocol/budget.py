@@ -164,9 +164,6 @@ class BudgetUsage:
 
 def budget_exceeded(over: ExceededLimit, scope: Scope) -> Refusal:
     """Return the refusal of a call that exceeds a budget."""
-    data: dict[str, Any] = {
-        **msgspec.structs.asdict(over),
-        "scope": scope,  # AX-11.4-3
-        "mcpax_code": -32003,  # the draft's own number, which 2026-07-28 does not let us send as the code
-    }
+    # AX-11.4-3. `mcpax_code` is the draft's own number, which 2026-07-28 does not let us send as the code.
+    data: dict[str, Any] = {**msgspec.structs.asdict(over), "scope": scope, "mcpax_code": -32003}
     return Refusal(BUDGET_EXCEEDED, "budget_exceeded", data)  # AX-11.4-3

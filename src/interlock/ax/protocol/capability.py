@@ -16,7 +16,38 @@ from typing import Final, Literal, Self
 
 import msgspec
 
-from interlock.ax.protocol.transport_classes import NATIVE, TRANSPORT_CLASSES, is_private_class
+NATIVE: Final = "native"
+PRIVATE_PREFIX: Final = "x-"
+PRIVATE_CLASS: Final = r"x-[a-z0-9_-]{1,61}"
+
+
+class TransportClass(msgspec.Struct, frozen=True, kw_only=True):
+    """Transport class with its framing and payload. `reference` is where it is specified."""
+
+    id: str
+    framing: str
+    payload: str
+    reference: str = "MCP-AX 8.1"
+    status: Literal["draft", "private"] = "draft"
+
+
+# The registry of transport classes (MCP-AX 14 (c)): the one place that says which there are. Registration, the
+# annotation, the configuration and docs/ax-reference.md read it. A class of your own begins with "x-", as no other may,
+# and is named in `ax.transport_classes`; here it has the status "private".
+TRANSPORT_CLASSES: Final[list[TransportClass]] = [  # AX-14-3
+    TransportClass(
+        id=NATIVE, framing="HTTP, WebSocket or stdio lines", payload="JSON-RPC of MCP", reference="MCP-AX 9.1"
+    ),
+    TransportClass(id="uart_cbor", framing="UART with COBS", payload="CBOR"),
+    TransportClass(id="ble_cbor", framing="BLE GATT characteristics", payload="CBOR"),
+    TransportClass(id="spi_cbor", framing="SPI with a length prefix", payload="CBOR"),
+    TransportClass(id="can_cbor", framing="CAN with ISO-TP segmentation", payload="CBOR"),
+    TransportClass(id="mqtt_json", framing="MQTT topics", payload="JSON"),
+]
+
+
+def is_private_class(text: str) -> bool:
+    return re.fullmatch(PRIVATE_CLASS, text, re.ASCII) is not None  # AX-14-3
 
 
 class _Ordered(enum.Enum):
@@ -161,11 +192,10 @@ def read_capability(
     if tool_class is not None:
         layers.append(_CLASS_KEYS[tool_class])
     if overrides:
-        for key in overrides:
-            if key not in _KEYS:
-                return InvalidAnnotation(
-                    reason=f"{_display(key)} is no capability key; the keys are {', '.join(_KEYS)}"
-                )
+        unknown = next((key for key in overrides if key not in _KEYS), None)
+        if unknown is not None:
+            reason = f"{_display(unknown)} is no capability key; the keys are {', '.join(_KEYS)}"
+            return InvalidAnnotation(reason=reason)
         if invalid := _maybe_invalid(overrides, None):
             return invalid
         layers.append(overrides)  # AX-9.1-2: an operator's
@@ -232,9 +262,8 @@ def needed_hints(published: Mapping[str, bool], annotations: object) -> dict[str
 def as_object(capability: Capability) -> dict[str, object]:
     """Return the annotation as decoded JSON: the ten keys in schema order, followed by the additional ones."""
     values = {key: getattr(capability, key) for key in _KEYS}
-    return {key: value.value if isinstance(value, enum.Enum) else value for key, value in values.items()} | dict(
-        capability.extra
-    )
+    plain = {key: value.value if isinstance(value, enum.Enum) else value for key, value in values.items()}
+    return plain | dict(capability.extra)
 
 
 def _from_hints(annotations: object) -> dict[str, object]:
@@ -265,9 +294,8 @@ def _maybe_invalid(keys: Mapping[str, object], private: Collection[str] | None) 
                 return InvalidAnnotation(reason=f"{key} must be one of {', '.join(allowed)}, not {_display(value)}")
         elif key == "schema_version":
             if not isinstance(value, str) or not is_semver(value):  # AX-9.1-11
-                return InvalidAnnotation(
-                    reason=f"schema_version must be a semantic version such as 1.0.0, not {_display(value)}"
-                )
+                must = "schema_version must be a semantic version such as 1.0.0"
+                return InvalidAnnotation(reason=f"{must}, not {_display(value)}")
         elif not isinstance(value, bool):  # AX-9.1-6
             return InvalidAnnotation(reason=f"{key} must be true or false, not {_display(value)}")
     return None

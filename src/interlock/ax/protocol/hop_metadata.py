@@ -26,6 +26,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.ax.protocol.capability import (
+    NATIVE,
     TIMEOUT_S,
     AuthScope,
     Availability,
@@ -36,7 +37,6 @@ from interlock.ax.protocol.capability import (
     is_claim,
     read_capability,
 )
-from interlock.ax.protocol.transport_classes import NATIVE
 from interlock.wire.jsonrpc.codec import CodecError, decode_object, decode_value, encode_value, find_string
 
 META_UNLISTED: Final = "dev.interlock/unlisted"
@@ -166,11 +166,13 @@ def read_below(meta: Mapping[str, Raw], offer: Offer) -> ItemMetadata:
 
     The number of hops and the values declared further down are read only if the server is an aggregator.
     """
+    values, hops = _decode(meta.get(DECLARED)), _decode(meta.get(HOPS))
+    is_declared = offer.is_aggregator and isinstance(values, dict)
     return ItemMetadata(
         rest={key: value for key, value in meta.items() if not key.lower().startswith((_PREFIX, SURFACE))},
         capability=meta.get(CAPABILITY),
-        declared=_read_declared(meta.get(DECLARED)) if offer.is_aggregator else {},
-        hops=_read_hops(meta.get(HOPS)) + 1 if offer.is_aggregator else 1,  # AX-9.2-2
+        declared={key: value for key, value in values.items() if is_claim(key, value)} if is_declared else {},
+        hops=(hops if type(hops) is int and hops >= 1 else 1) + 1 if offer.is_aggregator else 1,  # AX-9.2-2
         flagged=find_string(meta.get(SAFETY)) == IRREVERSIBLE,
         gated=bytes(meta.get(GATED, b"")) == b"true",
     )
@@ -182,12 +184,8 @@ def at_its_strictest(capability: Capability, annotations: object) -> Capability:
     What it declares can make a tool stricter, never looser. A tool is read-only only if nothing contradicts that. A
     tool that changes something counts as irreversible and not repeatable, whatever it declares.
     """
-    hints_of_server = annotations if isinstance(annotations, Mapping) else {}
-    if not (
-        capability.mutable
-        or hints_of_server.get("readOnlyHint") is False
-        or hints_of_server.get("destructiveHint") is True
-    ):
+    own = annotations if isinstance(annotations, Mapping) else {}
+    if not (capability.mutable or own.get("readOnlyHint") is False or own.get("destructiveHint") is True):
         return capability
     return msgspec.structs.replace(
         capability,
@@ -294,9 +292,8 @@ def lean_meta(meta: Mapping[str, Any], annotations: object) -> dict[str, Any]:
     lean = {key: value for key, value in meta.items() if key not in _LEFT_OUT}
     default = as_object(usual)
     values = {key: decode_value(members[key]) for key in default if key in members}
-    differing = {
-        key: raw for key, raw in members.items() if key not in values or values[key] != default[key]
-    }  # AX-3.2-2
+    # AX-3.2-2
+    differing = {key: raw for key, raw in members.items() if key not in values or values[key] != default[key]}
     if differing:
         lean[CAPABILITY] = differing
     if meta.get(HOPS, 1) > 1:  # AX-3.2-2: above 1
@@ -315,25 +312,14 @@ def as_declared(capability: Raw | None, declared: Mapping[str, object]) -> objec
     Only changes that the draft demands are undone. Otherwise an aggregator could loosen a tool unseen, by calling the
     stricter value declared.
     """
-    try:
-        value = decode_value(capability) if capability is not None else None
-    except CodecError:
-        return None
+    value = _decode(capability)
     ordered = {key: declared[key] for key in _ORDERED if key in declared}
     return {**value, **ordered} if isinstance(value, dict) else value
 
 
-def _read_hops(raw: Raw | None) -> int:
+def _decode(raw: Raw | None) -> Any:
+    """Return the decoded value, or None if it is absent or cannot be read."""
     try:
-        value = decode_value(raw) if raw is not None else None
+        return decode_value(raw) if raw is not None else None
     except CodecError:
-        value = None
-    return value if type(value) is int and value >= 1 else 1
-
-
-def _read_declared(raw: Raw | None) -> dict[str, object]:
-    try:
-        values = decode_value(raw) if raw is not None else None
-    except CodecError:
-        return {}
-    return {key: value for key, value in values.items() if is_claim(key, value)} if isinstance(values, dict) else {}
+        return None

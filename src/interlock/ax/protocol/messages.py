@@ -9,8 +9,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from interlock.ax.protocol.capability import AuthScope
-from interlock.ax.protocol.transport_classes import NATIVE
+from interlock.ax.protocol.capability import NATIVE, AuthScope
 
 REGISTER: Final = "mcpax/register"  # AX-1-1
 HEARTBEAT: Final = "mcpax/heartbeat"  # AX-1-1

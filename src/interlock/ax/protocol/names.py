@@ -157,11 +157,8 @@ def qualify(segments: Sequence[str], local: str) -> str | WithheldName:
     """Return the qualified name below `segments`, or why it cannot be listed. All parts must be valid segments."""
     name = ".".join((*segments, local))
     if len(name) > QUALIFIED_MAX:  # AX-4.1-4: withheld, with the reason
-        return WithheldName(
-            name=local,
-            reason=f"the qualified name would have {len(name)} characters, the limit is {QUALIFIED_MAX}; "
-            "shorten a segment above it",
-        )
+        reason = f"the qualified name would have {len(name)} characters, the limit is {QUALIFIED_MAX}"
+        return WithheldName(name=local, reason=f"{reason}; shorten a segment above it")
     return name
 
 
@@ -187,17 +184,6 @@ def alias(qualified: str) -> str:
     if len(spelled) <= ALIAS_MAX:  # AX-3.2-5
         return spelled
     return f"{spelled[:_ALIAS_HEAD]}_H{_digest(qualified, _ALIAS_DIGITS)}_{spelled[-_ALIAS_TAIL:]}"
-
-
-def unalias(text: str) -> str | None:
-    """Return the qualified name whose alias is `text`, or None if `text` does not contain it.
-
-    A shortened alias does not contain the name: only the table of `withhold_colliding_aliases` can resolve it.
-    """
-    if len(text) > ALIAS_MAX:
-        return None
-    qualified = text.replace("_D_" if "D" in text else "__", ".")
-    return qualified if is_qualified(qualified) and alias(qualified) == text else None  # AX-3.2-5
 
 
 def may_collide(spelled: str) -> bool:

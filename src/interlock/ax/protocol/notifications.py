@@ -116,7 +116,11 @@ class NoticeGate:
         self._waiting_bytes += _size(notice)
         released = self._release(now_ns)
         while len(self._waiting) > self._buffer_max or self._waiting_bytes > BUFFER_BYTES_MAX:  # AX-12-4
-            self._drop_oldest(now_ns)
+            self._take_oldest()
+            self.count_lost()
+            if not self._gap:
+                self._gap_since_ns = now_ns
+            self._gap += 1  # AX-12-6
         return released
 
     def next_deadline(self) -> float | None:
@@ -167,13 +171,6 @@ class NoticeGate:
         if subject is not None and self._news[subject][0] == arrival:
             del self._news[subject]
         return notice
-
-    def _drop_oldest(self, now_ns: int) -> None:
-        self._take_oldest()
-        self.count_lost()
-        if not self._gap:
-            self._gap_since_ns = now_ns
-        self._gap += 1  # AX-12-6
 
     def _tell_gap(self, now_ns: int, released: Release) -> None:
         if self._gap and now_ns >= self._may_tell_ns():  # AX-12-6

@@ -15,9 +15,8 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.ax.protocol.capability import InvalidAnnotation, hints, read_capability
+from interlock.ax.protocol.capability import NATIVE, TRANSPORT_CLASSES, InvalidAnnotation, hints, read_capability
 from interlock.ax.protocol.hop_metadata import CAPABILITY
-from interlock.ax.protocol.transport_classes import NATIVE, TRANSPORT_CLASSES
 from interlock.devices.protocol.cbor_codec import MAP, argument_names
 from interlock.devices.protocol.description import TOOLS_MAX, DeviceDescription, Field, LinkDescription, ToolDescription
 from interlock.devices.protocol.layouts import is_number, is_whole, limits

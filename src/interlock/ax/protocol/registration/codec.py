@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.ax.protocol import budget
-from interlock.ax.protocol.capability import AuthScope
+from interlock.ax.protocol.capability import NATIVE, TRANSPORT_CLASSES, AuthScope, is_private_class
 from interlock.ax.protocol.messages import (
     HEARTBEAT_MS,
     HEARTBEATS_MISSED_MAX,
@@ -36,7 +36,6 @@ from interlock.ax.protocol.messages import (
 )
 from interlock.ax.protocol.names import describe_malformed, is_segment
 from interlock.ax.protocol.registration.authority import SCHEME, maybe_authority
-from interlock.ax.protocol.transport_classes import NATIVE, TRANSPORT_CLASSES, is_private_class
 from interlock.credentials.protocol.resource import TOKEN_BYTES_MAX
 from interlock.wire.jsonrpc.codec import decode_array, decode_object, encode_value, find_string
 from interlock.wire.refusal import INVALID_PARAMS, NAMESPACE_INVALID, Refusal, ax_refusal

@@ -86,26 +86,21 @@ class RegistrantInput(enum.Enum):
     STOP = "stop"
 
 
+_WITH_PARENT: Final = [
+    state for state in RegistrantState if state not in (RegistrantState.IDLE, RegistrantState.CLOSED)
+]
 TABLE: Final[dict[tuple[RegistrantState, RegistrantInput], RegistrantState]] = {
     (RegistrantState.IDLE, RegistrantInput.DIAL): RegistrantState.CONNECTING,
-    (RegistrantState.IDLE, RegistrantInput.STOP): RegistrantState.CLOSED,
     (RegistrantState.CONNECTING, RegistrantInput.OPENED): RegistrantState.REGISTERING,
     (RegistrantState.CONNECTING, RegistrantInput.TURN): RegistrantState.CONNECTING,
-    (RegistrantState.CONNECTING, RegistrantInput.WAIT): RegistrantState.IDLE,
-    (RegistrantState.CONNECTING, RegistrantInput.STOP): RegistrantState.CLOSED,
     (RegistrantState.REGISTERING, RegistrantInput.GRANTED): RegistrantState.REGISTERED,
     (RegistrantState.REGISTERING, RegistrantInput.TURN): RegistrantState.CONNECTING,
-    (RegistrantState.REGISTERING, RegistrantInput.WAIT): RegistrantState.IDLE,
-    (RegistrantState.REGISTERING, RegistrantInput.STOP): RegistrantState.CLOSED,
     (RegistrantState.REGISTERED, RegistrantInput.FORGOTTEN): RegistrantState.REGISTERING,
     (RegistrantState.REGISTERED, RegistrantInput.TURN): RegistrantState.MOVING,
-    (RegistrantState.REGISTERED, RegistrantInput.WAIT): RegistrantState.IDLE,
-    (RegistrantState.REGISTERED, RegistrantInput.STOP): RegistrantState.CLOSED,
     (RegistrantState.MOVING, RegistrantInput.OPENED): RegistrantState.REGISTERING,
     (RegistrantState.MOVING, RegistrantInput.TURN): RegistrantState.MOVING,
-    (RegistrantState.MOVING, RegistrantInput.WAIT): RegistrantState.IDLE,
-    (RegistrantState.MOVING, RegistrantInput.STOP): RegistrantState.CLOSED,
-    (RegistrantState.CLOSED, RegistrantInput.STOP): RegistrantState.CLOSED,
+    **{(state, RegistrantInput.WAIT): RegistrantState.IDLE for state in _WITH_PARENT},
+    **{(state, RegistrantInput.STOP): RegistrantState.CLOSED for state in RegistrantState},
 }
 
 
@@ -227,10 +222,6 @@ class Registrant:
     def parent_id(self) -> str | None:
         """Return the aggregator_id of the present parent, or None if there is none (13.4)."""
         return self.registered.aggregator_id if self.registered is not None else None
-
-    @property
-    def has_backup(self) -> bool:
-        return len(self._prospects) > 1
 
     def parent_asked(self) -> Parent:
         """Return the answer to mcpax/parent.
@@ -358,8 +349,7 @@ class Registrant:
 
     def next_deadline(self) -> float | None:
         lost_at = self._lost_at()
-        times = [at for at in (self._deadline, self._beat_at, lost_at) if at is not None]
-        return min(times, default=None)
+        return min((at for at in (self._deadline, self._beat_at, lost_at) if at is not None), default=None)
 
     def on_deadline(self, now: float, jitter: float) -> Steps:
         """Return the steps that are due at this time. An early call does no harm."""
@@ -455,7 +445,7 @@ class Registrant:
 
         Return None if every heartbeat was answered or there is no backup parent.
         """
-        if not self._beats or not self._interval_s or not self.has_backup:  # AX-13.3-3
+        if not self._beats or not self._interval_s or len(self._prospects) == 1:  # AX-13.3-3
             return None
         return min(self._beats.values()) + self._interval_s
 
@@ -565,14 +555,8 @@ def _maybe_claimed(
     A parent that names no id means itself.
     """
     named = (error.details or {}).get("id", parent_id)
-    return next(
-        (
-            subtree_id
-            for subtree_id in (subtree_ids or ())[1:]
-            if isinstance(named, str) and subtree_id == named.lower()
-        ),
-        None,
-    )
+    claimed = named.lower() if isinstance(named, str) else ""
+    return claimed if claimed in (subtree_ids or ())[1:] else None
 
 
 def _display(error: UpstreamError) -> str:

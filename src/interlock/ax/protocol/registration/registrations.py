@@ -27,6 +27,7 @@ faith a wrong claim of another below it; so it gets one interval to withdraw the
 import enum
 import heapq
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Generic, Literal, TypeVar
 
@@ -129,11 +130,10 @@ class Liveness:
 
     def step(self, what: LivenessInput, now: float, grace_s: float = 0.0) -> LivenessState:
         """Apply an input and return the previous state. `grace_s` is used if the step leads to LOST."""
-        before = self.state
-        try:
-            self.state = TABLE[before, what]
-        except KeyError:
-            raise Violation(f"{what.value} does not happen to a registration that is {before.value}") from None
+        before, following = self.state, TABLE.get((self.state, what))
+        if following is None:
+            raise Violation(f"{what.value} does not happen to a registration that is {before.value}")
+        self.state = following
         if self.state is not before:
             self.since = now
         if what is LivenessInput.BEAT:
@@ -332,7 +332,7 @@ class Registrations:
         self._by_segment: dict[str, _Seat] = {}
         self._by_subserver: dict[str, _Seat] = {}
         self._by_session: dict[str, _Seat] = {}  # only while the session lasts
-        self._below: dict[str, int] = {}  # aggregator_id -> how many of those registered here name it
+        self._below: Counter[str] = Counter()  # aggregator_id -> how many of those registered here name it
         self._told = self.subtree_ids()  # the ids of the last SubtreeChanged
         self._below_touched = False
         self._deadlines: list[tuple[float, int, _Seat]] = []  # may be early, never late
@@ -366,10 +366,8 @@ class Registrations:
         An aggregator above this node is left out, whatever a registrant says: to repeat its claim to the parent would
         cost this node its registration.
         """
-        return (
-            self.aggregator_id,
-            *(subtree_id for subtree_id in self._below if subtree_id not in self._above),
-        )  # AX-5.3-4: own first
+        # AX-5.3-4: own first
+        return (self.aggregator_id, *(subtree_id for subtree_id in self._below if subtree_id not in self._above))
 
     def find(self, segment: str) -> RegistrationState | None:
         """Return the state of the registration at a segment, or None if the segment is free."""
@@ -390,10 +388,9 @@ class Registrations:
         """Return why `register` would refuse a request, or None if it would not. Nothing is changed."""
         if refusal := self._check_request(request, peer) or self._check_claims(request, peer, owner):
             return refusal
-        if request.subtree_ids is not None:
-            own = self._by_subserver.get(request.subserver_id)
-            if refusal := self._check_size(request.subtree_ids, own):
-                return refusal
+        own = self._by_subserver.get(request.subserver_id)
+        if request.subtree_ids is not None and (refusal := self._check_size(request.subtree_ids, own)):
+            return refusal
         if len(self._by_segment) - len([*self._displaced_seats(request)]) >= self.policy.registrations_max:
             return Refusal(UNAVAILABLE, "unavailable", {"reason": "too_many_registrations"})
         return None
@@ -405,11 +402,10 @@ class Registrations:
         events = [*self.on_deadline(now)]
         if refusal := self.check(request, peer, owner):
             return Step(refusal, tuple(events))
-        replaces: str | None = None
+        holder = self._by_segment.get(request.segment)
+        replaces = None if holder is None else holder.session.session_id
         for old in self._displaced_seats(request):
-            if old.segment == request.segment:
-                replaces = old.session.session_id
-            events += self._leave(old, "superseded", now, retaken=old.segment == request.segment)
+            events += self._leave(old, "superseded", now, retaken=old is holder)
         granted = peer.scope if request.auth_scope is None else min(peer.scope, request.auth_scope)  # AX-10.2-1
         session = Session(
             session_id=session_id,
@@ -426,9 +422,8 @@ class Registrations:
         # An unproved claim lasts for the session only; otherwise anyone could hold names for ever (AX-4.2-5).
         stored_owner = None
         if request.authority is not None and peer.proved:  # AX-4.2-5
-            stored_owner = SegmentOwner(
-                segment=request.segment, authority=request.authority, subserver_id=request.subserver_id
-            )
+            segment, subserver_id = request.segment, request.subserver_id
+            stored_owner = SegmentOwner(segment=segment, authority=request.authority, subserver_id=subserver_id)
         events.append(Joined(session=session, replaces=replaces, owner=stored_owner))
         answer = Registered(
             assigned_segment=request.segment,
@@ -558,9 +553,8 @@ class Registrations:
             code: RefusalCode = NAMESPACE_CONFLICT if is_segment(request.segment) else NAMESPACE_INVALID
             return ax_refusal(code, unfit, segment=request.segment)
         if self.policy.require_proof == "always" and not peer.proved:
-            return ax_refusal(
-                AUTHORITY_UNVERIFIED, "this aggregator registers only proved authorities", reason="absent"
-            )
+            why = "this aggregator registers only proved authorities"
+            return ax_refusal(AUTHORITY_UNVERIFIED, why, reason="absent")
         return None
 
     def _check_claims(self, request: Register, peer: Peer, owner: SegmentOwner | None) -> Refusal | None:
@@ -603,20 +597,16 @@ class Registrations:
     def _displaced_seats(self, request: Register) -> Iterator[_Seat]:
         """Yield the seats that are freed if the request is granted."""
         own, holder = self._by_subserver.get(request.subserver_id), self._by_segment.get(request.segment)
-        if own is not None:
-            yield own
-        if holder is not None and holder is not own:
-            yield holder
+        yield from (seat for seat in dict.fromkeys((own, holder)) if seat is not None)
 
     def _find_own(self, session_id: str, peer: Peer) -> _Seat | None:
         """Return the seat of a session, or None if the session does not belong to the principal and connection in
         `peer`.
         """
         seat = self._by_session.get(session_id)
+        known = None if seat is None else seat.session.peer
         # AX-6.2-2
-        if seat is None or (seat.session.peer.principal, seat.session.peer.link) != (peer.principal, peer.link):
-            return None
-        return seat
+        return seat if known is not None and (known.principal, known.link) == (peer.principal, peer.link) else None
 
     def _lose(self, seat: _Seat, reason: LossReason) -> Lost:
         """End the session of a seat whose liveness has become LOST. The seat stays until its grace period is over."""
@@ -656,24 +646,20 @@ class Registrations:
             return
         heapq.heappush(self._deadlines, (seat.liveness.due, next(self._serial), seat))
         if len(self._deadlines) > DEADLINES_SPARE + 2 * len(self._by_segment):
-            seats = self._by_segment.values()
-            self._deadlines = [
-                (other.liveness.due, next(self._serial), other) for other in seats if other.liveness.due is not None
-            ]
+            seats = [(other.liveness.due, other) for other in self._by_segment.values()]
+            self._deadlines = [(due, next(self._serial), other) for due, other in seats if due is not None]
             heapq.heapify(self._deadlines)
 
     def _add_below(self, seat: _Seat) -> None:
-        for subtree_id in seat.subtree_ids or ():
-            self._below[subtree_id] = self._below.get(subtree_id, 0) + 1
-            self._below_touched = True
+        self._below.update(seat.subtree_ids or ())
+        self._below_touched |= bool(seat.subtree_ids)
 
     def _drop_below(self, seat: _Seat) -> None:
         for subtree_id in seat.subtree_ids or ():
-            self._below_touched = True
-            if self._below[subtree_id] == 1:
+            self._below[subtree_id] -= 1
+            if not self._below[subtree_id]:
                 del self._below[subtree_id]
-            else:
-                self._below[subtree_id] -= 1
+        self._below_touched |= bool(seat.subtree_ids)
 
     def _subtree_change(self) -> tuple[SubtreeChanged, ...]:
         """Return an event if the set of ids below this node has changed since the last call.
