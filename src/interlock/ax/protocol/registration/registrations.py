@@ -604,9 +604,9 @@ class Registrations:
         `peer`.
         """
         seat = self._by_session.get(session_id)
-        known = None if seat is None else seat.session.peer
+        holder = None if seat is None else seat.session.peer
         # AX-6.2-2
-        return seat if known is not None and (known.principal, known.link) == (peer.principal, peer.link) else None
+        return seat if holder is not None and (holder.principal, holder.link) == (peer.principal, peer.link) else None
 
     def _lose(self, seat: _Seat, reason: LossReason) -> Lost:
         """End the session of a seat whose liveness has become LOST. The seat stays until its grace period is over."""
