@@ -19,6 +19,7 @@ from interlock.aql.protocol.model import (
     Lifecycle,
     Returns,
     TypeDeclaration,
+    parameter,
 )
 from interlock.catalog.routes import Route
 from interlock.core.background import BackgroundTasks
@@ -38,7 +39,7 @@ INSTRUCTIONS: Final = (
 
 LoopHandler = Callable[[Caller, dict[str, Any]], Coroutine[Any, Any, dict[str, Any]]]
 
-_NAME: Final = AqlParameter(name="element_name", type="string", required=True, description="The agent's name")
+_NAME: Final = parameter("element_name", "string", "The agent's name", required=True)
 _STATE: Final = Returns("ExecutionStateAnswer", "object", "execution_id, status, and times")
 _LIFECYCLE: Final = Lifecycle(states=tuple(status.value for status in ExecutionStatus), supports_cancel=True)
 
@@ -50,26 +51,30 @@ TYPES: Final = (
         kind="object",
         description="Whether the agent may proceed; it is authoritative",
         fields=(
-            AqlParameter(name="continue", type="boolean", required=True),
-            AqlParameter(name="factors", type="array", required=True, items={"type": "string"}),
-            AqlParameter(name="stopped", type="boolean"),
-            AqlParameter(name="reason", type="string"),
-            AqlParameter(name="stepsRemaining", type="integer", minimum=0),
-            AqlParameter(name="nextStepRisk", type="SafetyTier"),
-            AqlParameter(name="notifications", type="array", items={"type": "AgentNotification"}),
+            parameter("continue", "boolean", required=True),
+            parameter("factors", "array", required=True, items={"type": "string"}),
+            parameter("stopped", "boolean"),
+            parameter("reason", "string"),
+            parameter("stepsRemaining", "integer", minimum=0),
+            parameter("nextStepRisk", "SafetyTier"),
+            parameter("notifications", "array", items={"type": "AgentNotification"}),
         ),
     ),
     TypeDeclaration(
         name="AgentNotification",
         kind="object",
         fields=(
-            AqlParameter(name="type", type="NotificationType", required=True),
-            AqlParameter(name="message", type="string", required=True),
-            AqlParameter(name="metadata", type="object", description="operation, reason, level, verificationId"),
-            AqlParameter(name="timestamp", type="string", required=True, format="date-time"),
+            parameter("type", "NotificationType", required=True),
+            parameter("message", "string", required=True),
+            parameter("metadata", "object", "operation, reason, level, verificationId"),
+            parameter("timestamp", "string", required=True, format="date-time"),
         ),
     ),
 )
+
+
+def _secret(name: str, description: str) -> AqlParameter:
+    return parameter(name, "string", description, required=True, sensitive=True)
 
 
 def _request(operation: str, **params: Any) -> tuple[Example, ...]:
@@ -82,10 +87,7 @@ DECLARATIONS: Final = (
         category=Category.EXECUTE,
         description="Start a monitored execution of an agent: pending until a person approves it, then running. "
         + INSTRUCTIONS,
-        parameters=(
-            _NAME,
-            AqlParameter(name="parameters", type="object", description="What the agent is to do, shown to the person"),
-        ),
+        parameters=(_NAME, parameter("parameters", "object", "What the agent is to do, shown to the person")),
         returns=_STATE,
         lifecycle=_LIFECYCLE,
         examples=_request("execute_agent", element_name="coder", parameters={"goal": "update the configuration"}),
@@ -97,20 +99,12 @@ DECLARATIONS: Final = (
         + INSTRUCTIONS,
         parameters=(
             _NAME,
-            AqlParameter(
-                name="nextActionHint",
-                type="string",
-                required=True,
-                description="The intended next action, with the name of what is called",
+            parameter(
+                "nextActionHint", "string", "The intended next action, with the name of what is called", required=True
             ),
-            AqlParameter(name="stepDescription", type="string", description="The action just finished"),
-            AqlParameter(
-                name="outcome",
-                type="string",
-                enum=("success", "failure", "skipped"),
-                description="How the previous step went",
-            ),
-            AqlParameter(name="findings", type="string", description="What the finished step brought"),
+            parameter("stepDescription", "string", "The action just finished"),
+            parameter("outcome", "string", "How the previous step went", enum=("success", "failure", "skipped")),
+            parameter("findings", "string", "What the finished step brought"),
         ),
         returns=Returns("AutonomyDirective", "object", "under autonomy, beside the state of the execution"),
         types=TYPES,
@@ -120,7 +114,7 @@ DECLARATIONS: Final = (
         name="complete_execution",
         category=Category.EXECUTE,
         description="End the execution normally: running becomes completed.",
-        parameters=(_NAME, AqlParameter(name="summary", type="string", description="What was done")),
+        parameters=(_NAME, parameter("summary", "string", "What was done")),
         returns=_STATE,
         examples=_request("complete_execution", element_name="coder", summary="configuration updated"),
     ),
@@ -128,7 +122,7 @@ DECLARATIONS: Final = (
         name="abort_execution",
         category=Category.EXECUTE,
         description="End the execution early: pending or running becomes cancelled.",
-        parameters=(_NAME, AqlParameter(name="reason", type="string", description="Why")),
+        parameters=(_NAME, parameter("reason", "string", "Why")),
         returns=_STATE,
         examples=_request("abort_execution", element_name="coder", reason="cancelled by the user"),
     ),
@@ -136,9 +130,7 @@ DECLARATIONS: Final = (
         name="get_execution",
         category=Category.READ,
         description="The state of an execution, also of a session that is over; with its result once completed.",
-        parameters=(
-            AqlParameter(name="execution_id", type="string", required=True, description="As execute_agent answered it"),
-        ),
+        parameters=(parameter("execution_id", "string", "As execute_agent answered it", required=True),),
         returns=_STATE,
         examples=_request("get_execution", execution_id="exec_00000000000000000000000000000000"),
     ),
@@ -147,17 +139,9 @@ DECLARATIONS: Final = (
         category=Category.EXECUTE,
         description="Approve or deny a start or a paused step, with the token that an operator was shown.",
         parameters=(
-            AqlParameter(
-                name="confirmation_token",
-                type="string",
-                required=True,
-                sensitive=True,
-                description="The token that a person read in the inbox",
-            ),
-            AqlParameter(name="confirmation_id", type="string", description="The approval it is for"),
-            AqlParameter(
-                name="decision", type="string", enum=("approve", "deny"), default="approve", description="What is said"
-            ),
+            _secret("confirmation_token", "The token that a person read in the inbox"),
+            parameter("confirmation_id", "string", "The approval it is for"),
+            parameter("decision", "string", "What is said", enum=("approve", "deny"), default="approve"),
         ),
         examples=_request("confirm_operation", **{"confirmation_token": "conf_EXAMPLE"}),
     ),
@@ -166,16 +150,8 @@ DECLARATIONS: Final = (
         category=Category.CREATE,
         description="Lift a block or a verify pause, with the code that only operators see.",
         parameters=(
-            AqlParameter(
-                name="challenge_id", type="string", required=True, description="The verificationId of the notification"
-            ),
-            AqlParameter(
-                name="code",
-                type="string",
-                required=True,
-                sensitive=True,
-                description="The code, as a person was shown it",
-            ),
+            parameter("challenge_id", "string", "The verificationId of the notification", required=True),
+            _secret("code", "The code, as a person was shown it"),
         ),
         examples=_request(
             "verify_challenge",

@@ -14,7 +14,16 @@ import msgspec
 
 from interlock.aql.protocol.errors import AqlFailure, Code, failure
 from interlock.aql.protocol.families import INTROSPECT, AqlEndpoints
-from interlock.aql.protocol.model import AqlOperation, AqlParameter, Category, Danger, Example, Returns, TypeDeclaration
+from interlock.aql.protocol.model import (
+    AqlOperation,
+    AqlParameter,
+    Category,
+    Danger,
+    Example,
+    Returns,
+    TypeDeclaration,
+    parameter,
+)
 from interlock.aql.protocol.requests import OperationRequest, raw_type
 from interlock.wire.jsonrpc.codec import decode_value, find_string
 
@@ -173,42 +182,41 @@ def _of_schema(schema: Mapping[str, Any], depth: int = 0) -> Any:
 # The types of the protocol itself, which every adapter lists (9.1, C.intro-10).
 
 
-def _field(name: str, kind: str, description: str = "", *, required: bool = False) -> AqlParameter:
-    return AqlParameter(name=name, type=kind, required=required, description=description)
-
-
 PROTOCOL_TYPES: Final = (
     TypeDeclaration(name="SemanticCategory", kind="enum", values=tuple(category.value for category in Category)),
     TypeDeclaration(
         name="OperationInput",
         kind="object",
         description="What an endpoint is sent.",
-        fields=(_field("operation", "string", "The operation to call.", required=True), _field("params", "object")),
+        fields=(
+            parameter("operation", "string", "The operation to call.", required=True),
+            parameter("params", "object"),
+        ),
     ),
     TypeDeclaration(name="OperationResult", kind="union", members=("OperationSuccess", "OperationFailure")),
     TypeDeclaration(
         name="OperationSuccess",
         kind="object",
         fields=(
-            _field("success", "boolean", "true", required=True),
-            _field("data", "any", required=True),
-            _field("warnings", "array"),
-            _field("_meta", "object"),
+            parameter("success", "boolean", "true", required=True),
+            parameter("data", "any", required=True),
+            parameter("warnings", "array"),
+            parameter("_meta", "object"),
         ),
     ),
     TypeDeclaration(
         name="OperationFailure",
         kind="object",
         fields=(
-            _field("success", "boolean", "false", required=True),
-            _field("error", "object", "code, message and details.", required=True),
-            _field("confirmation", "object", "The token of CONFIRMATION_REQUIRED."),
+            parameter("success", "boolean", "false", required=True),
+            parameter("error", "object", "code, message and details.", required=True),
+            parameter("confirmation", "object", "The token of CONFIRMATION_REQUIRED."),
         ),
     ),
     TypeDeclaration(
         name="EndpointPermissions",
         kind="object",
-        fields=(_field("readOnly", "boolean", required=True), _field("destructive", "boolean", required=True)),
+        fields=(parameter("readOnly", "boolean", required=True), parameter("destructive", "boolean", required=True)),
     ),
 )
 DANGER_TYPE: Final = TypeDeclaration(name="DangerLevel", kind="enum", values=tuple(level.word for level in Danger))
@@ -217,15 +225,9 @@ FIELDS_TYPE: Final = TypeDeclaration(
     kind="object",
     description="What the parameter fields takes: a preset, or paths.",
     fields=(
-        AqlParameter(
-            name="presets", type="string", enum=("minimal", "standard", "full"), description="A named selection."
-        ),
-        AqlParameter(
-            name="fields", type="array", items={"type": "string"}, description="Paths such as id or owner.login."
-        ),
-        AqlParameter(
-            name="computed_fields", type="array", items={"type": "string"}, description="Paths under _computed."
-        ),
+        parameter("presets", "string", "A named selection.", enum=("minimal", "standard", "full")),
+        parameter("fields", "array", "Paths such as id or owner.login.", items={"type": "string"}),
+        parameter("computed_fields", "array", "Paths under _computed.", items={"type": "string"}),
     ),
 )
 CONTENT_TYPE: Final = TypeDeclaration(
@@ -233,9 +235,9 @@ CONTENT_TYPE: Final = TypeDeclaration(
     kind="object",
     description="Content that is no JSON: it stands in the MCP result's content at content_index, as base64.",
     fields=(
-        _field("type", "string", "image, audio, resource or resource_link.", required=True),
-        _field("mime_type", "string"),
-        _field("content_index", "integer", "Its place in content; content[0] is this answer.", required=True),
+        parameter("type", "string", "image, audio, resource or resource_link.", required=True),
+        parameter("mime_type", "string"),
+        parameter("content_index", "integer", "Its place in content; content[0] is this answer.", required=True),
     ),
 )
 
@@ -266,14 +268,12 @@ DECLARATION: Final = AqlOperation(
     category=Category.READ,
     description="Lists operations and types, or shows one with its parameters and an example.",
     parameters=(
-        AqlParameter(name="query", type="string", required=True, enum=QUERIES, description="What to list or show."),
-        AqlParameter(name="name", type="string", description="One operation or type: its details; null if unknown."),
-        AqlParameter(name="search", type="string", description="Words; the operations that fit best come first."),
-        AqlParameter(name="prefix", type="string", description="Operations whose name begins so."),
-        AqlParameter(name="first", type="integer", minimum=1, maximum=PAGE_MAX, description="At most so many."),
-        AqlParameter(
-            name="after", type="string", description="Where the page before ended (_protocol.page_info.next)."
-        ),
+        parameter("query", "string", "What to list or show.", required=True, enum=QUERIES),
+        parameter("name", "string", "One operation or type: its details; null if unknown."),
+        parameter("search", "string", "Words; the operations that fit best come first."),
+        parameter("prefix", "string", "Operations whose name begins so."),
+        parameter("first", "integer", "At most so many.", minimum=1, maximum=PAGE_MAX),
+        parameter("after", "string", "Where the page before ended (_protocol.page_info.next)."),
     ),
     returns=Returns("object", "object", "operations, operation, types or type."),
     examples=(

@@ -88,6 +88,14 @@ DEFAULT_DANGER: Final = {
 }
 
 TypeKind = Literal["enum", "object", "scalar", "union"]
+_BOUNDS: Final = {  # fields of a parameter -> members of its schema
+    "minimum": "minimum",
+    "maximum": "maximum",
+    "min_length": "minLength",
+    "max_length": "maxLength",
+    "pattern": "pattern",
+    "items": "items",
+}
 JSON_TYPES: Final = ("string", "integer", "number", "boolean", "array", "object", "null", "any")
 
 
@@ -117,17 +125,10 @@ class AqlParameter(msgspec.Struct, frozen=True, kw_only=True):
     def sent_as(self) -> str:
         return self.original if self.original is not None else self.name
 
-    @property
-    def _bounds(self) -> dict[str, Any]:
-        bounds = {
-            "minimum": self.minimum,
-            "maximum": self.maximum,
-            "minLength": self.min_length,
-            "maxLength": self.max_length,
-            "pattern": self.pattern,
-            "items": self.items,
-        }
-        return {key: value for key, value in bounds.items() if value is not None}
+    def _members(self, names: Mapping[str, str]) -> dict[str, Any]:
+        """Return the fields that are set, under the names by which introspection and JSON Schema know them."""
+        values = {shown: getattr(self, name) for name, shown in names.items()}
+        return {shown: value for shown, value in values.items() if value is not None and value is not False}
 
     def info(self) -> dict[str, Any]:
         """Return the members that introspection shows. The specification allows no other members (C.intro-4)."""
@@ -139,12 +140,7 @@ class AqlParameter(msgspec.Struct, frozen=True, kw_only=True):
             shown["default"] = self.default
         if self.enum:
             shown["enum"] = list(self.enum)
-        shown |= self._bounds
-        if self.format is not None:
-            shown["format"] = self.format
-        if self.sensitive:
-            shown["sensitive"] = True
-        return shown
+        return shown | self._members(_BOUNDS | {"format": "format", "sensitive": "sensitive"})
 
     def value_schema(self) -> dict[str, Any]:
         """Return the JSON Schema against which values of the parameter are validated."""
@@ -154,10 +150,15 @@ class AqlParameter(msgspec.Struct, frozen=True, kw_only=True):
         schema: dict[str, Any] = {}
         if all(word in JSON_TYPES for word in words) and "any" not in words:
             schema["type"] = words[0] if len(words) == 1 else words
-        schema |= self._bounds
+        schema |= self._members(_BOUNDS)
         if self.enum:
             schema["enum"] = [*self.enum, None] if "null" in words and None not in self.enum else list(self.enum)
         return schema
+
+
+def parameter(name: str, type: str, description: str = "", **others: Any) -> AqlParameter:
+    """Return a parameter, or a field of an object type. `others` are further fields of `AqlParameter`."""
+    return AqlParameter(name=name, type=type, description=description, **others)
 
 
 class TypeDeclaration(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,6 +20,7 @@ from interlock.aql.protocol.model import (
     Danger,
     Returns,
     TypeDeclaration,
+    parameter,
     parameter_names,
     snake,
     type_name,
@@ -42,17 +43,11 @@ _UNSAID: Final = (
 )
 _LEVEL_WORDS: Final = {level.word: level for level in Danger}
 
-FIELDS_PARAMETER: Final = AqlParameter(
-    name="fields",
-    type="string | array",
-    description="minimal, standard, full, or paths such as id or owner.login.",
-    of_gateway=True,
+FIELDS_PARAMETER: Final = parameter(
+    "fields", "string | array", "minimal, standard, full, or paths such as id or owner.login.", of_gateway=True
 )
-CONFIRMATION_PARAMETER: Final = AqlParameter(
-    name="confirmation_token",
-    type="string",
-    description="The token of CONFIRMATION_REQUIRED, to make the same call again.",
-    of_gateway=True,
+CONFIRMATION_PARAMETER: Final = parameter(
+    "confirmation_token", "string", "The token of CONFIRMATION_REQUIRED, to make the same call again.", of_gateway=True
 )
 
 
@@ -145,8 +140,8 @@ def declare_tool(facts: ToolFacts, classification: Classification | None = None)
             parameters.append(builder.parameter(name, original, True, is_required=True, rule=facts.rule))
     if is_open(schema) and "arguments" not in names:
         description = "Further members, sent beside the other parameters." if properties else "The members to send."
-        more = AqlParameter(name="arguments", type="object", description=description, schema={"type": "object"})
-        parameters.append(msgspec.structs.replace(more, allow_nul=facts.rule.allow_nul))
+        more = {"schema": {"type": "object"}, "allow_nul": facts.rule.allow_nul}
+        parameters.append(parameter("arguments", "object", description, **more))
     if category is Category.UPDATE:
         parameters = _with_input(facts, parameters, builder)
     taken = {parameter.name for parameter in parameters}
@@ -310,15 +305,8 @@ def _with_input(facts: ToolFacts, parameters: Sequence[AqlParameter], builder: "
     name = type_name(facts.name, "input")
     builder.found[name] = TypeDeclaration(name=name, kind="object", fields=tuple(fields))
     description = "The fields to send. What becomes of fields that are left out is up to the tool."
-    input_parameter = AqlParameter(
-        name="input",
-        type=name,
-        required=True,
-        description=description,
-        schema={"type": "object"},
-        allow_nul=facts.rule.allow_nul,
-    )
-    return [*beside, input_parameter]
+    nul = facts.rule.allow_nul
+    return [*beside, parameter("input", name, description, required=True, schema={"type": "object"}, allow_nul=nul)]
 
 
 # Types
