@@ -2,8 +2,4 @@
 
 from interlock.core.capability import Capability
 
-CAPABILITY = Capability(
-    name="aql",
-    sections=("aql",),
-    parts="interlock.aql.parts:AqlParts",
-)
+CAPABILITY = Capability(name="aql", sections=("aql",), parts="interlock.aql.parts:AqlParts")

@@ -110,11 +110,7 @@ class NativeOperations:
         self.version = 0
 
     def add(
-        self,
-        declaration: AqlOperation,
-        handler: Handler,
-        *,
-        is_shown: Callable[[Caller], bool] = lambda caller: True,
+        self, declaration: AqlOperation, handler: Handler, *, is_shown: Callable[[Caller], bool] = lambda caller: True
     ) -> None:
         """Register an operation. Raise ValueError if its declaration is invalid or its name is already used (6.2)."""
         problem = check_operation(declaration, may_be_reserved=True)

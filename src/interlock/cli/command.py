@@ -40,8 +40,7 @@ _Config = Annotated[
     typer.Option("--config", metavar="FILE", help="Configuration file.  [env: INTERLOCK_CONFIG]", show_default=False),
 ]
 _Data = Annotated[
-    str | None,
-    typer.Option("--data", metavar="FOLDER", help="Data folder.  [env: INTERLOCK_DATA]", show_default=False),
+    str | None, typer.Option("--data", metavar="FOLDER", help="Data folder.  [env: INTERLOCK_DATA]", show_default=False)
 ]
 _Url = Annotated[
     str | None,

@@ -258,11 +258,7 @@ class ControllerChanges:
         return RegistryChange((step_by(actor, self._state.now, move.value, name, entry=moved),), moved)
 
 
-_PAST: Final = {
-    EntryMove.DEPRECATE: "deprecated",
-    EntryMove.REINSTATE: "reinstated",
-    EntryMove.WITHDRAW: "withdrawn",
-}
+_PAST: Final = {EntryMove.DEPRECATE: "deprecated", EntryMove.REINSTATE: "reinstated", EntryMove.WITHDRAW: "withdrawn"}
 
 
 ACTIONS_PER_DAY_MAX: Final = 200  # of one client

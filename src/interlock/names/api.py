@@ -215,10 +215,7 @@ LIMIT: Final = IntegerParameter(
 )
 LOG: Final = FlagParameter(name="log", argument="with_log", description="yes: with every step.", choices=("yes",))
 FORM: Final = ChoiceParameter(
-    name="form",
-    description="The form.",
-    choices=("xml", "csv", "txt", "json"),
-    default="xml",
+    name="form", description="The form.", choices=("xml", "csv", "txt", "json"), default="xml"
 )
 
 

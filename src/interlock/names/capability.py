@@ -6,8 +6,6 @@ CAPABILITY = Capability(
     name="names",
     sections=("registry",),
     operations=("interlock.names.api:OPERATIONS",),
-    commands={
-        "names": Command("interlock.names.cli:app", "name"),
-    },
+    commands={"names": Command("interlock.names.cli:app", "name")},
     parts="interlock.names.parts:RegistryParts",
 )

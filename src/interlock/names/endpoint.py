@@ -27,14 +27,7 @@ from interlock.fronts.exchange import Head
 from interlock.fronts.public import PROXY_HEADERS
 from interlock.fronts.request_head import HeadInspector
 from interlock.names.actions import outcome_document
-from interlock.names.protocol.publication import (
-    COLUMNS,
-    GROUP,
-    MEDIA_TYPES,
-    published_entry,
-    published_schema,
-    row_of,
-)
+from interlock.names.protocol.publication import COLUMNS, GROUP, MEDIA_TYPES, published_entry, published_schema, row_of
 from interlock.names.protocol.registry import NameRequest
 from interlock.names.protocol.statements import CHARS_MAX, BadStatement, read_statement_untrusted
 from interlock.names.registry_parts import NameParts

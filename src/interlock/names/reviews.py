@@ -169,9 +169,7 @@ def define_name_metrics(metrics: Metrics, due: Callable[[], DueNames]) -> None:
         lambda: [Sample(count, {"status": status}) for status, count in due().statuses.items()],
     )
     metrics.gauge(
-        "interlock_names_reviews_overdue",
-        "Provisional entries whose review is late.",
-        lambda: [Sample(due().overdue)],
+        "interlock_names_reviews_overdue", "Provisional entries whose review is late.", lambda: [Sample(due().overdue)]
     )
     metrics.gauge(
         "interlock_names_public_unconfirmed",

@@ -336,9 +336,7 @@ class SurfaceChecks(Surfaces):
 def pair_digest(name: str, registered: SchemaPair, offered: SchemaPair) -> str:
     """Return the digest that identifies a name together with a registered and an offered pair of schemas."""
     return surface_pair_digest(
-        name,
-        (registered.argument_digest, registered.return_digest),
-        (offered.argument_digest, offered.return_digest),
+        name, (registered.argument_digest, registered.return_digest), (offered.argument_digest, offered.return_digest)
     )
 
 

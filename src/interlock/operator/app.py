@@ -35,22 +35,8 @@ from interlock.operator.console import is_console
 from interlock.operator.endpoint import SOCKET_ROLES, RequestHandlers, build_routes
 from interlock.operator.open_pages import SESSION, is_invitation
 from interlock.operator.openapi import OPERATIONS
-from interlock.operator.operation import (
-    FOREIGN_PAGE,
-    MISDIRECTED,
-    ROLE_REQUIRED,
-    UNAUTHORISED,
-    ErrorCase,
-    Handlers,
-)
-from interlock.operator.requests import (
-    FORM,
-    KEY_HEADER,
-    check_key,
-    error_answer,
-    media_type,
-    wants_page,
-)
+from interlock.operator.operation import FOREIGN_PAGE, MISDIRECTED, ROLE_REQUIRED, UNAUTHORISED, ErrorCase, Handlers
+from interlock.operator.requests import FORM, KEY_HEADER, check_key, error_answer, media_type, wants_page
 from interlock.store.ports import StoreError
 from interlock.store.tokens import find_audience
 from interlock.wire.refusal import Refused

@@ -3,6 +3,5 @@
 from interlock.core.capability import Capability
 
 CAPABILITY = Capability(
-    name="console",
-    operations=("interlock.operator.console:CONSOLE_PAGES", "interlock.operator.api:CONSOLE_OPERATIONS"),
+    name="console", operations=("interlock.operator.console:CONSOLE_PAGES", "interlock.operator.api:CONSOLE_OPERATIONS")
 )

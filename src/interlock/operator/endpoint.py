@@ -34,11 +34,7 @@ from interlock.operator.operation import (
     Operation,
     Parameter,
 )
-from interlock.operator.requests import (
-    json_answer,
-    json_body,
-    refuse_unknown_parameters,
-)
+from interlock.operator.requests import json_answer, json_body, refuse_unknown_parameters
 from interlock.wire.sse import encode_event
 
 Body = TypeVar("Body")

@@ -177,23 +177,12 @@ def _security(operation: Operation[Any]) -> list[JsonObject]:
 
 def _path_parameters(operation: Operation[Any]) -> Iterator[JsonObject]:
     for name in _PATH_PART.findall(operation.path):
-        yield {
-            "name": name,
-            "in": "path",
-            "required": True,
-            "description": _PARTS[name],
-            "schema": {"type": "string"},
-        }
+        yield {"name": name, "in": "path", "required": True, "description": _PARTS[name], "schema": {"type": "string"}}
 
 
 def _query_parameters(operation: Operation[Any]) -> Iterator[JsonObject]:
     for parameter in operation.query:
-        yield {
-            "name": parameter.name,
-            "in": "query",
-            "description": parameter.description,
-            "schema": parameter.schema,
-        }
+        yield {"name": parameter.name, "in": "query", "description": parameter.description, "schema": parameter.schema}
 
 
 def _responses(operation: Operation[Any], schemas: dict[Any, JsonObject]) -> JsonObject:

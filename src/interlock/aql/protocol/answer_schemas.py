@@ -147,10 +147,7 @@ BATCH = {
             {
                 "success": {"const": True},
                 "data": {"type": "null"},
-                "results": {
-                    "type": "array",
-                    "items": closed({"index": COUNT, "operation": TEXT, "result": ITEM}),
-                },
+                "results": {"type": "array", "items": closed({"index": COUNT, "operation": TEXT, "result": ITEM})},
                 "summary": closed({"total": COUNT, "succeeded": COUNT, "failed": COUNT}, halted=COUNT, pending=COUNT),
             },
             halted_at=closed({"index": COUNT, "operation": TEXT, "result": ITEM}),

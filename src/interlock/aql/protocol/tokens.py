@@ -58,11 +58,7 @@ class ConfirmationTokens:
     """The confirmation tokens of a node, in the order in which they were issued."""
 
     def __init__(
-        self,
-        now: Callable[[], float],
-        secret: Callable[[], str],
-        lives: TokenLives,
-        note: Callable[[TokenNote], None],
+        self, now: Callable[[], float], secret: Callable[[], str], lives: TokenLives, note: Callable[[TokenNote], None]
     ) -> None:
         """Create an empty set of tokens.
 

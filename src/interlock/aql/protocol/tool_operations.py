@@ -112,11 +112,7 @@ def danger_of(name: str, category: Category, facts: ToolFacts) -> DangerVerdict:
     """
     declared = _LEVEL_WORDS[facts.rule.danger] if facts.rule.danger is not None else None
     return judge_danger(
-        name,
-        category,
-        declared=declared,
-        is_read_only=facts.is_read_only,
-        is_irreversible=facts.is_irreversible,
+        name, category, declared=declared, is_read_only=facts.is_read_only, is_irreversible=facts.is_irreversible
     )
 
 

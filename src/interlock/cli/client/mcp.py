@@ -219,10 +219,7 @@ def _not_mcp(status: int) -> Refused:
             details={"status": status},
         )
     return Refused(
-        "unexpected_answer",
-        f"HTTP {status}, and not from an MCP endpoint",
-        hint=PUBLIC_URL,
-        details={"status": status},
+        "unexpected_answer", f"HTTP {status}, and not from an MCP endpoint", hint=PUBLIC_URL, details={"status": status}
     )
 
 
