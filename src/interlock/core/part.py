@@ -5,7 +5,7 @@ opened. A part that cannot use the configuration raises `CannotStart`.
 """
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from typing import Protocol
 
 
@@ -35,6 +35,17 @@ class PartStack:
     async def close(self) -> None:
         """Close all parts that were opened, even if one of them fails to close. Its exception is raised at the end."""
         await self._opened.aclose()
+
+
+@contextlib.asynccontextmanager
+async def opened(*parts: Part) -> AsyncIterator[None]:
+    """Keep parts open during a `with` block. They are opened in order and closed in reverse order."""
+    stack = PartStack(parts)
+    try:
+        await stack.open()
+        yield
+    finally:
+        await stack.close()
 
 
 class CannotStart(Exception):

@@ -6,9 +6,8 @@ same message. Modules of the node are imported inside the functions that need th
 """
 
 import asyncio
-import contextlib
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,6 +19,7 @@ from interlock.cli.client.operator import Answer, refused_with_hint
 from interlock.config.plan import Plan
 from interlock.core.clock import Clock
 from interlock.core.current_plan import Addresses
+from interlock.core.part import Part, opened
 from interlock.core.recorder import Recorder
 from interlock.core.store_backends import build_audit, build_audit_reader
 from interlock.credentials.api import LIST_SECRETS, REMOVE_SECRET, SET_SECRET
@@ -55,40 +55,28 @@ class OfflineNode:
         return run_stored(self._call(operation, {"body": body, "by": LOCAL, **arguments}))
 
     async def _call(self, operation: Operation[Any], arguments: dict[str, object]) -> Answer:
-        services = self._secrets() if operation in SECRET_OPERATIONS else self._tokens()
-        async with services as service:
-            handler = handlers_of([service])[operation]
-            names = inspect.signature(handler).parameters
+        """Open the part that the operation needs, and call its handler."""
+        clock, recorder = Clock(), _FolderRecorder(self.plan, self.folder)
+        part: Part
+        if operation in SECRET_OPERATIONS:
+            from interlock.credentials.operations import SecretOperations
+
+            part = secrets = CredentialService(self.folder, clock, self.plan.node.name, Addresses(self.plan.node))
+            service: object = SecretOperations(secrets, {}, {}, lambda _: (), recorder, clock)
+        else:
+            from interlock.access.operations import TokenOperations
+
+            part = store = build_shared_store(self.plan, self.folder)
+            registry = TokenRegistry(TokenTable(store.kv), clock, self.plan.access, self.plan.auth.token_days)
+            service = TokenOperations(registry, lambda: None, recorder, clock)
+        handler = handlers_of([service])[operation]
+        async with opened(part):
             try:
-                output = await handler(**{name: arguments[name] for name in names})
+                output = await handler(**{name: arguments[name] for name in inspect.signature(handler).parameters})
             except Refused as error:
                 body = ErrorAnswer(error=error.code, message=error.message, details=error.details)
                 raise refused_with_hint(error.status, body) from None
         return Answer(msgspec.json.encode(output))
-
-    @contextlib.asynccontextmanager
-    async def _tokens(self) -> AsyncIterator[object]:
-        from interlock.access.operations import TokenOperations
-
-        store, clock = build_shared_store(self.plan, self.folder), Clock()
-        try:
-            await store.open()
-            registry = TokenRegistry(TokenTable(store.kv), clock, self.plan.access, self.plan.auth.token_days)
-            yield TokenOperations(registry, lambda: None, _FolderRecorder(self.plan, self.folder), clock)
-        finally:
-            await store.close()
-
-    @contextlib.asynccontextmanager
-    async def _secrets(self) -> AsyncIterator[object]:
-        from interlock.credentials.operations import SecretOperations
-
-        clock = Clock()
-        service = CredentialService(self.folder, clock, self.plan.node.name, Addresses(self.plan.node))
-        try:
-            await service.open()
-            yield SecretOperations(service, {}, {}, lambda _: (), _FolderRecorder(self.plan, self.folder), clock)
-        finally:
-            await service.close()
 
 
 class _FolderRecorder(Recorder):
@@ -106,11 +94,8 @@ class _FolderRecorder(Recorder):
 async def record_stored(plan: Plan, folder: Path, lines: list[bytes]) -> None:
     """Append records to the audit log of a data folder. Raise StoreError if the log cannot be written."""
     audit = build_audit(plan.store.backend, folder)
-    try:
-        await audit.open()
+    async with opened(audit):
         await audit.append(lines)
-    finally:
-        await audit.close()
 
 
 def revoke_stored(plan: Plan, folder: Path, ref: str) -> Answer:
@@ -118,7 +103,6 @@ def revoke_stored(plan: Plan, folder: Path, ref: str) -> Answer:
 
     Approvals and grants by these keys end when the node starts. Raise Refused if no key was revoked.
     """
-
     from interlock.approvals.api import RevokedKeys
     from interlock.approvals.trust.anchors import Anchors
     from interlock.approvals.trust.approval_proofs import ProofVerifier, revocation_line
@@ -129,16 +113,14 @@ def revoke_stored(plan: Plan, folder: Path, ref: str) -> Answer:
         anchors = Anchors(plan.anchors, Clock())
         try:
             anchors.load()
-            await store.open()
-            revoked = await ProofVerifier(store.kv, Clock(), anchors).revoke(ref)
-            if revoked:
-                line = revocation_line(revoked, ref, LOCAL, Clock().wall())
-                await record_stored(plan, folder, [line])
+            async with opened(store):
+                revoked = await ProofVerifier(store.kv, Clock(), anchors).revoke(ref)
+                if revoked:
+                    await record_stored(plan, folder, [revocation_line(revoked, ref, LOCAL, Clock().wall())])
         except CannotStart as error:
             raise Refused("key_unusable", str(error)) from None
         finally:
             await anchors.close()
-            await store.close()
         if not revoked:
             names = ", ".join(anchor.name for anchor in plan.anchors) or "none"
             raise Refused("not_found", f"there is no anchor {ref} with a key of its own", hint=f"there is {names}")
@@ -161,10 +143,7 @@ class StoredAudit:
             )
 
     def verify(self) -> Verdict:
-        async def verify(audit: AuditReader) -> Verdict:
-            return await audit.verify()
-
-        return self._with_log(verify)
+        return self._with_log(lambda audit: audit.verify())
 
     def verify_names(self) -> Verdict | None:
         """Verify the log of the name registry, which is chained like the audit log. The audit log contains its hashes
@@ -223,11 +202,8 @@ class StoredAudit:
     def _with_log(self, job: Callable[[AuditReader], Awaitable[T]]) -> T:
         async def with_log() -> T:
             audit = build_audit_reader(self._plan.store.backend, self._folder)
-            try:
-                await audit.open()
+            async with opened(audit):
                 return await job(audit)
-            finally:
-                await audit.close()
 
         return run_stored(with_log())
 

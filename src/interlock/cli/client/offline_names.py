@@ -10,6 +10,7 @@ import msgspec
 
 from interlock.config.plan import Plan
 from interlock.core.clock import Clock
+from interlock.core.part import opened
 from interlock.core.recorder import Recorder
 from interlock.core.store_backends import build_audit
 from interlock.credentials.shared_store import build_names_log
@@ -66,9 +67,8 @@ class StoredNames:
         async def read() -> Mapping[str, RegistryEntry]:
             recorder = Recorder(build_audit(self.plan.store.backend, self.data))  # never opened
             state = RegistryState(build_names_log(self.plan, self.data), recorder, Clock())
-            await state.open()
-            await state.close()
-            return state.registry.entries
+            async with opened(state):
+                return state.registry.entries
 
         return asyncio.run(read())
 
@@ -95,18 +95,15 @@ class StoredNames:
     async def _with_state(self, work: Callable[[RegistryState], Awaitable[T]]) -> T:
         audit = build_audit(self.plan.store.backend, self.data)
         recorder = Recorder(audit)
+        state = RegistryState(build_names_log(self.plan, self.data), recorder, Clock())
         try:
-            await audit.open()
-            state = RegistryState(build_names_log(self.plan, self.data), recorder, Clock())
-            await state.open()
-            try:
-                return await work(state)
-            finally:
-                await state.close()
+            async with opened(audit):
+                try:
+                    async with opened(state):
+                        return await work(state)
+                finally:
+                    await recorder.flush()
         except NotFound as missing:
             raise Refused("not_found", f"no {missing.what} {missing.name[:100]} waits") from None
         except StoreError as error:
             raise Refused("store", str(error)) from None
-        finally:
-            await recorder.flush()
-            await audit.close()
