@@ -9,13 +9,16 @@ Refused credentials and hosts are audited. Other refusals are not, because a cli
 """
 
 import hashlib
-from collections.abc import Callable, Coroutine, MutableMapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from interlock.access.tokens import TokenRegistry
 from interlock.core.calls.caller import Principal, principal_for
@@ -31,6 +34,7 @@ from interlock.names.protocol.publication import COLUMNS, GROUP, MEDIA_TYPES, pu
 from interlock.names.protocol.registry import NameRequest
 from interlock.names.protocol.statements import CHARS_MAX, BadStatement, read_statement_untrusted
 from interlock.names.registry_parts import NameParts
+from interlock.names.requests import found_request
 from interlock.names.state import UNNAMED, Actor
 from interlock.net.protocol.address_scope import is_loopback
 from interlock.store.ports import StoreError
@@ -45,146 +49,125 @@ _NAME_ACTIONS: Final = frozenset(
     ["amend", "deprecate", "reinstate", "withdraw", "transfer", "confirm-public", "declare", "end"]
 )
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Coroutine[Any, Any, MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Coroutine[Any, Any, None]]
 
-
-class Document(msgspec.Struct, frozen=True):
-    """A document to be sent to a client, with its media type."""
-
-    body: bytes
-    media_type: str = "application/json"
-
-
+@dataclass(eq=False)
 class NamesEndpoint:
     """The HTTP endpoint of the registry, as an ASGI application."""
 
-    def __init__(
-        self,
-        current: CurrentPlan,
-        tokens: TokenRegistry,
-        refusals: Refusals,
-        bearers: "AccessTokens | None",
-        clock: Clock,
-        parts: NameParts,
-        registry_id: str,
-    ) -> None:
-        """Create the endpoint. `registry_id` is the audience that signed statements for this registry must name."""
-        self._current = current
-        self._tokens = tokens
-        self._refusals = refusals
-        self._bearers = bearers
-        self._clock = clock
-        self._state, self._actions, self._publisher = parts.state, parts.actions, parts.publisher
-        self._id = registry_id
-        self._inspector = HeadInspector(current.plan)
+    current: CurrentPlan
+    tokens: TokenRegistry
+    refusals: Refusals
+    bearers: "AccessTokens | None"
+    clock: Clock
+    parts: NameParts
+    registry_id: str  # the audience that signed statements for this registry must name
+
+    def __post_init__(self) -> None:
+        self._inspector = HeadInspector(self.current.plan)
+        self._state = self.parts.state
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        parts = [unquote(part) for part in scope["raw_path"].decode("latin-1").partition("?")[0].split("/")[1:]]
+        request = Request(scope, receive)
         try:
-            if self._state.trouble is not None:
-                raise Refused("unavailable", "the registry cannot be used at the moment")
-            if scope["method"] in ("GET", "HEAD"):
-                await self._answer_reading(scope, send, parts)
-            elif scope["method"] == "POST":
-                await self._answer_action(scope, receive, send, parts)
-            else:
-                await self._refuse(scope, send, HttpRefusal("method_not_allowed", "use GET or POST"))
+            response = await self._answer(request)
         except NotFound as missing:
             message = f"there is no {missing.what} {missing.name[:100]}"
-            await self._refuse(scope, send, HttpRefusal("not_found", message))
+            response = self._refuse(request, HttpRefusal("not_found", message))
         except Refused as refused:
-            refusal = HttpRefusal(refused.code, refused.message)
-            await self._refuse(scope, send, refusal, refused.details)
+            response = self._refuse(request, HttpRefusal(refused.code, refused.message), refused.details)
         except StoreError:
-            await self._refuse(scope, send, HttpRefusal("unavailable", "nothing was done; try again"))
+            response = self._refuse(request, HttpRefusal("unavailable", "nothing was done; try again"))
+        except ClientDisconnect:
+            return
+        if request.method == "HEAD":
+            response.body = b""
+        await response(scope, receive, send)
+
+    async def _answer(self, request: Request) -> Response:
+        if self._state.trouble is not None:
+            raise Refused("unavailable", "the registry cannot be used at the moment")
+        is_read = request.method in ("GET", "HEAD")
+        if not is_read and request.method != "POST":
+            return self._refuse(request, HttpRefusal("method_not_allowed", "use GET or POST"))
+        client = await self._admit(request, is_read=is_read)
+        if isinstance(client, HttpRefusal):
+            return self._refuse(request, client)
+        parts = [unquote(part) for part in request["raw_path"].decode("latin-1").partition("?")[0].split("/")[1:]]
+        return await (self._read(request, parts) if is_read else self._act(request, client, parts))
 
     # Reading
 
-    async def _answer_reading(self, scope: Scope, send: Send, parts: list[str]) -> None:
+    async def _read(self, request: Request, parts: list[str]) -> Response:
         """Answer GET and HEAD. The response has an ETag, so that clients need not fetch an unchanged document again."""
-        who = await self._admit(scope, is_read=True)
-        if isinstance(who, HttpRefusal):
-            await self._refuse(scope, send, who)
-            return
         await self._state.refresh()
-        document = self._document(parts)
-        tag = f'"{hashlib.sha256(document.body).hexdigest()[:32]}"'.encode()
-        cached_tags = next((value for name, value in scope["headers"] if name == b"if-none-match"), b"")
-        shared = b"public" if self._current.plan.registry.public_read else b"private"
-        headers = [(b"etag", tag), (b"cache-control", shared + b", no-cache")]
-        if any(cached.strip().removeprefix(b"W/") in (tag, b"*") for cached in cached_tags[:10_000].split(b",")):
-            await _say(send, 304, b"", headers)
-            return
-        headers += [(b"content-type", document.media_type.encode()), (b"x-content-type-options", b"nosniff")]
-        await _say(send, 200, document.body, headers, is_head=scope["method"] == "HEAD")
+        body, media_type = self._document(parts)
+        tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+        shared = "public" if self.current.plan.registry.public_read else "private"
+        headers = {"etag": tag, "cache-control": f"{shared}, no-cache"}
+        cached_tags = request.headers.get("if-none-match", "")[:10_000].split(",")
+        if any(cached.strip().removeprefix("W/") in (tag, "*") for cached in cached_tags):
+            return Response(status_code=304, headers=headers)
+        return Response(body, headers=headers | {"content-type": media_type, "x-content-type-options": "nosniff"})
 
-    def _document(self, parts: list[str]) -> Document:
-        """Return the document at a path. Raise NotFound if the path has none."""
+    def _document(self, parts: list[str]) -> tuple[bytes, str]:
+        """Return the document at a path, and its media type. Raise NotFound if the path has none."""
         registry, today = self._state.registry, self._state.today
+        document: object
         match parts:
             case ["assignments", folder, file] if folder == GROUP:
                 if file == _SCHEMA_FILE:
-                    return Document(published_schema(), "application/schema+json")
+                    return published_schema(), "application/schema+json"
                 form = _FILES.get(file)
                 if form is None:
                     raise NotFound("document", file)
-                return Document(self._publisher.published(form), MEDIA_TYPES[form])
+                return self.parts.publisher.published(form), MEDIA_TYPES[form]
             case ["registry", "names"]:
                 names = [dict(zip(_FIELDS, row_of(entry), strict=True)) for entry in registry.in_order()]
-                return _json({"registry": self._id, "updated": registry.updated, "names": names})
+                document = {"registry": self.registry_id, "updated": registry.updated, "names": names}
             case ["registry", "names", name, *more] if more in ([], ["revisions"]):
                 entry = registry.entry(name)
                 if entry is None:
                     raise NotFound("name", name)
-                return _json({"revisions": entry.revisions} if more else published_entry(entry, today))
+                document = {"revisions": entry.revisions} if more else published_entry(entry, today)
             case ["registry", "prefixes"]:
                 held = [registry.holders[prefix] for prefix in sorted(registry.holders)]
-                return _json({"held": "by procedure: the registry proves no ownership of a prefix", "prefixes": held})
+                document = {"held": "by procedure: the registry proves no ownership of a prefix", "prefixes": held}
             case ["registry", "requests", id]:
-                request = registry.requests.get(id)
-                if request is None:
-                    raise NotFound("request", id)
-                return _json(replace(request, proposal=None))
+                document = replace(found_request(registry, id), proposal=None)
             case _:
                 raise NotFound("path", "/".join(parts))
+        return msgspec.json.encode(document), "application/json"
 
     # Changing
 
-    async def _answer_action(self, scope: Scope, receive: Receive, send: Send, parts: list[str]) -> None:
+    async def _act(self, request: Request, client: Principal, parts: list[str]) -> Response:
         """Answer POST: perform an action for the controller that signed the statement, or for the client that
         sent it.
         """
-        who = await self._admit(scope, is_read=False)
-        if isinstance(who, HttpRefusal):
-            await self._refuse(scope, send, who)
-            return
-        body = await _read(receive, BODY_BYTES_MAX)
-        if body is None:
-            await self._refuse(scope, send, HttpRefusal("body_too_large", f"at most {BODY_BYTES_MAX} bytes"))
-            return
-        kind = next((value for name, value in scope["headers"] if name == b"content-type"), b"")
-        kind = kind.partition(b";")[0].strip().lower()
-        actor = Actor(principal=who.name)
-        if kind == b"application/jose":
-            actor = replace(actor, statement=self._statement(body))
-        elif kind != b"application/json":
-            refusal = HttpRefusal("unsupported_media_type", "send application/jose, or application/json")
-            await self._refuse(scope, send, refusal)
-            return
-        elif who.name in UNNAMED or who.stranger:
+        body = bytearray()
+        async for part in request.stream():
+            body += part if len(body) <= BODY_BYTES_MAX else b""
+        if len(body) > BODY_BYTES_MAX:
+            return self._refuse(request, HttpRefusal("body_too_large", f"at most {BODY_BYTES_MAX} bytes"))
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        actor = Actor(principal=client.name)
+        if kind == "application/jose":
+            text = body.decode("latin-1").strip()
+            try:
+                statement = read_statement_untrusted(text, registry=self.registry_id, now=self.clock.wall())
+            except BadStatement as bad:
+                raise Refused(bad.code, str(bad)) from None
+            actor = replace(actor, statement=statement)
+        elif kind != "application/json":
+            message = "send application/jose, or application/json"
+            return self._refuse(request, HttpRefusal("unsupported_media_type", message))
+        elif client.name in UNNAMED or client.stranger:
             raise Refused("statement_required", "a change is signed by the controller; send application/jose")
-        action, subject = self._action(parts, actor, body)
-        result = await self._actions.act(actor, action, subject, Raw(body))
+        action, subject = self._action(parts, actor, bytes(body))
+        result = await self.parts.actions.act(actor, action, subject, Raw(bytes(body)))
         waits = isinstance(result, NameRequest) and result.state.value == "in_review"
-        await _say(send, 202 if waits else 200, msgspec.json.encode(outcome_document(result)), [_JSON])
-
-    def _statement(self, body: bytes) -> Any:
-        try:
-            return read_statement_untrusted(body.decode("latin-1").strip(), registry=self._id, now=self._clock.wall())
-        except BadStatement as bad:
-            raise Refused(bad.code, str(bad)) from None
+        document = msgspec.json.encode(outcome_document(result))
+        return Response(document, 202 if waits else 200, media_type="application/json")
 
     def _action(self, parts: list[str], actor: Actor, body: bytes) -> tuple[str, str]:
         """Return the action that a path names, and the name, prefix or request that the action is about."""
@@ -206,51 +189,45 @@ class NamesEndpoint:
 
     # Who asks
 
-    async def _admit(self, scope: Scope, *, is_read: bool) -> Principal | HttpRefusal:
+    async def _admit(self, request: Request, *, is_read: bool) -> Principal | HttpRefusal:
         """Return the client that sends a request, or the refusal. Everybody may read if `registry.public_read`
         is set.
         """
-        head = Head(scope["method"].encode(), scope["path"].encode(), list(scope["headers"]), False, True)
+        path = request["path"].encode()
+        head = Head(request.method.encode(), path, list(request["headers"]), keep=False, chunks=True)
         stranger = self._inspector.stranger(head)
         if stranger is not None:
             return stranger
-        principal = await self._client(scope, head)
+        principal = await self._client(request, head)
         if is_read:
-            is_open = self._current.plan.registry.public_read and head.credential is None
+            is_open = self.current.plan.registry.public_read and head.credential is None
             return principal_for("anonymous", None, ()) if is_open else principal
         if isinstance(principal, Principal) and principal.scope == "read":
             return HttpRefusal("scope_denied", "this credential may only read")
         return principal
 
-    async def _client(self, scope: Scope, head: Head) -> Principal | HttpRefusal:
+    async def _client(self, request: Request, head: Head) -> Principal | HttpRefusal:
         """Return the client that the token identifies, or the local user. Return the refusal if there is neither."""
-        peer = address_of(scope["client"][0] if scope["client"] else None)
+        peer = address_of(request.client.host if request.client else None)
         credential = head.credential
         if credential is None:
             is_local = peer is not None and is_loopback(peer) and PROXY_HEADERS.isdisjoint(head.headers)
-            is_welcome = is_local and self._current.plan.auth.anonymous != "never"
-            return self._tokens.as_it_would_be("local") if is_welcome else _UNAUTHORISED
-        principal = self._tokens.principal(credential)
+            is_welcome = is_local and self.current.plan.auth.anonymous != "never"
+            return self.tokens.as_it_would_be("local") if is_welcome else _UNAUTHORISED
+        principal = self.tokens.principal(credential)
         if principal is not None:
             return principal
-        if self._bearers is None:
-            return _UNAUTHORISED
-        return await self._bearers.admit(credential, source_of(peer))
+        return _UNAUTHORISED if self.bearers is None else await self.bearers.admit(credential, source_of(peer))
 
-    async def _refuse(
-        self, scope: Scope, send: Send, refusal: HttpRefusal, details: dict[str, Any] | None = None
-    ) -> None:
+    def _refuse(self, request: Request, refusal: HttpRefusal, details: dict[str, Any] | None = None) -> Response:
         # Refused credentials and hosts are recorded, because they may be an attack; other refusals are not.
         if refusal.status in (401, 403, 421):
-            peer = scope["client"][0] if scope["client"] else None
-            self._refusals.note(f"peer:{peer}", "registry", str(scope["method"])[:20], refusal.code)
+            peer = request.client.host if request.client else None
+            self.refusals.note(f"peer:{peer}", "registry", request.method[:20], refusal.code)
         body = {"error": refusal.code, "message": refusal.message, "details": details or {}}
-        headers = [_JSON, (b"cache-control", b"no-store")]
-        for line in refusal.headers.split(b"\r\n"):
-            name, colon, value = line.partition(b": ")
-            if colon:
-                headers.append((name, value))
-        await _say(send, refusal.status, msgspec.json.encode(body), headers)
+        lines = [line.partition(": ") for line in refusal.headers.decode("latin-1").split("\r\n")]
+        headers = {"cache-control": "no-store"} | {name: value for name, colon, value in lines if colon}
+        return Response(msgspec.json.encode(body), refusal.status, headers, "application/json")
 
 
 class _NamedBody(msgspec.Struct, frozen=True):
@@ -261,36 +238,8 @@ class _NamedBody(msgspec.Struct, frozen=True):
 
 _FILES: Final = {f"{name}.{form}": form for name in (GROUP, f"{GROUP}-1") for form in MEDIA_TYPES}
 _SCHEMA_FILE: Final = f"{GROUP}.schema.json"
-_JSON: Final = (b"content-type", b"application/json")
 _UNAUTHORISED: Final = HttpRefusal(
     "unauthorised",
     "a client's token is needed; interlock access token --for client --name NAME makes one",
     headers=b"www-authenticate: Bearer\r\n",
 )
-
-
-def _json(value: object) -> Document:
-    return Document(msgspec.json.encode(value))
-
-
-async def _read(receive: Receive, most: int) -> bytes | None:
-    """Read a request body, or return None if it is longer than `most` bytes."""
-    body = bytearray()
-    is_short = True
-    while True:
-        message = await receive()
-        part = message.get("body", b"")
-        is_short = is_short and len(body) + len(part) <= most
-        if is_short:
-            body += part
-        if not message.get("more_body", False):
-            return bytes(body) if is_short else None
-
-
-async def _say(
-    send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]], *, is_head: bool = False
-) -> None:
-    if status != 304:
-        headers = [*headers, (b"content-length", b"%d" % len(body))]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": b"" if is_head else body})
