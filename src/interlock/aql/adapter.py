@@ -140,12 +140,7 @@ class AqlAdapter:
         """
         names = self._names.names()
         routes = namespace.view(caller.key).tool_routes
-        entries = [OperationEntry("introspect", native=INTROSPECTION, plan=self._plan)]
-        entries += [
-            OperationEntry(operation.declaration.name, native=operation, plan=self._plan)
-            for operation in self._native
-            if operation.is_shown(caller)  # AQL-X-5
-        ]
+        entries = self._native_entries(caller)
         if len(self._entries) > 2 * len(names.by_tool) + ENTRIES_SPARE:
             self._entries.clear()
         self.lifted_servers.look(routes)
@@ -158,6 +153,12 @@ class AqlAdapter:
                     name = self._names.lifted.name(route, upstream, names.taken)
                     entries.append(self._entry(names, route, name, operation, upstream))
         return OperationIndex(entries, names.doubled)
+
+    def _native_entries(self, caller: Caller) -> list[OperationEntry]:
+        """Return introspection and the native operations that a caller sees."""
+        shown = (operation for operation in self._native if operation.is_shown(caller))  # AQL-X-5
+        natives = (INTROSPECTION, *shown)
+        return [OperationEntry(native.declaration.name, native=native, plan=self._plan) for native in natives]
 
     def _entry(
         self,
@@ -291,12 +292,7 @@ class LoopAdapter(AqlAdapter):
 
     def _make(self, namespace: Namespace, caller: Caller) -> OperationIndex:
         """Build the index of a caller: introspection and the operations of the safety loop."""
-        entries = [OperationEntry("introspect", native=INTROSPECTION, plan=self._plan)]
-        entries += [
-            OperationEntry(operation.declaration.name, native=operation, plan=self._plan)
-            for operation in self._native
-            if operation.declaration.name in reserved_names() and operation.is_shown(caller)
-        ]
+        entries = [entry for entry in self._native_entries(caller) if entry.name in reserved_names()]
         return OperationIndex(entries, {})
 
     def endpoints(self, mode: Mode) -> AqlEndpoints:

@@ -22,6 +22,7 @@ may have thousands of tools, of which a client calls a few.
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any, Final
@@ -285,6 +286,7 @@ class LiveOperationNames:
         return None
 
 
+@dataclass(eq=False)
 class OperationEntry:
     """An operation as this node serves it.
 
@@ -293,28 +295,18 @@ class OperationEntry:
     (`route`, with `lifted` and `upstream`).
     """
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        native: NativeOperation | None = None,
-        route: Route | None = None,
-        rule: ToolRule | None = None,
-        plan: Plan,
-        lifted: AqlOperation | None = None,
-        upstream: str | None = None,
-    ) -> None:
-        """Create an entry. `lifted` is the declaration of an AQL server's operation, and `upstream` its name at the
-        server.
-        """
-        self.name = name
-        self.native = native
-        self.route = route
-        self._rule = rule
-        self._plan = plan
-        self.tool_name = Raw(encode_value(route.qualified)) if route is not None else None
-        self._lifted = lifted
-        self.upstream = upstream
+    name: str
+    _: KW_ONLY
+    plan: Plan
+    native: NativeOperation | None = None
+    route: Route | None = None
+    rule: ToolRule | None = None
+    lifted: AqlOperation | None = None  # the declaration of an AQL server's operation
+    upstream: str | None = None  # the name of such an operation at its server
+
+    @cached_property
+    def tool_name(self) -> Raw | None:
+        return Raw(encode_value(self.route.qualified)) if self.route is not None else None
 
     @cached_property
     def facts(self) -> ToolFacts:
@@ -322,7 +314,7 @@ class OperationEntry:
         route = self.route
         if route is None:
             raise TypeError("a native operation has a declaration")
-        item, plan = route.item, self._plan.aql
+        item, plan = route.item, self.plan.aql
         schema = find_value(item, "inputSchema")
         output = find_value(item, "outputSchema")
         hints = find_value(item, "annotations")
@@ -337,7 +329,7 @@ class OperationEntry:
             is_read_only=capability is not None and not capability.mutable,
             is_destructive=destructive if isinstance(destructive, bool) else None,
             is_irreversible=route.irreversible and not route.is_open and bool(route.stated or route.is_classified),
-            rule=(self._rule.aql if self._rule is not None else None) or NO_RULE,
+            rule=(self.rule.aql if self.rule is not None else None) or NO_RULE,
             has_fields=plan.field_selection,
             is_confirmed=plan.danger.enforce,
         )
@@ -356,12 +348,12 @@ class OperationEntry:
         """The declaration of a native or lifted operation. It is None for an ordinary tool, whose declaration is
         computed.
         """
-        return self.native.declaration if self.native is not None else self._lifted
+        return self.native.declaration if self.native is not None else self.lifted
 
     @cached_property
     def danger(self) -> DangerVerdict:
-        if self._lifted is not None:
-            return danger_of(self.upstream or "", self._lifted.category, self.facts)
+        if self.lifted is not None:
+            return danger_of(self.upstream or "", self.lifted.category, self.facts)
         declared = self._declared
         if declared is not None:
             return DangerVerdict(
@@ -375,12 +367,12 @@ class OperationEntry:
 
     @cached_property
     def operation(self) -> AqlOperation:
-        if self._lifted is not None:
-            level, parameters = self.danger.level, self._lifted.parameters
+        if self.lifted is not None:
+            level, parameters = self.danger.level, self.lifted.parameters
             if self.treatment == "confirm" and level >= Danger.DESTRUCTIVE:
                 parameters = (*parameters, CONFIRMATION_PARAMETER)
             return msgspec.structs.replace(
-                self._lifted, name=self.name, parameters=parameters, danger=level, danger_reasons=self.danger.reasons
+                self.lifted, name=self.name, parameters=parameters, danger=level, danger_reasons=self.danger.reasons
             )
         if self._declared is not None:
             return self._declared
@@ -394,7 +386,7 @@ class OperationEntry:
     def family(self) -> str | None:
         if self.native is not None:
             return self.native.declaration.family
-        return self._rule.aql.family if self._rule is not None and self._rule.aql is not None else None
+        return self.rule.aql.family if self.rule is not None and self.rule.aql is not None else None
 
     @cached_property
     def weights(self) -> Mapping[str, float]:
@@ -416,8 +408,8 @@ class OperationEntry:
         """
         if self.native is not None:
             return "certified"
-        if self._rule is not None and self._rule.trust is not None:
-            return self._rule.trust
+        if self.rule is not None and self.rule.trust is not None:
+            return self.rule.trust
         offer = self.route.link.offer if self.route is not None else None
         return "community_reviewed" if offer is None or offer.kind == "adopted" or offer.proved else "validated"
 
@@ -426,11 +418,11 @@ class OperationEntry:
         """The treatment of a call, which follows from the danger of the operation and the trust in its server
         (C.danger-3).
         """
-        if not self._plan.aql.danger.enforce:
+        if not self.plan.aql.danger.enforce:
             return "allow"
         required = treatment(self.danger.level, self.trust, is_declared=self.danger.is_declared)
         # An AQL server that takes a token of its own asks for it itself; two tokens would be one too many.
-        is_asked_below = self._lifted is not None and CONFIRMATION_PARAMETER.name in self._lifted.by_name
+        is_asked_below = self.lifted is not None and CONFIRMATION_PARAMETER.name in self.lifted.by_name
         return "allow" if required == "confirm" and is_asked_below else required
 
 

@@ -1,8 +1,6 @@
 """Calls that the node answers itself instead of sending them to a server: native operations and batches."""
 
-import asyncio
 from collections.abc import Awaitable
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Raw
@@ -20,7 +18,6 @@ from interlock.mcp.meta import PROGRESS_TOKEN
 from interlock.mcp.methods import META_CAPABILITIES, MODERN, PROGRESS, TOOLS_CALL
 from interlock.wire.jsonrpc.codec import (
     decode_object,
-    decode_value,
     encode_notification,
     encode_result,
     encode_value,
@@ -54,41 +51,29 @@ class OwnCall(Call):
         outcome = Outcome.OK if failure is None else Outcome.REFUSED if refused else Outcome.ERROR
         self.handler.finish(self, outcome)
 
-
-class NativeCalls:
-    """The running calls of native operations. Each has a task, which is cancelled with the call."""
-
-    def __init__(self) -> None:
-        self._tasks = BackgroundTasks()
-
-    def answer_later(self, call: OwnCall, work: Awaitable[OperationAnswer], deliver: Deliver) -> None:
-        """Run `work` in a task, and answer the call with its result."""
+    def answer_later(self, tasks: BackgroundTasks, work: Awaitable[OperationAnswer], deliver: Deliver) -> None:
+        """Run `work` in a task, which is cancelled with this call, and answer the call with its result."""
 
         async def run() -> None:
             answered = await work
-            if not call.done:
-                call.end(answered.failure)
+            if not self.done:
+                self.end(answered.failure)
                 deliver(answered)
 
-        call.on_cancel = self._tasks.begin(run()).cancel
+        self.on_cancel = tasks.begin(run()).cancel
 
-    def begin(
-        self, call: OwnCall, native: NativeOperation, arguments: Raw, session_id: str | None, deliver: Deliver
-    ) -> None:
-        """Start a native operation. Its answer is passed to `deliver`."""
-        context = OperationContext(
-            operation=native.declaration,
-            caller=call.caller,
-            session_id=session_id,
-            tell_progress=partial(_tell_progress, call),
-        )
-        calls = call.caller.calls
-        if calls is not None:
-            calls[call.client_id] = call
-        self.answer_later(call, _outcome(native, context, decode_value(arguments)), deliver)
+    def tell_progress(self, progress: float, total: float | None, message: str | None) -> None:
+        """Notify the client of progress, if it asked for that and the call is still running."""
+        token = self.meta.get(PROGRESS_TOKEN)
+        if token is None or self.done:
+            return
+        more = {"total": total, "message": message}
+        params = {PROGRESS_TOKEN: token, "progress": progress}
+        params |= {name: value for name, value in more.items() if value is not None}
+        self.sink.emit(encode_notification(PROGRESS.encode(), encode_value(params)))
 
 
-async def _outcome(native: NativeOperation, context: OperationContext, params: dict[str, Any]) -> OperationAnswer:
+async def native_answer(native: NativeOperation, context: OperationContext, params: dict[str, Any]) -> OperationAnswer:
     """Run the handler of a native operation and return its answer. Any exception becomes a failure."""
     try:
         data = await native.handler(context, params)
@@ -97,22 +82,8 @@ async def _outcome(native: NativeOperation, context: OperationContext, params: d
         return OperationAnswer(data=text, warnings=tuple(answer.warnings))
     except OperationFailed as failed:
         return OperationAnswer(failure=failed.failure)
-    except asyncio.CancelledError:
-        raise
     except Exception:
         return OperationAnswer(failure=unexpected(f"the operation {native.declaration.name}"))
-
-
-def _tell_progress(call: OwnCall, progress: float, total: float | None, message: str | None) -> None:
-    token = call.meta.get(PROGRESS_TOKEN)
-    if token is None or call.done:
-        return
-    params: dict[str, Any] = {PROGRESS_TOKEN: token, "progress": progress}
-    if total is not None:
-        params["total"] = total
-    if message is not None:
-        params["message"] = message
-    call.sink.emit(encode_notification(PROGRESS.encode(), encode_value(params)))
 
 
 class _ItemSink:
@@ -238,11 +209,8 @@ class BatchCall(OwnCall):
             self.is_halted = True
             return
         # The schema of an item has no place for the other members of a failure.
-        text = (
-            success(answered.data)
-            if failure is None
-            else failed(AqlFailure(failure.code, failure.message, failure.details))
-        )
+        bare = None if failure is None else AqlFailure(failure.code, failure.message, failure.details)
+        text = success(answered.data) if bare is None else failed(bare)
         limit = self.surface.adapter.plan.aql.limits.response_bytes
         if self.size + len(text) > limit - ITEM_BYTES * (len(self.items) - self.place):
             failure = too_large("response_size", limit, len(text), executed=True)

@@ -28,8 +28,8 @@ from interlock.aql.acknowledgement import Acknowledgement, PersonHold
 from interlock.aql.adapter import AqlAdapter
 from interlock.aql.answers import AnswerDelivery, Deliver, Guidance, OperationAnswer, OperationSink, unexpected
 from interlock.aql.loop_operations import DECLARATIONS
-from interlock.aql.operation_index import OperationEntry, OperationIndex
-from interlock.aql.own_calls import BatchCall, NativeCalls, OwnCall
+from interlock.aql.operation_index import NativeOperation, OperationContext, OperationEntry, OperationIndex
+from interlock.aql.own_calls import BatchCall, OwnCall, native_answer
 from interlock.aql.protocol.classification import LEAST_TRUST
 from interlock.aql.protocol.envelope import AnswerWarning, failed, tool_result
 from interlock.aql.protocol.errors import (
@@ -58,6 +58,7 @@ from interlock.aql.protocol.tokens import digest_of
 from interlock.aql.protocol.validation import Arguments
 from interlock.catalog.catalog import View
 from interlock.core.audit_record import AuditRecord
+from interlock.core.background import BackgroundTasks
 from interlock.core.calls.call import Call
 from interlock.core.calls.caller import Caller, ClientRequest, ViewKey
 from interlock.dispatch.availability import ArrivingCall, MissingServer
@@ -66,7 +67,7 @@ from interlock.fronts.lists import SERVER_META, ListCache
 from interlock.mcp.meta import PROGRESS_TOKEN
 from interlock.mcp.methods import TOOLS_CALL, TOOLS_LIST, Era
 from interlock.safety.executions import HeldOperation
-from interlock.wire.jsonrpc.codec import decode_object, encode_result, encode_value, find_string
+from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_result, encode_value, find_string
 from interlock.wire.refusal import Refusal
 
 log = logging.getLogger("interlock.aql")
@@ -214,16 +215,14 @@ class AqlSurface:
         self.adapter = adapter
         self._mode: Mode = mode
         self._introspection = Introspection(adapter)
-        self._native = NativeCalls()
+        self._tasks = BackgroundTasks()  # of native operations
         self._guidance = Guidance(adapter, mode, dispatch.budgets)
         self._listed: tuple[object, bytes] | None = None
+        self.view: Callable[[ViewKey], View] = dispatch.view
         self.get_prompt = dispatch.get_prompt
         self.read_resource = dispatch.read_resource
         self.complete = dispatch.complete
         self.confirm = dispatch.confirm
-
-    def view(self, key: ViewKey) -> View:
-        return self.dispatch.view(key)
 
     def tools(self) -> bytes:
         """Return the JSON array of tools/list. The bytes change only when the configuration changes."""
@@ -279,7 +278,7 @@ class AqlSurface:
         if isinstance(request, AqlFailure):
             is_bare = request.code == Code.BATCH_VALIDATION_ERROR.value
             delivery = AnswerDelivery(client_request, aql.limits.response_bytes, is_bare=is_bare)
-            return self._own(client_request, OperationAnswer(failure=request), delivery)
+            return self._fail(client_request, request, delivery)
         is_introspection = request.operation == INTROSPECT
         stopwatch: Callable[[], int] | None = None
         if aql.response_meta and not is_introspection:
@@ -304,8 +303,7 @@ class AqlSurface:
         try:
             return self._begin(client_request, request, tool, deliver)
         except Exception:
-            answered = OperationAnswer(failure=unexpected(f"a request for {request.operation!r}"))
-            return self._own(client_request, answered, deliver)
+            return self._fail(client_request, unexpected(f"a request for {request.operation!r}"), deliver)
 
     def _begin(
         self, client_request: ClientRequest, request: OperationRequest, tool: EndpointTool, deliver: Deliver
@@ -322,36 +320,37 @@ class AqlSurface:
         if entry is None:  # AQL-8.5.2-1
             because = _LOOP_OFF if request.operation in _LOOP_OPERATIONS else ""
             unknown = unknown_operation(request.operation, index.near(request.operation), because=because)
-            return self._own(client_request, OperationAnswer(failure=unknown), deliver)
+            return self._fail(client_request, unknown, deliver)
         if tool.family is not None:
-            wrong = self._misplaced(entry, tool)
-            if wrong is not None:
-                return self._own(client_request, OperationAnswer(failure=wrong), deliver)
+            endpoints = self.adapter.endpoints(self._mode)
+            family = endpoints.profile.family(entry.name, entry.category, entry.family)
+            if family != tool.family:  # AQL-6.2-2 and -3
+                expected = endpoints.tool_of_family(family)
+                # AQL-6.2-3
+                wrong = endpoint_mismatch(entry.name, family, expected, tool.family, tool.name)
+                return self._fail(client_request, wrong, deliver)
         if isinstance(deliver, AnswerDelivery):
             deliver.entry = entry
         if request.operation == INTROSPECT:
             if self.adapter.lifted_servers.is_asking:
                 call = self._new(client_request, INTROSPECT)
-                self._native.answer_later(call, self._introspect_settled(caller, request), deliver)
+                call.answer_later(self._tasks, self._introspect_settled(caller, request), deliver)
                 return call
-            answered = self._introspect(caller, request)
-            return self._own(client_request, answered, deliver, target=INTROSPECT)
+            return self._own(client_request, self._introspect(caller, request), deliver, INTROSPECT)
         checked = self._check(caller, entry, request)
         if isinstance(checked, AqlFailure):
-            answered = OperationAnswer(failure=checked)
-            return self._own(client_request, answered, deliver, target=entry.name)
+            return self._fail(client_request, checked, deliver, entry.name)
         arguments, selection = checked
         ack = self._acknowledgement(caller, entry, arguments, request)
         if isinstance(ack, AqlFailure):
-            answered = OperationAnswer(failure=ack)
-            return self._own(client_request, answered, deliver, target=entry.name)
+            return self._fail(client_request, ack, deliver, entry.name)
         if PROGRESS_TOKEN not in meta and request.meta is not None:
             inner = decode_object(request.meta) or {}
             if PROGRESS_TOKEN in inner:
                 meta = {**meta, PROGRESS_TOKEN: inner[PROGRESS_TOKEN]}
                 client_request = msgspec.structs.replace(client_request, meta=meta)
         if entry.native is not None:
-            return self._begin_native(client_request, entry, arguments, ack, deliver)
+            return self._begin_native(client_request, entry, entry.native, arguments, ack, deliver)
         warnings: tuple[AnswerWarning, ...] = ()
         if arguments.ignored:
             log.warning(
@@ -377,17 +376,6 @@ class AqlSurface:
     def _introspect(self, caller: Caller, request: OperationRequest) -> OperationAnswer:
         missing = self.dispatch.arrivals.missing(self.view(caller.key))
         return self._introspection.answer(caller, request, self.adapter.endpoints(self._mode), missing)
-
-    def _misplaced(self, entry: OperationEntry, tool: EndpointTool) -> AqlFailure | None:
-        """Return the failure for an operation that was sent to the endpoint of another family. Return None if the
-        endpoint is right.
-        """
-        endpoints = self.adapter.endpoints(self._mode)
-        family = endpoints.profile.family(entry.name, entry.category, entry.family)
-        if family == tool.family:  # AQL-6.2-2 and -3
-            return None
-        expected = endpoints.tool_of_family(family)
-        return endpoint_mismatch(entry.name, family, expected, tool.family, tool.name)  # AQL-6.2-3
 
     def _check(
         self, caller: Caller, entry: OperationEntry, request: OperationRequest
@@ -457,20 +445,26 @@ class AqlSurface:
         self,
         client_request: ClientRequest,
         entry: OperationEntry,
+        native: NativeOperation,
         arguments: Arguments,
         ack: Acknowledgement | PersonHold | None,
         deliver: Deliver,
     ) -> Call:
         """Start a native operation. Secret arguments do not reach the audit log."""
         if ack is not None and ack.acknowledge() is not None:
-            answered = OperationAnswer(failure=ack.failure)
-            return self._own(client_request, answered, deliver, target=entry.name)
+            return self._fail(client_request, ack.failure, deliver, entry.name)
         has_secret = any(parameter.sensitive for parameter in entry.operation.parameters)
         params = {"name": client_request.params.get("name"), "arguments": None if has_secret else arguments.text}
         call = self._new(msgspec.structs.replace(client_request, params=params), entry.name)
-        native = entry.native
-        if native is not None:
-            self._native.begin(call, native, arguments.text, self.adapter.session_of(client_request.caller), deliver)
+        context = OperationContext(
+            operation=native.declaration,
+            caller=call.caller,
+            session_id=self.adapter.session_of(call.caller),
+            tell_progress=call.tell_progress,
+        )
+        if call.caller.calls is not None:
+            call.caller.calls[call.client_id] = call
+        call.answer_later(self._tasks, native_answer(native, context, decode_value(arguments.text)), deliver)
         return call
 
     # Answers of our own
@@ -479,13 +473,18 @@ class AqlSurface:
         return OwnCall(*self.dispatch.call_fields(client_request, target))
 
     def _own(
-        self, client_request: ClientRequest, answered: OperationAnswer, deliver: Deliver, *, target: str = "mcp_aql"
+        self, client_request: ClientRequest, answered: OperationAnswer, deliver: Deliver, target: str = "mcp_aql"
     ) -> Call:
         """Deliver an answer that is available at once, and record it like any other call."""
         call = self._new(client_request, target)
         call.end(answered.failure)
         deliver(answered)
         return call
+
+    def _fail(
+        self, client_request: ClientRequest, failure: AqlFailure | None, deliver: Deliver, target: str = "mcp_aql"
+    ) -> Call:
+        return self._own(client_request, OperationAnswer(failure=failure), deliver, target)
 
 
 def _token(arguments: Arguments, request: OperationRequest) -> str | AqlFailure | None:
@@ -495,9 +494,7 @@ def _token(arguments: Arguments, request: OperationRequest) -> str | AqlFailure 
 
     A client may send the token as the parameter `confirmation_token` or as `_confirmation` beside the parameters.
     """
-    tokens = []
-    if request.confirmation is not None:
-        tokens.append(find_string(request.confirmation))
+    tokens = [] if request.confirmation is None else [find_string(request.confirmation)]
     if "confirmation_token" in arguments.own:
         tokens.append(arguments.own["confirmation_token"])
     if not tokens:
