@@ -8,7 +8,7 @@ exception.
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, Literal, cast
 
 import msgspec
@@ -382,36 +382,27 @@ BOTH: Final = "both modes"
 
 async def run_suite(surfaces: tuple[CheckedSurface, ...], claimed: int) -> SuiteReport:
     """Run every item on every surface. Level 2 is skipped if it is not claimed."""
-    sections = [
-        SuiteSection(
-            name=name, level=1, tests=tuple([await _tried(surface.name, item(surface)) for surface in surfaces])
-        )
-        for name, item in LEVEL_1
-    ]
-    if claimed < 2:
-        skipped = [
-            SuiteItem(name=surface.name, result="skipped", message="level 2 is not claimed") for surface in surfaces
-        ]
-        names = (BOTH, *(name for name, _ in LEVEL_2))
-        return SuiteReport(
-            claimed=claimed,
-            sections=(*sections, *(SuiteSection(name=name, level=2, tests=tuple(skipped)) for name in names)),
-        )
-    pairs = [
-        await _tried(surface.client.version, check_same_answers(surface, two)) for surface, two in _pairs(surfaces)
-    ]
-    sections.append(SuiteSection(name=BOTH, level=2, tests=tuple(pairs)))
-    for name, item in LEVEL_2:
+
+    async def run(name: str, level: int, item: ItemOf) -> SuiteSection:
         tests = [await _tried(surface.name, item(surface)) for surface in surfaces]
-        sections.append(SuiteSection(name=name, level=2, tests=tuple(tests)))
+        return SuiteSection(name=name, level=level, tests=tuple(tests))
+
+    sections = [await run(name, 1, item) for name, item in LEVEL_1]
+    if claimed < 2:
+        message = "level 2 is not claimed"
+        skipped = tuple(SuiteItem(name=surface.name, result="skipped", message=message) for surface in surfaces)
+        names = (BOTH, *(name for name, _ in LEVEL_2))
+        sections += [SuiteSection(name=name, level=2, tests=skipped) for name in names]
+    else:
+        pairs = [
+            await _tried(surface.client.version, check_same_answers(surface, single))
+            for surface in surfaces
+            for single in surfaces
+            if surface.mode != "single" == single.mode and surface.client.version == single.client.version
+        ]
+        sections.append(SuiteSection(name=BOTH, level=2, tests=tuple(pairs)))
+        sections += [await run(name, 2, item) for name, item in LEVEL_2]
     return SuiteReport(claimed=claimed, sections=tuple(sections))
-
-
-def _pairs(surfaces: tuple[CheckedSurface, ...]) -> Iterator[tuple[CheckedSurface, CheckedSurface]]:
-    for first in surfaces:
-        for two in surfaces:
-            if first.mode != "single" and two.mode == "single" and first.client.version == two.client.version:
-                yield first, two
 
 
 async def _tried(name: str, item: Awaitable[None]) -> SuiteItem:
