@@ -322,12 +322,8 @@ class AqlSurface:
             unknown = unknown_operation(request.operation, index.near(request.operation), because=because)
             return self._fail(client_request, unknown, deliver)
         if tool.family is not None:
-            endpoints = self.adapter.endpoints(self._mode)
-            family = endpoints.profile.family(entry.name, entry.category, entry.family)
-            if family != tool.family:  # AQL-6.2-2 and -3
-                expected = endpoints.tool_of_family(family)
-                # AQL-6.2-3
-                wrong = endpoint_mismatch(entry.name, family, expected, tool.family, tool.name)
+            wrong = self._misplaced(entry, tool)
+            if wrong is not None:
                 return self._fail(client_request, wrong, deliver)
         if isinstance(deliver, AnswerDelivery):
             deliver.entry = entry
@@ -376,6 +372,17 @@ class AqlSurface:
     def _introspect(self, caller: Caller, request: OperationRequest) -> OperationAnswer:
         missing = self.dispatch.arrivals.missing(self.view(caller.key))
         return self._introspection.answer(caller, request, self.adapter.endpoints(self._mode), missing)
+
+    def _misplaced(self, entry: OperationEntry, tool: EndpointTool) -> AqlFailure | None:
+        """Return the failure for an operation that was sent to the endpoint of another family. Return None if the
+        endpoint is right.
+        """
+        endpoints = self.adapter.endpoints(self._mode)
+        family = endpoints.profile.family(entry.name, entry.category, entry.family)
+        if family == tool.family:  # AQL-6.2-2 and -3
+            return None
+        expected = endpoints.tool_of_family(family)
+        return endpoint_mismatch(entry.name, family, expected, tool.family, tool.name)  # AQL-6.2-3
 
     def _check(
         self, caller: Caller, entry: OperationEntry, request: OperationRequest
