@@ -13,7 +13,7 @@ from urllib.parse import quote
 import msgspec
 from starlette.responses import Response
 
-from interlock.approvals.api import Approval, ApprovalSummary, Decision
+from interlock.approvals.api import Approval, Decision
 from interlock.approvals.protocol.approval import AGENT_EFFECTS, CLASSIFIED, NODE_EFFECTS, PROPOSAL_EFFECT, shown_params
 from interlock.operator.pages.frame import PAGES, console_page, page, text
 from interlock.wire.jsontext.display import Shown
@@ -72,17 +72,16 @@ def approval_page(
     the forms on the page send the key of the session.
     """
     is_open = approval.status in OPEN
-    left = (
-        f' &middot; <span id="left" data-left="{approval.left_s}">{text(_time_left(approval))}</span>'
-        if approval.left_s
-        else ""
-    )
+    left = ""
+    if is_open and approval.left_s:
+        left = f' &middot; <span id="left" data-left="{approval.left_s}">{approval.left_s} s</span>'
+    refused = "" if error is None else f'<p class="error" role="alert">Nothing was decided: {text(error)}</p>'
     body = (
         f'<main id="approval" data-id="{text(approval.id)}" data-status="{text(approval.status)}"'
         f' data-live="{"yes" if is_open or approval.status == "used" else ""}">'
         f'<p class="state {text(approval.status)}">{text(_STATES.get(approval.status, approval.status))}'
-        f"{left if is_open else ''}</p>"
-        f"<h1>{_heading(approval)}</h1>{_effect(approval)}{_error(error)}{_what(approval)}{_after(approval)}"
+        f"{left}</p>"
+        f"<h1>{_heading(approval)}</h1>{_effect(approval)}{refused}{_what(approval)}{_after(approval)}"
         f"{_decide(approval, is_session=is_session) if is_open and may_decide else ''}{_facts(approval)}{_ALL}</main>"
     )
     return page(_title(approval), body, script="approval.js", status=status, current="/approvals")
@@ -152,10 +151,6 @@ def _effect(approval: Approval) -> str:
     return f'<p class="effect{" grave" if is_grave else ""}">{text(words)}</p>'
 
 
-def _error(error: str | None) -> str:
-    return "" if error is None else f'<p class="error" role="alert">Nothing was decided: {text(error)}</p>'
-
-
 def _what(approval: Approval) -> str:
     heads = {
         "call": "With these arguments",
@@ -195,6 +190,9 @@ _SUBJECTS: Final = {"drivers": "Server", "enrolment": "Approver", "request": "Na
 
 
 def _facts(approval: Approval) -> str:
+    may_approve = ", ".join(approval.approvers) or "no one yet" if approval.requires == "proof" else "an operator"
+    effects = (approval.capability or {}).items()
+    capability = [f"{key} {msgspec.json.encode(value).decode()}" for key, value in effects]
     facts = [
         ("Asked by", approval.requested_by),
         ("Participant" if approval.kind == "proposal" else "Agent", approval.agent),
@@ -203,10 +201,10 @@ def _facts(approval: Approval) -> str:
         (_SUBJECTS.get(approval.source if approval.source == "drivers" else approval.kind, "Tool"), approval.name),
         ("Signed as", approval.tool if approval.tool != approval.name else None),
         ("Route", " / ".join(approval.route)),
-        ("Capability" if CLASSIFIED in approval.factors else "The server says", _capability(approval.capability)),
+        ("Capability" if CLASSIFIED in approval.factors else "The server says", ", ".join(capability)),
         ("Why you are asked", approval.reason),
         ("Asked at", approval.created_at),
-        ("May approve", _approvers(approval)),
+        ("May approve", may_approve),
         ("To be asked less often", "; or ".join(approval.ways_out)),
         ("Digest", approval.digest),
         ("Approval", approval.id),
@@ -308,8 +306,10 @@ def _by_key(approval: Approval, action: str, hidden: str) -> str:
 
 
 def _other_ways(approval: Approval, action: str, choice: str, *, shown: bool) -> str:
+    code = f"<p>To see its code: <code>interlock approvals show {text(approval.id)} --code</code></p>"
     how = (
-        f"<p>Where your key is: <code>interlock approve {text(approval.id)}</code></p>{_code_hint(approval)}"
+        f"<p>Where your key is: <code>interlock approve {text(approval.id)}</code></p>"
+        f"{code if approval.kind in AGENT_EFFECTS else ''}"
         f'<form method="post" action="{action}"><input type="hidden" name="decision" value="approve">{choice}'
         '<p><label>Or paste a proof that was signed elsewhere<textarea name="proof" rows="3" required></textarea>'
         "</label></p><button>Approve with this proof</button></form>"
@@ -320,33 +320,11 @@ def _other_ways(approval: Approval, action: str, choice: str, *, shown: bool) ->
     return f"<details><summary>Other ways to approve</summary>{how}</details>"
 
 
-def _code_hint(approval: Approval) -> str:
-    if approval.kind not in AGENT_EFFECTS:
-        return ""
-    return f"<p>To see its code: <code>interlock approvals show {text(approval.id)} --code</code></p>"
-
-
 def _choice(answers: Sequence[str]) -> str:
     if len(answers) < 2:
         return ""
     options = "".join(f'<option value="{text(answer)}">{text(answer.replace("_", " "))}</option>' for answer in answers)
     return f'<label>It is<br><select name="class" required><option value="">choose</option>{options}</select></label>'
-
-
-def _time_left(approval: ApprovalSummary) -> str:
-    if approval.status not in OPEN:
-        return approval.status
-    return "never" if approval.left_s is None else f"{approval.left_s} s"
-
-
-def _approvers(approval: Approval) -> str:
-    if approval.requires != "proof":
-        return "an operator"
-    return ", ".join(approval.approvers) or "no one yet"
-
-
-def _capability(capability: dict[str, Any] | None) -> str:
-    return ", ".join(f"{key} {msgspec.json.encode(value).decode()}" for key, value in (capability or {}).items())
 
 
 def _decision(decision: Decision | None) -> str | None:

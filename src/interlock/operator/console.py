@@ -24,35 +24,29 @@ def is_console(request: Request) -> bool:
     return path in _PAGES or path.startswith(PREFIX)
 
 
-def _page_operation(path: str) -> Operation[None]:
-    page = _PAGES[path]
-    return Operation(
-        f"show_{page.script.removesuffix('.js')}",
+_PATHS = (
+    "/",
+    "/activity",
+    "/tools",
+    "/servers",
+    "/agents",
+    "/rooms",
+    "/names",
+    "/access",
+    "/grants",
+    "/classification",
+)
+CONSOLE_PAGES: Final[tuple[Operation[None], ...]] = tuple(
+    Operation(
+        f"show_{_PAGES[path].script.removesuffix('.js')}",
         "console",
         f"GET {path}",
-        f"The page {page.title} of the console, without data.",
+        f"The page {_PAGES[path].title} of the console, without data.",
         role="anyone",
         takes_any_query=True,
         is_page=True,
     )
-
-
-CONSOLE_PAGES: Final[tuple[Operation[None], ...]] = tuple(
-    map(
-        _page_operation,
-        (
-            "/",
-            "/activity",
-            "/tools",
-            "/servers",
-            "/agents",
-            "/rooms",
-            "/names",
-            "/access",
-            "/grants",
-            "/classification",
-        ),
-    )
+    for path in _PATHS
 )
 
 

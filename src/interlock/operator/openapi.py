@@ -127,14 +127,11 @@ def _document() -> JsonObject:
 
 def _schemas(operations: Iterable[Operation[Any]]) -> tuple[dict[Any, JsonObject], dict[str, JsonObject]]:
     """Return a schema for each type that the operations use, and the components that these schemas refer to."""
-    types = list(dict.fromkeys(each for operation in operations for each in (*_types(operation), ErrorAnswer)))
+    types = dict.fromkeys(
+        each for operation in operations for each in (*_outputs(operation), *_bodies(operation).values(), ErrorAnswer)
+    )
     schemas, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
     return dict(zip(types, schemas, strict=True)), components
-
-
-def _types(operation: Operation[Any]) -> Iterator[Any]:
-    yield from _outputs(operation)
-    yield from _bodies(operation).values()
 
 
 def _outputs(operation: Operation[Any]) -> tuple[Any, ...]:
@@ -159,7 +156,14 @@ def _describe(operation: Operation[Any], schemas: dict[Any, JsonObject]) -> Json
         "x-interlock-role": operation.role,
         "security": _security(operation),
     }
-    if parameters := [*_path_parameters(operation), *_query_parameters(operation)]:
+    parameters = [
+        {"name": name, "in": "path", "required": True, "description": _PARTS[name], "schema": {"type": "string"}}
+        for name in _PATH_PART.findall(operation.path)
+    ]
+    for query in operation.query:
+        shown = {"name": query.name, "in": "query", "description": query.description, "schema": query.schema}
+        parameters.append(shown)
+    if parameters:
         description["parameters"] = parameters
     if bodies := _bodies(operation):
         content = {media: {"schema": schemas[body]} for media, body in bodies.items()}
@@ -173,16 +177,6 @@ def _security(operation: Operation[Any]) -> list[JsonObject]:
         return []
     ways: list[JsonObject] = [{"token": []}, {"session": []}]
     return [*ways, {"password": []}] if operation.is_page else ways
-
-
-def _path_parameters(operation: Operation[Any]) -> Iterator[JsonObject]:
-    for name in _PATH_PART.findall(operation.path):
-        yield {"name": name, "in": "path", "required": True, "description": _PARTS[name], "schema": {"type": "string"}}
-
-
-def _query_parameters(operation: Operation[Any]) -> Iterator[JsonObject]:
-    for parameter in operation.query:
-        yield {"name": parameter.name, "in": "query", "description": parameter.description, "schema": parameter.schema}
 
 
 def _responses(operation: Operation[Any], schemas: dict[Any, JsonObject]) -> JsonObject:

@@ -58,17 +58,18 @@ class Parameter(Struct, frozen=True, kw_only=True):
     name: str
     description: str
     argument: str = ""
+    default: Any = None
 
     @property
     def schema(self) -> dict[str, Any]:
         """Return the JSON Schema of the accepted values."""
-        return {"type": "string"}
+        return {"type": "string"} | ({} if self.default is None else {"default": self.default})
 
     def parse(self, values: Sequence[str]) -> Any:
         """Return the value of the parameter from `values`, the texts that the query contains for it. Raise
         InvalidParameter if they are invalid.
         """
-        raise NotImplementedError
+        return values[-1] if values else self.default
 
     def format(self, value: Any) -> str | None:
         """Return the text that a client sends for a value, or None if the client omits the parameter."""
@@ -77,15 +78,6 @@ class Parameter(Struct, frozen=True, kw_only=True):
 
 class TextParameter(Parameter, frozen=True, kw_only=True):
     """A parameter that takes any text."""
-
-    default: str | None = None
-
-    @property
-    def schema(self) -> dict[str, Any]:
-        return {"type": "string"} | ({} if self.default is None else {"default": self.default})
-
-    def parse(self, values: Sequence[str]) -> str | None:
-        return values[-1] if values else self.default
 
 
 class IntegerParameter(Parameter, frozen=True, kw_only=True):
@@ -114,16 +106,13 @@ class ChoiceParameter(Parameter, frozen=True, kw_only=True):
     """A parameter that takes one of several words."""
 
     choices: tuple[str, ...]
-    default: str | None = None
 
     @property
     def schema(self) -> dict[str, Any]:
-        return {"type": "string", "enum": list(self.choices)} | (
-            {} if self.default is None else {"default": self.default}
-        )
+        return {"type": "string", "enum": list(self.choices)} | super().schema
 
     def parse(self, values: Sequence[str]) -> Any:
-        value = values[-1] if values else self.default
+        value = super().parse(values)
         if value is not None and value not in self.choices:
             quoted = value if len(value) <= 128 else value[:127] + "…"
             raise InvalidParameter(self.name, f'{self.name} must be one of {", ".join(self.choices)}, not "{quoted}"')

@@ -7,7 +7,6 @@ Text of a caller or server can therefore not run as a script, even if a page con
 """
 
 import hashlib
-from collections.abc import Iterator
 from functools import cache
 from html import escape
 from importlib.resources import files
@@ -135,14 +134,12 @@ def console_page(shown: ConsolePage) -> Response:
 
 
 def _navigation(current: str) -> str:
-    return f'<nav aria-label="Console"><ul>{"".join(_links(current))}</ul></nav>\n'
-
-
-def _links(current: str) -> Iterator[str]:
+    links = ""
     for page in PAGES:
         here = ' aria-current="page"' if page.path == current else ""
         count = '<span class="count" id="waiting" hidden></span>' if page.path == "/approvals" else ""
-        yield (
+        links += (
             f'<li><a href="{page.path}"{here}><svg viewBox="0 0 20 20" aria-hidden="true"><path d="{page.icon}"/></svg>'
             f"<span>{page.title}</span>{count}</a></li>"
         )
+    return f'<nav aria-label="Console"><ul>{links}</ul></nav>\n'
