@@ -12,7 +12,7 @@ from tests.drivers.contract_node import ContractNode, LendingProvider, binding, 
 from tests.servers.start import raw
 from tests.support.local_node import LegacyClient
 
-from interlock.drivers.contracts.link import expose
+from interlock.drivers.contracts.service import expose
 from interlock.drivers.parts import DriverParts
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

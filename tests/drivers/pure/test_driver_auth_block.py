@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tests.drivers.driver_texts import as_driver, driver, remote, told
 
-from interlock.drivers.protocol.secret_use import Detected, find_detector
+from interlock.drivers.protocol.files.inventory import Detected, find_detector
 
 PROBE = {"method": "GET", "url": "https://a.example/ok", "expect_status": 200}
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.drivers.protocol.secret_use import CHARS_MIN, Redactor
+from interlock.drivers.protocol.files.inventory import CHARS_MIN, Redactor
 
 VALUE = 'p/w"d\\ü\nsecond line of it'
 

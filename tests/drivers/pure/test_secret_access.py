@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from tests.drivers.driver_texts import MISSING, as_driver, as_secrets, driver, secret
 
+from interlock.drivers.protocol.files.inventory import find_grant, is_for_users_alone
 from interlock.drivers.protocol.model import SecretEntry
-from interlock.drivers.protocol.secret_use import find_grant, is_for_users_alone
 
 CALLERS = [
     {"role": "filesystem-mcp"},

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.support.scale import examples
 
-from interlock.drivers.protocol.binding.outputs import Unknown, path_type
+from interlock.drivers.protocol.binding.results import Unknown, path_type
 from interlock.drivers.protocol.result_path import ResultPath, read_path
 from interlock.wire.schemas import inclusion
 from interlock.wire.schemas.inclusion import Effort, InclusionOutcome, InclusionVerdict, exclusions, includes

@@ -1,29 +1,338 @@
-"""The contract service: offers the contracts of the registry in the namespace, with one link for each segment.
+"""The contract service and its links: offer the contracts of the registry in the namespace, one link for each segment.
 
-After each change the registry passes its complete table to `take`. Unchanged links, compiled contracts and items are
-kept as the same objects. Therefore running calls keep their providers, and the catalog sees only actual changes. A
-segment that belongs to a configured or registered server is not offered; `problems` reports this.
+After each change the registry passes its complete table to `Contracts.take`. Unchanged links, compiled contracts and
+items are kept as the same objects. Therefore running calls keep their providers, and the catalog sees only actual
+changes. A segment that belongs to a configured or registered server is not offered; `problems` reports this.
+
+A `ContractLink` offers the contracts of one segment as if a single server had all of them. The catalog, the guard and
+the clients see a link that is always up. There is no server behind it: an admitted call chooses its driver and is sent
+over a link that it leases. The guard checks the input before it asks for approval. The check needs no driver, and no
+person should approve a call that cannot be sent.
+
+A segment also lists items that drivers offer without a contract (`expose`): tools that no contract binds, prompts and
+resources (AIP-tools-16, AIP-prompts, AIP-resources). Prompts and resources are offered only if the driver declares
+them. With `expose: all`, every tool that no contract binds is offered. A declared prompt that the server lacks, or a
+server without any resources, causes a warning and never makes a driver unusable.
 """
 
 import asyncio
 import hashlib
-from collections.abc import Mapping
-from typing import Any
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import PurePosixPath
+from typing import Any, Final
 
+import msgspec
 from msgspec import Raw
 
+from interlock.catalog.routes import Route
 from interlock.config.plan import Plan
+from interlock.core.calls.call import Call, CallFactory
+from interlock.core.calls.check import RELISTED, Admitted
+from interlock.core.link_state import LinkState, Outlook
 from interlock.drivers.api import ServedContract, SkillBlock
+from interlock.drivers.contracts.call import ContractCall
 from interlock.drivers.contracts.contract import CompiledContract, ContractTable
-from interlock.drivers.contracts.leased_call import CallServices
-from interlock.drivers.contracts.link import ContractLink, ExposedItems, Exposure, expose
-from interlock.drivers.protocol.binding.effects import OfferedContract, offer
-from interlock.drivers.protocol.problems import FileProblem
+from interlock.drivers.contracts.leased_call import CallServices, LeasedCall, PassthroughCall
+from interlock.drivers.protocol.binding.effects import OfferedContract, exposed_item, offer
+from interlock.drivers.protocol.binding.uri_access import (
+    REFERENCE_PREFIX,
+    ResourceKind,
+    matches_template,
+    parse_reference,
+    register_kinds,
+)
+from interlock.drivers.protocol.model import Driver
+from interlock.drivers.protocol.problems import DriverRefusal, FileProblem
 from interlock.drivers.protocol.resolver import SelectionPolicy
+from interlock.drivers.protocol.server_name import exposed_segment
+from interlock.drivers.provider.provider import DriverProvider
 from interlock.drivers.registry.service import ContractParts
+from interlock.links.link import Link, LinkEvents, ServerFacts
 from interlock.links.listing import Items, Listing
+from interlock.mcp import methods
+from interlock.mcp.headers import modern_head
 from interlock.mcp.items import Item
+from interlock.mcp.meta import RAW_EMPTY
+from interlock.mcp.methods import LATEST_MODERN, Era
 from interlock.wire.jsonrpc.codec import decode_value, encode_value
+from interlock.wire.refusal import INVALID_PARAMS, Refusal
+
+_EXPRESSION: Final = re.compile(r"\{[^{}]*\}")
+
+
+class ExposedItem(msgspec.Struct, frozen=True, kw_only=True):
+    """An item of a driver's server that no contract binds. It is listed as `name`; its server calls it
+    `server_name`.
+    """
+
+    provider: DriverProvider
+    name: str
+    server_name: str
+    item: dict[str, Any]
+    skill: str | None = None  # of a prompt that is a block of a skill
+
+
+class ExposedItems(msgspec.Struct, kw_only=True):
+    """Items of one segment that no contract binds. Each mapping holds one kind of item, by the name under which it is
+    listed.
+    """
+
+    tools: dict[str, ExposedItem] = {}
+    prompts: dict[str, ExposedItem] = {}
+    resources: dict[str, ExposedItem] = {}
+    templates: dict[str, ExposedItem] = {}
+
+
+class Exposure(msgspec.Struct, frozen=True, kw_only=True):
+    """Items of all drivers that no contract binds, by segment, and the kinds of resources that the drivers declare."""
+
+    segments: Mapping[str, ExposedItems]
+    kinds: Mapping[str, ResourceKind]
+    problems: tuple[FileProblem, ...]
+
+
+def expose(providers: Iterable[DriverProvider], contracts: Mapping[str, frozenset[str]]) -> Exposure:
+    """Collect the items of drivers that no contract binds.
+
+    `contracts` maps each segment to the local names of its contracts, which no tool without a contract may use.
+    """
+    drivers = list(providers)
+    registered = register_kinds(each.driver for each in drivers)
+    problems = list(registered.problems)
+    segments: dict[str, ExposedItems] = {}
+    for provider in drivers:
+        segment = exposed_segment(provider.driver.id)
+        builder = _ExposureBuilder(provider, registered.kinds, contracts.get(segment, frozenset()))
+        shown = segments.setdefault(segment, ExposedItems())
+        for kind in ExposedItems.__struct_fields__:
+            for each in getattr(builder, kind)():
+                getattr(shown, kind).setdefault(each.name, each)
+        problems += builder.problems
+    return Exposure(segments=segments, kinds=registered.kinds, problems=tuple(problems))
+
+
+class _ExposureBuilder:
+    """Collector of one driver's items that no contract binds, and of warnings about declared ones that the server
+    lacks.
+    """
+
+    def __init__(self, provider: DriverProvider, kinds: Mapping[str, ResourceKind], taken: frozenset[str]) -> None:
+        self._provider = provider
+        self._driver: Driver = provider.driver
+        self._listing = provider.listing
+        self._kinds = [kind for kind in kinds.values() if kind.driver == self._driver.key]
+        self._taken = taken
+        self.problems: list[FileProblem] = []
+
+    def tools(self) -> Iterator[ExposedItem]:
+        if self._driver.interlock.expose != "all" or self._listing is None:  # AIP-tools-16
+            return
+        bound = {binding.tool_name for binding in self._driver.implements}
+        for name, item in self._listing.tools.items:
+            if name in bound:
+                continue
+            if name in self._taken:
+                self._warn("", "name_collision", f"a contract is listed where its tool {name} would be")
+                continue
+            yield self._exposed_item(name, name, exposed_item(msgspec.json.decode(encode_value(item)), self._driver.id))
+
+    def prompts(self) -> Iterator[ExposedItem]:
+        if not self._driver.prompts or self._listing is None:
+            return
+        if _was_not_listed(self._listing.prompts):
+            self._warn("/prompts", "prompts_unsupported", "its server has no prompts")  # AIP-prompts-1
+            return
+        listed = dict(self._listing.prompts.items)
+        for index, prompt in enumerate(self._driver.prompts):
+            item = listed.get(prompt.name)
+            if item is None:
+                # AIP-prompts-1
+                self._warn(f"/prompts/{index}/name", "prompt_missing", "its server has no prompt of this name")
+            elif prompt.integrate_as == "raw":  # AIP-prompts-2
+                yield self._exposed_item(prompt.name, prompt.name, dict(item))
+            else:
+                # A prompt with integrate_as: skill_block is a block of the skill whose folder skill_ref names.
+                skill = PurePosixPath(prompt.skill_ref or "").parent.name
+                name = f"{skill}_{prompt.name}"  # AIP-prompts-3
+                described = {} if prompt.description is None else {"description": prompt.description}
+                block = self._exposed_item(name, prompt.name, {**item, "name": name, **described})
+                yield msgspec.structs.replace(block, skill=skill)
+
+    def resources(self) -> Iterator[ExposedItem]:
+        for uri, item in self._raw_of("resources"):
+            if any(matches_template(each, uri) for each in self._raw_templates()):  # AIP-resources-4
+                yield self._exposed_item(uri, uri, dict(item))
+
+    def templates(self) -> Iterator[ExposedItem]:
+        for uri, item in self._raw_of("templates"):
+            # A template is shown where all that it names would be: its expressions stand for one plain word each.
+            if any(each == uri or matches_template(each, _EXPRESSION.sub("x", uri)) for each in self._raw_templates()):
+                yield self._exposed_item(uri, uri, dict(item))
+        for kind in self._kinds:
+            template = f"{kind.name}:{{+uri}}"
+            described = next((each.description for each in self._driver.resources if each.description), None)
+            members = {} if described is None else {"description": described}
+            yield self._exposed_item(template, template, {"uriTemplate": template, "name": kind.name, **members})
+
+    def _raw_templates(self) -> list[str]:
+        return [each.uri_template for each in self._driver.resources if each.integrate_as == "raw"]
+
+    def _raw_of(self, kind: str) -> Iterator[tuple[str, Item]]:
+        if not self._driver.resources or self._listing is None:
+            return
+        if _was_not_listed(self._listing.resources):
+            if kind == "resources":
+                self._warn("/resources", "resources_unsupported", "its server has no resources")
+            return
+        yield from getattr(self._listing, kind).items
+
+    def _exposed_item(self, name: str, server_name: str, item: dict[str, Any]) -> ExposedItem:
+        return ExposedItem(provider=self._provider, name=name, server_name=server_name, item=item)
+
+    def _warn(self, place: str, code: str, message: str) -> None:
+        hint = "nothing else of the driver is affected; remove it, or use a server that has it"
+        self.problems.append(self._driver.places.problem(place, code, message, hint, severity="warning"))
+
+
+def _was_not_listed(items: Items) -> bool:
+    """Return whether the server does not support this kind of item. A list of that kind is never requested and has no
+    digest.
+    """
+    return not items.digest
+
+
+_NO_RESOURCE: Final = Refusal(INVALID_PARAMS, "Resource not found", {"reason": "resource_unavailable"})
+_METHOD: Final = Call.__struct_fields__.index("method")
+_PARAMS: Final = Call.__struct_fields__.index("params")
+
+
+class ContractLink(Link):
+    """Link of one segment, which lists contracts and drivers' items that no contract binds."""
+
+    checks_input = True
+
+    def __init__(self, segment: str, events: LinkEvents, services: CallServices) -> None:
+        super().__init__(segment, events, services.clock, kind="contracts", transport="none")
+        self._services = services
+        self.contracts: Mapping[str, CompiledContract] = {}  # by their local names
+        self.shown = ExposedItems()
+        self.kinds: Mapping[str, ResourceKind] = {}  # of references to resources, of all drivers
+        self.providers: Mapping[str, DriverProvider] = {}  # by the keys of all drivers
+        self.greeted(ServerFacts(era=Era.MODERN, version=LATEST_MODERN))
+        self.set_state(LinkState.READY, None)
+
+    def offers(self, capability: str, has: bool) -> None:
+        """Add or remove a capability that the node announces to clients when they initialize."""
+        assert self.facts is not None  # noqa: S101  (greeted above)
+        capabilities = {name: raw for name, raw in self.facts.capabilities.items() if name != capability}
+        self.facts = msgspec.structs.replace(
+            self.facts, capabilities=capabilities | ({capability: RAW_EMPTY} if has else {})
+        )
+
+    def send(self, admitted: Admitted[Call]) -> None:
+        call = admitted.command
+        self.calls += 1
+        assert isinstance(call, LeasedCall)  # noqa: S101  (the guard refuses a withdrawn tool)
+        call.send_admitted(admitted)
+
+    def find_outlook(self, tool: str) -> Outlook | None:
+        """Return which driver would serve this tool, or None if the tool is not a contract of this segment."""
+        served = self.contracts.get(tool)
+        return None if served is None else served.outlook(self._services.clock)
+
+    @property
+    def call_type(self) -> CallFactory:  # type: ignore[override]
+        return self._new_tool_call
+
+    def _new_tool_call(self, *fields: Any) -> Call:
+        """Create the call of a tool. `fields` are the positional arguments of `Call`; the last one is the route."""
+        route: Route = fields[-1]
+        served = self.contracts.get(route.original)
+        if served is not None:
+            contract_call = ContractCall(
+                *fields,
+                services=self._services,
+                client_params=dict(fields[_PARAMS]),
+                served=served,
+                approved=route.is_held,
+            )
+            contract_call.timeout_s = served.timeout_s
+            return contract_call
+        exposed = self.shown.tools.get(route.original)
+        if exposed is None:
+            return _WithdrawnToolCall(*fields)
+        call = self._new_raw_call(exposed.provider, {"name": route.wire_name}, *fields)
+        call.approved = route.is_held
+        return call
+
+    def new_request(self, what: str, *fields: Any) -> Call:
+        """Create the call of a request other than tools/call. `what` is the name of a prompt or the URI of a resource.
+
+        If it is no longer offered, the call is already refused.
+        """
+        method = fields[_METHOD]
+        if method == methods.RESOURCES_READ:
+            return self._new_read_call(what, *fields)
+        shown = self.shown.prompts.get(what)
+        if method == methods.COMPLETE and shown is None:
+            shown = self.shown.templates.get(what) or self.shown.resources.get(what)
+        if shown is None:
+            return _refuse(Call(*fields), RELISTED)
+        params: dict[str, Any] = fields[_PARAMS]
+        if method == methods.COMPLETE:
+            member = "name" if what in self.shown.prompts else "uri"
+            return self._new_raw_call(shown.provider, {"ref": {**params["ref"], member: shown.server_name}}, *fields)
+        call = self._new_raw_call(shown.provider, {"name": shown.server_name}, *fields)
+        call.head = modern_head(methods.PROMPTS_GET, shown.server_name)
+        return call
+
+    def _new_read_call(self, uri: str, *fields: Any) -> Call:
+        """Create the call that reads `uri`: a reference, a listed resource, or a resource that matches a listed
+        template.
+        """
+        sha256 = None
+        if uri.startswith(REFERENCE_PREFIX):
+            ref = parse_reference(uri, self.kinds)
+            if isinstance(ref, DriverRefusal):
+                refusal = Refusal(INVALID_PARAMS, f"{ref.code}: {ref.message}", {"reason": ref.code})
+                return _refuse(Call(*fields), refusal)
+            provider = self.providers.get(self.kinds[ref.kind].driver)
+            uri, sha256 = ref.uri, ref.sha256
+        else:
+            shown = self.shown.resources.get(uri) or next(
+                (item for template, item in self.shown.templates.items() if matches_template(template, uri)), None
+            )
+            provider = shown.provider if shown is not None else None
+        if provider is None:
+            return _refuse(Call(*fields), _NO_RESOURCE)
+        call = self._new_raw_call(provider, {"uri": uri}, *fields)
+        call.uri, call.sha256 = uri, sha256
+        call.head = modern_head(methods.RESOURCES_READ, uri)
+        if provider.listing is not None and not provider.listing.resources.digest:
+            call.fail(DriverRefusal("resource_unavailable", "the server has no resources"))
+        return call
+
+    def _new_raw_call(self, provider: DriverProvider, server_params: dict[str, Any], *fields: Any) -> PassthroughCall:
+        return PassthroughCall(
+            *fields,
+            services=self._services,
+            client_params=dict(fields[_PARAMS]),
+            provider=provider,
+            server_params=server_params,
+        )
+
+
+class _WithdrawnToolCall(Call, eq=False):
+    """Call of a tool that the client saw in a list but that is no longer offered."""
+
+    def argument_refusal(self) -> Refusal:
+        return RELISTED
+
+
+def _refuse(call: Call, refusal: Refusal) -> Call:
+    call.refuse(refusal, 200)
+    return call
 
 
 class Contracts:

@@ -121,22 +121,8 @@ def define_driver(
     a function, and ValueError for a number that JSON does not have. Raise DriverRefused (execute_binding_mismatch) if
     `execute` and `implements` name different contracts. This is not checked if `implements` contains a path.
     """
-    fields: dict[str, Any] = {
-        "kind": kind,
-        "id": id,
-        "name": name,
-        "description": description,
-        "version": version,
-        "implements": implements,
-        "server": server,
-        "transport": transport,
-        "protocol_version": protocol_version,
-        "prompts": prompts,
-        "resources": resources,
-        "connection_options": connection_options,
-        "build_arguments": build_arguments,
-        "parse_tool_result": parse_tool_result,
-    }
+    fields: dict[str, Any] = {**locals()}  # the keywords have the names of DRIVER.md
+    del fields["execute"], fields["others"]
     for key, value in others.items():
         field_name = ALIASES.get(key, key)
         if field_name not in fields and field_name not in UNIVERSAL:

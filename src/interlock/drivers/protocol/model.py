@@ -259,7 +259,7 @@ class Refresh(Repeated, frozen=True, kw_only=True):
 
 
 class SecretExpiry(msgspec.Struct, frozen=True, kw_only=True):
-    """Description of how an expired login is recognised, which `secret_use.Detector` interprets."""
+    """Description of how an expired login is recognised, which `inventory.Detector` interprets."""
 
     detect: str | None = None
 

@@ -26,8 +26,8 @@ from interlock.core.link_state import LinkState
 from interlock.credentials.secret_references import SecretResolver
 from interlock.credentials.token import TokenHolder
 from interlock.drivers.install.installation import Installed, InstallFailed
+from interlock.drivers.protocol.files.inventory import Detected, find_detector
 from interlock.drivers.protocol.model import Driver
-from interlock.drivers.protocol.secret_use import Detected, find_detector
 from interlock.drivers.provider.vault import DriverRevealer, Vault
 from interlock.drivers.workspace.folder import BROKEN, WORDS
 from interlock.links.connected_link import ConnectedLink, ServerLink

@@ -24,8 +24,7 @@ import msgspec
 from interlock.config.value_types import secret_slug
 from interlock.core.clock import Clock, rfc3339
 from interlock.credentials.secret_references import SecretResolver, Unobtainable
-from interlock.drivers.protocol.model import Driver
-from interlock.drivers.protocol.secret_use import (
+from interlock.drivers.protocol.files.inventory import (
     NOTHING,
     UNDECLARED,
     USER,
@@ -34,6 +33,7 @@ from interlock.drivers.protocol.secret_use import (
     lines_to_describe,
     lines_to_grant,
 )
+from interlock.drivers.protocol.model import Driver
 from interlock.drivers.workspace.declaration import Declared
 from interlock.links.connector import ConnectFailed
 from interlock.store.ports import KeyValue, StoreError

@@ -34,8 +34,15 @@ from interlock.drivers.protocol.files.driver import DRIVER_FILE, ENTRY, escapes,
 from interlock.drivers.protocol.files.frontmatter import read_frontmatter
 from interlock.drivers.protocol.files.inventory import (
     SECRETS_FILE,
+    UNDECLARED,
+    UNGRANTED,
+    USER,
     default_slug,
     entry_text,
+    find_grant,
+    is_for_users_alone,
+    lines_to_describe,
+    lines_to_grant,
     merge_inventories,
     read_secrets,
     secret_for,
@@ -51,15 +58,6 @@ from interlock.drivers.protocol.identity import (
 )
 from interlock.drivers.protocol.model import Contract, Driver, NetworkAccess, SecretEntry, SecretInventory, ToolBinding
 from interlock.drivers.protocol.problems import FileProblem, ParsedFile, Places
-from interlock.drivers.protocol.secret_use import (
-    UNDECLARED,
-    UNGRANTED,
-    USER,
-    find_grant,
-    is_for_users_alone,
-    lines_to_describe,
-    lines_to_grant,
-)
 from interlock.drivers.workspace.declaration import Declaration, Declared, ParsedFolder, Remembered
 from interlock.drivers.workspace.folder import FolderUnreadable, read_file, read_folder
 from interlock.drivers.workspace.scan import TOOLS, FoundFolder, ScanResult, Stat, find_status, inside

@@ -26,8 +26,7 @@ from interlock.drivers.protocol.binding.arguments import (
     check_mapping,
     declared_names,
 )
-from interlock.drivers.protocol.binding.outputs import UNLISTED, settle
-from interlock.drivers.protocol.binding.results import Mode, ResultReader
+from interlock.drivers.protocol.binding.results import UNLISTED, Mode, ResultReader, settle
 from interlock.drivers.protocol.files.driver import ENTRY, check_reading
 from interlock.drivers.protocol.files.versions import satisfies
 from interlock.drivers.protocol.model import Contract, Driver, ToolBinding

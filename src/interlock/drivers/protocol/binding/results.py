@@ -1,4 +1,11 @@
-"""Results of a tools/call: the contract's value in a server's result, and the result for the client.
+"""Results of a tools/call: how they are read, the contract's value in them, and the result for the client.
+
+`settle` runs once per binding, before any call (AIP-tools-6, AIP-extract-5 and -7). It follows result_extract through
+the server's outputSchema (`path_type`) and compares the schema at the end of the path with the contract's outputs. If
+no value can satisfy the contract, the difference is a refusal. If the schemas do not decide, the difference is a doubt,
+and the value is checked at every call. A tool without outputSchema returns text. The text is parsed as JSON only if
+plain text could not satisfy the contract. If result_extract is a single name, the text replaces the member of that name
+only if the binding allows the fallback to text (AIP-extract-7).
 
 `ResultReader` takes the content of a server's result (AIP-extract-4), parses its text (-5, -8), extracts the value (-6,
 -7) and checks it against the contract's outputs (AIP-tools-13 and -14). The way in which text is parsed is decided when
@@ -21,13 +28,31 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import Raw
 
-from interlock.drivers.protocol.model import ResultParse
+from interlock.drivers.protocol.model import Contract, ResultParse, ToolBinding
 from interlock.drivers.protocol.problems import DriverRefusal
-from interlock.drivers.protocol.result_path import Miss, RecordPattern, ResultPath
+from interlock.drivers.protocol.result_path import (
+    EachStep,
+    IndexStep,
+    Miss,
+    NameStep,
+    RecordPattern,
+    ResultPath,
+    Step,
+    WhereStep,
+)
 from interlock.wire.jsonrpc.codec import CodecError, decode_object, decode_value, encode_value, find_string
+from interlock.wire.schemas.inclusion import (
+    Effort,
+    EffortSpent,
+    InclusionVerdict,
+    SchemaDifference,
+    exclusions,
+    includes,
+)
+from interlock.wire.schemas.shapes import DEPTH_MAX, Shape, Side, alternatives, types_shown
 from interlock.wire.schemas.validators import Compiled
 
-DEPTH_MAX: Final = 100
+LITERAL_DEPTH_MAX: Final = 100
 DIGITS_MAX: Final = 4000  # of one integer; Python itself reads no longer ones
 
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
@@ -67,7 +92,7 @@ def _after_space(text: str, at: int) -> int:
 
 def _value(text: str, at: int, depth: int) -> tuple[Any, int]:
     """Return the value that begins at position `at`, and the position after it."""
-    if depth > DEPTH_MAX or at >= len(text):
+    if depth > LITERAL_DEPTH_MAX or at >= len(text):
         raise NotPlain
     if text[at] in _CLOSING:
         return _container(text, at, depth)
@@ -194,14 +219,13 @@ class ResultReader(msgspec.Struct, frozen=True, kw_only=True):
         """Return the value to which result_extract is applied, for a binding without result_parse."""
         if "structuredContent" in result:  # AIP-extract-4
             return result["structuredContent"]
-        blocks = _blocks(result)
-        texts = [_text(block) for block in blocks]
+        blocks, texts = _blocks(result), _texts(result)
+        if len(texts) < len(blocks):
+            return {"content": blocks}
         # With the fallback the text may be anything, such as the content of a file, so it is not read as JSON.
-        if len(texts) == 1 and texts[0] is not None:  # AIP-extract-5
-            return _json(texts[0]) if self.mode != "text" and not self.falls_back else {"content": texts[0]}
-        if all(text is not None for text in texts):
-            return {"content": "\n".join(text for text in texts if text is not None)}
-        return {"content": blocks}
+        if len(texts) == 1 and self.mode != "text" and not self.falls_back:  # AIP-extract-5
+            return _json(texts[0])
+        return {"content": "\n".join(texts)}
 
     def _parse(self, result: Mapping[str, Any], parse: ResultParse) -> Any:
         """Return the value to which result_extract is applied, for a binding with result_parse (AIP-extract-8)."""
@@ -245,8 +269,7 @@ class ResultReader(msgspec.Struct, frozen=True, kw_only=True):
 
 def upstream_error(result: Mapping[str, Any]) -> DriverRefusal:
     """Return the refusal for a result that the server marked as an error (AIP-tools-13)."""
-    texts = [text for block in _blocks(result) if (text := _text(block)) is not None]
-    return DriverRefusal("upstream_error", "\n".join(texts) or UNKNOWN)  # AIP-tools-13
+    return DriverRefusal("upstream_error", "\n".join(_texts(result)) or UNKNOWN)  # AIP-tools-13
 
 
 def _failure(message: str, **cause: Any) -> DriverRefusal:
@@ -273,10 +296,8 @@ def _source(result: Mapping[str, Any], parse: ResultParse) -> Any:
             return result["structuredContent"]
         case "auto" if parse.form is None and "structuredContent" in result:
             return result["structuredContent"]
-    texts = [text for block in _blocks(result) if (text := _text(block)) is not None]
-    if not texts:
-        return _failure("the result has no text")
-    return "\n".join(texts)
+    texts = _texts(result)
+    return "\n".join(texts) if texts else _failure("the result has no text")
 
 
 def _member_text(value: Any) -> str | None:
@@ -284,10 +305,8 @@ def _member_text(value: Any) -> str | None:
 
     Return None for any other value.
     """
-    if isinstance(value, Mapping) and len(value) == 1:
-        only = next(iter(value.values()))
-        return only if isinstance(only, str) else None
-    return None
+    texts = list(value.values()) if isinstance(value, Mapping) else []
+    return texts[0] if len(texts) == 1 and isinstance(texts[0], str) else None
 
 
 def _blocks(result: Mapping[str, Any]) -> list[Any]:
@@ -295,11 +314,13 @@ def _blocks(result: Mapping[str, Any]) -> list[Any]:
     return content if isinstance(content, list) else []
 
 
+def _texts(result: Mapping[str, Any]) -> list[str]:
+    return [text for block in _blocks(result) if (text := _text(block)) is not None]
+
+
 def _text(block: Any) -> str | None:
-    if isinstance(block, dict) and block.get("type") == "text":
-        text = block.get("text")
-        return text if isinstance(text, str) else None
-    return None
+    text = block.get("text") if isinstance(block, dict) and block.get("type") == "text" else None
+    return text if isinstance(text, str) else None
 
 
 ERROR_KEY: Final = "dev.interlock/error"
@@ -381,3 +402,233 @@ def open_state_untrusted(raw: Raw) -> tuple[str, Raw | None] | None:
     if not driver or not end or (state and not state.startswith("=")):
         return None
     return driver, Raw(encode_value(state[1:])) if state else None
+
+
+TEXT: Final[Mapping[str, Any]] = {"type": "string"}
+CONTENT: Final = "content"  # the member under which a text stands (AIP-extract-4)
+PARSE_HINT: Final = "add result_parse to metadata.interlock of the binding, to read the text as json, lines or records"
+UNLISTED: Final = "no outputSchema"
+
+
+class Nowhere(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of following a path to a step that no value of the schema can have."""
+
+    step: Step
+
+
+class Unknown(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of following a path to a step that the schema does not describe."""
+
+    step: Step
+
+
+Schemas = tuple[Any, ...]  # all of them hold for the value
+
+
+def path_type(side: Side, schema: Any, path: ResultPath) -> Schemas | Nowhere | Unknown:
+    """Follow a path through a schema instead of a value.
+
+    Return the schemas that every value at the end of the path satisfies, or the step at which the path cannot be
+    followed.
+    """
+    try:
+        return _follow(side, (schema,), path.steps, 0, Effort())
+    except EffortSpent:
+        return Unknown(step=path.steps[0])
+
+
+def _follow(
+    side: Side, schemas: Schemas, steps: tuple[Step, ...], depth: int, effort: Effort
+) -> Schemas | Nowhere | Unknown:
+    """Follow the remaining steps of a path.
+
+    The alternatives of a schema are followed separately. `depth` and `effort` limit the work for large schemas.
+    """
+    effort.spend(1)
+    if not steps:
+        return schemas
+    step, rest = steps[0], steps[1:]
+    if depth > DEPTH_MAX:
+        return Unknown(step=step)
+    shape = side.shape(*schemas)
+    if ("object" if isinstance(step, NameStep) else "array") not in shape.types:
+        return Nowhere(step=step)
+    # One group of alternatives is enough, because each of its branches holds the others. A branch in which the path
+    # ends is left out: a value of that branch fails at the call.
+    branches = next(iter(alternatives(shape)), None)
+    if branches is not None:
+        ends = [_follow(side, branch, steps, depth + 1, effort) for branch in branches]
+        unknown = next((end for end in ends if isinstance(end, Unknown)), None)
+        reached = [{"allOf": list(end)} for end in ends if isinstance(end, tuple)]
+        nowhere = next((end for end in ends if isinstance(end, Nowhere)), Nowhere(step=step))
+        return unknown or (({"anyOf": reached},) if reached else nowhere)
+    if isinstance(step, NameStep):
+        member = shape.names().get(step.key)
+        if member is None:
+            if shape.shuts_out(step.key):
+                return Nowhere(step=step)
+            member = tuple(each for each in shape.all_of("additionalProperties") if isinstance(each, dict))
+            if not member:
+                return Unknown(step=step)
+        return _follow(side, member, rest, depth + 1, effort)
+    element = _element(shape, step)
+    if element is None:
+        return Unknown(step=step)
+    end = _follow(side, element, rest, depth + 1, effort)
+    if isinstance(step, EachStep | WhereStep) and isinstance(end, tuple):
+        return ({"type": "array", "items": {"allOf": list(end)}},)
+    return end
+
+
+def _element(shape: Shape, step: Step) -> Schemas | None:
+    """Return the schemas of the array element that a step selects, or None if they cannot be determined."""
+    items = shape.all_of("items")
+    listed = [*shape.all_of("prefixItems"), *(each for each in items if isinstance(each, list))]
+    if not listed:
+        return tuple(each for each in items if not isinstance(each, list)) or None
+    tuples = listed[0] if len(listed) == 1 and isinstance(listed[0], list) else []
+    return (tuples[step.number],) if isinstance(step, IndexStep) and step.number < len(tuples) else None
+
+
+class SettledOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """Decision how the results of a binding are read, and how they compare with the contract's outputs.
+
+    `refusals` prevent the binding; `doubts` are checked at every call. In each difference, `narrow` is the server's
+    side and `wide` the contract's.
+    """
+
+    mode: Mode
+    falls_back: bool = False
+    refusals: tuple[SchemaDifference, ...] = ()
+    doubts: tuple[SchemaDifference, ...] = ()
+    hint: str = ""
+
+
+def settle(
+    binding: ToolBinding,
+    path: ResultPath,
+    contract: Contract,
+    offered: Any,
+    pattern: RecordPattern | None,
+    *,
+    strict: bool,
+) -> SettledOutput:
+    """Decide how results are read, and compare them with the contract's outputs.
+
+    `offered` is the tool's outputSchema, or None if it has none. `pattern` is the compiled pattern of result_parse.
+    """
+    outputs = Side(contract.outputs)
+    parse = binding.result_parse
+    if parse is not None:
+        mode: Mode = parse.form or ("text" if offered is None or parse.source in {"text", "content"} else "structured")
+        side, base = _base_of_parse(parse, offered, pattern)
+        return _settle_path(mode, side, base, binding, path, outputs)
+    name = path.only_name
+    if offered is not None:
+        side = Side(offered)
+        shape = side.shape(offered)
+        members = list(shape.names().items())
+        # A result that is an object whose only member is a text.
+        is_text_shaped = (
+            shape.types == {"object"}
+            and len(members) == 1
+            and types_shown(side.shape(*members[0][1]).types) == "string"
+        )
+        if name is not None and is_text_shaped and name != members[0][0]:
+            return _settle_fallback("structured", name, side, binding, outputs, strict)
+        return _settle_path("structured", side, offered, binding, path, outputs)
+    doubt = SchemaDifference(path="", narrow=UNLISTED, wide="outputs")
+    first = path.steps[0] if path.steps else None
+    text_schema = _object_of(CONTENT, TEXT) if first is None else TEXT
+    reaches_text = first is None or name is not None or first == NameStep(CONTENT)
+    if not reaches_text or exclusions(Side({}), _wrap(text_schema, binding), outputs, outputs.root):
+        return SettledOutput(mode="json", doubts=(doubt,))
+    if name is None or name == CONTENT:
+        return SettledOutput(mode="text", doubts=(doubt,))
+    settled = _settle_fallback("text", name, Side({}), binding, outputs, strict)
+    return msgspec.structs.replace(settled, doubts=(doubt, *settled.doubts))
+
+
+def _settle_fallback(
+    mode: Mode, name: str, side: Side, binding: ToolBinding, outputs: Side, strict: bool
+) -> SettledOutput:
+    """Decide whether the text of a result is used if the result has no member called `name` (AIP-extract-7)."""
+    if strict or not binding.text_fallback:  # AIP-extract-7
+        missing = SchemaDifference(path=f"/{name}", narrow="nothing of this name", wide="outputs")
+        return SettledOutput(mode=mode, refusals=(missing,))
+    return msgspec.structs.replace(_settle_comparison(mode, side, TEXT, binding, outputs), falls_back=True)
+
+
+def _settle_path(
+    mode: Mode, side: Side, base: Any, binding: ToolBinding, path: ResultPath, outputs: Side
+) -> SettledOutput:
+    """Decide how results are read if result_extract leads to a value below `base`."""
+    end = path_type(side, base, path)
+    if isinstance(end, Nowhere):  # AIP-tools-6
+        missing = SchemaDifference(path=str(path), narrow=f"nothing at {end.step}", wide="outputs")
+        return SettledOutput(mode=mode, refusals=(missing,))
+    if isinstance(end, Unknown):
+        unknown = SchemaDifference(path=str(path), narrow=f"no schema at {end.step}", wide="outputs")
+        return SettledOutput(mode=mode, doubts=(unknown,))
+    return _settle_comparison(mode, side, {"allOf": list(end)}, binding, outputs)
+
+
+def _settle_comparison(mode: Mode, side: Side, schema: Any, binding: ToolBinding, outputs: Side) -> SettledOutput:
+    """Compare the schema of the extracted value with the contract's outputs.
+
+    The schema is first wrapped as result_wrap demands, and reduced by the outputs that the driver drops.
+    """
+    offered = _wrap(schema, binding)
+    if dropped := binding.schema_narrowing.drop_outputs:
+        offered = _without_properties(side, offered, dropped)
+    refusals = exclusions(side, offered, outputs, outputs.root)
+    if refusals:  # AIP-tools-6
+        is_unread_text = side.shape(schema).types == {"string"} and binding.result_parse is None
+        return SettledOutput(mode=mode, refusals=refusals, hint=PARSE_HINT if is_unread_text else "")
+    outcome = includes(outputs, outputs.root, side, offered, unnamed=InclusionVerdict.ACCEPTS)
+    if outcome.verdict is InclusionVerdict.ACCEPTS:
+        return SettledOutput(mode=mode)
+    return SettledOutput(mode=mode, doubts=outcome.differences)
+
+
+def _base_of_parse(parse: ResultParse, offered: Any, pattern: RecordPattern | None) -> tuple[Side, Any]:
+    """Return the schema of the value to which result_extract is applied.
+
+    The binding has a result_parse block (AIP-extract-8).
+    """
+    side = Side({})
+    base: Any = True
+    match parse.form:
+        case "text":
+            base = TEXT
+        case "lines":
+            base = {"type": "array", "items": TEXT}
+        case "records" if pattern is not None:
+            record = {"type": "object", "properties": dict.fromkeys(pattern.groups, TEXT)}
+            base = {"type": "array", "items": {**record, "additionalProperties": False}}
+        case None if parse.source in {"auto", "structured"}:
+            side, base = Side(offered), True if offered is None else offered
+        case None:
+            base = {"text": TEXT, "content": {"type": "array"}, "result": {"type": "object"}}[parse.source]
+    return side, base if parse.into is None else _object_of(parse.into, base)
+
+
+def _object_of(name: str, schema: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": {name: schema}, "required": [name], "additionalProperties": False}
+
+
+def _wrap(schema: Any, binding: ToolBinding) -> Any:
+    """Return the schema of the value after result_wrap has put it into an object, if the binding has one."""
+    return schema if binding.result_wrap is None else _object_of(binding.result_wrap, schema)
+
+
+def _without_properties(side: Side, schema: Any, dropped: tuple[str, ...]) -> Any:
+    """Return the schema of a value from which the outputs in `dropped` were removed."""
+    parts = []
+    for part in side.shape(schema).parts:
+        remaining = {key: value for key, value in part.items() if key not in {"$ref", "allOf"}}
+        properties = remaining.get("properties")
+        if isinstance(properties, Mapping):
+            remaining["properties"] = {name: each for name, each in properties.items() if name not in dropped}
+        parts.append(remaining)
+    return {"allOf": parts}

@@ -83,12 +83,15 @@ MOVED: Final = {  # AIP-14.front-3
     "entry": "driver.py beside the DRIVER.md (AIP-30)",
     "execute": "implements of the DRIVER.md (AIP-30)",
 }
-RENAMED: Final = {  # with what the prose of AIP-14 has but its schema does not
-    "inputSchema": "inputs",  # AIP-compat-2
-    "outputSchema": "outputs",  # AIP-compat-2
-    "contextSchema": "metadata.interlock.context_schema",
-    "input_schema": "inputs",
-    "output_schema": "outputs",
+HINTS: Final = {
+    # What the prose of AIP-14 has but its schema does not.
+    "inputSchema": "write inputs",  # AIP-compat-2
+    "outputSchema": "write outputs",  # AIP-compat-2
+    "contextSchema": "write metadata.interlock.context_schema",
+    "input_schema": "write inputs",
+    "output_schema": "write outputs",
+    "implements": "remove it: the drivers say which contracts they implement",
+    "approval": "write auto, always, on-mutate or policy:NAME",
 }
 # Those whose value is a schema or holds some, at the top of one.
 _KEYWORDS: Final = frozenset(
@@ -150,18 +153,12 @@ def _with_reference(schema: Any) -> Any:
 def _with_better_hint(problem: FileProblem, data: Mapping[str, Any]) -> FileProblem:
     key = problem.field.removeprefix("/")
     if key in MOVED:  # AIP-14.front-3
-        return msgspec.structs.replace(
-            problem, message=f"{key} is no longer part of a contract", hint=f"it moved to {MOVED[key]}"
-        )
-    if key in RENAMED:  # AIP-compat-2
-        return msgspec.structs.replace(problem, hint=f"write {RENAMED[key]}")
-    if key == "implements":
-        return msgspec.structs.replace(problem, hint="remove it: the drivers say which contracts they implement")
+        message = f"{key} is no longer part of a contract"
+        return msgspec.structs.replace(problem, message=message, hint=f"it moved to {MOVED[key]}")
+    hint = HINTS.get(key, problem.hint)  # AIP-compat-2
     if key == "version" and isinstance(data.get("version"), int | float):
-        return msgspec.structs.replace(problem, hint="write three parts: 1.0.0")
-    if key == "approval":
-        return msgspec.structs.replace(problem, hint="write auto, always, on-mutate or policy:NAME")
-    return problem
+        hint = "write three parts: 1.0.0"
+    return msgspec.structs.replace(problem, hint=hint)
 
 
 def _check_contract(front: Frontmatter, findings: FileFindings) -> None:

@@ -99,7 +99,12 @@ def satisfies(version: str, range_text: str) -> bool | None:
     return parsed is not None and any(
         all(bound.holds(parsed) for bound in bounds)
         # AIP-30.implements-3: pre-releases
-        and (not parsed.pre or any(_allows_pre_release(bound, parsed) for bound in bounds))
+        and (
+            not parsed.pre
+            or any(
+                bound != _NOTHING and bound.version.pre and bound.version.numbers == parsed.numbers for bound in bounds
+            )
+        )
         for bounds in alternatives
     )
 
@@ -116,28 +121,19 @@ def protocol_version(written: str) -> str | None:
     return matching[0] if len(matching) == 1 else None
 
 
-def _allows_pre_release(bound: _RangeBound, version: SemanticVersion) -> bool:
-    return bound != _NOTHING and bool(bound.version.pre) and bound.version.numbers == version.numbers
-
-
 @functools.lru_cache(maxsize=1024)
 def _alternatives(text: str) -> tuple[tuple[_RangeBound, ...], ...] | None:
     """Parse a range. Return the bounds of each alternative, or None if the range is invalid."""
     if len(text) > TEXT_CHARS_MAX:
         return None
-    alternatives = []
-    for part in text.split("||"):
-        bounds = _bounds(part)
-        if bounds is None:
-            return None
-        alternatives.append(bounds)
-    return tuple(alternatives)
+    alternatives = [_bounds(part) for part in text.split("||")]
+    return tuple(bounds for bounds in alternatives if bounds is not None) if None not in alternatives else None
 
 
 def _bounds(part: str) -> tuple[_RangeBound, ...] | None:
     """Return the bounds of one alternative of a range, or None if it is invalid."""
     if hyphen := _HYPHEN.fullmatch(part):
-        return _between(hyphen["low"], hyphen["high"])
+        part = f">={hyphen['low']} <={hyphen['high']}"
     bounds: list[_RangeBound] = []
     for word in _GAP_AFTER_OPERATOR.sub(r"\1", part).split():
         comparator = _COMPARATOR.fullmatch(word)
@@ -145,22 +141,6 @@ def _bounds(part: str) -> tuple[_RangeBound, ...] | None:
         if comparator is None or partial is None:
             return None
         bounds += _range_bounds(comparator["operator"], partial)
-    return tuple(bounds)
-
-
-def _between(low: str, high: str) -> tuple[_RangeBound, ...] | None:
-    """Return the bounds of a range such as `1.2 - 2.3`, or None if one of the two versions is invalid."""
-    first, last = _PARTIAL.fullmatch(low), _PARTIAL.fullmatch(high)
-    if first is None or last is None:
-        return None
-    bounds: list[_RangeBound] = []
-    lows, highs = _numbers(first), _numbers(last)
-    if lows:
-        bounds.append(_RangeBound(">=", SemanticVersion(_pad(lows), _pre(first["pre"]) if len(lows) == 3 else ())))
-    if len(highs) == 3:
-        bounds.append(_RangeBound("<=", SemanticVersion(_pad(highs), _pre(last["pre"]))))
-    elif highs:
-        bounds.append(_below_next(highs))
     return tuple(bounds)
 
 
