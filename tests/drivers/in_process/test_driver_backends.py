@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from interlock.drivers.provider.vault import BackendFailed, fetch
+from interlock.core.clock import Clock
+from interlock.drivers.provider.vault import BackendFailed, Vault, fetch
 from interlock.store.sqlite.secrets import VALUE_BYTES_MAX, SealedSecrets
 
 
@@ -23,7 +24,8 @@ async def store(tmp_path: Path) -> AsyncIterator[SealedSecrets]:
 
 async def found(store: SealedSecrets, backend: str | None, *private: Path) -> str:
     env = {"ACME": "of the environment", "EMPTY": ""}
-    return await fetch("acme/key", backend, store, env, time.time(), private=private)
+    vault = Vault(store=store, clock=Clock(), record=lambda _: None, workspace="here", environment=env, private=private)
+    return await fetch("acme/key", backend, vault)
 
 
 @pytest.mark.req("AIP-19.plain-1")

@@ -264,7 +264,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         assert prepared is not None  # noqa: S101  (it was sent)
         if kind != "complete":
             self._on_incomplete_result(kind, response, era)
-        elif hooks is not None and hooks.reads_results(prepared.bound):
+        elif hooks is not None and hooks.entry.parses:
             self.begin(
                 hooks.value(prepared.bound, result),
                 lambda value: self._answer_value(value, response, era, keeps=False, result=result),

@@ -140,7 +140,8 @@ class _ExposureBuilder:
     def prompts(self) -> Iterator[ExposedItem]:
         if not self._driver.prompts or self._listing is None:
             return
-        if _was_not_listed(self._listing.prompts):
+        # A list that the server does not support is never requested and has no digest.
+        if not self._listing.prompts.digest:
             self._warn("/prompts", "prompts_unsupported", "its server has no prompts")  # AIP-prompts-1
             return
         listed = dict(self._listing.prompts.items)
@@ -181,7 +182,7 @@ class _ExposureBuilder:
     def _raw_of(self, kind: str) -> Iterator[tuple[str, Item]]:
         if not self._driver.resources or self._listing is None:
             return
-        if _was_not_listed(self._listing.resources):
+        if not self._listing.resources.digest:
             if kind == "resources":
                 self._warn("/resources", "resources_unsupported", "its server has no resources")
             return
@@ -193,13 +194,6 @@ class _ExposureBuilder:
     def _warn(self, place: str, code: str, message: str) -> None:
         hint = "nothing else of the driver is affected; remove it, or use a server that has it"
         self.problems.append(self._driver.places.problem(place, code, message, hint, severity="warning"))
-
-
-def _was_not_listed(items: Items) -> bool:
-    """Return whether the server does not support this kind of item. A list of that kind is never requested and has no
-    digest.
-    """
-    return not items.digest
 
 
 _NO_RESOURCE: Final = Refusal(INVALID_PARAMS, "Resource not found", {"reason": "resource_unavailable"})

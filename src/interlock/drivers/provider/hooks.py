@@ -328,18 +328,25 @@ class DriverHooks:
         self, bound: Bound, values: Mapping[str, Any], context: Mapping[str, Any]
     ) -> dict[str, Any] | DriverRefusal:
         """Return the arguments to send to the server, checked with `bound.check_arguments`, or a refusal."""
+        wanted = {
+            name: (each.transform, values[name])
+            for name, each in bound.feeding.inputs.items()
+            if each.transform is not None and name in values
+        }
         try:
-            transformed = await self._transform(bound, values)
+            transformed = await self.process.ask(TRANSFORM, values=wanted) if wanted else {}
+            if not isinstance(transformed, dict) or transformed.keys() != wanted.keys():
+                raise HookFailed("its transforms gave other values than were asked for")
             mapped = bound.feeding.arguments(values, context, transformed)
             if self.entry.builds and not isinstance(mapped, DriverRefusal):
-                mapped = await self._build_arguments(bound, values, mapped, context)
+                ids = {"tool_id": bound.contract.id, "tool_name": bound.tool_name}
+                args = {"input": values, "mapped": mapped, "context": context, **ids}  # AIP-define-2
+                mapped = await self.process.ask(BUILD, args=args)
+                if not isinstance(mapped, dict):  # AIP-define-2
+                    raise HookFailed("it returns no dict")
         except HookFailed as failed:
             return self._internal(bound, BUILD, str(failed))
         return mapped if isinstance(mapped, DriverRefusal) else bound.check_arguments(mapped)
-
-    def reads_results(self, bound: Bound) -> bool:
-        """Return whether a hook converts the results of this binding."""
-        return self.entry.parses
 
     async def value(self, bound: Bound, result: Mapping[str, Any]) -> Any:
         """Return the value for the contract, checked with `bound.satisfying`, or a DriverRefusal.
@@ -360,34 +367,6 @@ class DriverHooks:
 
     async def stop(self) -> None:
         await self.process.stop()
-
-    async def _transform(self, bound: Bound, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        wanted = {
-            name: (each.transform, values[name])
-            for name, each in bound.feeding.inputs.items()
-            if each.transform is not None and name in values
-        }
-        if not wanted:
-            return {}
-        transformed = await self.process.ask(TRANSFORM, values=wanted)
-        if not isinstance(transformed, dict) or transformed.keys() != wanted.keys():
-            raise HookFailed("its transforms gave other values than were asked for")
-        return transformed
-
-    async def _build_arguments(
-        self, bound: Bound, values: Mapping[str, Any], mapped: Mapping[str, Any], context: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        args = {
-            "input": values,  # AIP-define-2
-            "mapped": mapped,
-            "context": context,
-            "tool_id": bound.contract.id,
-            "tool_name": bound.tool_name,
-        }
-        arguments = await self.process.ask(BUILD, args=args)
-        if not isinstance(arguments, dict):  # AIP-define-2
-            raise HookFailed("it returns no dict")
-        return arguments
 
     def _internal(self, bound: Bound, hook: str, why: str) -> DriverRefusal:
         log.warning("driver %s: %s for %s: %s", self._driver.segment, hook, bound.contract.id, why)

@@ -50,27 +50,18 @@ class BackendFailed(Exception):
     """Error for a secret backend that cannot be read. The message says what to do, and contains no secret value."""
 
 
-async def fetch(
-    slug: str,
-    backend: str | None,
-    store: SealedSecrets,
-    environment: Mapping[str, str],
-    now: float,
-    *,
-    private: Iterable[Path] = (),
-) -> str:
+async def fetch(slug: str, backend: str | None, vault: "Vault") -> str:
     """Return the value of a secret, or an empty string if it has none.
 
-    `private` lists paths that file:// must not read. Raise BackendFailed if the backend cannot be read, and StoreError
-    if the node's store cannot.
+    Raise BackendFailed if the backend cannot be read, and StoreError if the node's store cannot.
     """
     if backend is None:
-        value = await store.get("secret", slug, now)
+        value = await vault.store.get("secret", slug, vault.clock.wall())
         return "" if value is None else value.decode("utf-8", "replace")
     if backend.startswith(ENVIRONMENT):
-        return environment.get(backend.removeprefix(ENVIRONMENT), "")
+        return vault.environment.get(backend.removeprefix(ENVIRONMENT), "")
     if backend.startswith(FILE):
-        return await asyncio.to_thread(_from_file, backend.removeprefix(FILE), tuple(private))
+        return await asyncio.to_thread(_from_file, backend.removeprefix(FILE), vault.private)
     if backend.startswith(KEYRING):
         return await asyncio.to_thread(_from_keyring, backend.removeprefix(KEYRING))
     raise BackendFailed("its backend is not known: write env://NAME, file:///PATH or keyring://SERVICE/NAME, or none")
@@ -240,11 +231,8 @@ class DriverRevealer(SecretResolver):
             how = lines_to_grant(driver, is_beside=None, has_access=entry.access is not None)
             text = f"its inventory does not let it have the secret {slug} ({ACCESS_DENIED}): {how}"
             return MissingSecret(slug=slug, code=ACCESS_DENIED, text=text, per_user=per_user)
-        vault = self._vault
         try:
-            value = await fetch(
-                slug, entry.backend, vault.store, vault.environment, vault.clock.wall(), private=vault.private
-            )
+            value = await fetch(slug, entry.backend, self._vault)
         except BackendFailed as failed:
             return MissingSecret(slug=slug, code=AUTH_REQUIRED, text=f"it needs the secret {slug}: {failed}")
         if not value:

@@ -258,10 +258,8 @@ def capability_of(contract: Contract) -> dict[str, Any]:
 
 def latency_class(timeout_ms: int) -> LatencyClass:
     """Return the fastest latency class whose time limit is at least `timeout_ms`."""
-    for each, limit_s in TIMEOUT_S.items():
-        if limit_s is None or timeout_ms <= limit_s * 1000:
-            return each
-    return LatencyClass.BATCH
+    fitting = (each for each, limit_s in TIMEOUT_S.items() if limit_s is None or timeout_ms <= limit_s * 1000)
+    return next(fitting, LatencyClass.BATCH)
 
 
 def needs_confirmation(contract: Contract) -> bool:

@@ -22,7 +22,7 @@ from interlock.drivers.protocol.files.frontmatter import Frontmatter, read_front
 from interlock.drivers.protocol.files.schemas import DRIVER_SCHEMA, EXTENSION_KEYS, MCP_SCHEMA, check_schema
 from interlock.drivers.protocol.files.server_block import read_server, secrets_taken, server_from_json
 from interlock.drivers.protocol.files.versions import PROTOCOL_VERSIONS, is_range, protocol_version
-from interlock.drivers.protocol.kinds import SERVERS, ServerBlock
+from interlock.drivers.protocol.kinds import SERVERS
 from interlock.drivers.protocol.model import KINDS, Driver, Extensions, ToolBinding
 from interlock.drivers.protocol.problems import FileFindings, FileProblem, ParsedFile, Places
 from interlock.drivers.protocol.result_path import PathFault, read_path, read_pattern
@@ -174,61 +174,60 @@ def _check_surroundings(
 
 
 def _convert(front: Frontmatter, findings: FileFindings, insecure_hosts: Collection[str]) -> Driver | None:
-    """Convert data that passed the schemas to a Driver, or return None if the server block is invalid."""
+    """Convert data that passed the schemas to a Driver, or return None if the server block is invalid.
+
+    Every field has the type that `Driver` declares for it. Keys of the file that are not fields of `Driver` are
+    ignored. A field that the file does not contain takes its default.
+    """
     data = front.data
     try:
         extensions = msgspec.convert(data.get("metadata", {}).get("interlock", {}), Extensions)
         server = read_server(data["server"], data["transport"], extensions, findings, insecure_hosts)
-        return None if server is None else _make_driver(front, server, extensions, findings)
+        if server is None:
+            return None
+        fields = {
+            **data,
+            "protocol_version": _read_protocol_version(data, findings),
+            "implements": [
+                # The blocks metadata.mcp and metadata.interlock hold fields of the binding under their own names.
+                {**entry, **entry["metadata"]["mcp"], **entry["metadata"].get("interlock", {}), "index": index}
+                for index, entry in enumerate(data["implements"])
+            ],
+            "install": [
+                {"method": entry["method"], "options": {key: value for key, value in entry.items() if key != "method"}}
+                for entry in data.get("install", [])
+            ],
+            "interlock": extensions,
+            "secret_names": secrets_taken(data["server"]),
+            "extension_keys": _extension_keys(data),
+            "places": front.places,
+        }
+        converted = {
+            field.name: msgspec.convert(fields[field.encode_name], field.type)
+            for field in msgspec.structs.fields(Driver)
+            if field.encode_name in fields and field.name != "server"
+        }
+        return Driver(server=server, **converted)
     except (msgspec.ValidationError, ValueError):
         # The schemas are closed over everything converted here; a gap between the two is refused, not raised.
         findings.add_invalid("", "a value has the wrong form", "compare the file with the documentation")
         return None
 
 
-def _make_driver(front: Frontmatter, server: ServerBlock, extensions: Extensions, findings: FileFindings) -> Driver:
-    """Convert every field to the type that `Driver` declares for it.
-
-    Keys of the file that are not fields of `Driver` are ignored. A field that the file does not contain takes its
-    default.
-    """
-    data = front.data
-    if data["transport"] == "sse":  # AIP-transport-9
-        message = "MCP has given up HTTP+SSE; Streamable HTTP carries both directions"
-        hint = "write transport: http when the server offers it"
-        findings.add("/transport", "transport_deprecated", message, hint, "note")
+def _read_protocol_version(data: Mapping[str, Any], findings: FileFindings) -> str | None:
+    """Return the supported MCP version that the file names, or None for the latest."""
     written = data.get("protocol_version")
-    version = None if written is None else protocol_version(written)
-    if written is not None and version is None:  # AIP-proto-2
+    if written is None:
+        return None
+    version = protocol_version(written)
+    if version is None:  # AIP-proto-2
         message = f"{quoted(written)} is no MCP version, so the latest is targeted"
         hint = "write one like 2025-11-25, or leave it out"
         findings.add("/protocol_version", "protocol_version_unknown", message, hint, "warning")
-    elif written is not None and version != written:  # AIP-proto-2
+    elif version != written:  # AIP-proto-2
         message = f"{quoted(written)} is read as {version}"
         findings.add("/protocol_version", "protocol_version_partial", message, f"write {version}", "warning")
-    fields = {
-        **data,
-        "protocol_version": version,
-        "implements": [
-            # The blocks metadata.mcp and metadata.interlock hold fields of the binding under their own names.
-            {**entry, **entry["metadata"]["mcp"], **entry["metadata"].get("interlock", {}), "index": index}
-            for index, entry in enumerate(data["implements"])
-        ],
-        "install": [
-            {"method": entry["method"], "options": {key: value for key, value in entry.items() if key != "method"}}
-            for entry in data.get("install", [])
-        ],
-        "interlock": extensions,
-        "secret_names": secrets_taken(data["server"]),
-        "extension_keys": _extension_keys(data),
-        "places": front.places,
-    }
-    converted = {
-        field.name: msgspec.convert(fields[field.encode_name], field.type)
-        for field in msgspec.structs.fields(Driver)
-        if field.encode_name in fields and field.name != "server"
-    }
-    return Driver(server=server, **converted)
+    return version
 
 
 def _extension_keys(data: Mapping[str, Any]) -> tuple[str, ...]:
@@ -242,6 +241,10 @@ def _extension_keys(data: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _check_driver(driver: Driver, findings: FileFindings) -> None:
     """Check the rules for a driver that no schema can express, block by block."""
+    if driver.transport == "sse":  # AIP-transport-9
+        message = "MCP has given up HTTP+SSE; Streamable HTTP carries both directions"
+        hint = "write transport: http when the server offers it"
+        findings.add("/transport", "transport_deprecated", message, hint, "note")
     refresh = driver.auth.refresh if driver.auth is not None else None
     for pointer, repeated in (("/auth/refresh", refresh), ("/health_check", driver.health_check)):
         if repeated is not None and repeated.every is not None and repeated.every_s is None:  # AIP-30.health-1

@@ -380,34 +380,33 @@ def _validator(name: str, published: bool) -> Any:
     return jsonschema_rs.Draft202012Validator(schema, offline=True)
 
 
+_EXPLANATIONS: Final = {
+    "const": ("this is not the value expected here", "write {0.expected_value}"),
+    "pattern": ("this is not written as it must be", "it has to match {0.pattern}"),
+    "minimum": ("this number is too small", "write at least {0.limit}"),
+    "maximum": ("this number is too large", "write at most {0.limit}"),
+    **dict.fromkeys(
+        ("minLength", "minItems", "minProperties"), ("this is empty or too short", "write at least {0.limit}")
+    ),
+    **dict.fromkeys(("maxLength", "maxItems", "maxProperties"), ("this is too long", "keep it to {0.limit}")),
+    "uniqueItems": ("an entry is written twice", "keep one of the two"),
+}
+
+
 def _describe_error(base: str, kind: Any) -> list[tuple[str, str, str]]:
     """Return a pointer, a message and a hint for each field that one error of the validator concerns."""
-    value = kind.value
     match kind.name:
         case "required":
-            return [(f"{base}/{pointer_step(value)}", f"{value} is missing", f"add {value}")]
+            return [(f"{base}/{pointer_step(kind.value)}", f"{kind.value} is missing", f"add {kind.value}")]
         case "additionalProperties":
-            hint = "remove it, or correct its spelling"
-            return [(f"{base}/{pointer_step(key)}", f"the key {quoted(key)} is not known here", hint) for key in value]
+            keys, hint = kind.value, "remove it, or correct its spelling"
+            return [(f"{base}/{pointer_step(key)}", f"the key {quoted(key)} is not known here", hint) for key in keys]
         case "type":
             wanted = " or ".join(_A_OR_AN.get(each, f"a {each}") for each in kind.types)
             return [(base, f"this is not {wanted}", f"write {wanted}")]
         case "enum":
-            return [
-                (base, "this is not one of the values known here", f"write one of {', '.join(map(str, kind.options))}")
-            ]
-        case "const":
-            return [(base, "this is not the value expected here", f"write {kind.expected_value}")]
-        case "pattern":
-            return [(base, "this is not written as it must be", f"it has to match {kind.pattern}")]
-        case "minimum":
-            return [(base, "this number is too small", f"write at least {kind.limit}")]
-        case "maximum":
-            return [(base, "this number is too large", f"write at most {kind.limit}")]
-        case "minLength" | "minItems" | "minProperties":
-            return [(base, "this is empty or too short", f"write at least {kind.limit}")]
-        case "maxLength" | "maxItems" | "maxProperties":
-            return [(base, "this is too long", f"keep it to {kind.limit}")]
-        case "uniqueItems":
-            return [(base, "an entry is written twice", "keep one of the two")]
-    return [(base, "this is not as the schema has it", "compare it with the documentation of this field")]
+            hint = f"write one of {', '.join(map(str, kind.options))}"
+            return [(base, "this is not one of the values known here", hint)]
+    otherwise = "this is not as the schema has it", "compare it with the documentation of this field"
+    message, hint = _EXPLANATIONS.get(kind.name, otherwise)
+    return [(base, message, hint.format(kind))]
