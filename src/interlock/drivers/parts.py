@@ -45,7 +45,7 @@ class DriverParts(CapabilityParts):
         operation.
         """
         from interlock.drivers.install.installation import Locks
-        from interlock.drivers.provider.factory import ProviderFactory
+        from interlock.drivers.provider.provider import ProviderFactory
         from interlock.drivers.registry.contract_tests import ExampleRunner
         from interlock.drivers.registry.operations import DriverService
         from interlock.drivers.registry.registry import Registry

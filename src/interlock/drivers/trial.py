@@ -30,7 +30,7 @@ from interlock.drivers.driver_state import DriverState
 from interlock.drivers.install.installation import Installed
 from interlock.drivers.protocol.kinds import SERVERS
 from interlock.drivers.protocol.problems import FileProblem
-from interlock.drivers.provider.factory import ProviderFactory
+from interlock.drivers.provider.provider import ProviderFactory
 from interlock.drivers.workspace.declaration import Declared
 from interlock.links.connected_link import ConnectedLink
 from interlock.links.connector import ConnectorParts, EraMemory

@@ -23,9 +23,8 @@ from interlock.core.clock import Clock, rfc3339
 from interlock.core.link_state import Outlook
 from interlock.drivers.api import RankedDriver, RejectedDriver, ServedContract
 from interlock.drivers.driver_state import UNHEALTHY, DriverState
-from interlock.drivers.protocol.binding.arguments import ArgumentRules
 from interlock.drivers.protocol.binding.effects import OfferedContract
-from interlock.drivers.protocol.binding.match import Bound
+from interlock.drivers.protocol.binding.match import ArgumentRules, Bound
 from interlock.drivers.protocol.binding.uri_access import UriWatch
 from interlock.drivers.protocol.model import Contract, Driver, Retry, ToolBinding
 from interlock.drivers.protocol.problems import DriverRefusal

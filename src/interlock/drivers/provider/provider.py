@@ -14,28 +14,45 @@ used while its inputs are unchanged, and the process sleeps until the first call
 A call takes a lease (`find_ready_lease`, or `acquire`, which may start a process) and releases it when it ends. A
 process that must stop or restart first waits until its leases are released, at most for the longest time that a
 contract allows.
+
+The `ProviderFactory` creates the provider of each driver that may run.
 """
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from interlock.config.plan import Dial
+from interlock.config.plan import Dial, Plan
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.caller import Caller
+from interlock.core.clock import Clock
 from interlock.core.link_state import LinkState
+from interlock.core.recorder import Recorder
 from interlock.core.tls import trusting_context
+from interlock.credentials.service import CredentialService
 from interlock.drivers.api import RunningServer
 from interlock.drivers.driver_state import UNHEALTHY, DriverState
-from interlock.drivers.install.installation import Installed
+from interlock.drivers.install.install import install, install_checked
+from interlock.drivers.install.installation import (
+    CommandRunner,
+    Installation,
+    Installed,
+    InstallFailed,
+    Locks,
+    runner_for,
+    sandboxed_runner,
+)
 from interlock.drivers.kinds import kind_of
 from interlock.drivers.kinds.kind import HOMES
 from interlock.drivers.protocol.binding.match import Bound
 from interlock.drivers.protocol.files.driver import ENTRY
-from interlock.drivers.protocol.model import ToolBinding
+from interlock.drivers.protocol.model import Driver, ToolBinding
 from interlock.drivers.protocol.problems import DriverRefusal, FileProblem
 from interlock.drivers.provider.contract_check import (
     ContractVerdict,
@@ -49,16 +66,18 @@ from interlock.drivers.provider.health import HealthSchedule
 from interlock.drivers.provider.hooks import DriverHooks, HookFailed, HookPlan, HookProcess, load_hooks
 from interlock.drivers.provider.keeper import DriverEnvironment, DriverKeeper
 from interlock.drivers.provider.tenant_processes import Instance, InstanceLease, Instances
-from interlock.drivers.provider.vault import DriverRevealer, Logins, code_of, login_text, missing_secrets
+from interlock.drivers.provider.vault import DriverRevealer, Logins, Vault, code_of, login_text, missing_secrets
 from interlock.drivers.workspace.declaration import Declared
 from interlock.drivers.workspace.folder import TamperCheck
-from interlock.links.connector import LEGACY_CAPABILITIES, UNSUPPORTED, Eras, Manner
-from interlock.links.link import Link
+from interlock.links.connector import LEGACY_CAPABILITIES, UNSUPPORTED, ConnectorParts, Eras, Manner
+from interlock.links.keeper import Keeper
+from interlock.links.link import Link, LinkEvents
 from interlock.links.listing import Listing
 from interlock.mcp.methods import LEGACY_VERSIONS, Era
 from interlock.process.child import ChildStartFailed
 from interlock.process.sandbox.host_paths import SandboxFailed
-from interlock.store.ports import StoreError
+from interlock.process.sandbox.sandbox import private_paths
+from interlock.store.ports import KeyValue, StoreError
 
 log = logging.getLogger("interlock.drivers")
 
@@ -634,3 +653,99 @@ def _offer_digest(listing: Listing | None, bound: Mapping[str, Bound]) -> object
     """Return a value that differs whenever the provider offers something different."""
     lists = () if listing is None else (listing.tools, listing.prompts, listing.resources, listing.templates)
     return tuple(items.digest for items in lists), {contract: id(each) for contract, each in bound.items()}
+
+
+class ProviderFactory:
+    """Factory of driver providers. Its providers share the limits on installing and starting servers."""
+
+    def __init__(
+        self,
+        *,
+        kv: KeyValue,
+        clock: Clock,
+        recorder: Recorder,
+        keepers: dict[str, Keeper],
+        link_events: LinkEvents,
+        credentials: CredentialService,
+        connector_parts: ConnectorParts,
+        plan: Callable[[], Plan],
+        newest: bool = False,
+    ) -> None:
+        """Prepare to create providers.
+
+        `plan` is called for the current plan each time a provider is created or its server is installed. With `newest`,
+        the record of installed releases is neither used nor changed.
+        """
+        self._plan = plan
+        self._newest = newest
+        self._locks = Locks(kv, clock)
+        self._connector_parts = connector_parts
+        first, sandboxes = plan(), connector_parts.sandboxes
+        self._environment = DriverEnvironment(
+            plan=first.drivers,
+            data=first.data,
+            connector_parts=connector_parts,
+            link_events=link_events,
+            keepers=keepers,
+            kv=kv,
+            install=partial(self._install, {}),
+            holder_for=credentials.holder,
+            vault=Vault(
+                store=credentials.secrets,
+                clock=clock,
+                record=recorder.add_line,
+                workspace=str(first.workspace),
+                environment=os.environ,
+                private=private_paths(first) if sandboxes is None else sandboxes.private,
+            ),
+            vendor_meta=first.mcp.meta_pass == "vendor",  # noqa: S105  (a choice, not a password)
+        )
+
+    def __call__(
+        self, declared: Declared, on_changed: OnChanged | None = None, on_step: OnStep | None = None
+    ) -> DriverProvider:
+        """Return a provider, not started, for a driver whose files were read."""
+        environment = msgspec.structs.replace(
+            self._environment, plan=self._plan().drivers, install=partial(self._install, declared.real_paths)
+        )
+        seal = TamperCheck(declared.root, declared.folder, declared.files) if declared.files else None
+        return DriverProvider(declared, environment, seal=seal, on_changed=on_changed, on_step=on_step)
+
+    async def _install(
+        self, real_paths: Mapping[Path, Path], driver: Driver, folder: Path, say: Callable[[str], None]
+    ) -> Installed | InstallFailed:
+        """Install the recorded release of a driver's server.
+
+        Install the newest release instead if none is recorded, if the file's install request has changed since, or if
+        the recorded release fails the version check. Then record what was installed. Raise StoreError if the record
+        cannot be read or written. If it cannot be read, nothing is installed, because the newest release must not
+        replace a recorded one.
+        """
+        plan, connector_parts = self._plan(), self._connector_parts
+        is_sandboxed = plan.drivers.sandbox.get(driver.id) != "off"
+        lock = None if self._newest else await self._locks.get(driver.key)
+
+        async def installer(anew: bool) -> Installed | InstallFailed:
+            installation = Installation(
+                driver,
+                packages=connector_parts.packages,
+                folder=folder,
+                progress=say,
+                reaper=connector_parts.reaper,
+                settings=plan.drivers,
+                workspace=plan.workspace if folder.is_relative_to(plan.workspace) else folder,
+                node=plan.node.name,
+                caged=partial(sandboxed_runner, connector_parts, driver.id) if is_sandboxed else None,
+            )
+            return await install(installation, None if anew else lock)
+
+        def runner_of(installed: Installed) -> CommandRunner:
+            compiled = kind_of(driver.server).compile_plan(
+                driver, installed, folder=folder, data=plan.data, is_sandboxed=is_sandboxed, real_paths=real_paths
+            )
+            return runner_for(compiled, connector_parts, folder)
+
+        outcome = await install_checked(driver, installer, runner_of)
+        if isinstance(outcome, Installed) and outcome.lock != lock and not self._newest:
+            await self._locks.put(driver.key, outcome.lock)
+        return outcome
