@@ -30,7 +30,7 @@ from interlock.core.clock import Clock
 from interlock.core.current_plan import CurrentPlan
 from interlock.core.link_state import LinkState
 from interlock.dispatch.availability import AvailabilityCheck, SendCheck
-from interlock.dispatch.dispatch import Dispatch, DispatchParts
+from interlock.dispatch.dispatch import Dispatch
 from interlock.gate.gate import CommitCheck, GateCheck
 from interlock.guard.budgets import BudgetCheck, Budgets
 from interlock.guard.checks import GuardChecks
@@ -171,19 +171,17 @@ async def make_way(kind: str, schema: bytes = b'{"type":"object"}') -> Way:
     await catalog.stock(link, Listing(tools=Items(items=(("echo", item),), digest=b"x")))
     made = _Unguarded if kind == UNGUARDED else Dispatch
     dispatch = made(
-        DispatchParts(
-            catalog=catalog,
-            keepers={},
-            recorder=nobody,  # type: ignore[arg-type]
-            clock=clock,
-            guard=guard,
-            route_check=route_check,
-            availability=availability,
-            budgets=budgets,
-            gate=gate,
-            decisions=gate,
-            arrivals=gate,
-        )
+        catalog=catalog,
+        keepers={},
+        recorder=nobody,  # type: ignore[arg-type]
+        clock=clock,
+        guard=guard,
+        route_check=route_check,
+        availability=availability,
+        budgets=budgets,
+        gate=gate,
+        decisions=gate,
+        arrivals=gate,
     )
     if kind != BUDGETED:
         return Way(dispatch, catalog, None)

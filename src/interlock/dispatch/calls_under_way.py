@@ -33,9 +33,11 @@ way to receive the server's answer.
 import asyncio
 import secrets
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Final
 
+import msgspec
 from msgspec import Raw
 
 from interlock.ax.protocol.capability import LatencyClass
@@ -100,17 +102,14 @@ EXPIRED_AT_ONCE: Final = 100  # of ten times a second: each is a message to its 
 GATHER_S: Final = 0.01  # questions that come within this time reach the client in one round
 
 
-class _Away:
+class _Away(msgspec.Struct):
     """Sink of a parked call while its client is away. It keeps the answer and drops progress and logs.
 
     It holds no references, so its call is freed at once if the client never returns.
     """
 
-    __slots__ = ("message", "status")
-
-    def __init__(self) -> None:
-        self.message: bytes | None = None
-        self.status = 200
+    message: bytes | None = None
+    status: int = 200
 
     def emit(self, message: bytes) -> None:
         pass
@@ -122,23 +121,20 @@ class _Away:
         pass
 
 
-class Space:
+class Space(msgspec.Struct, eq=False):
     """Parked call with its open questions.
 
     It also keeps the server's answer if that arrives before the client returns.
     """
 
-    __slots__ = ("away", "bytes", "call", "expires_at", "next_key", "questions", "round", "waiting")
-
-    def __init__(self, call: Call) -> None:
-        self.call = call
-        self.bytes = 0  # of what is kept here
-        self.round = 0
-        self.expires_at = 0.0
-        self.questions: dict[str, tuple[AnswerReceiver, bytes, Question]] = {}
-        self.next_key = 0
-        self.waiting = False  # the client has been told and has not come back
-        self.away = _Away()
+    call: Call
+    size: int = 0  # in bytes, of what is kept here
+    round: int = 0
+    expires_at: float = 0.0
+    questions: dict[str, tuple[AnswerReceiver, bytes, Question]] = {}
+    next_key: int = 0
+    waiting: bool = False  # the client has been told and has not come back
+    away: _Away = msgspec.field(default_factory=_Away)
 
 
 Later = Callable[[float, Callable[[], None]], object]
@@ -220,7 +216,7 @@ class Parking:
         return True
 
     def _count(self, space: Space, size: int) -> None:
-        space.bytes += size
+        space.size += size
         self._bytes += size
 
     def _on_gathered(self, handle: str, space: Space) -> None:
@@ -337,7 +333,7 @@ class Parking:
         if not (space.waiting and answer is not None):
             self._forget(handle, space)
         else:
-            self._count(space, len(answer) - space.bytes)
+            self._count(space, len(answer) - space.size)
 
     def sweep(self, now: float) -> None:
         if now < self._look_again:
@@ -356,7 +352,7 @@ class Parking:
     def _forget(self, handle: str, space: Space) -> None:
         if self.spaces.pop(handle, None) is None:
             return
-        self._count(space, -space.bytes)
+        self._count(space, -space.size)
         self._handles.pop(space.call, None)
         principal = space.call.caller.principal.name
         theirs = self._of[principal]
@@ -535,30 +531,24 @@ _SWEEP_MIN_S: Final = 0.002  # a loop may wake a little early
 _FAILURES: Final = (Outcome.ERROR, Outcome.LOST, Outcome.NOT_SENT, Outcome.TIMEOUT)
 
 
+@dataclass(eq=False, kw_only=True)
 class CallsUnderWay:
     """Registry of the calls that were sent or wait to be sent. It serves their needs until they end."""
 
-    def __init__(
-        self,
-        *,
-        catalog: Catalog,
-        keepers: Mapping[str, Keeper],
-        recorder: Recorder,
-        clock: Clock,
-        budgets: Budgets,
-        latency_meta: bool,
-    ) -> None:
-        self.timing: Timing | None = self._write_latency if latency_meta else None
-        self._catalog = catalog
-        self._keepers = keepers
-        self._recorder = recorder
-        self._clock = clock
-        self._budgets = budgets
-        self.parking = Parking(clock)
-        self._sweeping = False
-        self.calls: set[Call] = set()
-        self.total = 0
-        self.failed = 0
+    catalog: Catalog
+    keepers: Mapping[str, Keeper]
+    recorder: Recorder
+    clock: Clock
+    budgets: Budgets
+    latency_meta: bool
+    calls: set[Call] = field(default_factory=set)
+    total: int = 0
+    failed: int = 0
+    _sweeping: bool = False
+
+    def __post_init__(self) -> None:
+        self.timing: Timing | None = self._write_latency if self.latency_meta else None
+        self.parking = Parking(self.clock)
 
     def register(self, call: Call, link: CallLink) -> None:
         """Count a call against its link, and watch its deadline."""
@@ -582,7 +572,7 @@ class CallsUnderWay:
         two are separate requests, which keep their order only if the second waits for the result of the first.
         """
         level = find_string(call.meta.get(META_LOG_LEVEL))
-        keeper = self._keepers.get(link.segment) if level in LOG_RANK else None
+        keeper = self.keepers.get(link.segment) if level in LOG_RANK else None
         return keeper.log_level.want(level) if isinstance(keeper, ServerKeeper) and level is not None else None
 
     def prepare_server(self, call: Call) -> Heard | None:
@@ -611,7 +601,7 @@ class CallsUnderWay:
             call.booked.resume(call)
             self.calls.add(call)
             if call.timeout_s is not None:  # the time its client took is not the server's
-                call.deadline = self._clock.now() + call.timeout_s
+                call.deadline = self.clock.now() + call.timeout_s
 
     def interview_client(self, call: Call, result: Raw) -> bool:
         if b'"input_required"' not in bytes(result) or call.method not in RESUMABLE:
@@ -623,8 +613,8 @@ class CallsUnderWay:
             call.on_failed(Refusal(INTERNAL_ERROR, f"the server's question is malformed: {wanted}"), Outcome.ERROR)
         else:
             refusal = None
-            if call.link is not None and self._budgets.is_enforced:
-                refusal = self._budgets.charge_questions(call.link, call.caller, len(wanted.questions))
+            if call.link is not None and self.budgets.is_enforced:
+                refusal = self.budgets.charge_questions(call.link, call.caller, len(wanted.questions))
             if refusal is not None:
                 call.on_failed(refusal, Outcome.ERROR)
             else:
@@ -682,7 +672,7 @@ class CallsUnderWay:
     def _write_latency(self, call: Call, result: bytes) -> bytes:
         """Write into a result how long its call took at this hop (MCP-AX 7.2)."""
         since = call.started if call.forwarded is None else call.forwarded
-        return with_latency(result, int((self._clock.now() - since) * 1000))
+        return with_latency(result, int((self.clock.now() - since) * 1000))
 
     def finish(self, call: Call, outcome: Outcome) -> None:
         """Release the resources of a call that has ended, and count and record its outcome. Called once for every call.
@@ -696,7 +686,7 @@ class CallsUnderWay:
         caller = call.caller
         if caller.calls is not None and caller.calls.get(call.client_id) is call:
             del caller.calls[call.client_id]
-        seconds = self._clock.now() - call.started
+        seconds = self.clock.now() - call.started
         self.total += 1
         booked = call.booked
         if booked is not None:
@@ -718,9 +708,9 @@ class CallsUnderWay:
             arguments = call.params["arguments"]
         except KeyError:
             arguments = None
-        self._recorder.add(
+        self.recorder.add(
             AuditRecord(
-                self._clock.wall() - seconds,
+                self.clock.wall() - seconds,
                 caller.principal.name,
                 caller.via,
                 call.method,
@@ -733,7 +723,7 @@ class CallsUnderWay:
             )
         )
         if arguments is not None and len(arguments) > LARGE_BYTES:
-            self._recorder.hurry()
+            self.recorder.hurry()
 
     def end_waiting(self, refusal: Refusal) -> None:
         """End the calls that wait without a deadline, and that their clients can repeat."""
@@ -743,13 +733,13 @@ class CallsUnderWay:
             call.on_failed(refusal, Outcome.CANCELLED)
 
     def _sweep(self) -> None:
-        now = self._clock.now()
+        now = self.clock.now()
         for call in [call for call in self.calls if call.deadline <= now]:
             if call.progressed or call.asking:  # progress restarts the clock; a question to a person stops it
                 call.progressed = False
                 call.deadline = now + (call.timeout_s or 0)
                 continue
-            namespace = self._catalog.namespace
+            namespace = self.catalog.namespace
             tool = namespace.view(call.caller.key).find_tool(call.target) if call.method == TOOLS_CALL else None
             if call.link is not None:
                 call.link.cancel(call, "timeout")

@@ -24,6 +24,7 @@ the guard looks at it. These rules take the place of the guard:
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from math import inf
 from typing import Any, Final
@@ -59,7 +60,7 @@ from interlock.dispatch.availability import (
 from interlock.dispatch.calls_under_way import CallsUnderWay
 from interlock.dispatch.tasks import Tasks
 from interlock.gate.confirm import Confirmations, ConfirmCall, HeldHere
-from interlock.gate.gate import Gate, GateHold
+from interlock.gate.gate import Gate
 from interlock.gate.responses import ReturningClient
 from interlock.gate.rounds import Relayed
 from interlock.guard.budgets import READING, Budgets
@@ -95,8 +96,9 @@ _OBJECT: Final = ord("{")
 _NO_PLACE: Final = Refused(CheckNumber.AVAILABILITY, BUSY)
 
 
-class DispatchParts(msgspec.Struct, frozen=True, kw_only=True):
-    """Parts of a node that its dispatcher needs."""
+@dataclass(eq=False, kw_only=True)
+class Dispatch:
+    """Dispatcher of a node's calls: turns requests of clients into calls, and sends them over links."""
 
     catalog: Catalog
     keepers: Mapping[str, Keeper]  # by the segment of their link
@@ -111,33 +113,21 @@ class DispatchParts(msgspec.Struct, frozen=True, kw_only=True):
     arrivals: Arrivals
     latency_meta: bool = False
 
-
-class Dispatch:
-    """Dispatcher of a node's calls: turns requests of clients into calls, and sends them over links."""
-
-    def __init__(self, parts: DispatchParts) -> None:
-        self.guard = parts.guard
-        self.arrivals = parts.arrivals
-        self.budgets = parts.budgets
-        self._namespace = parts.catalog.live  # one attribute away from what is listed now
-        self._keepers = parts.keepers
-        self._clock = parts.clock
-        self._gate = parts.gate
-        self._route_check = parts.route_check
-        self._availability = parts.availability
+    def __post_init__(self) -> None:
+        self._namespace = self.catalog.live  # one attribute away from what is listed now
         self.under_way = CallsUnderWay(
-            catalog=parts.catalog,
-            keepers=parts.keepers,
-            recorder=parts.recorder,
-            clock=parts.clock,
-            budgets=parts.budgets,
-            latency_meta=parts.latency_meta,
+            catalog=self.catalog,
+            keepers=self.keepers,
+            recorder=self.recorder,
+            clock=self.clock,
+            budgets=self.budgets,
+            latency_meta=self.latency_meta,
         )
         self._register = self.under_way.register  # every call is registered: without a look at both objects
-        self.tasks = Tasks(parts.clock)
-        find_route = partial(parts.route_check.find_route, EVERYTHING)
-        self._confirmations = Confirmations(parts.gate, parts.decisions, find_route)
-        self._queue = CallQueue(parts.availability.is_full)
+        self.tasks = Tasks(self.clock)
+        find_route = partial(self.route_check.find_route, EVERYTHING)
+        self._confirmations = Confirmations(self.gate, self.decisions, find_route)
+        self._queue = CallQueue(self.availability.is_full)
         self._delayed = BackgroundTasks()
         self._confirming = BackgroundTasks()
 
@@ -167,8 +157,9 @@ class Dispatch:
             if isinstance(route_taken, Refusal):
                 return self.refuse(self._new(request), route_taken)
             if route_taken is not None:
-                followed, params["name"], meta = route_taken, route_taken.raw, _with_route(meta, route_taken)
-                if meta is not request.meta:
+                followed, params["name"] = route_taken, route_taken.raw
+                if ROUTE not in meta:  # the parent wrote it beside `_meta`, which several calls share
+                    meta = {**meta, **followed.received}
                     request = msgspec.structs.replace(request, meta=meta)
         back: ReturningClient | None = None
         if "requestState" in params:
@@ -193,7 +184,7 @@ class Dispatch:
                 call = self._new(request, (name or "")[:255])
                 if name is None:
                     return self._invalid(call, "params.name must be a string")
-                return self.refuse(call, self._route_check.unlisted(caller, name))
+                return self.refuse(call, self.route_check.unlisted(caller, name))
             route = listed
         arguments = params.get("arguments")
         if arguments is not None and memoryview(arguments)[0] != _OBJECT and not _may_be_null(arguments, route):
@@ -214,7 +205,7 @@ class Dispatch:
             params,
             meta,
             request.sink,
-            self._clock.now(),
+            self.clock.now(),
             self.under_way,
             route.qualified,
             route.timeout_s,
@@ -229,21 +220,18 @@ class Dispatch:
                 return self.refuse(call, refusal)
         if route.gate is not None:
             if call.hold is None:  # else its link holds it
-                hold = call.hold = self._gate.hold(call, route, back, released_by)
+                hold = call.hold = self.gate.hold(call, route, back, released_by)
                 if back is not None and back.has_declined:
-                    return self._decline(call, hold, back)
+                    # The user declined. Nothing is sent, so only the first checks are made.
+                    refused = self.guard.find_refusal(call, link, CheckNumber.AVAILABILITY)
+                    if refused is not None:
+                        return self.refuse(call, refused.refusal)
+                    self.gate.decline(call, hold, back.visit.confirmation_id)
+                    return call
         elif ack is not None and call.hold is None:
             call.hold = ack
         params["name"] = route.wire_name
         return self.send(call, link)
-
-    def _decline(self, call: Call, hold: GateHold, back: ReturningClient) -> Call:
-        """End a held call whose user declined it. Nothing is sent, so only the first checks are made."""
-        refused = self.guard.find_refusal(call, hold.route.link, CheckNumber.AVAILABILITY)
-        if refused is not None:
-            return self.refuse(call, refused.refusal)
-        self._gate.decline(call, hold, back.visit.confirmation_id)
-        return call
 
     def _postpone(self, request: ClientRequest, make: Callable[[ClientRequest], Call]) -> Call | None:
         """Postpone a request if servers that may list its target have not arrived yet.
@@ -428,7 +416,7 @@ class Dispatch:
             request.params,
             request.meta,
             request.sink,
-            self._clock.now(),
+            self.clock.now(),
             self.under_way,
             target,
         )
@@ -482,7 +470,7 @@ class Dispatch:
         retry. Return None if the request is to be handled as a new call, for example because the state belongs to the
         server.
         """
-        back = self._gate.responses.read_state(request.caller, request.params)
+        back = self.gate.responses.read_state(request.caller, request.params)
         if isinstance(back, Refusal):
             return self.refuse(self._new(request), back)
         return back or self._find_resumed(request)
@@ -515,7 +503,7 @@ class Dispatch:
                     refused = self.guard.find_refusal(call, link, CheckNumber.AVAILABILITY)
                     if refused is not None:
                         return self._refuse(call, refused)
-                    if self._availability.is_full(link):
+                    if self.availability.is_full(link):
                         return self.refuse(call, BUSY)
                     self._register(call, link)
                     self._delayed.begin(answer_failures(call, self._send_over_own_link(call, link, own_links)))
@@ -528,7 +516,7 @@ class Dispatch:
                 self._register(call, link)
                 link.send(verdict)
                 return call
-        elif isinstance(verdict, Refused) and not self._availability.may_wait(verdict, link):
+        elif isinstance(verdict, Refused) and not self.availability.may_wait(verdict, link):
             waiting = self._queue.join(call, link) if verdict.refusal is BUSY else None
             if waiting is not None:
                 self._register(call, link)
@@ -538,7 +526,7 @@ class Dispatch:
                 self._delayed.begin(answer_failures(call, self._send_in_turn(call, link, waiting)))
                 return call
             if link.standing.state is LinkState.DEGRADED:
-                self._availability.wake(link)
+                self.availability.wake(link)
             return self._refuse(call, verdict)
         self._register(call, link)
         call.deadline = inf  # the time of its class begins when it is sent (MCP-AX 7.3); until then other bounds hold
@@ -550,7 +538,7 @@ class Dispatch:
         has_place = await self._queue.wait(waiting)
         if call.done:
             return
-        refused = self._route_check.find_relisted(call) if has_place else _NO_PLACE
+        refused = self.route_check.find_relisted(call) if has_place else _NO_PLACE
         if refused is not None:
             self._refuse(call, refused, 200)
         else:
@@ -566,16 +554,16 @@ class Dispatch:
             if call.done:  # its client left meanwhile, and was given back what it was charged
                 return
         verdict: Admitted[Call] | Refused | Held = HELD if is_held else self.guard.admit(call, link)
-        is_away = not link.is_connected or (isinstance(verdict, Refused) and self._availability.may_wait(verdict, link))
-        if is_away and self._availability.may_return_soon(link) and not call.done:
-            keeper = self._keepers[link.segment]
+        is_away = not link.is_connected or (isinstance(verdict, Refused) and self.availability.may_wait(verdict, link))
+        if is_away and self.availability.may_return_soon(link) and not call.done:
+            keeper = self.keepers[link.segment]
             keeper.wake()
             await keeper.usable_within(RESPAWN_WAIT_S)
             if call.done:
                 return
             verdict = self.guard.admit(call, link)
             if not isinstance(verdict, Refused):
-                verdict = self._route_check.find_relisted(call) or verdict
+                verdict = self.route_check.find_relisted(call) or verdict
         await self._settle(call, link, verdict)
 
     async def _settle(self, call: Call, link: Link, verdict: Admitted[Call] | Refused | Held) -> None:
@@ -590,7 +578,7 @@ class Dispatch:
         if isinstance(verdict, Refused):
             self._refuse(call, verdict, 200)
             return
-        call.forwarded = self._clock.now()
+        call.forwarded = self.clock.now()
         if call.timeout_s is not None:
             call.deadline = call.forwarded + call.timeout_s
         link.send(verdict)
@@ -658,15 +646,6 @@ def _onward(own: dict[str, Raw] | None, followed: Followed | None) -> dict[str, 
     `own` is the route of a request that began at this node; `followed` is the route that a parent sent.
     """
     return own if own is None or followed is None else followed.onward
-
-
-def _with_route(meta: dict[str, Raw], followed: Followed) -> dict[str, Raw]:
-    """Return `_meta` with the route that a parent sent.
-
-    `_meta` is returned unchanged if it contains the route. A route that the parent wrote beside `_meta` is added to a
-    copy, because several calls share `_meta`.
-    """
-    return meta if ROUTE in meta else {**meta, **followed.received}
 
 
 def resource_not_found(uri: str, candidates: list[str], era: Era) -> Refusal:

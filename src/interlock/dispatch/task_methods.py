@@ -18,6 +18,7 @@ ask about such a task, and the task ends with the session of its client.
 import asyncio
 import secrets
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
@@ -36,7 +37,7 @@ from interlock.dispatch.tasks import Task, TaskAsking, TaskMaking, Tasks, code_o
 from interlock.gate.protocol.reserved_claims import without_claims
 from interlock.links.connected_link import ConnectedLink
 from interlock.links.keeper import Keeper, ServerKeeper
-from interlock.links.link import Link, TaskEvents
+from interlock.links.link import TaskEvents
 from interlock.links.listing import LIST_S
 from interlock.mcp import methods
 from interlock.mcp.items import decode_cursor_untrusted, encode_cursor
@@ -51,7 +52,6 @@ from interlock.mcp.tasks import (
     call_across_eras,
     declares_tasks,
     lost_task,
-    offers_tasks,
     read_made,
     read_task,
     related_task,
@@ -78,36 +78,31 @@ EXPECTED_MAX: Final = 10_000  # answers under way that may be tasks, or are abou
 _RESULT: Final = b'"result":'
 
 
+@dataclass(eq=False)
 class Background:
     """Client that can be asked although it has no call under way (`QuestionOrigin`)."""
 
-    __slots__ = ("_sink", "asking", "caller", "progressed")
-
-    def __init__(self, caller: Caller, sink: Sink | None = None) -> None:
-        self.caller = caller
-        self.asking = 0
-        self.progressed = False
-        self._sink = sink
+    caller: Caller
+    sink: Sink | None = None
+    asking = 0
+    progressed = False
 
     @property
     def reachable(self) -> bool:
-        return self._sink is not None or (self.caller.channel is not None and self.caller.channel.reachable)
+        return self.sink is not None or (self.caller.channel is not None and self.caller.channel.reachable)
 
     def on_request(self, link: AnswerReceiver, request: Request) -> None:
         if self.caller.channel is not None:
-            self.caller.channel.ask(link, request.id, request.method, request.params, self._sink)
+            self.caller.channel.ask(link, request.id, request.method, request.params, self.sink)
 
 
-class AskedTask:
+class AskedTask(msgspec.Struct, eq=False):
     """Task that a client runs for a server."""
 
-    __slots__ = ("caller", "id", "link", "theirs")
-
-    def __init__(self, link: ConnectedLink, caller: Caller, theirs: str) -> None:
-        self.id = f"il-{secrets.token_urlsafe(18)}"
-        self.link = link
-        self.caller = caller
-        self.theirs = theirs  # as the client calls it
+    link: ConnectedLink
+    caller: Caller
+    theirs: str  # as the client calls it
+    id: str = msgspec.field(default_factory=lambda: f"il-{secrets.token_urlsafe(18)}")
 
 
 class _Expected(msgspec.Struct, frozen=True):
@@ -356,8 +351,8 @@ class TaskNews(TaskEvents):
         named = renamed_in(params, lambda theirs: self._tasks.maybe_ours(task, theirs))
         call = origin if isinstance(origin, Call) and origin.caller.era is Era.LEGACY else self._waiting(task)
         if call is None:
-            return _OfTask(self, task, task.caller, None), named
-        return _OfTask(self, task, call.caller, call.sink), named
+            return _OfTask(task.caller, news=self, task=task), named
+        return _OfTask(call.caller, call.sink, news=self, task=task), named
 
     def hold(self, task: Task, link: AnswerReceiver, request: Request, asking: Background) -> None:
         """Keep a question until the client asks for the task's result. Refuse the question if too many wait."""
@@ -379,7 +374,7 @@ class TaskNews(TaskEvents):
         link = call.task.link
         for request, asking in self._held.pop(call.task, ()):
             if link.questions.is_open(request.id, asking):
-                link.questions.ask_client(request, _OfTask(self, call.task, call.caller, call.sink))
+                link.questions.ask_client(request, _OfTask(call.caller, call.sink, news=self, task=call.task))
 
     def on_task_answer(self, link: ConnectedLink, upstream_id: bytes, payload: bytes) -> bytes:
         def server_side(ours: str) -> str | None:
@@ -404,6 +399,7 @@ class TaskNews(TaskEvents):
         return not self._tasks.principals(link) <= principals
 
 
+@dataclass(eq=False)
 class _OfTask(Background):
     """Client of a task. It is asked at once if it can be reached, otherwise when it returns.
 
@@ -411,18 +407,14 @@ class _OfTask(Background):
     stops waiting, and the question stays open.
     """
 
-    __slots__ = ("_news", "_task")
-
-    def __init__(self, news: TaskNews, task: Task, caller: Caller, sink: Sink | None) -> None:
-        super().__init__(caller, sink)
-        self._news = news
-        self._task = task
+    news: TaskNews = field(kw_only=True)
+    task: Task = field(kw_only=True)
 
     def on_request(self, link: AnswerReceiver, request: Request) -> None:
         if self.reachable:
             super().on_request(link, request)
         else:
-            self._news.hold(self._task, link, request, self)
+            self.news.hold(self.task, link, request, self)
 
 
 PAGE_TASKS: Final = 50
@@ -437,22 +429,24 @@ ABOUT: Final = {
 Answer = Callable[[bytes | Refusal], None]  # takes the result of a list, or its refusal
 
 
+@dataclass(eq=False)
 class TaskMethods:
     """Handlers of the methods `tasks/*` for clients of both eras, legacy and modern."""
 
-    def __init__(self, dispatch: Dispatch, news: TaskNews, keepers: Mapping[str, Keeper], clock: Clock) -> None:
-        self._dispatch = dispatch
-        self._tasks = dispatch.tasks
-        self._news = news
-        self._keepers = keepers
-        self._clock = clock
+    dispatch: Dispatch
+    news: TaskNews
+    keepers: Mapping[str, Keeper]
+    clock: Clock
+
+    def __post_init__(self) -> None:
+        self._tasks = self.dispatch.tasks
         self._running = BackgroundTasks()
 
     # Making
 
     def call_tool(self, request: ClientRequest) -> Call:
         """Handle a tools/call in which a legacy client asks for a task."""
-        dispatch, caller = self._dispatch, request.caller
+        dispatch, caller = self.dispatch, request.caller
         name = find_string(request.params.get("name"))
         route = dispatch.view(caller.key).find_tool(name) if name is not None else None
         if route is None:
@@ -460,7 +454,7 @@ class TaskMethods:
         refusal: Refusal | None = None
         if route.link.modern:
             refusal = call_across_eras(caller.era)
-        elif _makes_tasks_for_users(route.link):
+        elif route.link.own is not None and not route.link.own.is_whole and route.link.offers_tasks:
             refusal = TASK_PER_USER
         elif route.link.tasks and not self._tasks.has_room(caller.principal.name):
             refusal = NO_ROOM  # before the server begins a task that no client could ask about
@@ -476,9 +470,9 @@ class TaskMethods:
         task_id = find_string(params.get("taskId"))
         task = self._find_task(caller, method, task_id, request.meta)
         if isinstance(task, Refusal):
-            refused = Call(*self._dispatch.call_fields(request, (task_id or "")[:255]))
-            return self._dispatch.refuse(refused, task)
-        fields = self._dispatch.call_fields(request, task.route.qualified)
+            refused = Call(*self.dispatch.call_fields(request, (task_id or "")[:255]))
+            return self.dispatch.refuse(refused, task)
+        fields = self.dispatch.call_fields(request, task.route.qualified)
         call = TaskAsking(*fields, tasks=self._tasks, task=task)
         call.timeout_s = None if call.waits_forever else STANDARD_S
         call.head = task_head(method, task.theirs)
@@ -486,15 +480,15 @@ class TaskMethods:
         if caller.era is Era.LEGACY:
             task.caller = caller
         if call.waits_forever and self._waits_too_often(caller):
-            return self._dispatch.refuse(call, BUSY)
-        self._dispatch.send(call, task.link)
+            return self.dispatch.refuse(call, BUSY)
+        self.dispatch.send(call, task.link)
         if call.waits_forever and not call.done:
-            self._news.on_result_asked(call)
+            self.news.on_result_asked(call)
         return call
 
     def _waits_too_often(self, caller: Caller) -> bool:
         """Return whether a client already waits for as many task results as it may. The results may never come."""
-        waiting = [call for call in self._dispatch.under_way.calls if call.waits_forever]
+        waiting = [call for call in self.dispatch.under_way.calls if call.waits_forever]
         return sum(call.caller.principal.name == caller.principal.name for call in waiting) >= WAITING_MAX
 
     def _find_task(self, caller: Caller, method: str, task_id: str | None, meta: dict[str, Raw]) -> Task | Refusal:
@@ -520,12 +514,12 @@ class TaskMethods:
 
     def offered(self, caller: Caller) -> bool:
         """Return whether a server that the client sees creates tasks in the client's era."""
-        return offers(self._dispatch.view(caller.key), caller.era)
+        return offers(self.dispatch.view(caller.key), caller.era)
 
     def _may_use(self, caller: Caller, task: Task) -> bool:
         """Return whether a client may ask about a task. It must be allowed to call the tool that created the task."""
         key = caller.key
-        return key.only in (None, task.route.link.segment) and self._dispatch.view(key).may_see(task.route)
+        return key.only in (None, task.route.link.segment) and self.dispatch.view(key).may_see(task.route)
 
     # Listing (2025-11-25)
 
@@ -563,15 +557,10 @@ class TaskMethods:
         """
         link = task.link
         fresh_s = max(FRESH_S, task.poll_s or 0.0)
-        fresh = not task.live or self._clock.now() - task.heard_at < fresh_s
+        fresh = not task.live or self.clock.now() - task.heard_at < fresh_s
         if (task.shown is not None and fresh) or link.standing.state not in USABLE or link.modern:
             return task.shown
-        inquiry = link.ask(methods.TASKS_GET, {"taskId": task.theirs})
-        try:
-            reply = await asyncio.wait_for(inquiry.future, LIST_S)
-        except TimeoutError:
-            link.cancel(inquiry, "timeout")
-            return task.shown
+        reply = await link.request(methods.TASKS_GET, {"taskId": task.theirs}, LIST_S)
         if not isinstance(reply, Response):
             return task.shown
         if reply.error:
@@ -599,8 +588,8 @@ class TaskMethods:
         agreed: list[str] = []
         for segment, tasks in wanted.items():
             for task in tasks:
-                self._news.watch(task, listener)
-            keeper = self._keepers.get(segment)
+                self.news.watch(task, listener)
+            keeper = self.keepers.get(segment)
             watched: Collection[str] = ()
             if isinstance(keeper, ServerKeeper):
                 watched = await keeper.task_listening.watch({task.theirs for task in tasks})
@@ -609,15 +598,15 @@ class TaskMethods:
         return agreed
 
     def unwatch(self, listener: TaskListener) -> None:
-        self._unwatch(self._news.watched_by(listener), listener)
+        self._unwatch(self.news.watched_by(listener), listener)
 
     def _unwatch(self, tasks: list[Task], listener: TaskListener) -> None:
         unheard: dict[str, set[str]] = {}
         for task in tasks:
-            if self._news.unwatch(task, listener):
+            if self.news.unwatch(task, listener):
                 unheard.setdefault(task.link.segment, set()).add(task.theirs)
         for segment, ids in unheard.items():
-            keeper = self._keepers.get(segment)
+            keeper = self.keepers.get(segment)
             if isinstance(keeper, ServerKeeper):
                 keeper.task_listening.unwatch(ids)
 
@@ -625,12 +614,6 @@ class TaskMethods:
 def offers(view: View, era: Era) -> bool:
     """Return whether a server of this era, among those a caller sees, creates tasks."""
     return any(link.tasks and link.modern == (era is Era.MODERN) for link in view.links)
-
-
-def _makes_tasks_for_users(link: Link) -> bool:
-    """Return whether the server of a link creates tasks although users have links of their own to it."""
-    facts = link.facts if link.own is not None and not link.own.is_whole else None
-    return facts is not None and offers_tasks(facts.capabilities, facts.era)
 
 
 def _after(params: dict[str, Raw]) -> int | None:

@@ -16,6 +16,7 @@ import re
 import secrets
 from typing import Any, Final, cast
 
+import msgspec
 from msgspec import Raw
 
 from interlock.catalog.routes import Route
@@ -65,49 +66,27 @@ SHOWN_BYTES_MAX: Final = 2 * 1024  # of a task's state kept for lists; a longer 
 _SHAPE: Final = re.compile(r"[a-z0-9_-]+\.([0-9a-f]{8})[A-Za-z0-9_-]{24}")
 
 
-class Task:
+class Task(msgspec.Struct, eq=False):
     """Task with two ids: the id that its server uses, and the id that its client sees."""
 
-    __slots__ = (
-        "caller",
-        "connection",
-        "era",
-        "expires_at",
-        "heard_at",
-        "id",
-        "link",
-        "live",
-        "made_at",
-        "number",
-        "poll_s",
-        "principal",
-        "progress_id",
-        "progress_token",
-        "replaced",
-        "route",
-        "shown",
-        "theirs",
-    )
-
-    def __init__(
-        self, task_id: str, number: int, link: ConnectedLink, theirs: str, route: Route, caller: Caller
-    ) -> None:
-        self.id = task_id
-        self.number = number  # the order in which they were made
-        self.link = link
-        self.connection = link.connection
-        self.theirs = theirs
-        self.route = route
-        self.principal = caller.principal.name
-        self.era = caller.era
-        self.caller = caller  # of the session that last spoke of it: news of the task go there
-        self.live = False  # it may still run
-        self.replaced = False
-        self.made_at = self.heard_at = self.expires_at = 0.0
-        self.poll_s: float | None = None
-        self.progress_id = 0  # what the server knows its progress by
-        self.progress_token: Any = None  # what the client does
-        self.shown: bytes | None = None  # its newest state, under our id
+    id: str
+    number: int  # the order in which they were made
+    link: ConnectedLink
+    theirs: str
+    route: Route
+    caller: Caller  # of the session that last spoke of it: news of the task go there
+    principal: str
+    era: Era
+    connection: int
+    made_at: float
+    live: bool = False  # it may still run
+    replaced: bool = False
+    heard_at: float = 0.0
+    expires_at: float = 0.0
+    poll_s: float | None = None
+    progress_id: int = 0  # what the server knows its progress by
+    progress_token: Any = None  # what the client does
+    shown: bytes | None = None  # its newest state, under our id
 
 
 class Tasks:
@@ -129,10 +108,18 @@ class Tasks:
     def has_room(self, principal: str) -> bool:
         """Return whether a task of this principal can be added.
 
-        Tasks that have expired are removed first. At a limit, a task that has ended is removed to make room.
+        Tasks that have expired are removed first. At a limit, a task that has ended is removed to make room, first one
+        of the same principal. Tasks that may still run are not removed.
         """
-        self._tidy()
-        return self._make_room(principal)
+        now = self._clock.now()
+        if now - self._tidied_at >= TIDY_S:
+            self._tidied_at = now
+            for task in [task for task in self.by_id.values() if task.expires_at <= now]:
+                self._forget(task)
+        mine = self._of.get(principal, {})
+        if len(mine) >= TASKS_PER_PRINCIPAL_MAX and not self._drop_ended(mine):
+            return False
+        return len(self.by_id) < TASKS_MAX or self._drop_ended(mine) or self._drop_ended(self.by_id)
 
     def make(self, caller: Caller, link: ConnectedLink, route: Route, facts: TaskFacts) -> Task | None:
         """Add a task that a server created for this client. Return None if there are too many tasks.
@@ -148,11 +135,12 @@ class Tasks:
         if not self.has_room(principal):
             return None
         if existing is not None:  # the server reused an id: our id for the old task must not show the new one
-            self._retire(existing)
+            existing.replaced = True  # its id is kept, so that a request for it is refused with that reason
+            self._cut(existing)
         self._made += 1
         task_id = f"{route.link.segment}.{self._run}{secrets.token_urlsafe(18)}"
-        task = Task(task_id, self._made, link, facts.id, route, caller)
-        task.made_at = self._clock.now()
+        made_at = self._clock.now()
+        task = Task(task_id, self._made, link, facts.id, route, caller, principal, caller.era, link.connection, made_at)
         self.by_id[task_id] = self._theirs[link.segment, facts.id] = task
         self._of.setdefault(principal, {})[task_id] = task
         self._set_live(task, live=True)
@@ -180,7 +168,9 @@ class Tasks:
         """Return the task with this id, or a refusal. A task of another principal counts as unknown."""
         task = self.by_id.get(task_id) if len(task_id) <= ID_BYTES_MAX else None
         if task is None or task.principal != principal:
-            return TASK_FORGOTTEN if self._is_of_another_run(task_id) else TASK_UNKNOWN
+            # An id of this form was issued by an earlier process of this node.
+            shaped = _SHAPE.fullmatch(task_id) if len(task_id) <= ID_BYTES_MAX else None
+            return TASK_FORGOTTEN if shaped is not None and shaped[1] != self._run else TASK_UNKNOWN
         return TASK_REPLACED if task.replaced else task
 
     def maybe_theirs(self, link: ConnectedLink, theirs: str) -> Task | None:
@@ -207,11 +197,6 @@ class Tasks:
         """
         return set(self._live.get(link.segment, ()))
 
-    def _is_of_another_run(self, task_id: str) -> bool:
-        """Return whether an id has the form of a task id that an earlier process of this node issued."""
-        shaped = _SHAPE.fullmatch(task_id) if len(task_id) <= ID_BYTES_MAX else None
-        return shaped is not None and shaped[1] != self._run
-
     # Forgetting
 
     def lost(self, task: Task) -> None:
@@ -221,26 +206,8 @@ class Tasks:
     def lose_all(self, link: ConnectedLink) -> None:
         """Mark all tasks of a link as ended, because the link will not return."""
         for task in [task for task in self.by_id.values() if task.link is link]:
-            self._set_live(task, live=False)
             self._cut(task)
         self._live.pop(link.segment, None)
-
-    def _tidy(self) -> None:
-        now = self._clock.now()
-        if now - self._tidied_at >= TIDY_S:
-            self._tidied_at = now
-            for task in [task for task in self.by_id.values() if task.expires_at <= now]:
-                self._forget(task)
-
-    def _make_room(self, principal: str) -> bool:
-        """Drop an ended task if a limit is reached. Return whether another task may be added.
-
-        Ended tasks of the same principal are dropped first. Tasks that may still run are not dropped.
-        """
-        mine = self._of.get(principal, {})
-        if len(mine) >= TASKS_PER_PRINCIPAL_MAX and not self._drop_ended(mine):
-            return False
-        return len(self.by_id) < TASKS_MAX or self._drop_ended(mine) or self._drop_ended(self.by_id)
 
     def _drop_ended(self, tasks: dict[str, Task]) -> bool:
         ended = next((task for task in tasks.values() if not task.live), None)
@@ -248,14 +215,7 @@ class Tasks:
             self._forget(ended)
         return ended is not None
 
-    def _retire(self, task: Task) -> None:
-        """Mark a task as replaced. Its id is kept, so that a request for it is refused with that reason."""
-        task.replaced = True
-        self._set_live(task, live=False)
-        self._cut(task)
-
     def _forget(self, task: Task) -> None:
-        self._set_live(task, live=False)
         self._cut(task)
         self.by_id.pop(task.id, None)
         mine = self._of.get(task.principal, {})
@@ -264,6 +224,8 @@ class Tasks:
             self._of.pop(task.principal, None)
 
     def _cut(self, task: Task) -> None:
+        """Mark a task as ended, and forget its ids at the server."""
+        self._set_live(task, live=False)
         segment = task.link.segment
         if self._theirs.get((segment, task.theirs)) is task:
             del self._theirs[segment, task.theirs]

@@ -16,7 +16,7 @@ sink of all answers of its client.
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from msgspec import Raw
@@ -60,33 +60,18 @@ from interlock.wire.refusal import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_F
 EMPTY_RESULT: Final = b"{}"
 
 
+@dataclass(eq=False)
 class LegacyFront:
     """The front of legacy clients, which handles the messages of their sessions."""
 
-    def __init__(
-        self,
-        dispatch: ClientDispatch,
-        stock: ClientLists,
-        sessions: Sessions,
-        audience: Audience,
-        tasks: TaskMethods,
-        asked_tasks: AskedTasks,
-        notifications: ClientNotifications | None = None,
-    ) -> None:
-        self._dispatch = dispatch
-        self._notifications = notifications
-        self._task_methods = tasks
-        self._asked = asked_tasks
-        self._stock = stock
-        self._audience = audience
-        self.sessions = sessions
-        self._tasks = BackgroundTasks()
-
-    def find_unreadable_answer(self, data: bytes) -> bytes | None:
-        """Return the answer that the surface has for a message that cannot be read, or None if it has no special
-        answer.
-        """
-        return self._stock.find_unreadable_answer(data, is_modern=False)
+    dispatch: ClientDispatch
+    stock: ClientLists
+    sessions: Sessions
+    audience: Audience
+    tasks: TaskMethods
+    asked_tasks: AskedTasks
+    notifications: ClientNotifications | None = None
+    _background: BackgroundTasks = field(default_factory=BackgroundTasks)
 
     def initialize(
         self, request: Request, principal: Principal, via: str, only: str | None, names: NameForm
@@ -110,7 +95,7 @@ class LegacyFront:
         if session is None:
             return Refusal(UNAVAILABLE, "unavailable", {"reason": "too_many_sessions"})
         session.knows_tree = declares
-        session.front, session.unchanging = self, self._stock.unchanging
+        session.front, session.unchanging = self, self.stock.unchanging
         caller.version = session.version
         return session
 
@@ -118,7 +103,7 @@ class LegacyFront:
         """Answer `initialize`, after a short wait in which servers can connect."""
 
         def answer() -> None:
-            view = self._dispatch.view(session.caller.key)
+            view = self.dispatch.view(session.caller.key)
             result: dict[str, Any] = {
                 "protocolVersion": session.version,
                 "capabilities": capabilities(
@@ -128,13 +113,13 @@ class LegacyFront:
                     upward=session.caller.hop is not None,
                 ),
                 "serverInfo": SERVER_INFO,
-                "instructions": self._stock.introduction(view, session.caller.key.only),
+                "instructions": self.stock.introduction(view, session.caller.key.only),
             }
             sink.answer(encode_result(request.id, encode_value(result)))
             if not session.ended:
-                self._audience.join(session)
+                self.audience.join(session)
 
-        self._stock.when_fresh(INITIALIZE, answer)
+        self.stock.when_fresh(INITIALIZE, answer)
 
     def handle(self, session: ClientSession, message: Message, sink: Sink) -> Call | None:
         """Handle a message of an open session. Return the call that it started, or None.
@@ -171,63 +156,51 @@ class LegacyFront:
             request = ClientRequest(caller, message_id, method, params, meta, sink)
             if method == TOOLS_CALL:
                 if "task" in params:
-                    return self._task_methods.call_tool(request)
-                return self._dispatch.call_tool(request)
+                    return self.tasks.call_tool(request)
+                return self.dispatch.call_tool(request)
             if method == RESOURCES_READ:
-                return self._dispatch.read_resource(request)
+                return self.dispatch.read_resource(request)
             if method == PROMPTS_GET:
-                return self._dispatch.get_prompt(request)
+                return self.dispatch.get_prompt(request)
             if method in ABOUT[Era.LEGACY]:
-                return self._task_methods.ask(request)
+                return self.tasks.ask(request)
             if method == CONFIRM:
-                return self._dispatch.confirm(request)
-            return self._dispatch.complete(request)
+                return self.dispatch.confirm(request)
+            return self.dispatch.complete(request)
         if method in LISTS:
-            self._list(session, message_id, method, params, sink)
-        elif method == methods.SUBSCRIBE:
+            key = caller.key
+            self.stock.when_fresh(
+                method, lambda: self._answer(message_id, sink, self.stock.list(method, key, params, Era.LEGACY))
+            )
+        elif method in (methods.SUBSCRIBE, methods.UNSUBSCRIBE):
             uri = find_string(params.get("uri"))
-            target = self._dispatch.view(session.caller.key).find_resource(uri) if uri is not None else []
+            target = self.dispatch.view(caller.key).find_resource(uri) if uri is not None else []
             if uri is None:
                 self._answer(message_id, sink, Refusal(INVALID_PARAMS, "params.uri must be a string"))
             elif isinstance(target, list):
                 self._answer(message_id, sink, resource_not_found(uri, target, Era.LEGACY))
+            elif method == methods.SUBSCRIBE:
+                self._background.begin(self._subscribe(session, message_id, target, uri, sink))
             else:
-                self._tasks.begin(self._on_subscribed(session, message_id, target, uri, sink))
+                self.audience.unwatch(session, *target)
+                self._answer(message_id, sink, EMPTY_RESULT)
         elif method == methods.SET_LEVEL:
             self._set_level(session, message_id, params, sink)
         elif method == methods.TASKS_LIST:
-            self._task_methods.list_tasks(caller, params, lambda outcome: self._answer(message_id, sink, outcome))
+            self.tasks.list_tasks(caller, params, lambda outcome: self._answer(message_id, sink, outcome))
+        elif method == methods.PING:
+            self._answer(message_id, sink, EMPTY_RESULT)
+        elif method == INITIALIZE:
+            self._answer(message_id, sink, Refusal(INVALID_REQUEST, "this session is already initialized"))
         else:
-            self._answer(message_id, sink, self._local(session, method, params))
+            self._answer(message_id, sink, Refusal(METHOD_NOT_FOUND, "Method not found", {"method": method[:100]}))
         return None
-
-    def _list(self, session: ClientSession, message_id: bytes, method: str, params: dict[str, Raw], sink: Sink) -> None:
-        def answer() -> None:
-            self._answer(message_id, sink, self._stock.list(method, session.caller.key, params, Era.LEGACY))
-
-        self._stock.when_fresh(method, answer)
 
     def _answer(self, message_id: bytes, sink: Sink, outcome: bytes | Refusal) -> None:
         if isinstance(outcome, Refusal):
             sink.answer(encode_refusal(message_id, outcome, draft=True))
         else:
             sink.answer(encode_result(message_id, outcome))
-
-    def _local(self, session: ClientSession, method: str, params: dict[str, Raw]) -> bytes | Refusal:
-        if method == methods.PING:
-            return EMPTY_RESULT
-        if method == methods.UNSUBSCRIBE:
-            uri = find_string(params.get("uri"))
-            if uri is None:
-                return Refusal(INVALID_PARAMS, "params.uri must be a string")
-            target = self._dispatch.view(session.caller.key).find_resource(uri)
-            if isinstance(target, list):
-                return resource_not_found(uri, target, Era.LEGACY)
-            self._audience.unwatch(session, *target)
-            return EMPTY_RESULT
-        if method == INITIALIZE:
-            return Refusal(INVALID_REQUEST, "this session is already initialized")
-        return Refusal(METHOD_NOT_FOUND, "Method not found", {"method": method[:100]})
 
     def _set_level(self, session: ClientSession, message_id: bytes, params: dict[str, Raw], sink: Sink) -> None:
         """Set the log level of a client.
@@ -240,20 +213,20 @@ class LegacyFront:
             self._answer(message_id, sink, fault)
             return
         session.caller.log_level = level
-        heard = self._audience.log_levels_changed()
+        heard = self.audience.log_levels_changed()
         if heard:
-            self._tasks.begin(self._level_set(heard, message_id, sink))
+            self._background.begin(self._answer_later(heard, message_id, sink))
         else:
             self._answer(message_id, sink, EMPTY_RESULT)
 
-    async def _level_set(self, heard: list[Heard], message_id: bytes, sink: Sink) -> None:
+    async def _answer_later(self, heard: list[Heard], message_id: bytes, sink: Sink) -> None:
         await asyncio.wait(heard)
         self._answer(message_id, sink, EMPTY_RESULT)
 
-    async def _on_subscribed(
+    async def _subscribe(
         self, session: ClientSession, message_id: bytes, target: tuple[Link, str], requested_uri: str, sink: Sink
     ) -> None:
-        refusal = await self._audience.watch(session, target[0], target[1], requested_uri)
+        refusal = await self.audience.watch(session, target[0], target[1], requested_uri)
         if isinstance(refusal, Response):
             sink.answer(encode_error(message_id, refusal.error))
         else:
@@ -266,11 +239,11 @@ class LegacyFront:
             if call is not None:
                 call.cancel(find_string(params.get("reason")) or "cancelled by the client")
         elif message.method == methods.ROOTS_CHANGED:
-            self._audience.roots_changed(session.caller)
+            self.audience.roots_changed(session.caller)
         elif message.method == methods.TASK_STATUS:
-            self._asked.on_status(session.caller, message.params)
-        elif self._notifications is not None:
-            self._notifications.pass_on(session.caller, message)
+            self.asked_tasks.on_status(session.caller, message.params)
+        elif self.notifications is not None:
+            self.notifications.pass_on(session.caller, message)
 
 
 _ROUTED: Final = frozenset((TOOLS_CALL, RESOURCES_READ, PROMPTS_GET, COMPLETE, CONFIRM)) | ABOUT[Era.LEGACY]
@@ -298,7 +271,7 @@ def begin_batch_untrusted(
     """
     if session.version != methods.BATCH_VERSION or not is_batch(data):
         raise unreadable
-    batch = ClientBatch(front, session, split_batch_untrusted(data), out)
+    batch = ClientBatch(front, session, deque(split_batch_untrusted(data)), out)
     batch.start()
     return batch
 
@@ -315,37 +288,37 @@ def serve_batch(front: LegacyFront, session: ClientSession, exchange: Exchange, 
         exchange.running = batch
 
 
+@dataclass(eq=False)
 class ClientBatch:
     """A batch that is being served. `cancel` ends its unfinished calls."""
 
-    def __init__(self, front: LegacyFront, session: ClientSession, parts: list[bytes], out: Sink) -> None:
-        self._front = front
-        self._session = session
-        self._left = deque(parts)
-        self._out = out
-        self._has_requests = False
-        self._calls: dict[_BatchSink, Call] = {}
-        self._under_way = 0
-        self._gathered: list[bytes] = []
-        self._bytes = 0
-        self._is_over = False
-        self._is_scheduled = False
+    front: LegacyFront
+    session: ClientSession
+    left: deque[bytes]  # the messages that are not handled yet
+    out: Sink
+    _has_requests: bool = False
+    _calls: dict["_BatchSink", Call] = field(default_factory=dict)
+    _under_way: int = 0
+    _gathered: list[bytes] = field(default_factory=list)
+    _bytes: int = 0
+    _is_over: bool = False
+    _is_scheduled: bool = False
 
     def start(self) -> None:
         self._is_scheduled = False
         for _ in range(SLICE):
-            if self._session.ended:
-                self._left.clear()
-            if not self._left or self._under_way >= AT_ONCE:
+            if self.session.ended:
+                self.left.clear()
+            if not self.left or self._under_way >= AT_ONCE:
                 break
-            self._handle(self._left.popleft())
-        if self._left and self._under_way < AT_ONCE:
+            self._handle(self.left.popleft())
+        if self.left and self._under_way < AT_ONCE:
             self._go_on()
         self._end_if_done()
 
     def cancel(self, reason: str) -> None:
         """Cancel all unfinished calls of the batch, because the client disconnected."""
-        self._left.clear()
+        self.left.clear()
         for call in list(self._calls.values()):
             call.cancel(reason)
 
@@ -361,7 +334,7 @@ class ClientBatch:
             self._take(encode_refusal(error.message_id, _NO_BATCH if is_batch(part) else error.refusal))
             return
         if not isinstance(message, Request):
-            self._front.handle(self._session, message, _NOWHERE)
+            self.front.handle(self.session, message, _NOWHERE)
             return
         if message.method == INITIALIZE:
             self._take(encode_refusal(message.id, _NO_INITIALIZE))
@@ -369,7 +342,7 @@ class ClientBatch:
         self._has_requests = True
         self._under_way += 1
         answer = _BatchSink(self)
-        call = self._front.handle(self._session, message, answer)
+        call = self.front.handle(self.session, message, answer)
         if call is not None and not call.done:
             self._calls[answer] = call
 
@@ -378,7 +351,7 @@ class ClientBatch:
     def on_message(self, message: bytes) -> None:
         """Pass on a message that belongs to an unfinished request but is not its answer."""
         if not self._is_over:
-            self._out.emit(message)
+            self.out.emit(message)
             self._flush()
 
     def on_answered(self, answer: "_BatchSink", message: bytes) -> None:
@@ -387,7 +360,7 @@ class ClientBatch:
         self._calls.pop(answer, None)
         if message:
             self._take(message)
-        if self._left:
+        if self.left:
             self._go_on()
         else:
             self._end_if_done()
@@ -400,26 +373,26 @@ class ClientBatch:
 
     @property
     def _is_streaming(self) -> bool:
-        return isinstance(self._out, Exchange) and self._out.streaming
+        return isinstance(self.out, Exchange) and self.out.streaming
 
     def _flush(self) -> None:
-        if self._gathered and (self._left or self._under_way):  # the last are the answer
-            self._out.emit(self._together())
+        if self._gathered and (self.left or self._under_way):  # the last are the answer
+            self.out.emit(self._together())
 
     def _together(self) -> bytes:
         gathered, self._gathered, self._bytes = self._gathered, [], 0
         return gathered[0] if self._is_streaming and len(gathered) == 1 else b"[%b]" % b",".join(gathered)
 
     def _end_if_done(self) -> None:
-        if self._left or self._under_way or self._is_over:
+        if self.left or self._under_way or self._is_over:
             return
         self._is_over = True
         if self._gathered:
-            self._out.answer(self._together())
+            self.out.answer(self._together())
         elif self._has_requests:
-            self._out.drop()
-        elif isinstance(self._out, Exchange):
-            self._out.reply(202)
+            self.out.drop()
+        elif isinstance(self.out, Exchange):
+            self.out.reply(202)
 
 
 class _BatchSink:
@@ -459,27 +432,18 @@ _NOWHERE: Final = _Nowhere()
 # HTTP+SSE
 
 
+@dataclass(eq=False)
 class SseStream:
     """The HTTP+SSE stream of one client, which is the sink of all answers to this client."""
 
-    def __init__(
-        self,
-        front: LegacyFront,
-        exchange: Exchange,
-        endpoint: UrlTarget,
-        principal: Principal,
-        on_gone: Callable[["SseStream"], None],
-        surface: str = "",
-    ) -> None:
-        """Create a stream. `surface` describes, for the log, which surface the client gets and why."""
-        self._surface = surface
-        self.id = secrets.token_urlsafe(24)
-        self.exchange = exchange
-        self.principal = principal
-        self._front = front
-        self._on_gone = on_gone
-        self._endpoint = endpoint
-        self._session: ClientSession | None = None
+    front: LegacyFront
+    exchange: Exchange
+    endpoint: UrlTarget
+    principal: Principal
+    streams: dict[str, "SseStream"]  # of the endpoint, by id, until it ends
+    surface: str = ""  # which surface the client gets and why, for the log
+    id: str = field(default_factory=lambda: secrets.token_urlsafe(24))
+    session: ClientSession | None = None
 
     # Sink
 
@@ -495,39 +459,39 @@ class SseStream:
     def caller_as(self, principal: Principal) -> Caller | None:
         """Return the client with the credential of its newest POST. Return None if it has no session yet."""
         self.principal = principal
-        caller = None if self._session is None else self._session.caller
+        caller = None if self.session is None else self.session.caller
         if caller is not None and caller.principal is not principal:
             caller.act_as(principal)
         return caller
 
     def receive(self, message: Request | Notification | Response) -> None:
         """Handle a message of the client. The first message must be `initialize`."""
-        front = self._front
-        if self._session is None:
+        front = self.front
+        if self.session is None:
             if not isinstance(message, Request) or message.method != INITIALIZE:
                 if isinstance(message, Request):
                     self.answer(encode_refusal(message.id, Refusal(INVALID_REQUEST, "send initialize first")))
                 return
-            opened = front.initialize(message, self.principal, "sse", self._endpoint.only, self._endpoint.names)
+            opened = front.initialize(message, self.principal, "sse", self.endpoint.only, self.endpoint.names)
             if isinstance(opened, Refusal):
                 self.answer(encode_refusal(message.id, opened))
                 return
-            self._session = opened
-            opened.surface = self._surface
+            self.session = opened
+            opened.surface = self.surface
             opened.attach(self)
             front.welcome(opened, message, self)
             return
-        front.handle(self._session, message, self)
+        front.handle(self.session, message, self)
 
     def receive_batch(self, data: bytes, unreadable: CodecError) -> None:
         """Serve a batch in the client's session. Raise CodecError if the data is not a valid batch."""
-        if self._session is None:
+        if self.session is None:
             raise unreadable
-        begin_batch_untrusted(self._front, self._session, data, unreadable, self)
+        begin_batch_untrusted(self.front, self.session, data, unreadable, self)
 
     def on_lost(self) -> None:
         """Close the session, because its stream has ended."""
-        self._on_gone(self)
-        if self._session is not None:
-            self._session.detach(self)
-            self._front.sessions.close(self._session, "the stream ended")
+        self.streams.pop(self.id, None)
+        if self.session is not None:
+            self.session.detach(self)
+            self.front.sessions.close(self.session, "the stream ended")

@@ -11,6 +11,7 @@ lists of the AQL surfaces are in `aql.surface`.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from msgspec import Raw
@@ -159,21 +160,18 @@ _LISTS: Final = frozenset((LinkState.READY, LinkState.SLOW))
 SERVER_META: Final = encode_value({methods.META_SERVER: SERVER_INFO})
 
 
+@dataclass(eq=False)
 class ListCache:
     """The lists of the flat surface, answered from cached bytes."""
 
+    catalog: Catalog
+    keepers: Mapping[str, Keeper]
+    arrivals: Arrivals
+    clock: Clock
+    list_ttl_s: float
     unchanging: frozenset[str] = frozenset()
-
-    def __init__(
-        self, catalog: Catalog, keepers: Mapping[str, Keeper], arrivals: Arrivals, clock: Clock, list_ttl_s: float
-    ) -> None:
-        self._catalog = catalog
-        self._keepers = keepers
-        self._arrivals = arrivals
-        self._clock = clock
-        self._ttl_s = list_ttl_s
-        self._missing: Sequence[MissingServer] = ()  # when last said in the log
-        self._tasks = BackgroundTasks()
+    _missing: Sequence[MissingServer] = ()  # when last said in the log
+    _tasks: BackgroundTasks = field(default_factory=BackgroundTasks)
 
     def list(self, method: str, key: ViewKey, params: dict[str, Raw], era: Era) -> bytes | Refusal:
         """Return the encoded result of a list request, or a refusal."""
@@ -186,11 +184,11 @@ class ListCache:
             if decoded is None:
                 return Refusal(INVALID_PARAMS, "this cursor is not one of ours; list again from the start")
             after = decoded
-        view = self._catalog.namespace.view(key)
+        view = self.catalog.namespace.view(key)
         page = view.page(method, era, after)
         more = b"" if page.next_cursor is None else b',"nextCursor":%b' % encode_value(page.next_cursor)
         member = methods.LISTS[method].encode()
-        missing = self._arrivals.missing(view)
+        missing = self.arrivals.missing(view)
         meta: dict[str, Any] = {}
         if missing:
             if missing != self._missing:
@@ -223,25 +221,26 @@ class ListCache:
 
     def when_fresh(self, method: str, then: Callable[[], None]) -> None:
         """Call `then` once the lists are fresh or the time limit for waiting is reached."""
-        waits = self._arrivals.maybe_wait() or self._waits(KIND.get(method, "resources"))
+        waits = self.arrivals.maybe_wait() or self._waits(KIND.get(method, "resources"))
         if waits is None:
             then()
             return
-        self._tasks.begin(self._after(waits, then))
+
+        async def call_later() -> None:
+            await waits
+            then()
+
+        self._tasks.begin(call_later())
 
     async def quiet(self) -> None:
         """Wait until no request is waiting for a list. This takes no longer than a list may wait."""
-        await self._tasks.finish(self._arrivals.wait_s)
-
-    async def _after(self, waits: Coroutine[Any, Any, Any], then: Callable[[], None]) -> None:
-        await waits
-        then()
+        await self._tasks.finish(self.arrivals.wait_s)
 
     def _waits(self, kind: str) -> Coroutine[Any, Any, Any] | None:
-        now = self._clock.now()
+        now = self.clock.now()
         old = [
             keeper
-            for keeper in self._keepers.values()
+            for keeper in self.keepers.values()
             if keeper.is_offered
             and keeper.is_reread
             and keeper.link.standing.state in _LISTS
@@ -257,16 +256,16 @@ class ListCache:
         A server that announces changes needs no shorter time.
         """
         hint = keeper.list_hint_s
-        return self._ttl_s if hint is None else min(self._ttl_s, max(LEAST_TTL_S, hint))
+        return self.list_ttl_s if hint is None else min(self.list_ttl_s, max(LEAST_TTL_S, hint))
 
     def _ttl_ms(self, hint: float | None) -> int:
         listed = (
             keeper
-            for keeper in self._keepers.values()
+            for keeper in self.keepers.values()
             if keeper.is_offered and keeper.is_reread and keeper.listing is not None
         )
-        ages = [self._clock.now() - keeper.listed_at["tools"] for keeper in listed]
-        left = self._ttl_s - max(ages, default=0.0)
+        ages = [self.clock.now() - keeper.listed_at["tools"] for keeper in listed]
+        left = self.list_ttl_s - max(ages, default=0.0)
         return int(max(0.0, min(left, left if hint is None else hint)) * 1000)
 
 

@@ -11,6 +11,7 @@ its client closes the connection or cancels the request, or when its credential 
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -68,37 +69,38 @@ class _Filter(msgspec.Struct, frozen=True):
     tasks: list[str]
 
 
+@dataclass(eq=False)
 class ListenStream:
     """An open `subscriptions/listen` request. It is a member of the audience, and receives notifications for the
     client.
     """
 
-    def __init__(
-        self, caller: Caller, listen_id: bytes, sink: Sink, kinds: frozenset[str], *, events: bool = False
-    ) -> None:
-        self.caller = caller
-        self._events = events  # whether it also hears what the tree tells beside MCP (MCP-AX 12)
-        self._sink = sink
-        self._kinds = kinds
-        self._meta = encode_value({methods.META_SUBSCRIPTION: Raw(listen_id)})
-        self._id = listen_id
-        self._early: dict[bytes, None] | None = {}  # news from before the acknowledgement, which comes first
+    caller: Caller
+    listen_id: bytes
+    sink: Sink
+    kinds: frozenset[str]
+    events: bool = False  # whether it also hears what the tree tells beside MCP (MCP-AX 12)
+    # News from before the acknowledgement, which comes first.
+    _early: dict[bytes, None] | None = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._meta = encode_value({methods.META_SUBSCRIPTION: Raw(self.listen_id)})
 
     def acknowledge(self, honoured: dict[str, Any]) -> None:
         body = encode_value({"_meta": Raw(self._meta), "notifications": honoured})
-        self._sink.emit(encode_notification(methods.ACKNOWLEDGED.encode(), body))
+        self.sink.emit(encode_notification(methods.ACKNOWLEDGED.encode(), body))
         early, self._early = self._early or {}, None
         for message in early:
-            self._sink.emit(message)
+            self.sink.emit(message)
 
     def _tell(self, message: bytes) -> None:
         if self._early is None:
-            self._sink.emit(message)
+            self.sink.emit(message)
         else:
             self._early[message] = None
 
     def on_lists_changed(self, kind: str) -> None:
-        if kind in self._kinds:
+        if kind in self.kinds:
             self._tell(encode_notification(CHANGED[kind].encode(), b'{"_meta":%b}' % self._meta))
 
     def on_resource_updated(self, params: bytes) -> None:
@@ -119,50 +121,32 @@ class ListenStream:
         self._tell_tagged(notification.method, notification.params)
 
     def on_notice(self, notice: AxNotice) -> None:
-        if self._events:
+        if self.events:
             self._tell_tagged(notice.method, notice.params)
 
     def _tell_tagged(self, method: str, raw_params: Raw) -> None:
         params: dict[str, Any] = dict(decode_object(raw_params) or {})
         meta = decode_object(params["_meta"]) if "_meta" in params else None
-        params["_meta"] = {**(meta or {}), methods.META_SUBSCRIPTION: Raw(self._id)}
+        params["_meta"] = {**(meta or {}), methods.META_SUBSCRIPTION: Raw(self.listen_id)}
         self._tell(encode_notification(encode_value(method)[1:-1], encode_value(params)))
 
     def finish(self) -> None:
         """End the stream properly, by answering the listen request."""
-        self._sink.answer(encode_result(self._id, b'{"resultType":"complete","_meta":%b}' % self._meta))
+        self.sink.answer(encode_result(self.listen_id, b'{"resultType":"complete","_meta":%b}' % self._meta))
 
 
+@dataclass(eq=False)
 class ModernFront:
     """The front of modern clients, which handles each of their requests independently."""
 
-    def __init__(
-        self,
-        dispatch: ClientDispatch,
-        stock: ClientLists,
-        audience: Audience,
-        tasks: TaskMethods,
-        listeners: set[ListenStream] | None = None,
-        notifications: ClientNotifications | None = None,
-    ) -> None:
-        """Create the front.
-
-        `listeners` can be shared with another front. `notifications` passes on notifications of vendors.
-        """
-        self._dispatch = dispatch
-        self._notifications = notifications
-        self._task_methods = tasks
-        self._stock = stock
-        self._audience = audience
-        self.listeners: set[ListenStream] = set() if listeners is None else listeners
-        self._tasks = BackgroundTasks()
-        self._callers: dict[tuple[str, str, str | None, NameForm], Caller] = {}
-
-    def find_unreadable_answer(self, data: bytes) -> bytes | None:
-        """Return the answer that the surface has for a message that cannot be read, or None if it has no special
-        answer.
-        """
-        return self._stock.find_unreadable_answer(data, is_modern=True)
+    dispatch: ClientDispatch
+    stock: ClientLists
+    audience: Audience
+    tasks: TaskMethods
+    listeners: set[ListenStream] = field(default_factory=set)  # which two fronts may share
+    notifications: ClientNotifications | None = None  # passes on notifications of vendors
+    _background: BackgroundTasks = field(default_factory=BackgroundTasks)
+    _callers: dict[tuple[str, str, str | None, NameForm], Caller] = field(default_factory=dict)
 
     def caller(self, principal: Principal, via: str, only: str | None, names: NameForm) -> Caller:
         """Return the caller of a request. Equal callers are one object, because modern callers have no state."""
@@ -190,35 +174,35 @@ class ModernFront:
         """
         method, params, meta = request.method, request.params, request.meta
         if method == TOOLS_CALL:
-            return self._dispatch.call_tool(ClientRequest(caller, request.id, method, params, meta, sink, headers))
+            return self.dispatch.call_tool(ClientRequest(caller, request.id, method, params, meta, sink, headers))
         if method in LISTS:
             self._list(caller, request, params, self._key(caller, meta, names), sink)
         elif method == RESOURCES_READ:
-            return self._dispatch.read_resource(ClientRequest(caller, request.id, method, params, meta, sink))
+            return self.dispatch.read_resource(ClientRequest(caller, request.id, method, params, meta, sink))
         elif method == PROMPTS_GET:
-            return self._dispatch.get_prompt(ClientRequest(caller, request.id, method, params, meta, sink))
+            return self.dispatch.get_prompt(ClientRequest(caller, request.id, method, params, meta, sink))
         elif method == COMPLETE:
-            return self._dispatch.complete(ClientRequest(caller, request.id, method, params, meta, sink))
+            return self.dispatch.complete(ClientRequest(caller, request.id, method, params, meta, sink))
         elif method in ABOUT[Era.MODERN]:
-            return self._task_methods.ask(ClientRequest(caller, request.id, method, params, meta, sink))
+            return self.tasks.ask(ClientRequest(caller, request.id, method, params, meta, sink))
         elif method == LISTEN:
             wanted = _read_filter(request)
             if isinstance(wanted, Refusal):
                 sink.answer(encode_refusal(request.id, wanted), wanted.mcp_status)
                 return None
             events = bytes(request.meta.get(EVENTS, b"")) == b"true"
-            kinds = wanted.kinds - self._stock.unchanging
+            kinds = wanted.kinds - self.stock.unchanging
             listener = ListenStream(caller, request.id, sink, kinds, events=events)
             honoured: dict[str, Any] = {_FILTERS[kind]: True for kind in sorted(kinds)}
-            self._audience.join(listener)
+            self.audience.join(listener)
             self.listeners.add(listener)
             if not wanted.uris and not wanted.tasks:
                 listener.acknowledge(honoured)
                 return listener
-            self._tasks.begin(self._watch(listener, wanted, honoured, request.meta[META_CAPABILITIES]))
+            self._background.begin(self._watch(listener, wanted, honoured, request.meta[META_CAPABILITIES]))
             return listener
         elif method == CONFIRM:
-            return self._dispatch.confirm(ClientRequest(caller, request.id, method, params, meta, sink))
+            return self.dispatch.confirm(ClientRequest(caller, request.id, method, params, meta, sink))
         elif method == DISCOVER:
             self._discover(caller, request, sink)
         else:
@@ -230,8 +214,8 @@ class ModernFront:
         """Pass on a client's notification to servers. Only clients on stdio send any; over HTTP, clients of 2026-07-28
         send none.
         """
-        if self._notifications is not None:
-            self._notifications.pass_on(caller, notification)
+        if self.notifications is not None:
+            self.notifications.pass_on(caller, notification)
 
     def _key(self, caller: Caller, meta: dict[str, Raw], names: NameForm) -> ViewKey:
         """Return the view key of a request. A client that declares our extension gets dotted names (MCP-AX 3.2, our
@@ -250,60 +234,59 @@ class ModernFront:
         self, caller: Caller, request: ValidatedRequest, params: dict[str, Raw], key: ViewKey, sink: Sink
     ) -> None:
         def answer() -> None:
-            listed = self._stock.list(request.method, key, params, Era.MODERN)
+            listed = self.stock.list(request.method, key, params, Era.MODERN)
             if isinstance(listed, Refusal):
                 sink.answer(encode_refusal(request.id, listed), listed.mcp_status)
             else:
                 sink.answer(encode_result(request.id, listed))
 
-        self._stock.when_fresh(request.method, answer)
+        self.stock.when_fresh(request.method, answer)
 
     def _discover(self, caller: Caller, request: ValidatedRequest, sink: Sink) -> None:
         def answer() -> None:
-            view = self._dispatch.view(caller.key)
+            view = self.dispatch.view(caller.key)
             result = {
                 "resultType": "complete",
                 "supportedVersions": list(methods.MODERN_VERSIONS),
                 "capabilities": capabilities(view, modern=True, upward=caller.hop is not None),
-                "instructions": self._stock.introduction(view, caller.key.only),
+                "instructions": self.stock.introduction(view, caller.key.only),
                 "ttlMs": DISCOVER_TTL_MS,
                 "cacheScope": "private",
                 "_meta": {methods.META_SERVER: SERVER_INFO},
             }
             sink.answer(encode_result(request.id, encode_value(result)))
 
-        self._stock.when_fresh(DISCOVER, answer)
+        self.stock.when_fresh(DISCOVER, answer)
 
     async def _watch(self, listener: ListenStream, wanted: _Filter, honoured: dict[str, Any], declared: Raw) -> None:
         """Subscribe to the resources and tasks of a filter. Only subscriptions that the servers accepted are
         acknowledged.
         """
-        view = self._dispatch.view(listener.caller.key)
+        view = self.dispatch.view(listener.caller.key)
         slots = asyncio.Semaphore(WATCH_AT_ONCE)
 
         async def granted(uri: str) -> bool:
             target = view.find_resource(uri)
             async with slots:
                 return (
-                    not isinstance(target, list)
-                    and await self._audience.watch(listener, *target, uri, declared) is None
+                    not isinstance(target, list) and await self.audience.watch(listener, *target, uri, declared) is None
                 )
 
         outcomes = await asyncio.gather(*(granted(uri) for uri in wanted.uris))
         watched = [uri for uri, is_granted in zip(wanted.uris, outcomes, strict=True) if is_granted]
         if watched:
             honoured["resourceSubscriptions"] = watched
-        if wanted.tasks and (agreed := await self._task_methods.watch(listener.caller, listener.on_task, wanted.tasks)):
+        if wanted.tasks and (agreed := await self.tasks.watch(listener.caller, listener.on_task, wanted.tasks)):
             honoured["taskIds"] = agreed
         if listener in self.listeners:
             listener.acknowledge(honoured)
         else:
-            self._task_methods.unwatch(listener.on_task)  # it went while servers were asked
+            self.tasks.unwatch(listener.on_task)  # it went while servers were asked
 
     def stop_listening(self, listener: ListenStream) -> None:
         self.listeners.discard(listener)
-        self._audience.leave(listener)
-        self._task_methods.unwatch(listener.on_task)
+        self.audience.leave(listener)
+        self.tasks.unwatch(listener.on_task)
 
 
 def _read_filter(climbed: ValidatedRequest) -> _Filter | Refusal:

@@ -9,7 +9,8 @@ era serves the message. Credentials of the operator endpoint are not admitted.
 
 import logging
 import secrets
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -69,9 +70,12 @@ _MODERN_HEADERS: Final = frozenset(version.encode() for version in MODERN_VERSIO
 Serve = Callable[[Exchange, UrlTarget, Principal], None]
 
 
-class PublicEndpointParts(msgspec.Struct, frozen=True, kw_only=True):
-    """The components of a node that its public endpoint uses."""
+@dataclass(eq=False)
+class PublicEndpoint:
+    """The endpoint that clients of both eras connect to over HTTP."""
 
+    plan: InitVar[Plan]
+    _: KW_ONLY
     tokens: TokenRegistry
     bearers: "AccessTokens | None"  # access tokens of authorization servers, where one is configured
     legacy: LegacyFront
@@ -80,48 +84,35 @@ class PublicEndpointParts(msgspec.Struct, frozen=True, kw_only=True):
     refusals: Refusals
     dismiss_others: Callable[[], None]  # dismisses subservers whose credential is no longer valid
     has_segment: Callable[[str], bool]  # looks a segment up in the current namespace
+    # Key of a head -> what it means, or None: seen once, and perhaps never again.
+    known_heads: dict[bytes, Head | None] = field(default_factory=dict)
+    varying: VaryingLines = ()  # of the head learnt last: most clients of a node are of one kind
+    sse_streams: dict[str, SseStream] = field(default_factory=dict)
 
-
-class PublicEndpoint:
-    """The endpoint that clients of both eras connect to over HTTP."""
-
-    def __init__(self, plan: Plan, parts: PublicEndpointParts) -> None:
-        self._has_segment = parts.has_segment
-        self._tokens = parts.tokens
-        self._legacy = parts.legacy
-        self._modern = parts.modern
-        self._surfaces = parts.surfaces
-        self._refusals = parts.refusals
+    def __post_init__(self, plan: Plan) -> None:
         self.proxies = TrustedProxies(plan.node.trusted_proxies)
         self.max_body_bytes = plan.limits.message_bytes
         too_large = message_too_large(self.max_body_bytes)
         self.body_too_large = HttpRefusal("body_too_large", too_large.message, mcp=too_large)
         self._who_needs_none = plan.auth.anonymous
         self._admit_by(plan)
-        # Key of a head -> what it means, or None: seen once, and perhaps never again.
-        self.known_heads: dict[bytes, Head | None] = {}
-        self.varying: VaryingLines = ()  # of the head learnt last: most clients of a node are of one kind
-        self._inspector = HeadInspector(plan)
         self.connections = ConnectionTable(
             most=int(descriptor_limit() * CONNECTIONS_SHARE),
             message_bytes=plan.limits.message_bytes,
             note_refusal=self.note_refusal,
             is_shared=lambda peer: is_loopback(peer) or self.proxies.trusts(peer),
         )
-        self.sse_streams: dict[str, SseStream] = {}
-        self.bearers = parts.bearers
-        self._dismiss_others = parts.dismiss_others
         self._waiting = BackgroundTasks()
 
     def replan(self, plan: Plan) -> None:
         """Apply changed servers and rules, and discard decisions that were cached for request heads."""
         self._admit_by(plan)
-        self._inspector = HeadInspector(plan)
         self.known_heads.clear()
         if self.bearers is not None:
             self.bearers.replan(plan.access)
 
     def _admit_by(self, plan: Plan) -> None:
+        self._inspector = HeadInspector(plan)
         self._local = principal_for("local", None, plan.access)
         self._stranger = msgspec.structs.replace(self._local, stranger=True)
 
@@ -141,7 +132,7 @@ class PublicEndpoint:
                 return
             credential = head.credential
             principal = (
-                self._anonymous(exchange.protocol, head) if credential is None else self._tokens.principal(credential)
+                self._anonymous(exchange.protocol, head) if credential is None else self.tokens.principal(credential)
             )
             if principal is not None:
                 self._admit(exchange, decision, principal)
@@ -164,7 +155,7 @@ class PublicEndpoint:
 
     def _principal(self, protocol: McpProtocol, head: Head) -> Principal | None:
         credential = head.credential
-        return self._anonymous(protocol, head) if credential is None else self._tokens.principal(credential)
+        return self._anonymous(protocol, head) if credential is None else self.tokens.principal(credential)
 
     def judge(self, protocol: McpProtocol, head: Head) -> None:
         """Decide about a head whose body has not arrived yet, and call `protocol.decide`, now or later.
@@ -232,26 +223,20 @@ class PublicEndpoint:
         """Postpone a request if the client's surface depends on servers that are not connected yet. Return whether it
         was postponed.
         """
-        waits = self._surfaces.maybe_wait(endpoint.surface, principal, endpoint.only)
+        waits = self.surfaces.maybe_wait(endpoint.surface, principal, endpoint.only)
         if waits is None:
             return False
-        self._waiting.begin(self._serve_later(waits, serve, exchange, endpoint, principal))
-        return True
 
-    async def _serve_later(
-        self,
-        waits: Coroutine[Any, Any, None],
-        serve: Serve,
-        exchange: Exchange,
-        endpoint: UrlTarget,
-        principal: Principal,
-    ) -> None:
-        await waits
-        try:
-            if not exchange.ended:
-                serve(exchange, endpoint, principal)
-        except Exception:
-            _fail(exchange)
+        async def serve_later() -> None:
+            await waits
+            try:
+                if not exchange.ended:
+                    serve(exchange, endpoint, principal)
+            except Exception:
+                _fail(exchange)
+
+        self._waiting.begin(serve_later())
+        return True
 
     def _serve_unless_message(
         self, exchange: Exchange, decision: HeadDecision, principal: Principal
@@ -282,7 +267,7 @@ class PublicEndpoint:
         A session continues to work while the driver or subserver behind its endpoint is temporarily absent.
         """
         only = endpoint.only
-        return only is None or endpoint.is_configured or H_SESSION in head.headers or self._has_segment(only)
+        return only is None or endpoint.is_configured or H_SESSION in head.headers or self.has_segment(only)
 
     def _anonymous(self, protocol: McpProtocol, head: Head) -> Principal | None:
         """Return the principal of a request without a credential, or None if a credential is required."""
@@ -311,7 +296,7 @@ class PublicEndpoint:
         _refuse(exchange, refusal)
 
     def note_refusal(self, connection: EndpointConnection, head: Head, reason: str) -> None:
-        self._refusals.note(f"peer:{connection.sender(head)}", "http", head.method.decode("ascii") or "-", reason)
+        self.refusals.note(f"peer:{connection.sender(head)}", "http", head.method.decode("ascii") or "-", reason)
 
     # Envelope and era
 
@@ -320,7 +305,7 @@ class PublicEndpoint:
         if session is None:
             return
         if exchange.head.method == b"DELETE":
-            self._legacy.sessions.close(session, "closed by the client")
+            self.legacy.sessions.close(session, "closed by the client")
             exchange.reply(204)
             return
         had = session.logs.find_after(session.id, exchange.head.headers.get(b"last-event-id", b""))
@@ -354,7 +339,7 @@ class PublicEndpoint:
         if caller is None or caller.principal is not principal:
             if self._is_postponed(self._modern_post, exchange, endpoint, principal):
                 return
-            chosen = self._surfaces.choose(endpoint.surface, principal, endpoint.only)
+            chosen = self.surfaces.choose(endpoint.surface, principal, endpoint.only)
             caller = head.caller = chosen.fronts.modern.caller(principal, "http", endpoint.only, endpoint.names)
         if principal.ceiling is not None and self._is_beyond(caller, request.method, request.params, exchange):
             return
@@ -364,7 +349,7 @@ class PublicEndpoint:
         if isinstance(running, Call):
             exchange.running = running
         elif running is not None:
-            exchange.on_gone = lambda: self._modern.stop_listening(running)
+            exchange.on_gone = lambda: self.modern.stop_listening(running)
 
     def _climb(self, exchange: Exchange, endpoint: UrlTarget, principal: Principal) -> ValidatedRequest | None:
         """Check the envelope of a modern request step by step.
@@ -375,8 +360,8 @@ class PublicEndpoint:
         try:
             message = decode_untrusted(exchange.body)
         except CodecError as error:
-            chosen = self._surfaces.choose(endpoint.surface, principal, endpoint.only)
-            answer = chosen.fronts.modern.find_unreadable_answer(exchange.body)
+            chosen = self.surfaces.choose(endpoint.surface, principal, endpoint.only)
+            answer = chosen.fronts.modern.stock.find_unreadable_answer(exchange.body, is_modern=True)
             if answer is not None:
                 exchange.answer(answer)
             else:
@@ -413,8 +398,9 @@ class PublicEndpoint:
             message = decode_untrusted(exchange.body)
         except CodecError as error:
             session_id = exchange.head.headers.get(H_SESSION, b"").decode("latin-1")
-            open_session = self._legacy.sessions.find(session_id, principal.name) if session_id else None
-            answer = None if open_session is None else open_session.front.find_unreadable_answer(exchange.body)
+            open_session = self.legacy.sessions.find(session_id, principal.name) if session_id else None
+            stock = None if open_session is None else open_session.front.stock
+            answer = None if stock is None else stock.find_unreadable_answer(exchange.body, is_modern=False)
             if answer is not None:
                 exchange.answer(answer)
             elif H_SESSION not in exchange.head.headers or not is_batch(exchange.body):
@@ -425,7 +411,7 @@ class PublicEndpoint:
         if type(message) is Request and message.method == INITIALIZE and H_SESSION not in exchange.head.headers:
             if self._is_postponed(self._legacy_post, exchange, endpoint, principal):
                 return
-            chosen = self._surfaces.choose(endpoint.surface, principal, endpoint.only)
+            chosen = self.surfaces.choose(endpoint.surface, principal, endpoint.only)
             opened = chosen.fronts.legacy.initialize(message, principal, "http", endpoint.only, endpoint.names)
             if isinstance(opened, Refusal):
                 exchange.answer(encode_refusal(message.id, opened), 503 if opened.code == UNAVAILABLE else 400)
@@ -460,7 +446,7 @@ class PublicEndpoint:
             fault = Refusal(INVALID_REQUEST, "the header Mcp-ClientSession-Id is missing; send initialize first")
             exchange.answer(encode_refusal(b"null", fault), 400)
             return None
-        session = self._legacy.sessions.find(session_id.decode("latin-1"), principal.name)
+        session = self.legacy.sessions.find(session_id.decode("latin-1"), principal.name)
         if session is None:
             fault = Refusal(INVALID_REQUEST, "this session is unknown or has ended; send initialize again")
             exchange.answer(encode_refusal(b"null", fault), 404)
@@ -479,16 +465,13 @@ class PublicEndpoint:
     def _sse(self, exchange: Exchange, endpoint: UrlTarget, principal: Principal) -> None:
         if self._is_postponed(self._sse, exchange, endpoint, principal):
             return
-        chosen = self._surfaces.choose(endpoint.surface, principal, endpoint.only)
+        chosen = self.surfaces.choose(endpoint.surface, principal, endpoint.only)
         surface = f"{chosen.fronts.name} ({chosen.why})"
-        stream = SseStream(chosen.fronts.legacy, exchange, endpoint, principal, self._sse_gone, surface)
+        stream = SseStream(chosen.fronts.legacy, exchange, endpoint, principal, self.sse_streams, surface)
         self.sse_streams[stream.id] = stream
         exchange.on_gone = stream.on_lost
         exchange.open_stream()
         exchange.send_chunk(encode_event(b"/messages?session=" + stream.id.encode(), event=b"endpoint"))
-
-    def _sse_gone(self, stream: SseStream) -> None:
-        self.sse_streams.pop(stream.id, None)
 
     def _sse_post(self, exchange: Exchange, endpoint: UrlTarget, principal: Principal) -> None:
         stream = self.sse_streams.get(endpoint.session or "")
@@ -518,14 +501,14 @@ class PublicEndpoint:
     def sweep(self, now: float) -> None:
         """End sessions, streams and connections that were idle or slow for too long, or would no longer be admitted."""
         self.connections.sweep(now)
-        self._legacy.sessions.expire()
+        self.legacy.sessions.expire()
         self.dismiss_unwelcome()
-        self._refusals.settle()
+        self.refusals.settle()
 
     def end_streams(self) -> None:
         """End the streams that carry no answers, which would otherwise keep a draining node open."""
         self._end_listening(None)
-        for session in list(self._legacy.sessions.by_id.values()):
+        for session in list(self.legacy.sessions.by_id.values()):
             for stream in list(session.streams):
                 if isinstance(stream, Exchange):
                     session.detach(stream)
@@ -543,14 +526,14 @@ class PublicEndpoint:
         If an access token of an authorization server has expired, its sessions stay.
         """
 
-        names = {listener.caller.principal.name for listener in self._modern.listeners}
-        names |= {session.caller.principal.name for session in self._legacy.sessions.by_id.values()}
+        names = {listener.caller.principal.name for listener in self.modern.listeners}
+        names |= {session.caller.principal.name for session in self.legacy.sessions.by_id.values()}
         for name in names | {stream.principal.name for stream in self.sse_streams.values()}:
-            if not self._tokens.stands(name):
+            if not self.tokens.stands(name):
                 self._dismiss(name, "the credential was revoked")
-            elif self._tokens.has_lapsed(name):
+            elif self.tokens.has_lapsed(name):
                 self._dismiss(name, None)
-        self._dismiss_others()
+        self.dismiss_others()
 
     def _dismiss(self, principal: str, ending: str | None) -> None:
         """End the streams of a principal and, if `ending` is given, its sessions, with this text as the reason.
@@ -559,11 +542,11 @@ class PublicEndpoint:
         always ends with its stream.
         """
         self._end_listening(principal)
-        for session in list(self._legacy.sessions.by_id.values()):
+        for session in list(self.legacy.sessions.by_id.values()):
             if session.caller.principal.name == principal:
                 streams = [stream for stream in session.streams if isinstance(stream, Exchange)]
                 if ending is not None:
-                    self._legacy.sessions.close(session, ending)
+                    self.legacy.sessions.close(session, ending)
                 for stream in streams:
                     session.detach(stream)
                     stream.end_stream()
@@ -573,10 +556,10 @@ class PublicEndpoint:
                 sse.on_lost()
 
     def _end_listening(self, principal: str | None) -> None:
-        for listener in list(self._modern.listeners):
+        for listener in list(self.modern.listeners):
             if principal is None or listener.caller.principal.name == principal:
                 listener.finish()
-                self._modern.stop_listening(listener)
+                self.modern.stop_listening(listener)
 
 
 def _fail(exchange: Exchange) -> None:

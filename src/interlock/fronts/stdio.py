@@ -14,6 +14,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Coroutine
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
@@ -54,44 +55,36 @@ log = logging.getLogger("interlock.stdio")
 UNREAD_MAX: Final = 4  # times limits.message_bytes that a client may leave unread
 
 
+@dataclass(eq=False)
 class LineFront:
     """The front of one client that sends and receives one message per line. It is the sink of all answers to the
     client.
+
+    `choose` returns the surface of the client. `maybe_wait` returns a coroutine that waits until this can be decided,
+    or None if it can be decided now.
     """
 
-    def __init__(
-        self,
-        choose: Callable[[], ChosenSurface],
-        maybe_wait: Callable[[], Coroutine[Any, Any, None] | None],
-        principal: Principal,
-        *,
-        only: str | None,
-        names: NameForm,
-        max_bytes: int,
-    ) -> None:
-        """Create the front of one client.
+    choose: Callable[[], ChosenSurface]
+    maybe_wait: Callable[[], Coroutine[Any, Any, None] | None]
+    principal: Principal
+    _: KW_ONLY
+    only: str | None
+    names: NameForm
+    max_bytes: int
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+    _session: ClientSession | None = None
+    _caller: Caller | None = None  # modern
+    _running: dict[bytes, Call | ListenStream] = field(default_factory=dict)
+    _early: list[bytes] | None = None  # what comes while it is not told yet which surface the client gets
+    _early_bytes: int = 0
+    _deciding: asyncio.Task[None] | None = None
+    _writer: asyncio.WriteTransport | None = None
+    _is_lost: bool = False  # what was written could not be delivered
 
-        `choose` returns the surface of the client. `maybe_wait` returns a coroutine that waits until this can be
-        decided, or None if it can be decided now.
-        """
-        self._choose = choose
-        self._maybe_wait = maybe_wait
-        self._principal = principal
-        self._take(choose())
-        self._only = only
-        self._names = names
-        self._max_bytes = max_bytes
-        self._unread_max = UNREAD_MAX * max_bytes
-        self._lines = LineSplitter(max_bytes)
-        self._session: ClientSession | None = None
-        self._caller: Caller | None = None  # modern
-        self._running: dict[bytes, Call | ListenStream] = {}
-        self._early: list[bytes] | None = None  # what comes while it is not told yet which surface the client gets
-        self._early_bytes = 0
-        self._deciding: asyncio.Task[None] | None = None
-        self._writer: asyncio.WriteTransport | None = None
-        self._is_lost = False  # what was written could not be delivered
-        self.done = asyncio.Event()
+    def __post_init__(self) -> None:
+        self._unread_max = UNREAD_MAX * self.max_bytes
+        self._lines = LineSplitter(self.max_bytes)
+        self._take(self.choose())
 
     def _take(self, chosen: ChosenSurface) -> None:
         self._legacy: LegacyFront = chosen.fronts.legacy
@@ -103,9 +96,9 @@ class LineFront:
 
     def act_as(self, principal: Principal) -> None:
         """Apply the changed rights of this client."""
-        self._principal = principal
+        self.principal = principal
         if self._caller is not None:
-            self._caller = self._modern.caller(principal, "stdio", self._only, self._names)
+            self._caller = self._modern.caller(principal, "stdio", self.only, self.names)
 
     def end(self) -> None:
         """End the client's session and all its calls and streams, because the client disconnected."""
@@ -180,9 +173,9 @@ class LineFront:
         elif self._early is not None:
             self._keep(line)
         elif isinstance(message, Request):
-            waits = self._maybe_wait()
+            waits = self.maybe_wait()
             if waits is None:
-                self._take(self._choose())
+                self._take(self.choose())
                 self._first(message)
             else:
                 self._early = []
@@ -202,7 +195,7 @@ class LineFront:
     def _decide(self, waited: asyncio.Task[None]) -> None:
         if waited.cancelled():
             return
-        self._maybe_wait = _no_wait
+        self.maybe_wait = lambda: None
         early, self._early = self._early or [], None
         for line in early:
             self._receive(line)
@@ -217,8 +210,9 @@ class LineFront:
             self._keep(line)
             return
         session = self._session
-        front = self._legacy if self._caller is None else self._modern
-        answer = front.find_unreadable_answer(line)
+        is_modern = self._caller is not None
+        front = self._modern if is_modern else self._legacy
+        answer = front.stock.find_unreadable_answer(line, is_modern=is_modern)
         if answer is not None:
             self.emit(answer)
             return
@@ -234,14 +228,14 @@ class LineFront:
         params = decode_object(request.params) if request.params else None
         meta = decode_object(params["_meta"]) if params is not None and "_meta" in params else None
         if meta is not None and META_VERSION in meta:
-            self._caller = self._modern.caller(self._principal, "stdio", self._only, self._names)
+            self._caller = self._modern.caller(self.principal, "stdio", self.only, self.names)
             self._receive_modern(self._caller, request)
             return
         if request.method != INITIALIZE:
             # A probe in neither form: refused, so that the client falls back to the handshake.
             self.emit(encode_refusal(request.id, Refusal(INVALID_REQUEST, "send initialize first")))
             return
-        opened = self._legacy.initialize(request, self._principal, "stdio", self._only, self._names)
+        opened = self._legacy.initialize(request, self.principal, "stdio", self.only, self.names)
         if isinstance(opened, Refusal):
             self.emit(encode_refusal(request.id, opened))
             return
@@ -275,7 +269,7 @@ class LineFront:
         if isinstance(climbed, Refusal):
             self.emit(encode_refusal(message.id, climbed))
             return
-        running = self._modern.handle(caller, climbed, self, None, self._names)
+        running = self._modern.handle(caller, climbed, self, None, self.names)
         if running is not None and not (isinstance(running, Call) and running.done):
             self._running[message.id] = running
 
@@ -284,10 +278,6 @@ class LineFront:
             self._modern.stop_listening(running)
         else:
             running.cancel(reason or "cancelled by the client")
-
-
-def _no_wait() -> None:
-    return None
 
 
 async def stdio_front(front: LineFront) -> asyncio.ReadTransport | FileInput:
@@ -426,18 +416,20 @@ async def bridge(path: Path, only: str | None, surface: str | None = None) -> bo
             transport.close()
 
 
+@dataclass(eq=False)
 class _Pump(asyncio.Protocol):
-    def __init__(self, target: asyncio.WriteTransport, on_end: Callable[[], None]) -> None:
-        self._target = target
-        self._on_end = on_end
+    """A protocol that copies what it receives to another transport."""
+
+    target: asyncio.WriteTransport
+    on_end: Callable[[], None]
 
     def data_received(self, data: bytes) -> None:
-        if not self._target.is_closing():
-            self._target.write(data)
+        if not self.target.is_closing():
+            self.target.write(data)
 
     def eof_received(self) -> bool:
-        self._on_end()
+        self.on_end()
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._on_end()
+        self.on_end()

@@ -6,6 +6,7 @@ client greets. The surface of a connected client does not change.
 """
 
 from collections.abc import Coroutine
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, cast
 
 import msgspec
@@ -38,34 +39,25 @@ class ChosenSurface(msgspec.Struct, frozen=True):
     why: str
 
 
+@dataclass(eq=False)
 class SurfaceChooser:
     """A chooser of the surface of each client."""
 
-    def __init__(
-        self,
-        flat: FrontPair,
-        aql: FrontPair,
-        single: FrontPair,
-        safety: FrontPair,
-        current: CurrentPlan,
-        catalog: Catalog,
-        arrivals: Arrivals,
-    ) -> None:
-        self._arrivals = arrivals
-        self._pairs = {"flat": flat, "aql": aql, "aql-single": single, "safety": safety}
-        self._current = current
-        self._catalog = catalog
-        self._auto: dict[ViewKey, tuple[Namespace, bool, int]] = {}
+    pairs: dict[ServedSurface, FrontPair]
+    current: CurrentPlan
+    catalog: Catalog
+    arrivals: Arrivals
+    _auto: dict[ViewKey, tuple[Namespace, bool, int]] = field(default_factory=dict)
 
     def choose(self, requested: str | None, principal: Principal, only: str | None = None) -> ChosenSurface:
         """Choose the surface of a client. `requested` is the surface in the client's path or command, or None."""
         wanted, why = self._wanted(requested, principal, only)
         if wanted != "auto":
-            return ChosenSurface(self._pairs[wanted], why)
+            return ChosenSurface(self.pairs[wanted], why)
         is_aql, tokens = self._is_large(principal)
-        limit = self._current.plan.aql.auto_tokens
+        limit = self.current.plan.aql.auto_tokens
         reason = f"auto: the flat list has about {tokens} tokens, aql.auto_tokens is {limit}"
-        return ChosenSurface(self._pairs["aql" if is_aql else "flat"], reason)
+        return ChosenSurface(self.pairs["aql" if is_aql else "flat"], reason)
 
     def maybe_wait(
         self, requested: str | None, principal: Principal, only: str | None = None
@@ -74,7 +66,7 @@ class SurfaceChooser:
 
         Return None if there is nothing to wait for.
         """
-        return self._arrivals.maybe_wait() if self._wanted(requested, principal, only)[0] == "auto" else None
+        return self.arrivals.maybe_wait() if self._wanted(requested, principal, only)[0] == "auto" else None
 
     def _wanted(
         self, requested: str | None, principal: Principal, only: str | None
@@ -82,11 +74,11 @@ class SurfaceChooser:
         """Return the configured or requested surface, which may be `auto`, and what selected it."""
         if only is not None and requested is None:
             return "flat", "one server only"
-        if requested is not None and (requested == "auto" or requested in self._pairs):
+        if requested is not None and (requested == "auto" or requested in self.pairs):
             return cast(ServedSurface, requested), "asked for"
         if principal.surface is not None:
             return principal.surface, "[[access]]"
-        return self._current.plan.mcp.surface, "mcp.surface"
+        return self.current.plan.mcp.surface, "mcp.surface"
 
     def _is_large(self, principal: Principal) -> tuple[bool, int]:
         """Return whether the flat list is large, and its number of tokens.
@@ -94,13 +86,13 @@ class SurfaceChooser:
         It is computed once per change of the catalogue. Small changes around the threshold do not change the result
         (X-6).
         """
-        namespace = self._catalog.namespace
+        namespace = self.catalog.namespace
         view = namespace.view(view_key(principal, only=None, names="auto", declares_extension=False))
         key = view.key
         before = self._auto.get(key)
         if before is not None and before[0] is namespace:
             return before[1], before[2]
-        limit = self._current.plan.aql.auto_tokens
+        limit = self.current.plan.aql.auto_tokens
         tokens = list_tokens(view)
         was_large = before is not None and before[1]
         is_large = tokens > limit * (HYSTERESIS if was_large else 1.0)

@@ -41,7 +41,6 @@ from interlock.mcp import methods
 from interlock.mcp.headers import MODERN_HEAD, modern_head
 from interlock.mcp.meta import ERA_KEYS, PROGRESS_TOKEN, UNCHANGED_KEYS, crossing_keys, stamp_modern
 from interlock.mcp.methods import BATCH_VERSION, LATEST_MODERN, META_CAPABILITIES, META_TASK, MODERN, Era
-from interlock.mcp.tasks import offers_tasks
 from interlock.process.sandbox.bubblewrap import EgressDenial
 from interlock.wire.jsonrpc.codec import (
     CodecError,
@@ -477,7 +476,7 @@ class ConnectedLink(Link):
     def greeted(self, facts: ServerFacts) -> None:
         super().greeted(facts)
         is_whole = self.own is None or self.own.is_whole
-        self.tasks = is_whole and offers_tasks(facts.capabilities, facts.era)
+        self.tasks = is_whole and self.offers_tasks
         makes_others = self.modern and (self.tasks or not is_whole)
         self.call_type = self.task_call_type if makes_others else Call
         self.connection += 1

@@ -15,7 +15,6 @@ process that has been idle longest ends.
 """
 
 import asyncio
-import contextlib
 import logging
 import os
 import ssl
@@ -23,7 +22,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 from urllib.parse import urlencode, urljoin, urlsplit
 
 import msgspec
@@ -35,6 +34,7 @@ from interlock.core.calls.call import Inquiry
 from interlock.core.clock import Clock
 from interlock.credentials.secret_references import SecretResolver, Unobtainable
 from interlock.credentials.token import TokenHolder
+from interlock.drivers.protocol.server_name import server_name
 from interlock.links.connected_link import MODERN_META, OUR_INFO, ConnectedLink
 from interlock.links.link import ServerFacts
 from interlock.links.pipes import HttpPipe, SsePipe, StdioPipe, Trouble, Undelivered
@@ -243,42 +243,78 @@ def _refusal(era: Era, error: Raw) -> str:
     return f"it refused {_METHOD[era]}: {message} ({code})"
 
 
+Fact = TypeVar("Fact")
 log = logging.getLogger("interlock.node")
 
-BUCKET: Final = "eras"
 
+class ServerMemory(Generic[Fact]):
+    """Memory of a fact about each server, by its segment, which is kept across restarts."""
 
-class EraMemory:
-    """Memory of the era that each server spoke last, so that the next handshake tries that era first."""
+    bucket: ClassVar[str]
+    subject: ClassVar[str]  # of log messages, with a place for the name of the server
 
     def __init__(self, kv: KeyValue, clock: Clock) -> None:
         self._kv = kv
         self._clock = clock
-        self._known: dict[str, Era] = {}
+        self.values: dict[str, Fact] = {}
         self._tasks = BackgroundTasks()
 
+    def encode(self, fact: Fact) -> bytes:
+        return msgspec.json.encode(fact)
+
+    def decode(self, value: bytes) -> Fact:
+        raise NotImplementedError
+
     async def open(self) -> None:
-        """Load the remembered eras. Raise StoreError if the store cannot be read."""
-        for entry in await self._kv.entries(BUCKET, self._clock.wall()):
-            with contextlib.suppress(ValueError):
-                self._known[entry.key] = Era(entry.value.decode())
+        """Load what is remembered. Raise StoreError if the store cannot be read."""
+        for entry in await self._kv.entries(self.bucket, self._clock.wall()):
+            try:
+                self.values[entry.key] = self.decode(entry.value)
+            except (ValueError, msgspec.MsgspecError) as error:
+                log.warning("%s is not known any more: %s", self.subject.format(entry.key), error)
 
     async def close(self) -> None:
         await self._tasks.finish()
 
+    def remember(self, server: str, fact: Fact) -> None:
+        if self.values.get(server) != fact:
+            self.values[server] = fact
+            self._tasks.begin(self._save(server, fact))
+
+    async def _save(self, server: str, fact: Fact) -> None:
+        try:
+            await self._kv.put(self.bucket, server, self.encode(fact), self._clock.wall())
+        except Exception as error:
+            log.warning("%s could not be remembered: %s", self.subject.format(server_name(server)), error)
+
+
+class Eras:
+    """Memory of the era that each server spoke last. This base class remembers nothing."""
+
     def get(self, server: str) -> Era | None:
-        return self._known.get(server)
+        return None
 
     def put(self, server: str, era: Era) -> None:
-        if self._known.get(server) is not era:
-            self._known[server] = era
-            self._tasks.begin(self._save(server, era))
+        """Remember the era of a server."""
 
-    async def _save(self, server: str, era: Era) -> None:
-        try:
-            await self._kv.put(BUCKET, server, era.value.encode(), self._clock.wall())
-        except Exception as error:
-            log.warning("the era of %s could not be remembered: %s", server, error)
+
+class EraMemory(ServerMemory[Era], Eras):
+    """Memory of the era that each server spoke last, so that the next handshake tries that era first."""
+
+    bucket = "eras"
+    subject = "the era of {}"
+
+    def encode(self, fact: Era) -> bytes:
+        return fact.value.encode()
+
+    def decode(self, value: bytes) -> Era:
+        return Era(value.decode())
+
+    def get(self, server: str) -> Era | None:
+        return self.values.get(server)
+
+    def put(self, server: str, era: Era) -> None:
+        self.remember(server, era)
 
 
 SETTLED_S: Final = 60.0  # idle for so long, a process makes room for another's
@@ -376,14 +412,6 @@ UPSTREAM_ERROR: Final = "upstream_error"
 LATER: Final = (408, 425, 429)  # statuses after which the same may be tried again
 
 
-class Eras(Protocol):
-    """Memory of the era that each server spoke last. Servers are identified by name."""
-
-    def get(self, server: str) -> Era | None: ...
-
-    def put(self, server: str, era: Era) -> None: ...
-
-
 class ConnectorParts(msgspec.Struct, frozen=True, kw_only=True):
     """Parts of the node that keepers need to start servers and connect to them."""
 
@@ -414,27 +442,14 @@ class ConnectFailed(Exception):
         self.code = code  # sandbox_unavailable, sandbox_invalid: nothing was started; protocol_unsupported
 
 
-class Loss:
+class Loss(asyncio.Event):
     """Loss of a connection: its reason, and an event to wait for."""
 
-    def __init__(self) -> None:
-        self.reason = ""
-        self._event = asyncio.Event()
+    reason = ""
 
     def declare(self, reason: str) -> None:
         self.reason = reason
-        self._event.set()
-
-    def forget(self) -> None:
-        self._event.clear()
-
-    @property
-    def is_declared(self) -> bool:
-        return self._event.is_set()
-
-    async def wait(self) -> str:
-        await self._event.wait()
-        return self.reason
+        self.set()
 
 
 class Connector:
@@ -450,7 +465,7 @@ class Connector:
     ) -> None:
         self._link = link
         self._holder = holder
-        self._connector_parts = connector_parts
+        self._parts = connector_parts
         self._stderr = stderr
         self._loss = loss
         self._ended_in: list[Era] = []  # the eras that attempts in a row asked in first, and ended before any answer
@@ -477,9 +492,9 @@ class Connector:
             case [*_, last]:
                 remembered = last
             case _:
-                remembered = self._connector_parts.eras.get(server)
+                remembered = self._parts.eras.get(server)
         try:
-            await self._connector_parts.revealer.begin()
+            await self._parts.revealer.begin()
             if isinstance(reach, Spawn):
                 facts = await self._start(reach, remembered, start)
             else:
@@ -502,7 +517,7 @@ class Connector:
         # A server that also exited when it was greeted in the older era exited for another reason: that it answered now
         # does not tell which era it speaks.
         if facts.era is Era.MODERN or Era.LEGACY not in self._ended_in:
-            self._connector_parts.eras.put(server, facts.era)
+            self._parts.eras.put(server, facts.era)
         self._ended_in.clear()
         self._welcome(facts)
 
@@ -514,7 +529,7 @@ class Connector:
         pipe.forget_session()
         self._link.session = b""
         try:
-            self._welcome(await greet(self._link, Era.LEGACY, self._say_progress, self._connector_parts.manner))
+            self._welcome(await greet(self._link, Era.LEGACY, self._say_progress, self._parts.manner))
         except GreetingFailed as failed:
             raise ConnectFailed(failed.reason) from failed
 
@@ -536,7 +551,7 @@ class Connector:
         link.greeted(facts)
 
     async def _start(self, reach: Spawn, remembered: Era | None, start: AsyncExitStack) -> ServerFacts:
-        parts, argv = self._connector_parts, reach.command
+        parts, argv = self._parts, reach.command
         limits = parts.limits
         if reach.package is not None:
             from interlock.process.packages.installer import ensure  # a node without packages does not load it
@@ -559,22 +574,22 @@ class Connector:
         return await self._greet_served(reach.serves, remembered)
 
     async def _launch(self, reach: Spawn, argv: tuple[str, ...]) -> None:
-        argv = tuple([await self._connector_parts.revealer.text(each) for each in argv])
-        env = await self._connector_parts.revealer.table(reach.env)
+        argv = tuple([await self._parts.revealer.text(each) for each in argv])
+        env = await self._parts.revealer.table(reach.env)
         pipe = StdioPipe(self._link) if reach.serves is None else MutePipe(self._link, self._stderr.feed)
         self._link.pipe = pipe
         child = partial(
             Child,
-            max_message_bytes=self._connector_parts.message_bytes,
+            max_message_bytes=self._parts.message_bytes,
             max_line_bytes=self._result_bytes,
             sink=pipe,
             stderr=self._stderr,
-            reaper=self._connector_parts.reaper,
+            reaper=self._parts.reaper,
         )
         if reach.sandbox is None:
             pipe.child = child(argv, child_environment(env, os.environ), reach.cwd)
         else:
-            sandboxes = self._connector_parts.sandboxes
+            sandboxes = self._parts.sandboxes
             if sandboxes is None:
                 raise SandboxFailed("sandbox_unavailable", "no sandboxes are made here")
             command = SandboxedCommand(argv=argv, env=env, cwd=reach.cwd or reach.sandbox.home)
@@ -600,7 +615,7 @@ class Connector:
         link, program = self._link, self._link.pipe
         if not isinstance(program, MutePipe):
             raise TypeError("only a child that was launched to serve can be met")
-        deadline = self._connector_parts.clock.now() + self._launch_s
+        deadline = self._parts.clock.now() + self._launch_s
         while True:
             link.session = b""
             pipe = link.pipe = ServedPipe(program, link, url, self._result_bytes)
@@ -608,18 +623,18 @@ class Connector:
             try:
                 return await self._greet_or_lose(remembered)
             except GreetingFailed:
-                if self._loss.is_declared or self._connector_parts.clock.now() > deadline:
+                if self._loss.is_set() or self._parts.clock.now() > deadline:
                     raise
             await pipe.hang_up()
             await asyncio.sleep(MEET_AGAIN_S)
 
     @property
     def _result_bytes(self) -> int:
-        return self._link.result_bytes or self._connector_parts.message_bytes
+        return self._link.result_bytes or self._parts.message_bytes
 
     @property
     def _launch_s(self) -> float:
-        return self._connector_parts.manner.within(LAUNCH_S)
+        return self._parts.manner.within(LAUNCH_S)
 
     def _say_progress(self, text: str) -> None:
         self._link.set_state(self._link.standing.state, text)
@@ -627,9 +642,9 @@ class Connector:
     async def _dial(self, reach: Dial, remembered: Era | None) -> ServerFacts:
         """Connect to a server, and follow redirects within its origin."""
         address = await self._find_address()
-        headers = await self._connector_parts.revealer.headers(reach.headers)
+        headers = await self._parts.revealer.headers(reach.headers)
         if reach.query:
-            query = urlencode(await self._connector_parts.revealer.table(reach.query))
+            query = urlencode(await self._parts.revealer.table(reach.query))
             reach = msgspec.structs.replace(reach, url=f"{reach.url}{'&' if '?' in reach.url else '?'}{query}")
         if self._holder is not None:
             await self._holder.ready()
@@ -649,35 +664,41 @@ class Connector:
         self, reach: Dial, headers: dict[str, str], address: str | None, remembered: Era | None
     ) -> ServerFacts:
         """Connect over the configured or usual HTTP transport, and over the other one if the server refuses it."""
-        http = partial(self._over_http, reach, headers, address, remembered)
-        sse = partial(self._over_sse, reach, headers, address)
-        first, other = (sse, http) if reach.transport == "sse" else (http, sse)
+        transports = ("sse", "http") if reach.transport == "sse" else ("http", "sse")
+        connect = partial(self._dial_over, reach=reach, headers=headers, address=address, remembered=remembered)
         try:
-            return await first()
+            return await connect(transports[0])
         except GreetingFailed as failed:
             if _is_redirect(failed.what) or not self._speaks_other(reach, failed.what):
                 raise
             if self._link.pipe is not None:
                 await self._link.pipe.close()
-            return await other(failed)
+            return await connect(transports[1], before=failed)
 
-    async def _over_http(
+    async def _dial_over(
         self,
+        transport: str,
+        *,
         reach: Dial,
         headers: dict[str, str],
         address: str | None,
         remembered: Era | None,
         before: GreetingFailed | None = None,
     ) -> ServerFacts:
-        """Connect and perform the handshake over streamable HTTP.
+        """Connect and perform the handshake over streamable HTTP or over HTTP+SSE.
 
         `before` is the failure of the other transport, if it was tried first.
         """
-        link = self._link
+        link, kind = self._link, HttpPipe if transport == "http" else SsePipe
         link.session = b""
-        link.pipe = HttpPipe(link, reach.url, headers, self._result_bytes, address, self._connector_parts.tls)
-        link.transport = "http"
+        pipe = kind(link, reach.url, headers, self._result_bytes, address, self._parts.tls)
+        link.pipe, link.transport = pipe, transport
         self.show_credential()
+        if isinstance(pipe, SsePipe):
+            trouble = await pipe.open(self._launch_s)
+            if trouble is not None:
+                raise before or GreetingFailed(trouble.detail, trouble)
+            return await self._greet_or_lose(Era.LEGACY)
         try:
             return await self._greet_or_lose(remembered)
         except GreetingFailed as failed:
@@ -685,29 +706,13 @@ class Connector:
                 raise
             raise before from failed
 
-    async def _over_sse(
-        self, reach: Dial, headers: dict[str, str], address: str | None, before: GreetingFailed | None = None
-    ) -> ServerFacts:
-        """Connect and perform the handshake over HTTP+SSE.
-
-        `before` is the failure of the other transport, if it was tried first.
-        """
-        link = self._link
-        pipe = SsePipe(link, reach.url, headers, self._result_bytes, address, self._connector_parts.tls)
-        link.pipe, link.transport = pipe, "sse"
-        self.show_credential()
-        trouble = await pipe.open(self._launch_s)
-        if trouble is not None:
-            raise before or GreetingFailed(trouble.detail, trouble)
-        return await self._greet_or_lose(Era.LEGACY)
-
     def _speaks_other(self, reach: Dial, what: Undelivered | None) -> bool:
         """Return whether the server refuses this transport, so that the other one should be tried."""
         if what is None or what.trouble not in (Trouble.REFUSED, Trouble.MALFORMED):
             return False
         # AIP-transport-10: an answer that is neither an event stream nor one for later.
         plainly = what.status < 500 and what.status not in LATER
-        return reach.transport == "auto" or (self._connector_parts.manner.either_transport and plainly)
+        return reach.transport == "auto" or (self._parts.manner.either_transport and plainly)
 
     async def _find_address(self) -> str | None:
         """Return the only address to which the node may connect, or None to use what the host name resolves to.
@@ -718,14 +723,12 @@ class Connector:
 
     async def _greet_or_lose(self, remembered: Era | None) -> ServerFacts:
         """Perform the handshake. If the connection is lost meanwhile, fail with the reason of the loss."""
-        greeting = asyncio.ensure_future(
-            greet(self._link, remembered, self._say_progress, self._connector_parts.manner)
-        )
+        greeting = asyncio.ensure_future(greet(self._link, remembered, self._say_progress, self._parts.manner))
         lost = asyncio.ensure_future(self._loss.wait())
         try:
             await asyncio.wait((greeting, lost), return_when=asyncio.FIRST_COMPLETED)
             if lost.done() and not (greeting.done() and greeting.exception() is None):
-                self._ended_in.append(remembered or self._connector_parts.manner.first or Era.MODERN)
+                self._ended_in.append(remembered or self._parts.manner.first or Era.MODERN)
                 del self._ended_in[:-ENDS_KEPT]
                 raise GreetingFailed(self._loss.reason)
             return await greeting

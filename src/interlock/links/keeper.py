@@ -32,6 +32,7 @@ import secrets
 import weakref
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 from math import inf, isfinite
 from typing import Final
 
@@ -186,14 +187,10 @@ class Keeper(PassedOnEvents):
             log.warning("link %s: did not stop within %g s", self.link.name, STOP_S)
         await self._release_holder()
         self.link.set_state(LinkState.STOPPED, None)
-        self._detach_link()
+        self.link.events = self._events  # the last events do not concern this keeper
 
     async def _release_holder(self) -> None:
         """Stop using the server's token."""
-
-    def _detach_link(self) -> None:
-        """Stop receiving the link's events. The last ones do not concern this keeper."""
-        self.link.events = self._events
 
     async def restart(self) -> None:
         """Reconnect now, without waiting for the backoff."""
@@ -249,12 +246,10 @@ class Keeper(PassedOnEvents):
 
     def refresh(self, kind: str) -> "asyncio.Task[None]":
         """Read one kind of list again. If a reading is under way, another one follows it."""
-        task = self._relists.get(kind)
         self._unread.add(kind)
-        if task is None or task.done():
-            task = asyncio.get_running_loop().create_task(self._relist(kind))
-            self._relists[kind] = task
-        return task
+        if not _is_running(self._relists.get(kind)):
+            self._relists[kind] = asyncio.get_running_loop().create_task(self._relist(kind))
+        return self._relists[kind]
 
     def _refresh_all(self) -> None:
         for kind in LISTS_OF:
@@ -265,8 +260,7 @@ class Keeper(PassedOnEvents):
 
         The future is done when the list has been read.
         """
-        task = self._relists.get(kind)
-        return asyncio.shield(self.refresh(kind) if task is None or task.done() else task)
+        return asyncio.shield(self._relists[kind] if _is_running(self._relists.get(kind)) else self.refresh(kind))
 
     @property
     def announces_changes(self) -> bool:
@@ -289,7 +283,7 @@ class Keeper(PassedOnEvents):
         while not self._stopping:
             if self._falls_asleep:
                 await self._sleep()
-            self._loss.forget()
+            self._loss.clear()
             self._clear_wake()
             began = self._began = self._clock.now()
             served_before = self.link.served
@@ -297,7 +291,8 @@ class Keeper(PassedOnEvents):
             try:
                 await self._connect()
                 self._on_connected()
-                reason = await self._loss.wait()
+                await self._loss.wait()
+                reason = self._loss.reason
                 if self._falls_asleep:
                     continue
             except ConnectFailed as failed:
@@ -416,7 +411,12 @@ class Keeper(PassedOnEvents):
             announced, before = self._announced.pop(kind, None), self._digests(kind)
             await self._relist_once(kind)
             is_same = before == self._digests(kind)
-            rest_s = SAME_REST_S if is_same and announced is not None else self._rest_s(kind)
+            # A longer pause combines more changes into one reading.
+            listing = self.listing or Listing()
+            items = sum(len(getattr(listing, FIELD[method]).items) for method in LISTS_OF[kind])
+            rest_s = min(REST_MAX_S, items * REST_PER_ITEM_S) if items > REST_ITEMS_MIN else 0.0
+            if is_same and announced is not None:
+                rest_s = SAME_REST_S
             self._rests_until[kind] = loop.time() + rest_s
             # A node below announces what is news for parents alone, such as a leaf that came back (MCP-AX 13.1).
             if announced is not None and not self.link.offer.is_aggregator:
@@ -425,12 +425,6 @@ class Keeper(PassedOnEvents):
     def _digests(self, kind: str) -> list[bytes]:
         listing = self.listing or Listing()
         return [getattr(listing, FIELD[method]).digest for method in LISTS_OF[kind]]
-
-    def _rest_s(self, kind: str) -> float:
-        """Return the pause between two readings of a list. A longer pause combines more changes into one reading."""
-        listing = self.listing or Listing()
-        items = sum(len(getattr(listing, FIELD[method]).items) for method in LISTS_OF[kind])
-        return min(REST_MAX_S, items * REST_PER_ITEM_S) if items > REST_ITEMS_MIN else 0.0
 
     async def _relist_once(self, kind: str) -> None:
         listing = self.listing
@@ -460,6 +454,10 @@ class Keeper(PassedOnEvents):
         self.link.set_state(
             LinkState.SLOW if self._troubles else LinkState.READY, "; ".join(self._troubles.values()) or None
         )
+
+
+def _is_running(task: "asyncio.Task[None] | None") -> bool:
+    return task is not None and not task.done()
 
 
 def backoff_s(attempt: int, first_s: float = BACKOFF_FIRST_S) -> float:
@@ -562,13 +560,14 @@ class ServerKeeper(Keeper):
         If the test request is not delivered either, the connection is lost. A test that is not answered in time changes
         nothing.
         """
-        if self._usable.is_set() and (self._probing is None or self._probing.done()):
-            self._probing = asyncio.get_running_loop().create_task(self._probe())
 
-    async def _probe(self) -> None:
-        reply = await self._test_connection(PROBE_S)
-        if isinstance(reply, LostRefusal):
-            self.lose(reply.detail)
+        async def probe() -> None:
+            reply = await self._test_connection(PROBE_S)
+            if isinstance(reply, LostRefusal):
+                self.lose(reply.detail)
+
+        if self._usable.is_set() and not _is_running(self._probing):
+            self._probing = asyncio.get_running_loop().create_task(probe())
 
     async def _test_connection(self, within_s: float) -> Response | Refusal | None:
         """Send a test request. Return the answer, or None if there is none within the time."""
@@ -582,7 +581,7 @@ class ServerKeeper(Keeper):
 
         The calls that the server refused for that reason are sent again. If the greeting fails, the connection is lost.
         """
-        if self._regreeting is None or self._regreeting.done():
+        if not _is_running(self._regreeting):
             self._regreeting = asyncio.get_running_loop().create_task(self._regreet())
 
     async def _regreet(self) -> None:
@@ -619,8 +618,7 @@ class ServerKeeper(Keeper):
         If the node has no token to renew, a 401 leads to a test of the connection instead.
         """
         if self._renewal is not None:
-            probing = self._probing is not None and not self._probing.done()
-            if self.link.failed.refused or (self._usable.is_set() and not probing):
+            if self.link.failed.refused or (self._usable.is_set() and not _is_running(self._probing)):
                 self._renewal.begin(what)
         elif what.status == 401:
             self.probe()
@@ -655,27 +653,22 @@ class ServerKeeper(Keeper):
                 await self.holder.close()
 
 
+@dataclass(eq=False)
 class Renewal:
-    """Renewal of one link's credential, on behalf of the calls that wait for it."""
+    """Renewal of one link's credential, on behalf of the calls that wait for it.
 
-    def __init__(self, link: ConnectedLink, holder: TokenHolder, clock: Clock, doubt: Callable[[], None]) -> None:
-        """Create the renewal of a link.
+    `doubt` is called when the server may refuse every further request.
+    """
 
-        `doubt` is called when the server may refuse every further request.
-        """
-        self._link = link
-        self._holder = holder
-        self._clock = clock
-        self._doubt = doubt
-        self._task: asyncio.Task[None] | None = None
-        self._held: dict[Call, None] = {}  # neither sent again nor refused yet
-
-    @property
-    def under_way(self) -> bool:
-        return self._task is not None and not self._task.done()
+    link: ConnectedLink
+    holder: TokenHolder
+    clock: Clock
+    doubt: Callable[[], None]
+    _task: asyncio.Task[None] | None = None
+    _held: dict[Call, None] = field(default_factory=dict)  # neither sent again nor refused yet
 
     def begin(self, what: Undelivered) -> None:
-        if not self.under_way:
+        if not _is_running(self._task):
             self._task = asyncio.get_running_loop().create_task(self._run(what))
 
     def cancel(self) -> None:
@@ -687,15 +680,15 @@ class Renewal:
     def _give_up(self) -> None:
         held, self._held = self._held, {}
         for call in held:
-            call.on_failed(unauthorised(self._link.name), Outcome.ERROR)
+            call.on_failed(unauthorised(self.link.name), Outcome.ERROR)
 
     async def _run(self, what: Undelivered) -> None:
         try:
             await self._settle_all(what)
         except Exception:
-            log.exception("link %s: its credential could not be renewed", self._link.name)
+            log.exception("link %s: its credential could not be renewed", self.link.name)
         finally:
-            refused, self._link.failed.refused = self._link.failed.refused, []
+            refused, self.link.failed.refused = self.link.failed.refused, []
             self._held.update((call, None) for call, _ in refused)
             self._give_up()
 
@@ -703,43 +696,43 @@ class Renewal:
         """Renew the credential for each kind of refusal, until no further call is refused."""
         waiting: dict[Undelivered, list[Call]] = {what: []}
         while waiting:
-            refused, self._link.failed.refused = self._link.failed.refused, []
+            refused, self.link.failed.refused = self.link.failed.refused, []
             self._held = {call: None for call, _ in refused}
             for call, why in refused:
                 waiting.setdefault(why, []).append(call)
             for why, calls in waiting.items():
                 await self._settle(why, calls)
-            waiting = {why: [] for _, why in self._link.failed.refused}
+            waiting = {why: [] for _, why in self.link.failed.refused}
 
     async def _settle(self, what: Undelivered, calls: list[Call]) -> None:
         """Obtain another credential and send the refused calls once more. If none can be obtained, refuse the calls."""
-        sent_at = max((call.started for call in calls), default=self._clock.now())
+        sent_at = max((call.started for call in calls), default=self.clock.now())
         challenge = read_challenge_untrusted(what.challenges)
-        denied = await self._holder.refused(what.status, challenge, sent_at=sent_at)
+        denied = await self.holder.refused(what.status, challenge, sent_at=sent_at)
         for call in calls:
             if not call.done:
                 if denied is not None:
                     await self._tell(call, denied)
                 elif call.ticket is not None:
-                    self._link.send(call.ticket)
+                    self.link.send(call.ticket)
                 else:
-                    self._link.failed.lose(call, what)
+                    self.link.failed.lose(call, what)
             self._held.pop(call, None)
         if denied is not None and denied.standing:
-            self._doubt()
+            self.doubt()
 
     async def _tell(self, call: Call, denied: Denied) -> None:
         """Refuse a call, or send its user to the page where they can consent to a token."""
-        if denied.consent and self._holder.principal:
+        if denied.consent and self.holder.principal:
             try:
-                consent = await self._holder.consent()
+                consent = await self.holder.consent()
             except (Unobtainable, StoreError):
                 pass
             else:
                 if not call.done:
-                    call.handler.ask_consent(call, self._link.name, consent.url, consent.id)
+                    call.handler.ask_consent(call, self.link.name, consent.url, consent.id)
                 return
-        call.on_failed(unauthorised(self._link.name, lasting=denied.standing), Outcome.ERROR)
+        call.on_failed(unauthorised(self.link.name, lasting=denied.standing), Outcome.ERROR)
 
 
 def unauthorised(name: str, *, lasting: bool = True) -> Refusal:

@@ -40,6 +40,7 @@ from interlock.drivers.protocol.server_name import server_name
 from interlock.links.pipes import Undelivered
 from interlock.mcp.capabilities import HeldRoots
 from interlock.mcp.methods import LATEST_MODERN, RESOURCES_READ, TOOLS_CALL, Era
+from interlock.mcp.tasks import offers_tasks
 from interlock.process.sandbox.bubblewrap import EgressDenial
 from interlock.store.ports import StoreError
 from interlock.wire.jsonrpc.codec import ABSENT, Notification, Request, Response, decode_value, encode_value
@@ -249,6 +250,11 @@ class Link(CallLink):
 
     def send(self, admitted: Admitted[Call]) -> None:
         raise NotImplementedError
+
+    @property
+    def offers_tasks(self) -> bool:
+        """Return whether the server can run calls as tasks."""
+        return self.facts is not None and offers_tasks(self.facts.capabilities, self.facts.era)
 
     @property
     def served(self) -> int:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
@@ -52,17 +53,15 @@ _NOTED_MAX: Final = 100  # tools of one link whose names are commented on
 _LOOKED_AT: Final = 20  # lines of stderr, the last of which may be empty
 
 
+@dataclass(eq=False)
 class LinkOperations:
     """Operations on links for the operator API: show, restart and release."""
 
-    def __init__(
-        self, keepers: Keepers, catalog: Catalog, registrar: Registrar, children: ChildSupervisor, budgets: Budgets
-    ) -> None:
-        self._keepers = keepers
-        self._catalog = catalog
-        self._registrar = registrar
-        self._children = children
-        self._budgets = budgets
+    keepers: Keepers
+    catalog: Catalog
+    registrar: Registrar
+    children: ChildSupervisor
+    budgets: Budgets
 
     @handles(LIST_LINKS)
     def list_all(self) -> Links:
@@ -75,31 +74,31 @@ class LinkOperations:
                 reason=child.reason,
                 since=rfc3339(child.since_wall),
             )
-            for segment, child in self._children.waiting.items()
-            if segment not in self._keepers
+            for segment, child in self.children.waiting.items()
+            if segment not in self.keepers
         ]
-        shown = [keeper for keeper in self._keepers.values() if keeper.link.shared is None]
-        names = shown_names(self._keepers)
+        shown = [keeper for keeper in self.keepers.values() if keeper.link.shared is None]
+        names = shown_names(self.keepers)
         return Links(links=(*(self._link(keeper, names) for keeper in shown), *waiting))
 
     @handles(GET_LINK)
     def get(self, segment: str) -> LinkView:
-        return self._link(find_keeper(self._keepers, segment), shown_names(self._keepers))
+        return self._link(find_keeper(self.keepers, segment), shown_names(self.keepers))
 
     @handles(GET_LINK_LOG)
     def logs(self, segment: str, lines: int) -> LinkLog:
-        keeper = find_keeper(self._keepers, segment)
+        keeper = find_keeper(self.keepers, segment)
         lines_kept = tuple(LogLine(at=rfc3339(line.at), text=line.text) for line in keeper.stderr.tail(lines))
         return LinkLog(segment=self._shown_name(keeper), lines=lines_kept)
 
     @handles(GET_FRAMES)
     def frames(self, segment: str, after: int) -> Frames:
-        link = find_keeper(self._keepers, segment).link
+        link = find_keeper(self.keepers, segment).link
         from interlock.devices.device_link import find_frames  # devices are rare
 
         frames = find_frames(link, after)
         if frames is None:
-            devices = [name for name, keeper in self._keepers.items() if keeper.link.kind == "device"]
+            devices = [name for name, keeper in self.keepers.items() if keeper.link.kind == "device"]
             raise NotFound("device", segment, devices)
         return frames
 
@@ -109,7 +108,7 @@ class LinkOperations:
 
         A subserver that connected to the node is disconnected; it may connect again.
         """
-        keeper = find_keeper(self._keepers, segment)
+        keeper = find_keeper(self.keepers, segment)
         was = keeper.link.standing.state
         await keeper.restart()
         has_dialled_in = isinstance(keeper.link, RegisteredLink) and keeper.link.transport == "websocket"
@@ -122,25 +121,25 @@ class LinkOperations:
 
     @handles(RELEASE_LINK)
     async def release(self, segment: str) -> ReleasedSegment:
-        registrar = self._registrar
+        registrar = self.registrar
         if not await registrar.release(segment):
             raise NotFound("owner", segment, [record.segment for record in await registrar.owners.all()], few=True)
         return ReleasedSegment(segment=segment, held=registrar.engine.find(segment) is not None)
 
     def _shown_name(self, keeper: Keeper) -> str:
-        return shown_names(self._keepers)[keeper.link.segment]
+        return shown_names(self.keepers)[keeper.link.segment]
 
     def _link(self, keeper: Keeper, names: Mapping[str, str]) -> LinkView:
         link = keeper.link
         own = [
             own_keeper
-            for own_keeper in self._keepers.values()
+            for own_keeper in self.keepers.values()
             if isinstance(own_keeper, OwnKeeper) and own_keeper.link.shared is link
         ]
         links = [link, *(own_keeper.link for own_keeper in own)]
         facts = link.facts
         spoken = None if link.kind == "device" else facts  # a device speaks no MCP
-        namespace = self._catalog.namespace
+        namespace = self.catalog.namespace
         items = next((s for s in namespace.link_items if s.link is link), None)
         withheld = namespace.withheld(link)
         last_lines = (line.text.strip() for line in reversed(keeper.stderr.tail(_LOOKED_AT)))
@@ -177,7 +176,7 @@ class LinkOperations:
             last_words=next(filter(None, last_lines), None) if link.standing.state in _GONE else None,
             hops=max((route.hops for route in items.tools), default=1) if items else 1,
             below=below(namespace.without_collisions(items.tools)) if items else (),
-            budget=self._budgets.shown_of(link),
+            budget=self.budgets.shown_of(link),
             registration=self._registration(link),
             latency_ms=round(_median(link.latencies) * 1000, 3) if link.latencies else None,
             token=_find_token(keeper),
@@ -213,8 +212,8 @@ class LinkOperations:
             return UNSET
         session = link.registration
         register = session.register
-        standing = self._registrar.engine.find(link.segment)
-        rule = self._registrar.find_rule(session.session_id)
+        standing = self.registrar.engine.find(link.segment)
+        rule = self.registrar.find_rule(session.session_id)
         return Registration(
             subserver_id=register.subserver_id,
             principal=session.peer.principal,
@@ -230,7 +229,7 @@ class LinkOperations:
             aggregators=len(standing.subtree_ids or ()) if standing is not None else 0,
             secure_by=rule.secure_by if rule is not None else None,
             unwanted_notifications=link.unwanted,
-            dropped_notifications=self._registrar.drops.by_segment.get(link.segment, 0),
+            dropped_notifications=self.registrar.drops.by_segment.get(link.segment, 0),
         )
 
 

@@ -42,6 +42,8 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from math import inf
 from typing import Any, Final, Literal
 
@@ -51,12 +53,18 @@ from msgspec import Raw
 from interlock.config.plan import Dial, ServerPlan, Spawn
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.caller import Caller
-from interlock.core.clock import Clock
 from interlock.core.link_state import USABLE, LinkState
 from interlock.credentials.token import RequestedConsent, TokenHolder
-from interlock.drivers.protocol.server_name import server_name
 from interlock.links.connected_link import ConnectedLink, ServerLink
-from interlock.links.connector import LEGACY_CAPABILITIES, SETTLED_S, ConnectorParts, LimitReached, Manner
+from interlock.links.connector import (
+    LEGACY_CAPABILITIES,
+    SETTLED_S,
+    ConnectorParts,
+    Eras,
+    LimitReached,
+    Manner,
+    ServerMemory,
+)
 from interlock.links.keeper import SAME_REST_S, WAKE_LEAST_S, Keeper, ServerKeeper
 from interlock.links.link import Link, LinkEvents, ServerFacts
 from interlock.links.listing import Listing
@@ -65,7 +73,6 @@ from interlock.mcp.capabilities import common_capabilities
 from interlock.mcp.meta import RAW_EMPTY
 from interlock.mcp.methods import ASKED_OF_CLIENT, EXTENSION, Era
 from interlock.mcp.tasks import offers_tasks
-from interlock.store.ports import KeyValue
 from interlock.wire.jsonrpc.codec import Notification, decode_object, encode_value
 
 OPEN_S: Final = 15.0  # how long a call waits for its link
@@ -94,7 +101,11 @@ class OwnKeeper(ServerKeeper):
         `token` holds the token of the link's user, who may have to consent first; None if the link uses no user's
         token. `holder` holds the token that is sent: the user's or the node's.
         """
-        super().__init__(make_link, connector_parts, _ignore_lists, events, holder)
+
+        async def ignore_lists(link: Link, listing: Listing | None) -> None:
+            """Do nothing: the catalog shows the lists of the shared link."""
+
+        super().__init__(make_link, connector_parts, ignore_lists, events, holder)
         self.closes_holder = token is not None
         self.token = token
         self.used_at = connector_parts.clock.now()
@@ -216,10 +227,6 @@ class OwnKeeper(ServerKeeper):
         self.log_level.say()
 
 
-async def _ignore_lists(link: Link, listing: Listing | None) -> None:
-    """Do nothing: the catalog shows the lists of the shared link."""
-
-
 SWEEP_S: Final = 60.0
 CONNECTIONS_MAX: Final = 1000  # to one server that is dialled: each costs a socket, and no process of this machine
 
@@ -227,53 +234,40 @@ CONNECTIONS_MAX: Final = 1000  # to one server that is dialled: each costs a soc
 Key = Caller | tuple[str | None, bytes, int]
 
 
+@dataclass(eq=False)
 class OwnLinks:
     """Pool of the links to one server besides the shared one."""
 
-    def __init__(
-        self,
-        plan: ServerPlan,
-        connector_parts: ConnectorParts,
-        events: LinkEvents,
-        keepers: dict[str, Keeper],
-        *,
-        per: Literal["principal", "session"],
-        vendor_meta: bool,
-        holder: TokenHolder | None = None,
-        token_of: Callable[[str], TokenHolder] | None = None,
-    ) -> None:
-        """Create the pool.
+    plan: ServerPlan
+    connector_parts: ConnectorParts
+    events: LinkEvents
+    all_keepers: dict[str, Keeper]  # of the node, to which the pool adds its own
+    _: KW_ONLY
+    per: Literal["principal", "session"]
+    vendor_meta: bool
+    holder: TokenHolder | None = None  # of the node's token
+    token_of: Callable[[str], TokenHolder] | None = None  # with it, each link uses the token of its user instead
+    asked: frozenset[str] | None = None  # only clients that can be asked for one of these; None: every client
+    reason: str | None = None
+    _asks: bool = False
+    _is_exact: bool = False
+    _in_own_era: bool = False  # only legacy sessions, in their era, of a server that may speak both
+    _keepers: dict[Key, OwnKeeper] = field(default_factory=dict)
+    _sweeper: asyncio.TimerHandle | None = None
+    _ending: BackgroundTasks = field(default_factory=BackgroundTasks)
 
-        `keepers` are the keepers of the node, to which the pool adds its own. `holder` holds the node's token. If
-        `token_of` is given, each link uses the token of its user instead.
-        """
-        self._plan = plan
-        self._connector_parts = connector_parts
-        self._events = events
-        self._all_keepers = keepers
-        self._per_session = per == "session"
-        self._vendor_meta = vendor_meta
-        self._holder = holder
-        self._token_of = token_of
-        self._is_process = isinstance(plan.reach, Spawn)
-        self.is_whole = token_of is None
-        self.asked: frozenset[str] | None = None  # only clients that can be asked for one of these; None: every client
-        self.reason: str | None = None
-        self._asks = False
-        self._is_exact = False
-        self._in_own_era = False  # only legacy sessions, in their era, of a server that may speak both
-        self._keepers: dict[Key, OwnKeeper] = {}
-        self._sweeper: asyncio.TimerHandle | None = None
-        self._ending = BackgroundTasks()
+    def __post_init__(self) -> None:
+        self.is_whole = self.token_of is None
+        self._is_process = isinstance(self.plan.reach, Spawn)
         if self._is_process:
-            connector_parts.process_limit.join(self)
+            self.connector_parts.process_limit.join(self)
 
     def __len__(self) -> int:
         return len(self._keepers)
 
     @property
     def most(self) -> int:
-        return self._plan.max_processes if self._is_process else CONNECTIONS_MAX
+        return self.plan.max_processes if self._is_process else CONNECTIONS_MAX
 
     @property
     def keepers(self) -> Iterable[OwnKeeper]:
@@ -305,7 +299,7 @@ class OwnLinks:
             self._sweeper.cancel()
         for key in list(self._keepers):
             self._end(key)
-        self._connector_parts.process_limit.leave(self)
+        self.connector_parts.process_limit.leave(self)
         await self._ending.finish()
 
     # Whose
@@ -313,7 +307,7 @@ class OwnLinks:
     def _find_key(self, caller: Caller, declared_raw: Raw | None) -> Key | None:
         """Return the key of the client's link, or None if the client uses the shared link."""
         principal = caller.principal.name
-        if not self._per_session:
+        if self.per == "principal":
             return principal, b"", 0
         offered = caller.capabilities if caller.channel is not None else decode_object(declared_raw or RAW_EMPTY) or {}
         if self.asked is not None and self.asked.isdisjoint(offered):
@@ -343,7 +337,7 @@ class OwnLinks:
 
     @property
     def _shared(self) -> ServerLink:
-        return self._all_keepers[self._plan.segment].link  # type: ignore[return-value]
+        return self.all_keepers[self.plan.segment].link  # type: ignore[return-value]
 
     def find_usable(self, principal: str) -> ServerLink | None:
         """Return a usable link of a principal that is not limited to one session, or None.
@@ -366,7 +360,8 @@ class OwnLinks:
             return self._shared
         is_of_several = not isinstance(key, Caller) and key[0] is None
         try:
-            opened = await self._find_or_make_keeper(key, client).open()
+            keeper = self._keepers.get(key)
+            opened = await (keeper or self._make_or_share(key, client)).open()
         except LimitReached:
             if not self._in_own_era and not is_of_several:
                 raise
@@ -381,23 +376,6 @@ class OwnLinks:
             self.reason = "it speaks the era of legacy clients too"
         return opened
 
-    def _find_or_make_keeper(self, key: Key, caller: Caller) -> OwnKeeper:
-        """Return the keeper of a link, which is created if it does not exist.
-
-        If the limit is reached, return the keeper of another link of the same principal, or raise LimitReached if there
-        is none.
-        """
-        keeper = self._keepers.get(key)
-        if keeper is not None:
-            return keeper
-        try:
-            return self._make(key, caller)
-        except LimitReached:
-            other = None if isinstance(key, Caller) or key[0] is None else next(self._links_of(key[0]), None)
-            if other is None:
-                raise
-            return other
-
     def _links_of(self, principal: str) -> Iterator[OwnKeeper]:
         """Return the keepers of a principal's links that are not limited to one session."""
         for keeper in self._keepers.values():
@@ -406,40 +384,48 @@ class OwnLinks:
 
     # Making
 
+    def _make_or_share(self, key: Key, caller: Caller) -> OwnKeeper:
+        """Return the keeper of a new link. If the limit is reached, return that of another link of the same principal.
+
+        Raise LimitReached if there is none.
+        """
+        try:
+            return self._make(key, caller)
+        except LimitReached:
+            other = None if isinstance(key, Caller) or key[0] is None else next(self._links_of(key[0]), None)
+            if other is None:
+                raise
+            return other
+
     def _make(self, key: Key, caller: Caller) -> OwnKeeper:
         if len(self._keepers) >= self.most:
             if self.find_idle_since() is None:
                 raise LimitReached(self.most)
             self.end_longest_idle()
         if self._is_process:
-            self._connector_parts.process_limit.free_one()
+            self.connector_parts.process_limit.free_one()
         principal = caller.principal.name
-        token = self._token_of(principal) if self._token_of is not None else None
+        token = self.token_of(principal) if self.token_of is not None else None
         client, owner = (key, principal) if isinstance(key, Caller) else (None, key[0])
-        while (segment := f"{self._plan.segment}+{secrets.token_hex(4)}") in self._all_keepers:
+        while (segment := f"{self.plan.segment}+{secrets.token_hex(4)}") in self.all_keepers:
             pass
-        plan = msgspec.structs.replace(self._plan, segment=segment)
-        shared = self._all_keepers[self._plan.segment]
-        keeper = OwnKeeper(
-            lambda events: ServerLink(
-                plan,
-                events,
-                self._connector_parts.clock,
-                vendor_meta=self._vendor_meta,
-                shared=shared.link,
-                owner=owner,
-                client=client,
-            ),
-            self._own_parts(key),
-            self._events,
-            token or self._holder,
-            token=token,
+        plan = msgspec.structs.replace(self.plan, segment=segment)
+        shared = self.all_keepers[self.plan.segment]
+        make_link = partial(
+            ServerLink,
+            plan,
+            clock=self.connector_parts.clock,
+            vendor_meta=self.vendor_meta,
+            shared=shared.link,
+            owner=owner,
+            client=client,
         )
+        keeper = OwnKeeper(make_link, self._own_parts(key), self.events, token or self.holder, token=token)
         if client is not None:
             keeper.log_level.set(client.log_level)
         elif isinstance(shared, ServerKeeper):
             keeper.log_level.set(shared.log_level.of_sessions)
-        self._keepers[key] = self._all_keepers[plan.segment] = keeper
+        self._keepers[key] = self.all_keepers[plan.segment] = keeper
         if self._sweeper is None:
             self._sweep_later()
         return keeper
@@ -450,9 +436,10 @@ class OwnLinks:
         If these are unknown, the capabilities that any client may have are declared.
         """
         is_in_own_era = isinstance(key, Caller) and self._shared.modern  # if it speaks that too
-        parts = self._connector_parts
+        parts = self.connector_parts
         if is_in_own_era:
-            parts = msgspec.structs.replace(parts, eras=_UnknownEra())
+            # The era of a separate link says nothing about the shared one.
+            parts = msgspec.structs.replace(parts, eras=Eras())
         offered: Mapping[str, Any]
         if not isinstance(key, Caller):
             if not key[1]:
@@ -490,31 +477,32 @@ class OwnLinks:
 
     def _find_longest_idle(self) -> Key | None:
         """Return the key of the link that has been idle longest and may be ended, or None."""
-        before = self._connector_parts.clock.now() - (SETTLED_S if self._is_process else 0.0)
+        before = self.connector_parts.clock.now() - (SETTLED_S if self._is_process else 0.0)
         idle = [key for key, keeper in self._keepers.items() if keeper.is_idle and keeper.used_at <= before]
         return min(idle, key=lambda key: self._keepers[key].used_at, default=None)
 
     def _sweep(self) -> None:
-        now = self._connector_parts.clock.now()
+        now = self.connector_parts.clock.now()
         for key, keeper in list(self._keepers.items()):
-            if now - keeper.used_at > self._plan.idle_timeout_s and keeper.is_idle:
+            if now - keeper.used_at > self.plan.idle_timeout_s and keeper.is_idle:
                 self._end(key)
         self._sweeper = None
         if self._keepers:
             self._sweep_later()
 
     def _sweep_later(self) -> None:
-        wait_s = min(SWEEP_S, self._plan.idle_timeout_s)
+        wait_s = min(SWEEP_S, self.plan.idle_timeout_s)
         self._sweeper = asyncio.get_running_loop().call_later(wait_s, self._sweep)
 
     def _end(self, key: Key) -> "asyncio.Task[None]":
         keeper = self._keepers.pop(key)
-        return self._ending.begin(self._stop(keeper))
 
-    async def _stop(self, keeper: OwnKeeper) -> None:
-        await keeper.stop()
-        self._events.tasks.on_link_ended(keeper.link)
-        self._all_keepers.pop(keeper.link.segment, None)
+        async def stop() -> None:
+            await keeper.stop()
+            self.events.tasks.on_link_ended(keeper.link)
+            self.all_keepers.pop(keeper.link.segment, None)
+
+        return self._ending.begin(stop())
 
 
 _PASSED: Final = tuple(LEGACY_CAPABILITIES)
@@ -524,16 +512,6 @@ _ROOTS: Final = Raw(encode_value(LEGACY_CAPABILITIES["roots"]))  # where a link 
 
 def _declared(offered: Mapping[str, Raw]) -> bytes:
     return encode_value(common_capabilities(LEGACY_CAPABILITIES, offered))
-
-
-class _UnknownEra:
-    """Era memory that stores nothing, because the era of a separate link says nothing about the shared one."""
-
-    def get(self, server: str) -> Era | None:
-        return None
-
-    def put(self, server: str, era: Era) -> None:
-        pass
 
 
 class StatefulServer(msgspec.Struct, frozen=True, kw_only=True):
@@ -588,14 +566,14 @@ def find_stateful(reach: Spawn | Dial | None, name: str) -> StatefulServer | Non
     if isinstance(reach, Spawn):
         words = reach.command if reach.package is None else (reach.package.name, *reach.command)
     for server in STATEFUL:
-        if name in server.names or any(_names(word, package) for word in words for package in server.packages):
+        for package in server.packages:
+            # A word is a package name, with or without a version, or a path into that package.
+            starts, part = (f"{package}@",), f"/node_modules/{package}/"
+            if any(word == package or word.startswith(starts) or part in word for word in words):
+                return server
+        if name in server.names:
             return server
     return None
-
-
-def _names(word: str, package: str) -> bool:
-    """Return whether a word of a command is a package name, with or without a version, or a path into that package."""
-    return word == package or word.startswith(f"{package}@") or f"/node_modules/{package}/" in word
 
 
 BUCKET: Final = "asking"
@@ -612,31 +590,20 @@ class Asking(msgspec.Struct, frozen=True):
 ASKS_NOTHING: Final = Asking("", frozenset())
 
 
-class AskingMemory:
+class AskingMemory(ServerMemory[Asking]):
     """Memory, across restarts, of the servers that asked their clients something over a shared link.
 
     It makes the decision possible before the first call, instead of only after the server's first question.
     """
 
-    def __init__(self, kv: KeyValue, clock: Clock) -> None:
-        self._kv = kv
-        self._clock = clock
-        self._known: dict[str, Asking] = {}
-        self._tasks = BackgroundTasks()
+    bucket = BUCKET
+    subject = "what {} asks for"
 
-    async def open(self) -> None:
-        """Load the remembered capabilities. Raise StoreError if the store cannot be read."""
-        for entry in await self._kv.entries(BUCKET, self._clock.wall()):
-            try:
-                self._known[entry.key] = msgspec.json.decode(entry.value, type=Asking)
-            except msgspec.MsgspecError as error:
-                log.warning("what %s asks for is not known any more: %s", entry.key, error)
-
-    async def close(self) -> None:
-        await self._tasks.finish()
+    def decode(self, value: bytes) -> Asking:
+        return msgspec.json.decode(value, type=Asking)
 
     def of(self, segment: str, server: str) -> Asking:
-        asking = self._known.get(segment)
+        asking = self.values.get(segment)
         return asking if asking is not None and asking.server == server else ASKS_NOTHING
 
     def add(self, segment: str, server: str, capability: str, *, in_call: bool) -> None:
@@ -646,14 +613,7 @@ class AskingMemory:
             in_calls |= {capability}
         else:
             asks |= {capability}
-        asking = self._known[segment] = Asking(server, asks, in_calls)
-        self._tasks.begin(self._save(segment, asking))
-
-    async def _save(self, segment: str, asking: Asking) -> None:
-        try:
-            await self._kv.put(BUCKET, segment, msgspec.json.encode(asking), self._clock.wall())
-        except Exception as error:
-            log.warning("what %s asks for could not be remembered: %s", server_name(segment), error)
+        self.remember(segment, Asking(server, asks, in_calls))
 
 
 DECLARED: Final = frozenset(("sampling", "elicitation"))  # roots are the operator's folders wherever a link is shared
@@ -661,12 +621,12 @@ DECLARED: Final = frozenset(("sampling", "elicitation"))  # roots are the operat
 log = logging.getLogger("interlock.links")
 
 
+@dataclass(eq=False)
 class AutoSharing:
     """Decision of `share = "auto"` for one server."""
 
-    def __init__(self, own: OwnLinks, memory: AskingMemory) -> None:
-        self._own = own
-        self._memory = memory
+    own: OwnLinks
+    memory: AskingMemory
 
     def find_own(self, link: ServerLink, facts: ServerFacts) -> OwnLinks | None:
         """Return the pool of links besides the shared one, after the handshake with the server.
@@ -677,22 +637,22 @@ class AutoSharing:
             return None
         stateful = find_stateful(link.reach, facts.name)
         if stateful is not None:
-            self._own.serve(stateful.reason, asks=stateful.asks, is_exact=stateful.asks)
-            return self._own
-        asking = self._memory.of(link.segment, facts.name)
+            self.own.serve(stateful.reason, asks=stateful.asks, is_exact=stateful.asks)
+            return self.own
+        asking = self.memory.of(link.segment, facts.name)
         capabilities, all_capabilities = asking.asks, asking.asks | asking.asks_in_calls
         if "roots" in capabilities and not link.allowed_folders():
             capabilities -= {"roots"}
         is_exact = not all_capabilities.isdisjoint(DECLARED)
         if not capabilities and not is_exact:
             return None
-        self._own.serve(
+        self.own.serve(
             f"it asks for {', '.join(sorted(all_capabilities))}",
             capabilities=capabilities,
             asks=True,
             is_exact=is_exact,
         )
-        return self._own
+        return self.own
 
     def find_own_of_legacy(self, link: ServerLink, facts: ServerFacts) -> OwnLinks | None:
         """Return the pool of links for legacy clients at a modern server that may speak both eras, or None.
@@ -705,8 +665,8 @@ class AutoSharing:
         extensions = decode_object(facts.capabilities.get("extensions", RAW_EMPTY)) or {}
         if EXTENSION in extensions or offers_tasks(facts.capabilities, facts.era):
             return None
-        self._own.serve(None, capabilities=frozenset(ASKED_OF_CLIENT.values()), in_own_era=True)
-        return self._own
+        self.own.serve(None, capabilities=frozenset(ASKED_OF_CLIENT.values()), in_own_era=True)
+        return self.own
 
     def on_asked(self, link: ServerLink, method: str, *, in_call: bool) -> OwnLinks | None:
         """Record that the server asks a client.
@@ -717,11 +677,11 @@ class AutoSharing:
         facts, capability = link.facts, ASKED_OF_CLIENT.get(method)
         if facts is None or capability is None:
             return link.own
-        asking = self._memory.of(link.segment, facts.name)
+        asking = self.memory.of(link.segment, facts.name)
         if capability in (asking.asks_in_calls if in_call else asking.asks):
             return link.own
-        self._memory.add(link.segment, facts.name, capability, in_call=in_call)
+        self.memory.add(link.segment, facts.name, capability, in_call=in_call)
         own = self.find_own(link, facts)
         if own is not None and link.own is None:
-            log.info("link %s: %s; clients get other links from now on", link.name, self._own.reason)
+            log.info("link %s: %s; clients get other links from now on", link.name, self.own.reason)
         return own

@@ -314,7 +314,7 @@ class RegisteredConnector(Connector):
         answers = failed.what is None or (
             failed.what.trouble is Trouble.REFUSED and failed.what.status not in REDIRECTS
         )
-        if answers and failed.code is None and not self._loss.is_declared and await self._lists_tools():
+        if answers and failed.code is None and not self._loss.is_set() and await self._lists_tools():
             return ServerFacts(
                 era=Era.LEGACY,
                 version=methods.LATEST_LEGACY,
@@ -402,7 +402,7 @@ class RegisteredKeeper(ServerKeeper):
         self.link.pipe = None
         self.link.fail_all(reason)
         self.link.set_state(state, reason)
-        self._detach_link()
+        self.link.events = self._events  # the last events do not concern this keeper
 
     async def _live(self) -> None:
         """Connect and read the lists once.

@@ -55,13 +55,13 @@ from interlock.credentials.protocol.resource import resource_of
 from interlock.credentials.service import CredentialService
 from interlock.credentials.shared_store import build_names_log, build_shared_store, find_tree_store
 from interlock.dispatch.availability import Arrivals, AvailabilityCheck, SendCheck
-from interlock.dispatch.dispatch import ClientNotifications, Dispatch, DispatchParts
+from interlock.dispatch.dispatch import ClientNotifications, Dispatch
 from interlock.dispatch.task_methods import AskedTasks, TaskMethods, TaskNews
 from interlock.fronts.audience import Audience
 from interlock.fronts.legacy import LegacyFront
 from interlock.fronts.lists import ListCache
 from interlock.fronts.modern import ModernFront
-from interlock.fronts.public import PublicEndpoint, PublicEndpointParts
+from interlock.fronts.public import PublicEndpoint
 from interlock.fronts.sessions import GRACEFUL, ClientSession, Sessions
 from interlock.fronts.stdio import LineFronts
 from interlock.fronts.surfaces import FrontPair, ServedSurface, SurfaceChooser
@@ -311,20 +311,18 @@ class CallParts:
             is_current=is_current,
         )
         self.dispatch = dispatch = Dispatch(
-            DispatchParts(
-                catalog=catalog,
-                keepers=keepers,
-                recorder=stores.recorder,
-                clock=clock,
-                guard=guard,
-                route_check=route_check,
-                availability=availability,
-                budgets=budgets,
-                gate=gate,
-                decisions=deciding,
-                arrivals=Arrivals(keepers, clock, plan.mcp.list_wait_s),
-                latency_meta=plan.mcp.latency_meta,
-            )
+            catalog=catalog,
+            keepers=keepers,
+            recorder=stores.recorder,
+            clock=clock,
+            guard=guard,
+            route_check=route_check,
+            availability=availability,
+            budgets=budgets,
+            gate=gate,
+            decisions=deciding,
+            arrivals=Arrivals(keepers, clock, plan.mcp.list_wait_s),
+            latency_meta=plan.mcp.latency_meta,
         )
         self.client_tasks = client_tasks = AskedTasks()
         self.loop_operations = loop_operations = LoopOperations(safety.loop, safety.verification, native)
@@ -458,16 +456,14 @@ class FrontParts:
         self.bearers = bearers = _bearers(plan, stores, calls) if listen else None
         self.public = PublicEndpoint(
             plan,
-            PublicEndpointParts(
-                tokens=stores.tokens,
-                bearers=bearers,
-                legacy=legacy,
-                modern=modern,
-                surfaces=surfaces,
-                refusals=stores.refusals,
-                dismiss_others=lambda: credentials_changed.publish(None),
-                has_segment=calls.catalog.has_segment,
-            ),
+            tokens=stores.tokens,
+            bearers=bearers,
+            legacy=legacy,
+            modern=modern,
+            surfaces=surfaces,
+            refusals=stores.refusals,
+            dismiss_others=lambda: credentials_changed.publish(None),
+            has_segment=calls.catalog.has_segment,
         )
         self.lines = LineFronts(stores.current, surfaces)
 
@@ -491,10 +487,12 @@ def _surfaces(
     alone = LoopAdapter(calls.catalog, calls.operation_names, stores.recorder, stores.clock, calls.loop_operations)
     safety = AqlSurface(calls.dispatch, alone, mode)
     return SurfaceChooser(
-        flat,
-        pair("aql", aql),
-        pair("aql-single", single),
-        pair("safety", safety),
+        {
+            "flat": flat,
+            "aql": pair("aql", aql),
+            "aql-single": pair("aql-single", single),
+            "safety": pair("safety", safety),
+        },
         stores.current,
         calls.catalog,
         calls.dispatch.arrivals,

@@ -48,7 +48,7 @@ class _Present(Connector):
 
     async def connect(self, start: AsyncExitStack) -> None:
         try:
-            self._welcome(await greet(self._link, None, self._say_progress, self._connector_parts.manner))
+            self._welcome(await greet(self._link, None, self._say_progress, self._parts.manner))
         except GreetingFailed as failed:
             raise ConnectFailed(failed.reason) from failed
 
@@ -122,7 +122,7 @@ class ParticipantKeeper(ServerKeeper):
         self.link.pipe = None
         self.link.fail_all(reason)
         self.link.set_state(LinkState.STOPPED, reason)
-        self._detach_link()
+        self.link.events = self._events  # the last events do not concern this keeper
 
     async def _live(self) -> None:
         try:
@@ -153,7 +153,7 @@ class RoomLinks:
         self._rooms = rooms
         self._catalog = catalog
         self._keepers = keepers
-        self._connector_parts = connector_parts
+        self._parts = connector_parts
         self._events = events
         self._proposed = ProposedCalls(rooms.proposals)
         self._by_room: dict[Room, dict[str, ParticipantKeeper]] = {}
@@ -265,12 +265,12 @@ class RoomLinks:
     def _join(self, room: Room, seat: Seat, path: tuple[str, ...]) -> None:
         """Create the link of a participant and start its session."""
         participant, members = seat.participant, RoomMembers(self._rooms, room)
-        clock = self._connector_parts.clock
+        clock = self._parts.clock
         keeper = ParticipantKeeper(
             lambda events: ParticipantLink(
                 path, events, clock, participant.id, members, self._proposed, vendor_meta=self._vendor_meta
             ),
-            self._connector_parts,
+            self._parts,
             self._stock,
             self._events,
             participant.mcp_version,
