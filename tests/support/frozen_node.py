@@ -60,7 +60,7 @@ class FrozenNode:
 
     def client(self, names: str = "qualified") -> "Client":
         front = self.node.fronts.lines.make(None)
-        cast(Any, front)._names = names
+        front.names = names
         client = Client(front.feed)
         front.connect(cast(Any, client))
         return client

@@ -1,6 +1,11 @@
 """interlock tools call TOOL"""
 
+import contextlib
 import json
+import os
+import sys
+from difflib import get_close_matches
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -10,7 +15,9 @@ from msgspec import Raw
 from interlock.cli.command import Invocation, verb
 from interlock.cli.completion import tool_names
 from interlock.cli.terminal.errors import EXIT_DONE, EXIT_REFUSED, EXIT_WAITS, BadUsage
+from interlock.cli.terminal.output import shortened_line
 from interlock.cli.terminal.text import one_line, printable
+from interlock.gate.protocol.held_call import CONFIRMATION, REQUIRED
 from interlock.wire.refusal import METHOD_NOT_FOUND, Refused, find_code
 
 if TYPE_CHECKING:
@@ -56,15 +63,16 @@ def call(
 
     It is called as any MCP client calls it, at the public endpoint; here --url is a node's public URL.
     """
-    import os
-
     from interlock.cli.client.mcp import McpClient
     from interlock.operator.api import GET_STATUS, Status
 
     pairs = _parse_pairs(arg or [])
     whole = _whole(args_json)
     url = invocation.remote_url or invocation.node.call(GET_STATUS).as_(Status).node.mcp_url
-    client = McpClient(url, token or _client_token(os.environ.get("INTERLOCK_TOKEN")), timeout=timeout)
+    from_environment = os.environ.get("INTERLOCK_TOKEN")
+    if not token and from_environment is not None and not from_environment.startswith("ilo_"):
+        token = from_environment  # one of an operator is never sent to the public endpoint
+    client = McpClient(url, token, timeout=timeout)
     client, tool, nearest = _find(client, name)
     arguments = whole | {key: argument_value(tool.input_schema, key, text) for key, text in pairs}
     try:
@@ -95,9 +103,6 @@ def _parse_pairs(pairs: list[str]) -> list[tuple[str, str]]:
 
 
 def _whole(args_json: str | None) -> dict[str, Any]:
-    import json
-    import sys
-
     if args_json is None:
         return {}
     try:
@@ -109,14 +114,6 @@ def _whole(args_json: str | None) -> dict[str, Any]:
     return value
 
 
-def _client_token(token: str | None) -> str | None:
-    """Return the client token to use, or None.
-
-    A token of an operator is only for the operator endpoint and is never sent to the public endpoint.
-    """
-    return None if token is None or token.startswith("ilo_") else token
-
-
 def _find(client: "McpClient", name: str) -> "tuple[McpClient, ListedTool, list[str]]":
     """Return the client with which to call a tool, and the tool. If it is not listed, also return names that resemble
     it.
@@ -124,9 +121,6 @@ def _find(client: "McpClient", name: str) -> "tuple[McpClient, ListedTool, list[
     Behind a segment, the tool may have its server's original name, which may not be a valid name in a list. A name that
     is not listed is called anyway, because the node decides whether it exists, and records the call.
     """
-    import contextlib
-    from difflib import get_close_matches
-
     from interlock.cli.client.mcp import ListedTool
 
     names: list[str] = []
@@ -162,8 +156,6 @@ class _Progress:
     """
 
     def __init__(self, invocation: Invocation) -> None:
-        import sys
-
         self._out = invocation.out
         self._redraws = sys.stderr.isatty()
         self._shown = False
@@ -176,10 +168,6 @@ class _Progress:
             self._write("\r\x1b[K")
 
     def show(self, progress: float, total: float | None, message: str | None) -> None:
-        from shutil import get_terminal_size
-
-        from interlock.cli.terminal.output import shortened_line
-
         amount = f"{progress:g} of {total:g}" if total else f"{progress:g}"
         line = f"{amount}: {message}" if message else amount
         self._shown = True
@@ -189,18 +177,12 @@ class _Progress:
             self._out.remark(f"progress: {shortened_line(line, 200)}")
 
     def _write(self, text: str) -> None:
-        import sys
-
         sys.stderr.write(text)
         sys.stderr.flush()
 
 
 def _show(invocation: Invocation, raw: bytes) -> int:
     """Print a result and return the exit code of the command."""
-    import msgspec
-
-    from interlock.cli.terminal.text import one_line
-
     out = invocation.out
     try:
         result = msgspec.json.decode(raw, type=ShownResult)
@@ -240,23 +222,17 @@ class ShownResult(
     @property
     def waits(self) -> bool:
         """Return whether the call is held until a person decides (MCP-AX 11.3)."""
-        from interlock.gate.protocol.held_call import CONFIRMATION, REQUIRED
-
         held = self.meta.get(CONFIRMATION)
         return isinstance(held, dict) and held.get("status") == REQUIRED
 
     @property
     def is_gated(self) -> bool:
         """Return whether the result comes from the gate instead of the tool: the call waits, or a person denied it."""
-        from interlock.gate.protocol.held_call import CONFIRMATION
-
         return isinstance(self.meta.get(CONFIRMATION), dict)
 
     @property
     def held_id(self) -> str | None:
         """Return the id of the approval for which a held call waits, or None."""
-        from interlock.gate.protocol.held_call import CONFIRMATION
-
         id = self.meta[CONFIRMATION].get("confirmation_id") if self.waits else None
         return id if isinstance(id, str) else None
 

@@ -1,6 +1,7 @@
 """interlock tools classify [PATTERN]"""
 
 from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,7 +10,7 @@ from interlock.approvals.cli.keys import FromDescriptor, can_ask
 from interlock.cli.command import Invocation, verb
 from interlock.cli.completion import tool_names
 from interlock.cli.terminal.errors import BadUsage, Waits
-from interlock.cli.terminal.text import one_line
+from interlock.cli.terminal.text import first_sentence, one_line
 
 if TYPE_CHECKING:
     from interlock.approvals.api import ClassProposal
@@ -175,8 +176,6 @@ def classify(
 
 
 def _is_meant(proposal: "ClassProposal", pattern: str | None) -> bool:
-    from fnmatch import fnmatchcase
-
     return pattern is None or fnmatchcase(proposal.tool, pattern) or proposal.tool.replace(".", "__") == pattern
 
 
@@ -189,8 +188,7 @@ def _said(proposals: "Sequence[ClassProposal]", texts: list[str] | None) -> "lis
     tools = _originals(proposals)
     changed: dict[str, ToolClass] = {}
     for name, tool_class in classes.items():
-        tool = find_tool_name(name, tools)
-        if tool is None:
+        if (tool := find_tool_name(name, tools)) is None:
             raise BadUsage("usage", f"{name} is no tool to classify", hint="interlock tools classify --json lists them")
         changed[tool] = tool_class
     return _changed(proposals, changed)
@@ -217,23 +215,16 @@ def _agreed(invocation: Invocation, proposals: "list[ClassProposal]") -> "list[C
 
 
 def _draw(invocation: Invocation, proposals: "Sequence[ClassProposal]") -> None:
-    from rich.text import Text
-
-    from interlock.cli.terminal.drawing import in_columns
-    from interlock.cli.terminal.text import first_sentence, one_line
-
-    out = invocation.out
-    rows = [[Text(head, style="dim") for head in ("TOOL", "CLASS", "BECAUSE", "ITS SERVER SAYS")]]
-    rows += [
-        [
-            Text(one_line(proposal.tool), style="bold"),
-            Text(proposal.tool_class),
-            Text(reason(proposal.by, proposal.question), style="yellow" if proposal.question else ""),
-            Text(first_sentence(proposal.description or ""), style="dim"),
-        ]
+    rows = [
+        (
+            (proposal.tool, "bold"),
+            proposal.tool_class,
+            (reason(proposal.by, proposal.question), "yellow" if proposal.question else ""),
+            (first_sentence(proposal.description or ""), "dim"),
+        )
         for proposal in proposals
     ]
-    out.draw(*in_columns(rows, width=out.console.width, shrink={3: 12, 2: 16, 0: 16}))
+    invocation.out.draw_table("TOOL|CLASS|BECAUSE|ITS SERVER SAYS", rows, shrink={3: 12, 2: 16, 0: 16})
 
 
 def _sign(
@@ -280,7 +271,6 @@ def _sign(
 
 
 def _rules(tools: "Sequence[ClassProposal]") -> list[str]:
-    from interlock.cli.terminal.text import first_sentence
     from interlock.config.toml_text import toml_text
 
     lines = ["# What tools do that do not say it themselves. Strict; loosen what you know to be harmless."]
@@ -304,9 +294,10 @@ def _ask(invocation: Invocation, name: str, key: str | None, passphrase_fd: int 
     answer = node.call(GET_APPROVAL, id=raised.as_(Approval).id)
     approval = answer.as_(Approval)
     draw_preview(invocation, answer)
-    word = _ask_class(
-        f"What is {one_line(approval.tool)}? {', '.join(approval.answers)}, {SKIP}", (*approval.answers, SKIP)
-    )
+    possible = (*approval.answers, SKIP)
+    question, word = f"What is {one_line(approval.tool)}? {', '.join(possible)}", ""
+    while word not in possible:
+        word = str(typer.prompt(question, default=SKIP, err=True)).strip().lower().replace("-", "_")
     if (
         word != SKIP
         and is_folded(approval)
@@ -321,10 +312,3 @@ def _ask(invocation: Invocation, name: str, key: str | None, passphrase_fd: int 
     body = DecideApproval(decision="approve", proof=proof, tool_class=tool_class)
     node.call(DECIDE_APPROVAL, id=approval.id, body=body)
     out.line(f"{one_line(approval.tool)}: {word}, remembered")
-
-
-def _ask_class(question: str, possible: tuple[str, ...]) -> str:
-    while True:
-        word = str(typer.prompt(question, default=SKIP, err=True)).strip().lower().replace("-", "_")
-        if word in possible:
-            return word

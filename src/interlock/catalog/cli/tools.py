@@ -1,25 +1,29 @@
 """interlock tools list | show | routes | where (and call, classify, from their own files)"""
 
+from collections.abc import Callable
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
+from msgspec import UNSET
 
+from interlock.catalog.api import GET_TOOL, LIST_ROUTES, LIST_TOOLS, Owner, Tool, ToolDetail, ToolRoutes, Tools
 from interlock.catalog.cli import call as tools_call
 from interlock.catalog.cli import classify as tools_classify
 from interlock.cli.command import Invocation, verb, verb_app
 from interlock.cli.completion import tool_names
+from interlock.cli.terminal.drawing import LABEL_WIDTH, in_columns, labelled_lines
+from interlock.cli.terminal.output import shortened_line
+from interlock.cli.terminal.text import first_sentence, local_time, one_line
 from interlock.wire.refusal import Refused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from rich.text import Text
-
-    from interlock.catalog.api import Owner, Tool, ToolDetail, ToolSurface
 
 SEARCHED_MAX = 20  # tools that --search shows
 T = TypeVar("T")
 GIST_CHARS_MAX = 120  # of a description, however wide the screen; tools show has it whole
+Cell = str | tuple[str, str]  # a text, or a text with its style
 
 app = verb_app(
     "List tools, look at one, call one.",
@@ -58,15 +62,11 @@ def list_tools(
 
     Descriptions are cut to their first sentence; tools show and --json have them whole.
     """
-    from interlock.catalog.api import LIST_TOOLS
-
     answer = invocation.node.call(LIST_TOOLS)
     out = invocation.out
     if out.as_json and pattern is None and search is None:
         out.raw_json(answer.raw)
         return
-    from interlock.catalog.api import Tools
-
     if out.as_json:
         matching = [
             tool
@@ -83,10 +83,27 @@ def list_tools(
     if not tools:
         out.remark("no tools" if pattern is None and search is None else f"no tool matches {search or pattern}")
         return
-    out.draw(*(_operation_table if operations else _table)(tools, out.console.width))
+    if operations:
+        classified = [(tool.name, tool.operation) for tool in tools if tool.operation is not UNSET]
+        rows = [(name, entry.name, entry.category, entry.rule, entry.reason or "") for name, entry in classified]
+        out.draw_table("TOOL|OPERATION|CATEGORY|RULE|REASON", rows, shrink={4: 20, 0: 20, 1: 20})
+    else:
+        out.draw_table("TOOL|CLASS|WHAT IT DOES", map(_row, tools), shrink={2: 20, 0: 20})
 
 
-def _fitting(search: str | None, tools: list[T], text: "Callable[[T], tuple[str, str | None]]") -> list[T]:
+def _row(tool: Tool) -> tuple[Cell, Cell, Cell]:
+    gist = shortened_line(first_sentence(tool.description or ""), GIST_CHARS_MAX)
+    name, remark = (tool.name, "bold"), (gist, "")
+    if tool.withheld is not None:
+        name, remark = (f"{tool.segment}.{tool.original}", "dim"), (f"withheld: {tool.withheld}", "yellow")
+    elif tool.state not in ("ready", "slow"):
+        name, remark = (tool.name, "dim"), (f"{tool.state}: {gist}", "red")
+    elif not tool.description:
+        remark = shortened_line(first_sentence(tool.title or ""), GIST_CHARS_MAX), ""
+    return name, _class_text(tool.capability), remark
+
+
+def _fitting(search: str | None, tools: list[T], text: Callable[[T], tuple[str, str | None]]) -> list[T]:
     """Return the tools that match the words, ranked as in `introspect`."""
     if search is None:
         return tools
@@ -103,8 +120,6 @@ def _searched_name(name: str, original: str) -> str:
 
 
 def _matches(pattern: str | None, name: str, alias: str | None, original: str) -> bool:
-    from fnmatch import fnmatchcase
-
     if pattern is None:
         return True
     names = (name, alias or name, original)
@@ -113,57 +128,13 @@ def _matches(pattern: str | None, name: str, alias: str | None, original: str) -
     return any(pattern.lower() in name.lower() for name in names)
 
 
-def _table(tools: "list[Tool]", width: int) -> "list[Text]":
-    from rich.text import Text
-
-    from interlock.cli.terminal.drawing import in_columns
-    from interlock.cli.terminal.output import shortened_line
-    from interlock.cli.terminal.text import first_sentence, one_line
-
-    def gist(text: str) -> str:
-        return shortened_line(first_sentence(text), GIST_CHARS_MAX)
-
-    rows = [[Text(head, style="dim") for head in ("TOOL", "CLASS", "WHAT IT DOES")]]
-    for tool in tools:
-        usable = tool.withheld is None and tool.state in ("ready", "slow")
-        if tool.withheld is not None:
-            remark = Text(f"withheld: {one_line(tool.withheld)}", style="yellow")
-        elif not usable:
-            remark = Text(f"{tool.state}: {gist(tool.description or '')}", style="red")
-        else:
-            remark = Text(gist(tool.description or tool.title or ""))
-        style = "bold" if usable else "dim"
-        shown = tool.name if tool.withheld is None else f"{tool.segment}.{tool.original}"
-        rows.append([Text(one_line(shown), style=style), _class_text(tool.capability), remark])
-    return in_columns(rows, width=width, shrink={2: 20, 0: 20})
-
-
-def _operation_table(tools: "list[Tool]", width: int) -> "list[Text]":
-    from msgspec import UNSET
-    from rich.text import Text
-
-    from interlock.cli.terminal.drawing import in_columns
-    from interlock.cli.terminal.text import one_line
-
-    rows = [[Text(head, style="dim") for head in ("TOOL", "OPERATION", "CATEGORY", "RULE", "REASON")]]
-    for tool in tools:
-        operation = tool.operation
-        if operation is not UNSET:
-            cells = (tool.name, operation.name, operation.category, operation.rule, operation.reason or "")
-            rows.append([Text(one_line(text)) for text in cells])
-    return in_columns(rows, width=width, shrink={4: 20, 0: 20, 1: 20})
-
-
-def _class_text(capability: dict[str, Any]) -> "Text":
-    from rich.text import Text
-
+def _class_text(capability: dict[str, Any]) -> tuple[str, str]:
+    """Return the class of a tool and the style in which it is shown."""
     if not capability:
-        return Text("-", style="dim")
+        return "-", "dim"
     if capability.get("mutable") is False:
-        return Text("read_only", style="green")
-    if capability.get("reversible") is True:
-        return Text("reversible", style="yellow")
-    return Text("irreversible", style="red")
+        return "read_only", "green"
+    return ("reversible", "yellow") if capability.get("reversible") is True else ("irreversible", "red")
 
 
 @verb(
@@ -186,49 +157,47 @@ def show(
 
     Its definition, capability and route, and every check before a call runs, with its verdict.
     """
-    from interlock.catalog.api import GET_TOOL
-
     answer = invocation.node.call(GET_TOOL, name=name, caller=caller)
     out = invocation.out
     if out.as_json:
         out.raw_json(answer.raw)
-        return
-    from interlock.catalog.api import ToolDetail
-
-    out.draw(*_detail(answer.as_(ToolDetail), out.console.width, out.console.options.ascii_only))
+    else:
+        out.draw(*_detail(answer.as_(ToolDetail), out.console.width, out.console.options.ascii_only))
 
 
-def _detail(tool: "ToolDetail", width: int, ascii_only: bool) -> "list[Text]":
-    from msgspec import UnsetType
+def _detail(tool: ToolDetail, width: int, ascii_only: bool) -> "list[Text]":
     from rich.text import Text
 
-    from interlock.catalog.cli.call import arguments_of
-    from interlock.cli.terminal.drawing import LABEL_WIDTH, in_columns, labelled_lines
-    from interlock.cli.terminal.text import one_line
     from interlock.links.cli import state_text
 
     lines = [Text.assemble((one_line(tool.name), "bold"), "  ", state_text(tool.state, ascii_only=ascii_only))]
+
+    def add(label: str, text: str, style: str = "") -> None:
+        lines.extend(labelled_lines(label, one_line(text), width, style=style))
+
     if tool.withheld:
-        lines += labelled_lines("withheld", one_line(tool.withheld), width, style="yellow")
+        add("withheld", tool.withheld, "yellow")
     if tool.title:
-        lines += labelled_lines("title", one_line(tool.title), width)
+        add("title", tool.title)
     if tool.alias:
-        lines += labelled_lines("alias", one_line(tool.alias), width)
-    arrow = " -> " if ascii_only else " → "
-    lines += labelled_lines("route", one_line(arrow.join(tool.route)), width)
+        add("alias", tool.alias)
+    add("route", (" -> " if ascii_only else " → ").join(tool.route))
     if tool.era:
-        lines += labelled_lines("era", tool.era, width)
-    lines += labelled_lines("hops", str(tool.hops), width)
+        add("era", tool.era)
+    add("hops", str(tool.hops))
     if tool.owner:
-        lines += labelled_lines("owner", one_line(_owner(tool.owner)), width)
-    if not isinstance(tool.surface, UnsetType):
-        lines += _surface_lines(tool.surface, width)
-    capability = [Text.assemble((f"  {'capability':<{LABEL_WIDTH}}", "dim"), _class_text(tool.capability))]
-    stated = ", ".join(f"{key} {_plain(value)}" for key, value in tool.capability.items())
-    lines += capability + labelled_lines("", one_line(stated), width, style="dim")
+        add("owner", _owner(tool.owner))
+    if (surface := tool.surface) is not UNSET:
+        status = f", {surface.status}, revision {surface.revision}" if surface.status else ""
+        add("name", f"{surface.name}: {surface.verdict}{status}")
+        for remark in [*surface.differences] or filter(None, [surface.warning]):
+            add("", remark, "yellow")
+    lines.append(Text.assemble((f"  {'capability':<{LABEL_WIDTH}}", "dim"), _class_text(tool.capability)))
+    stated = ((key, str(value).lower() if isinstance(value, bool) else value) for key, value in tool.capability.items())
+    add("", ", ".join(f"{key} {value}" for key, value in stated), "dim")
     for number, paragraph in enumerate((tool.description or "").strip().splitlines()):
-        lines += labelled_lines("description" if number == 0 else "", one_line(paragraph), width)
-    arguments = arguments_of(tool.definition.get("inputSchema"))
+        add("description" if number == 0 else "", paragraph)
+    arguments = tools_call.arguments_of(tool.definition.get("inputSchema"))
     if arguments:
         lines += [Text(), Text("  arguments (* required)", style="dim")]
         rows = [
@@ -256,30 +225,11 @@ def _detail(tool: "ToolDetail", width: int, ascii_only: bool) -> "list[Text]":
     return lines
 
 
-def _surface_lines(surface: "ToolSurface", width: int) -> "list[Text]":
-    """Return lines with the verdict of the names registry. Each difference is on a separate line."""
-    from interlock.cli.terminal.drawing import labelled_lines
-    from interlock.cli.terminal.text import one_line
-
-    status = f", {surface.status}, revision {surface.revision}" if surface.status else ""
-    lines = labelled_lines("name", one_line(f"{surface.name}: {surface.verdict}{status}"), width)
-    remarks = [*surface.differences] or ([surface.warning] if surface.warning else [])
-    for line in remarks:
-        lines += labelled_lines("", one_line(line), width, style="yellow")
-    return lines
-
-
-def _owner(owner: "Owner") -> str:
-    from msgspec import UNSET
-
+def _owner(owner: Owner) -> str:
     if owner.principal is UNSET:
         return owner.kind
     claimed = f", {owner.authority} ({'verified' if owner.verified else 'unverified'})" if owner.authority else ""
     return f"{owner.kind} {owner.principal}{claimed}"
-
-
-def _plain(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 @verb(
@@ -292,34 +242,24 @@ def _plain(value: Any) -> str:
 )
 def routes(invocation: Invocation) -> None:
     """Show where every qualified name leads."""
-    from interlock.catalog.api import LIST_ROUTES
-
     answer = invocation.node.call(LIST_ROUTES)
     out = invocation.out
     if out.as_json:
         out.raw_json(answer.raw)
         return
-    from rich.text import Text
-
-    from interlock.catalog.api import ToolRoutes
-    from interlock.cli.terminal.drawing import in_columns
-    from interlock.cli.terminal.text import local_time, one_line
-
-    table = answer.as_(ToolRoutes)
-    if not table:
-        out.remark("no routes")
-        return
-    rows = [[Text(head, style="dim") for head in ("NAME", "SESSION", "NAME THERE", "REGISTERED")]]
-    rows += [
-        [
-            Text(one_line(name), style="bold"),
-            Text(one_line(route.downstream_session)),
-            Text(one_line(route.downstream_name)),
-            Text(local_time(route.registered_at) if route.registered_at else "-", style="dim"),
-        ]
-        for name, route in table.items()
+    rows = [
+        (
+            (name, "bold"),
+            route.downstream_session,
+            route.downstream_name,
+            (local_time(route.registered_at) if route.registered_at else "-", "dim"),
+        )
+        for name, route in answer.as_(ToolRoutes).items()
     ]
-    out.draw(*in_columns(rows, width=out.console.width, shrink={2: 16, 1: 12, 0: 20}))
+    if rows:
+        out.draw_table("NAME|SESSION|NAME THERE|REGISTERED", rows, shrink={2: 16, 1: 12, 0: 20})
+    else:
+        out.remark("no routes")
 
 
 @verb(
@@ -338,8 +278,6 @@ def where(
 
     By what servers list now: the registry of names says what a name means, not who offers it.
     """
-    from interlock.catalog.api import LIST_TOOLS, Tools
-
     answer = invocation.node.call(LIST_TOOLS)
     out = invocation.out
     tools = [tool for tool in answer.as_(Tools).tools if name == tool.original or tool.name.endswith(f".{name}")]
@@ -349,20 +287,15 @@ def where(
         return
     if not tools:
         raise Refused("not_found", f"no server lists {name} now", hint="interlock tools list")
-    from msgspec import UnsetType
-    from rich.text import Text
-
-    from interlock.cli.terminal.drawing import in_columns
-    from interlock.cli.terminal.text import one_line
     from interlock.names.protocol.judgement import absent_verdict
 
-    rows = [[Text(head, style="dim") for head in ("TOOL", "STATE", "VERDICT", "WHY")]]
+    rows: list[tuple[Cell, ...]] = []
     for tool in tools:
-        surface = None if isinstance(tool.surface, UnsetType) else tool.surface
-        plain = absent_verdict(tool.original.rpartition(".")[2]).value  # REG-4.2-7
-        verdict, why = (plain, "") if surface is None else (surface.verdict, surface.warning)
-        rows.append([Text(one_line(tool.name), style="bold"), Text(tool.state), Text(verdict), Text(one_line(why))])
-    out.draw(*in_columns(rows, width=out.console.width, shrink={3: 24, 0: 20}))
+        verdict, why = absent_verdict(tool.original.rpartition(".")[2]).value, ""  # REG-4.2-7
+        if tool.surface is not UNSET:
+            verdict, why = tool.surface.verdict, tool.surface.warning
+        rows.append(((tool.name, "bold"), tool.state, verdict, why))
+    out.draw_table("TOOL|STATE|VERDICT|WHY", rows, shrink={3: 24, 0: 20})
     out.remark("by what servers list now; the registry of names does not say who offers a name")  # REG-7.1-2
 
 
