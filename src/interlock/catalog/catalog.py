@@ -154,8 +154,7 @@ class View:
                 for route in there
                 if name in (route.original, route.local) and not route.is_refused and is_provided(route.surface, name)
             )
-            provider = next(providing, None)
-            if provider is not None:
+            if (provider := next(providing, None)) is not None:
                 providers[name] = provider
         return providers
 
@@ -206,8 +205,7 @@ class View:
             return (items.link, _bare(uri, items.link.segment)) if items is not None else []
         if uri.startswith(RESOURCE_SCHEME):
             for items in self._open.values():
-                own = self._namespace.maybe_own_uri(items, uri)
-                if own is not None:
+                if (own := self._namespace.maybe_own_uri(items, uri)) is not None:
                     return items.link, own
             return []
         candidates = {place.shown: (place.link, place.uri) for place in self._resources if place.bare == uri}
@@ -231,8 +229,7 @@ class View:
     # Listing
 
     def page(self, method: str, era: Era, after: str) -> ListPage:
-        cached = self.pages.get((method, era, after))
-        if cached is None:
+        if (cached := self.pages.get((method, era, after))) is None:
             if len(self.pages) >= PAGES_KEPT_MAX:  # a client may make up cursors
                 self.pages.clear()
             if method in (TOOLS_LIST, PROMPTS_LIST):
@@ -407,11 +404,9 @@ class Namespace:
         self._former: dict[ViewKey, tuple[int, View]] = former.hand_over() if former is not None else {}
 
     def view(self, key: ViewKey) -> View:
-        view = self._views.get(key)
-        if view is None:
+        if (view := self._views.get(key)) is None:
             shared = self._shared_key(key)
-            view = self._views.get(shared)
-            if view is None:
+            if (view := self._views.get(shared)) is None:
                 _, former = self._former.pop(shared, (0, None))
                 view = self._views[shared] = View(self, shared, former)
             self._views[key] = view
@@ -423,8 +418,7 @@ class Namespace:
         return {items.link.members.name: items.link.members for items in self.link_items if items.link.members}
 
     def _shared_key(self, key: ViewKey) -> ViewKey:
-        who = key.who
-        if who is None:
+        if (who := key.who) is None:
             return key
         hidden = frozenset(name for name, members in self.members.items() if not members.admits(who))
         return msgspec.structs.replace(key, who=None, hidden=hidden)
@@ -564,8 +558,7 @@ class Catalog:
     def reconsider(self, segment: str) -> None:
         """Mark the items of a segment as stale, because an operator made a decision about them."""
         self._said += 1
-        items = self._link_items.get(segment)
-        if items is not None:
+        if (items := self._link_items.get(segment)) is not None:
             self._link_items[segment] = msgspec.structs.replace(items, stale=True)
 
     async def stock(self, link: Link, listing: Listing) -> ListUpdate:
@@ -632,8 +625,7 @@ class Catalog:
         """Remove the items of a link, unless another link has taken over its segment."""
         for ticket in [candidate for candidate, stocked_link in self._stocking.items() if stocked_link is link]:
             del self._stocking[ticket]
-        items = self._link_items.get(link.segment)
-        if items is not None and items.link is link:
+        if (items := self._link_items.get(link.segment)) is not None and items.link is link:
             del self._link_items[link.segment]
             place = bisect_left(self._order, f"{link.segment}.")
             del self._order[place], self._sorted[place]

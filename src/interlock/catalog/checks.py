@@ -85,8 +85,7 @@ class RouteCheck:
         Also refuse it if the tool was not held before and is held now, or if it was held before and its definition
         changed. Return None otherwise.
         """
-        was = call.route
-        if was is None:
+        if (was := call.route) is None:
             return None
         route = self.find_route(call.caller.key, call.target)
         if route is not None and (route.digest == was.digest if was.is_held else not route.is_held):
@@ -139,8 +138,7 @@ class ArgumentsCheck:
         return route.gate is not None or route.link.checks_input
 
     def check(self, call: Call, link: CallLink) -> Refused | None:
-        refusal = call.argument_refusal()
-        if refusal is None and call.hold is not None:
+        if (refusal := call.argument_refusal()) is None and call.hold is not None:
             refusal = call.hold.identify(call)
             route = call.route
             if refusal is None and isinstance(route, Route) and route.is_held and not route.link.checks_input:

@@ -83,8 +83,7 @@ class ShownItems:
 
     def tool(self, route: Route, era: Era, show: Callable[[Route, Era], bytes]) -> bytes:
         cache = self._modern if era is MODERN else self._legacy
-        shown = cache.get(route)
-        if shown is None:
+        if (shown := cache.get(route)) is None:
             shown = cache[route] = show(route, era)
         return shown
 
@@ -97,8 +96,7 @@ class ShownTools:
 
     def of(self, items: LinkItems, form: str) -> ShownItems:
         forms = self._kept.setdefault(items.link.segment, {})
-        shown = forms.get(form)
-        if shown is None or not shown.is_of(items):
+        if (shown := forms.get(form)) is None or not shown.is_of(items):
             shown = forms[form] = ShownItems(items, shown)
         return shown
 

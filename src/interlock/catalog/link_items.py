@@ -134,8 +134,7 @@ def settle_names(offer: Offer, items: Items) -> SettledNames:
         settled: list[tuple[str, Item, tuple[str, ...], str]] = []
         invalid: list[str] = []
         for name, item in named:
-            parts = read_dotted(name)
-            if parts is None:  # AX-4.3-1, AX-4.3-2
+            if (parts := read_dotted(name)) is None:  # AX-4.3-1, AX-4.3-2
                 invalid.append(name)
             elif times[name] == 1:
                 settled.append((name, item, shared_segments.setdefault(parts[:-1], parts[:-1]), parts[-1]))
@@ -270,8 +269,7 @@ def _split_unchanged(offer: Offer, items: Items, previous: dict[str, Route]) -> 
         return [], items
     routes, others = [], []
     for entry in items.items:
-        route = previous.get(entry[0])
-        if route is not None and route.source is entry[1]:
+        if (route := previous.get(entry[0])) is not None and route.source is entry[1]:
             routes.append(route)
         else:
             others.append(entry)
@@ -341,8 +339,7 @@ class _LinkItemsBuilder:
             ):
                 self.tools.append(previous)
                 continue
-            route = self._tool(original, item, inner, local)
-            if isinstance(route, WithheldName):
+            if isinstance(route := self._tool(original, item, inner, local), WithheldName):
                 self.withheld.append(route)
             else:
                 self.tools.append(route)
@@ -362,8 +359,7 @@ class _LinkItemsBuilder:
     def take_prompts(self, named: SettledNames) -> None:
         for original, item, inner, local in named.items:
             segments, below = self._way(inner)
-            qualified = qualify(segments, local)
-            if isinstance(qualified, WithheldName):
+            if isinstance(qualified := qualify(segments, local), WithheldName):
                 self.withheld.append(WithheldName(name=original, reason=qualified.reason))
                 continue
             meta = _meta(item)
@@ -400,8 +396,7 @@ class _LinkItemsBuilder:
 
     def _tool(self, original: str, item: Item, inner: tuple[str, ...], local: str) -> Route | WithheldName:
         segments, below = self._way(inner)
-        qualified = qualify(segments, local)
-        if isinstance(qualified, WithheldName):
+        if isinstance(qualified := qualify(segments, local), WithheldName):
             return WithheldName(name=original, reason=qualified.reason)
         rule = next((rule for rule in self.plan.tools if fnmatchcase(qualified, rule.match)), None)
         if rule is not None and rule.hide:
@@ -549,15 +544,13 @@ class _LinkItemsBuilder:
             stated.hops,
             stated.flagged,
         )
-        judged = self._judged.get(key)
-        if judged is None:
+        if (judged := self._judged.get(key)) is None:
             judged = self._judged[key] = self._judge_one(statements)
         return judged
 
     def _judge_one(self, statements: _Statements) -> _Assessment | InvalidAnnotation:
         stated, annotations, rule = statements.stated, statements.annotations, statements.rule
-        read = self._capability(statements)
-        if isinstance(read, InvalidAnnotation):
+        if isinstance(read := self._capability(statements), InvalidAnnotation):
             return read
         capability = raise_to_hop(read, self.least)
         declaration = as_declared(stated.capability, {})
@@ -626,8 +619,7 @@ class _LinkItemsBuilder:
         )
 
     def _notes(self, stated: ItemMetadata, judged: _Assessment, *, gated: bool) -> dict[str, Any]:
-        notes = judged.notes.get(gated)
-        if notes is not None:
+        if (notes := judged.notes.get(gated)) is not None:
             return notes
         capability = judged.capability
         notes = judged.notes[gated] = {
@@ -644,8 +636,7 @@ class _LinkItemsBuilder:
         return notes
 
     def _way(self, inner: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        way = self._ways.get(inner)
-        if way is None:
+        if (way := self._ways.get(inner)) is None:
             below = (*self.link.path, *inner)
             way = self._ways[inner] = ((*self._root, *below), below)
         return way

@@ -111,8 +111,7 @@ class ToolOperations:
     def get(self, name: str, caller: str = "local") -> ToolDetail:
         """Return a tool with the verdicts of the checks on a call by `caller`. Raise NotFound or Refused."""
         namespace = self.catalog.namespace
-        route = self._find_route(name)
-        if route is None:
+        if (route := self._find_route(name)) is None:
             for _, entry in self._find_withheld(name):
                 raise refused_as(WITHHELD, f"{name} is withheld: {entry.reason}", {"tool": name})
             listed = self._view.tool_routes
@@ -132,16 +131,14 @@ class ToolOperations:
     @handles(CLASSIFY_TOOL)
     async def classify(self, name: str) -> Approval:
         """Ask operators what a tool does, before anybody calls it. Return the approval that is now pending."""
-        route = self._find_route(name)
-        if route is not None and not route.is_open:
+        if (route := self._find_route(name)) is not None and not route.is_open:
             message = f"it is known what {name} does; [[tool]] says otherwise"
             raise refused_as(CLASSIFIED, message, {"tool": name})
         changed = [segment for segment, entry in self._find_withheld(name) if entry.code == CHANGED]
         if route is None and not changed:
             raise NotFound("tool", name, [other.qualified for other in self._view.tool_routes])
         segment, tool = (route.link.segment, route.qualified) if route is not None else (changed[0], name)
-        raised = await self.definitions.ask_again(segment, tool)
-        if raised is None:
+        if (raised := await self.definitions.ask_again(segment, tool)) is None:
             raise NotFound("tool", name)
         if isinstance(raised, Refusal):
             raise Refused(raised.message, (raised.details or {}).get("detail", raised.message), raised.details)

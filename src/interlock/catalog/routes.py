@@ -121,8 +121,7 @@ class DefinitionSnapshot:
         """
         shown: dict[str, Any] = {"name": self.original}
         for member in _MEMBERS:
-            raw = self.item.get(member)
-            if raw is not None:
+            if (raw := self.item.get(member)) is not None:
                 shown[member] = raw if _is_readable(raw) else {"sha256": hashlib.sha256(raw).hexdigest()}
         if self.declared is not None:
             shown["capability"] = self.declared

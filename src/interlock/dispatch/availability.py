@@ -55,8 +55,7 @@ class AvailabilityCheck:
         return True
 
     def check(self, call: Call, link: CallLink) -> Refused | None:
-        refused = find_unusable(link.standing)
-        if refused is not None:
+        if (refused := find_unusable(link.standing)) is not None:
             return refused
         if call.booked is not link and self.is_full(link):
             return Refused(self.number, BUSY)
@@ -79,8 +78,7 @@ class AvailabilityCheck:
 
     def wake(self, link: CallLink) -> None:
         """Start to connect the server of a refused call, so that the next call may find it available."""
-        keeper = self._keepers.get(link.segment)
-        if keeper is not None:
+        if (keeper := self._keepers.get(link.segment)) is not None:
             keeper.wake()
 
     def explain(self, route: Route, caller: Principal) -> CheckVerdict:
@@ -178,8 +176,7 @@ class LinkQueue:
 
         Nothing else removes them while the link is full.
         """
-        calls = self._turns.get(principal)
-        if calls is None:
+        if (calls := self._turns.get(principal)) is None:
             return
         while calls and calls[0].is_booked.done():
             calls.popleft()
@@ -232,8 +229,7 @@ class CallQueue:
         ):
             return None
         self._count(waiting, 1)
-        line = self.lines.get(link)
-        if line is None:
+        if (line := self.lines.get(link)) is None:
             line = self.lines[link] = LinkQueue(link, self)
         line.append(waiting)
         return waiting
@@ -331,8 +327,7 @@ class Arrivals:
 
         `make` creates the call that then replaces it.
         """
-        waits = self.maybe_wait()
-        if waits is None:
+        if (waits := self.maybe_wait()) is None:
             return False
         if call.caller.calls is not None:
             call.caller.calls[call.client_id] = call

@@ -209,8 +209,7 @@ class Parking:
         most = max(self._of.values(), key=len, default={})
         if len(most) <= len(self._of.get(principal, ())) + 1:
             return False
-        handle = next((handle for handle, space in most.items() if space.waiting), None)
-        if handle is None:
+        if (handle := next((handle for handle, space in most.items() if space.waiting), None)) is None:
             return False
         self._abandon(handle, most[handle], "it gave way to another client's call")
         return True
@@ -226,8 +225,7 @@ class Parking:
 
     def withdrawn(self, call: Call, upstream_id: bytes) -> None:
         """Remove a question whose answer the server no longer wants."""
-        space = self.spaces.get(self._handles.get(call, ""))
-        if space is not None:
+        if (space := self.spaces.get(self._handles.get(call, ""))) is not None:
             for key, (_, theirs, question) in list(space.questions.items()):
                 if theirs == upstream_id:
                     del space.questions[key]
@@ -267,8 +265,7 @@ class Parking:
         state = find_string(raw) if raw is not None else None
         if state is None or not is_ours(state):
             return None
-        ticket = unseal_untrusted(state, self._key)
-        if ticket is None:
+        if (ticket := unseal_untrusted(state, self._key)) is None:
             return None  # made by a node below, or changed: the server of the request decides
         foreign = ticket.digest != b"" and ticket.digest != request_digest(request.method, params)
         if ticket.principal != caller.principal.name or foreign:
@@ -485,8 +482,7 @@ class Interview:
     def abandon(self) -> None:
         """Withdraw the open questions, because the call has ended."""
         self._ended = True
-        channel = self._call.caller.channel
-        if channel is not None:
+        if (channel := self._call.caller.channel) is not None:
             for name in self._open.values():
                 channel.withdraw(self, name, RAW_EMPTY)
 
@@ -606,8 +602,7 @@ class CallsUnderWay:
     def interview_client(self, call: Call, result: Raw) -> bool:
         if b'"input_required"' not in bytes(result) or call.method not in RESUMABLE:
             return False
-        wanted = read_input_required(result)
-        if wanted is None:
+        if (wanted := read_input_required(result)) is None:
             return False
         if isinstance(wanted, str):
             call.on_failed(Refusal(INTERNAL_ERROR, f"the server's question is malformed: {wanted}"), Outcome.ERROR)
@@ -626,8 +621,7 @@ class CallsUnderWay:
         page = {"mode": "url", "url": url, "message": message}
         caller = call.caller
         if caller.era is Era.MODERN:
-            answer = self.parking.ask_to_visit(call, page)
-            if answer is not None:
+            if (answer := self.parking.ask_to_visit(call, page)) is not None:
                 call.reason = "auth_required"
                 call.answer(answer, Outcome.REFUSED)
                 return
@@ -688,13 +682,11 @@ class CallsUnderWay:
             del caller.calls[call.client_id]
         seconds = self.clock.now() - call.started
         self.total += 1
-        booked = call.booked
-        if booked is not None:
+        if (booked := call.booked) is not None:
             booked.booked -= 1
             if booked.on_room is not None:
                 booked.on_room()
-        link = call.link
-        if link is not None:
+        if (link := call.link) is not None:
             link.latencies.append(seconds)
         verdict = "admitted"
         if outcome is not OK:

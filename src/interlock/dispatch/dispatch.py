@@ -153,8 +153,7 @@ class Dispatch:
         caller, params, meta = request.caller, request.params, request.meta
         followed: Followed | None = None
         if caller.hop is not None:
-            route_taken = caller.hop.follow(params, meta, params.get("name"))
-            if isinstance(route_taken, Refusal):
+            if isinstance(route_taken := caller.hop.follow(params, meta, params.get("name")), Refusal):
                 return self.refuse(self._new(request), route_taken)
             if route_taken is not None:
                 followed, params["name"] = route_taken, route_taken.raw
@@ -163,8 +162,7 @@ class Dispatch:
                     request = msgspec.structs.replace(request, meta=meta)
         back: ReturningClient | None = None
         if "requestState" in params:
-            returning = self._find_returning(request)
-            if isinstance(returning, Call):
+            if isinstance(returning := self._find_returning(request), Call):
                 return returning
             back = returning
         namespace = self._namespace.current
@@ -193,8 +191,7 @@ class Dispatch:
         if followed is not None and onward is not None:
             onward = followed.onward
         if route.mirrored:
-            mirrored = self._mirror_headers(route, arguments, request.headers)
-            if isinstance(mirrored, Refusal):
+            if isinstance(mirrored := self._mirror_headers(route, arguments, request.headers), Refusal):
                 return self.refuse(self._new(request, route.qualified), mirrored)
             head = mirrored
         link = route.link
@@ -214,17 +211,14 @@ class Dispatch:
             route.price,
             route,
         )
-        if not link.modern:
-            refusal = self._cross_eras(call, link, route)
-            if refusal is not None:
-                return self.refuse(call, refusal)
+        if not link.modern and (refusal := self._cross_eras(call, link, route)) is not None:
+            return self.refuse(call, refusal)
         if route.gate is not None:
             if call.hold is None:  # else its link holds it
                 hold = call.hold = self.gate.hold(call, route, back, released_by)
                 if back is not None and back.has_declined:
                     # The user declined. Nothing is sent, so only the first checks are made.
-                    refused = self.guard.find_refusal(call, link, CheckNumber.AVAILABILITY)
-                    if refused is not None:
+                    if (refused := self.guard.find_refusal(call, link, CheckNumber.AVAILABILITY)) is not None:
                         return self.refuse(call, refused.refusal)
                     self.gate.decline(call, hold, back.visit.confirmation_id)
                     return call
@@ -252,14 +246,12 @@ class Dispatch:
             return self.refuse(self._new(request), followed)
         if followed is not None:
             params["name"] = followed.raw
-        resumed = self._find_resumed(request)
-        if resumed is not None:
+        if (resumed := self._find_resumed(request)) is not None:
             return resumed
         name = find_string(params.get("name"))
         route = self.view(caller.key).find_prompt(name) if name is not None else None
         if route is None:
-            later = self._postpone(request, self.get_prompt)
-            if later is not None:
+            if (later := self._postpone(request, self.get_prompt)) is not None:
                 return later
             call = self._new(request, (name or "")[:255])
             if name is None:
@@ -282,16 +274,13 @@ class Dispatch:
             return self.refuse(self._new(request), followed)
         if followed is not None:
             uri, params["uri"] = followed.name, followed.raw
-        resumed = self._find_resumed(request)
-        if resumed is not None:
+        if (resumed := self._find_resumed(request)) is not None:
             return resumed
         if uri is None:
             return self._invalid(self._new(request), "params.uri must be a string")
         target = uri[:255]
-        place = self.view(caller.key).find_resource(uri)
-        if isinstance(place, list):
-            later = self._postpone(request, self.read_resource)
-            if later is not None:
+        if isinstance(place := self.view(caller.key).find_resource(uri), list):
+            if (later := self._postpone(request, self.read_resource)) is not None:
                 return later
             return self.refuse(self._new(request, target), resource_not_found(uri, place, caller.era))
         link, downstream = place
@@ -313,8 +302,7 @@ class Dispatch:
             followed = caller.hop.follow(params, meta, ref.get("name")) if caller.hop is not None else None
             name = followed.name if isinstance(followed, Followed) else find_string(ref.get("name")) or ""
             target = name[:255]
-            route = self.view(caller.key).find_prompt(name)
-            if route is not None:
+            if (route := self.view(caller.key).find_prompt(name)) is not None:
                 link, ref["name"], what = route.link, route.wire_name, route.original
                 onward = route.onward
         elif ref is not None and kind == "ref/resource":
@@ -322,8 +310,7 @@ class Dispatch:
             followed = caller.hop.follow_uri(params, meta, uri) if caller.hop is not None else None
             uri = followed.name if isinstance(followed, Followed) else uri
             target = uri[:255]
-            place = self.view(caller.key).find_template(uri)
-            if place is not None:
+            if (place := self.view(caller.key).find_template(uri)) is not None:
                 link, ref["uri"] = place
                 what = place[1]
                 onward = self._onward_to_place(*place)
@@ -347,8 +334,7 @@ class Dispatch:
         """
         if call.done:
             return call
-        refusal = self._cross_eras(call, link)
-        if refusal is not None:
+        if (refusal := self._cross_eras(call, link)) is not None:
             return self.refuse(call, refusal)
         call.params[member] = wire_name
         return self.send(call, link)
@@ -357,14 +343,12 @@ class Dispatch:
         """Accept a proof of approval (mcpax/confirm) from any client, and make the call that the proof releases."""
         caller = request.caller
         call = ConfirmCall(*self.call_fields(request))
-        held = self._confirmations.find_held_call(call)
-        if isinstance(held, Refusal):
+        if isinstance(held := self._confirmations.find_held_call(call), Refusal):
             return self.refuse(call, held)
         if isinstance(held, Relayed):
             return self.send(call, self._confirmations.prepare_relay(call, held))
         if held.confirm.redeem:
-            redeemed = self._confirmations.redeem(call, held.approval)
-            if isinstance(redeemed, Refusal):
+            if isinstance(redeemed := self._confirmations.redeem(call, held.approval), Refusal):
                 return self.refuse(call, redeemed)
             self._answer_confirm(call, redeemed, Outcome.REFUSED)
             return call
@@ -436,10 +420,8 @@ class Dispatch:
             values = decode_value(arguments) if arguments is not None else {}
         except CodecError:
             return Refusal(INVALID_PARAMS, "params.arguments cannot be read")
-        if headers is not None:
-            mismatch = mirror_mismatch(route.mirrored, values, headers)
-            if mismatch is not None:
-                return Refusal(HEADER_MISMATCH, mismatch)
+        if headers is not None and (mismatch := mirror_mismatch(route.mirrored, values, headers)) is not None:
+            return Refusal(HEADER_MISMATCH, mismatch)
         return route.head + mirror_headers(route.mirrored, values)
 
     def _invalid(self, call: Call, message: str, data: dict[str, Any] | None = None) -> Call:
@@ -470,8 +452,7 @@ class Dispatch:
         retry. Return None if the request is to be handled as a new call, for example because the state belongs to the
         server.
         """
-        back = self.gate.responses.read_state(request.caller, request.params)
-        if isinstance(back, Refusal):
+        if isinstance(back := self.gate.responses.read_state(request.caller, request.params), Refusal):
             return self.refuse(self._new(request), back)
         return back or self._find_resumed(request)
 
@@ -482,8 +463,7 @@ class Dispatch:
         """
         if request.caller.era is Era.LEGACY or "requestState" not in request.params:
             return None
-        resumed = self.under_way.parking.resume(request)
-        if isinstance(resumed, Refusal):
+        if isinstance(resumed := self.under_way.parking.resume(request), Refusal):
             return self.refuse(self._new(request), resumed)
         return resumed
 
@@ -500,8 +480,7 @@ class Dispatch:
             if own_links is not None:
                 own = own_links.ready(call.caller, call.meta.get(META_CAPABILITIES))
                 if own is None:  # it has to be opened first, and the first checks come before that
-                    refused = self.guard.find_refusal(call, link, CheckNumber.AVAILABILITY)
-                    if refused is not None:
+                    if (refused := self.guard.find_refusal(call, link, CheckNumber.AVAILABILITY)) is not None:
                         return self._refuse(call, refused)
                     if self.availability.is_full(link):
                         return self.refuse(call, BUSY)
@@ -510,8 +489,7 @@ class Dispatch:
                     return call
                 if own is not link:
                     link, call.after = own, self.under_way.set_log_level(call, own)
-        verdict = self.guard.admit(call, link)
-        if isinstance(verdict, Admitted):
+        if isinstance(verdict := self.guard.admit(call, link), Admitted):
             if call.after is None:
                 self._register(call, link)
                 link.send(verdict)
@@ -561,8 +539,7 @@ class Dispatch:
             await keeper.usable_within(RESPAWN_WAIT_S)
             if call.done:
                 return
-            verdict = self.guard.admit(call, link)
-            if not isinstance(verdict, Refused):
+            if not isinstance(verdict := self.guard.admit(call, link), Refused):
                 verdict = self.route_check.find_relisted(call) or verdict
         await self._settle(call, link, verdict)
 
@@ -612,8 +589,7 @@ class Dispatch:
             link.on_room()
         opened.booked += 1
         call.booked = opened
-        heard = self.under_way.set_log_level(call, opened)
-        if heard is not None:
+        if (heard := self.under_way.set_log_level(call, opened)) is not None:
             await asyncio.wait((heard,))
         await self._settle(call, opened, verdict)
 
@@ -689,8 +665,7 @@ class ClientNotifications:
             return
         if not self._may_notify(caller):
             return
-        link = _find_meant_server(caller, self._view(caller.key))
-        if link is None:
+        if (link := _find_meant_server(caller, self._view(caller.key))) is None:
             return
         now = self._clock.now()
         if now - self._since >= 1.0:

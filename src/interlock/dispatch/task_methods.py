@@ -166,10 +166,8 @@ class AskedTasks:
                 return payload
             rename_related(members, server_side)
             return _RESULT + encode_value(members)
-        task = expected.task
-        if task is None:
-            created = read_made(result, Era.LEGACY)
-            if created is None or isinstance(created, str):
+        if (task := expected.task) is None:
+            if (created := read_made(result, Era.LEGACY)) is None or isinstance(created, str):
                 return payload  # a plain answer, or nonsense: the server's to judge
             caller, theirs = expected.caller, created.facts.id
             mine = self._of.setdefault(caller, {})
@@ -185,8 +183,7 @@ class AskedTasks:
     def on_status(self, caller: Caller, params: Raw) -> None:
         """Pass the status of a client's task to the server that requested the task."""
         members: dict[str, Any] = decode_object(params) or {}
-        task = self._of.get(caller, {}).get(find_string(members.get("taskId")) or "")
-        if task is not None:
+        if (task := self._of.get(caller, {}).get(find_string(members.get("taskId")) or "")) is not None:
             members["taskId"] = task.id
             rename_related(members, lambda _: task.id)
             task.link.notify(methods.TASK_STATUS, members)
@@ -255,8 +252,7 @@ class TaskNews(TaskEvents):
                 listener(members)
 
     def on_task_progress(self, link: ConnectedLink, progress_id: int, params: dict[str, Raw]) -> None:
-        task = self._tasks.maybe_progressing(link, progress_id)
-        if task is None:
+        if (task := self._tasks.maybe_progressing(link, progress_id)) is None:
             link.stray += 1
             return
         members: dict[str, Any] = {**params, PROGRESS_TOKEN: task.progress_token}
@@ -264,11 +260,9 @@ class TaskNews(TaskEvents):
         self._tell(task, encode_notification(methods.PROGRESS.encode(), encode_value(members)))
 
     def on_task_log(self, link: ConnectedLink, params: Raw) -> bool:
-        theirs = related_task(params)
-        if theirs is None or link.modern:
+        if (theirs := related_task(params)) is None or link.modern:
             return False
-        task = self._tasks.maybe_theirs(link, theirs)
-        if task is None:
+        if (task := self._tasks.maybe_theirs(link, theirs)) is None:
             link.stray += 1
         elif task.caller.log_level is not None and passes_level(params, task.caller.log_level):
             renamed = renamed_in(params, lambda theirs: self._tasks.maybe_ours(task, theirs))
@@ -280,11 +274,10 @@ class TaskNews(TaskEvents):
 
         If there is neither, the message is dropped, as MCP allows.
         """
-        channel = task.caller.channel
-        if channel is not None and not channel.tell(message):
-            waiting = self._waiting(task)
-            if waiting is not None and waiting.caller is task.caller:
-                waiting.sink.emit(message)
+        if (channel := task.caller.channel) is None or channel.tell(message):
+            return
+        if (waiting := self._waiting(task)) is not None and waiting.caller is task.caller:
+            waiting.sink.emit(message)
 
     def _waiting(self, task: Task) -> TaskAsking | None:
         """Return the newest open request for the task's result, or None."""
@@ -340,11 +333,9 @@ class TaskNews(TaskEvents):
         if theirs is None:
             pending = link.find_call(origin)
             return (pending, params) if isinstance(pending, Call) else (_WHOSE, params)
-        client_task = self._asked.maybe(link, theirs)
-        if client_task is not None:
+        if (client_task := self._asked.maybe(link, theirs)) is not None:
             return Background(client_task.caller), renamed_in(params, lambda _: client_task.theirs)
-        task = self._tasks.maybe_theirs(link, theirs)
-        if task is None:
+        if (task := self._tasks.maybe_theirs(link, theirs)) is None:
             return "the task this belongs to is not known", params
         if isinstance(origin, Call) and origin.caller.principal.name != task.principal:
             return "the task this belongs to is another client's", params
@@ -468,8 +459,7 @@ class TaskMethods:
         """Send a request about a task to the server that created the task."""
         caller, method, params = request.caller, request.method, request.params
         task_id = find_string(params.get("taskId"))
-        task = self._find_task(caller, method, task_id, request.meta)
-        if isinstance(task, Refusal):
+        if isinstance(task := self._find_task(caller, method, task_id, request.meta), Refusal):
             refused = Call(*self.dispatch.call_fields(request, (task_id or "")[:255]))
             return self.dispatch.refuse(refused, task)
         fields = self.dispatch.call_fields(request, task.route.qualified)
@@ -606,8 +596,7 @@ class TaskMethods:
             if self.news.unwatch(task, listener):
                 unheard.setdefault(task.link.segment, set()).add(task.theirs)
         for segment, ids in unheard.items():
-            keeper = self.keepers.get(segment)
-            if isinstance(keeper, ServerKeeper):
+            if isinstance(keeper := self.keepers.get(segment), ServerKeeper):
                 keeper.task_listening.unwatch(ids)
 
 

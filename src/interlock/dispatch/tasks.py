@@ -210,8 +210,7 @@ class Tasks:
         self._live.pop(link.segment, None)
 
     def _drop_ended(self, tasks: dict[str, Task]) -> bool:
-        ended = next((task for task in tasks.values() if not task.live), None)
-        if ended is not None:
+        if (ended := next((task for task in tasks.values() if not task.live), None)) is not None:
             self._forget(ended)
         return ended is not None
 
@@ -266,8 +265,7 @@ class TaskMaking(Call, eq=False, kw_only=True):
             return bad_task("a task for a client that takes none")
         route = cast(Route, self.route)
         link = cast(ConnectedLink, self.link)  # no other makes tasks
-        task = self.tasks.make(self.caller, link, route, created.facts)
-        if task is None:
+        if (task := self.tasks.make(self.caller, link, route, created.facts)) is None:
             cancel_task(link, created.facts.id)
             return NO_ROOM
         if era is Era.LEGACY and self.progress_token is not None:
@@ -320,8 +318,7 @@ class TaskAsking(Call, eq=False, kw_only=True):
         if response.error:
             super().on_response(Response(response.id, response.result, self._explain(response.error)), era)
             return
-        result = self._name_task(response.result)
-        if isinstance(result, Refusal):
+        if isinstance(result := self._name_task(response.result), Refusal):
             self.on_failed(result, Outcome.ERROR)
         else:
             super().on_response(Response(response.id, result, response.error), era)

@@ -127,8 +127,7 @@ class Audience:
             return Refusal(INVALID_REQUEST, "this resource cannot be subscribed to", {"reason": "not_subscribable"})
         # Noted before the server has answered: a member that leaves meanwhile takes its wish along.
         self._watching.setdefault((link.segment, uri), {})[member] = requested_uri
-        refusal = await keeper.subscriptions.subscribe(uri)
-        if refusal is not None:
+        if (refusal := await keeper.subscriptions.subscribe(uri)) is not None:
             self._forget(member, link.segment, uri)
         return refusal
 

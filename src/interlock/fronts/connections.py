@@ -104,8 +104,7 @@ def _forwarded_for(header: str) -> list[str]:
     chain = [""]
     at = 0
     while at < len(header):
-        pair = _PAIR.match(header, at)
-        if pair is not None:
+        if (pair := _PAIR.match(header, at)) is not None:
             at = pair.end()
             if pair[1].lower() == "for":
                 if chain[-1]:

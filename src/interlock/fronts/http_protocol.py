@@ -78,8 +78,7 @@ class EndpointConnection(HttpToolsProtocol):
         super().connection_made(transport)
         self.busy_since = self.idle_since = self.loop.time()
         self.peer = address_of(self.client[0] if self.client else None)
-        tls = transport.get_extra_info("ssl_object")
-        if tls is not None:
+        if (tls := transport.get_extra_info("ssl_object")) is not None:
             self.app_state = {**self.app_state, "tls": tls.version(), "certificate": tls.getpeercert(True)}
         if not self.table.enter(self, self.peer):
             self.refuse(TOO_MANY_CONNECTIONS)
@@ -485,8 +484,7 @@ class McpProtocol(EndpointConnection):
             self.exchange = exchange
             self.endpoint.serve(exchange)
             return
-        held = self.table.bodies.hold(self.sender(head), len(body))
-        if held is None:
+        if (held := self.table.bodies.hold(self.sender(head), len(body))) is None:
             self.refuse(NO_ROOM)
         else:
             self._take_turn(self._serve, exchange, held)

@@ -81,8 +81,7 @@ class LegacyFront:
         version = find_string(params.get("protocolVersion")) if params is not None else None
         if params is None or version is None:
             return Refusal(INVALID_PARAMS, "initialize needs params.protocolVersion")
-        offered = decode_object(params.get("capabilities", Raw(b"{}")))
-        if offered is None:
+        if (offered := decode_object(params.get("capabilities", Raw(b"{}")))) is None:
             return Refusal(INVALID_PARAMS, "params.capabilities must be an object")
         experimental = decode_object(offered["experimental"]) if "experimental" in offered else None
         declares = experimental is not None and methods.EXTENSION in experimental
@@ -91,8 +90,7 @@ class LegacyFront:
         caller.capabilities = offered
         caller.modern_capabilities = capabilities_to_modern(offered)
         caller.client = params.get("clientInfo")
-        session = self.sessions.open(caller, methods.negotiate_legacy(version))
-        if session is None:
+        if (session := self.sessions.open(caller, methods.negotiate_legacy(version))) is None:
             return Refusal(UNAVAILABLE, "unavailable", {"reason": "too_many_sessions"})
         session.knows_tree = declares
         session.front, session.unchanging = self, self.stock.unchanging
@@ -235,8 +233,7 @@ class LegacyFront:
     def _notification(self, session: ClientSession, message: Notification) -> None:
         if message.method == methods.CANCELLED:
             params = decode_object(message.params) or {}
-            call = (session.caller.calls or {}).get(bytes(params.get("requestId", b"")))
-            if call is not None:
+            if (call := (session.caller.calls or {}).get(bytes(params.get("requestId", b"")))) is not None:
                 call.cancel(find_string(params.get("reason")) or "cancelled by the client")
         elif message.method == methods.ROOTS_CHANGED:
             self.audience.roots_changed(session.caller)
@@ -342,8 +339,7 @@ class ClientBatch:
         self._has_requests = True
         self._under_way += 1
         answer = _BatchSink(self)
-        call = self.front.handle(self.session, message, answer)
-        if call is not None and not call.done:
+        if (call := self.front.handle(self.session, message, answer)) is not None and not call.done:
             self._calls[answer] = call
 
     # What the answers say

@@ -151,8 +151,7 @@ class ModernFront:
     def caller(self, principal: Principal, via: str, only: str | None, names: NameForm) -> Caller:
         """Return the caller of a request. Equal callers are one object, because modern callers have no state."""
         key = (principal.name, via, only, names)
-        caller = self._callers.get(key)
-        if caller is None or caller.principal is not principal:
+        if (caller := self._callers.get(key)) is None or caller.principal is not principal:
             if len(self._callers) > 10_000:
                 self._callers.clear()
             view = view_key(principal, only=only, names=names, declares_extension=False, via=via)
@@ -186,8 +185,7 @@ class ModernFront:
         elif method in ABOUT[Era.MODERN]:
             return self.tasks.ask(ClientRequest(caller, request.id, method, params, meta, sink))
         elif method == LISTEN:
-            wanted = _read_filter(request)
-            if isinstance(wanted, Refusal):
+            if isinstance(wanted := _read_filter(request), Refusal):
                 sink.answer(encode_refusal(request.id, wanted), wanted.mcp_status)
                 return None
             events = bytes(request.meta.get(EVENTS, b"")) == b"true"
@@ -234,8 +232,7 @@ class ModernFront:
         self, caller: Caller, request: ValidatedRequest, params: dict[str, Raw], key: ViewKey, sink: Sink
     ) -> None:
         def answer() -> None:
-            listed = self.stock.list(request.method, key, params, Era.MODERN)
-            if isinstance(listed, Refusal):
+            if isinstance(listed := self.stock.list(request.method, key, params, Era.MODERN), Refusal):
                 sink.answer(encode_refusal(request.id, listed), listed.mcp_status)
             else:
                 sink.answer(encode_result(request.id, listed))

@@ -182,8 +182,7 @@ class PublicEndpoint:
 
     def _ask_about(self, exchange: Exchange, decision: HeadDecision, bearers: "AccessTokens") -> None:
         """Hold a request with an unknown credential, including its body, until the credential is verified."""
-        credential = exchange.head.credential
-        if credential is None:
+        if (credential := exchange.head.credential) is None:
             self._turn_away(exchange, bearers.without)
             return
         held = self.connections.unknown.hold(exchange.protocol.sender(exchange.head), len(exchange.body))
@@ -197,8 +196,7 @@ class PublicEndpoint:
     ) -> None:
         try:
             source = source_of(exchange.protocol.sender(exchange.head))
-            who = await bearers.admit(credential, source)
-            if not isinstance(who, Principal):
+            if not isinstance(who := await bearers.admit(credential, source), Principal):
                 self._turn_away(exchange, who)
             elif not exchange.ended:  # the client may not have waited
                 self._admit(exchange, decision, who)
@@ -208,11 +206,9 @@ class PublicEndpoint:
             held.release()
 
     def _admit(self, exchange: Exchange, decision: HeadDecision, principal: Principal) -> None:
-        post = decision.post
+        post = decision.post or self._serve_unless_message(exchange, decision, principal)
         if post is None:
-            post = self._serve_unless_message(exchange, decision, principal)
-            if post is None:
-                return
+            return
         exchange.streams_only = decision.streams_only
         if decision.modern:
             self._modern_post(exchange, post, principal)
@@ -223,8 +219,7 @@ class PublicEndpoint:
         """Postpone a request if the client's surface depends on servers that are not connected yet. Return whether it
         was postponed.
         """
-        waits = self.surfaces.maybe_wait(endpoint.surface, principal, endpoint.only)
-        if waits is None:
+        if (waits := self.surfaces.maybe_wait(endpoint.surface, principal, endpoint.only)) is None:
             return False
 
         async def serve_later() -> None:
@@ -246,8 +241,7 @@ class PublicEndpoint:
         Return None if the request was served. If it is an ordinary message, return its endpoint and leave it to the
         caller of this method.
         """
-        endpoint = decision.endpoint
-        if endpoint is None or not self._may_serve(endpoint, exchange.head):
+        if (endpoint := decision.endpoint) is None or not self._may_serve(endpoint, exchange.head):
             _refuse(exchange, NOT_FOUND)
         elif decision.once_known is not None:
             _refuse(exchange, decision.once_known)
@@ -301,8 +295,7 @@ class PublicEndpoint:
     # Envelope and era
 
     def _legacy_other(self, exchange: Exchange, principal: Principal) -> None:
-        session = self._session_of(exchange, principal)
-        if session is None:
+        if (session := self._session_of(exchange, principal)) is None:
             return
         if exchange.head.method == b"DELETE":
             self.legacy.sessions.close(session, "closed by the client")
@@ -326,17 +319,14 @@ class PublicEndpoint:
         if request is None:
             if head.routing is not None:
                 request = validate_plain_request(exchange.body, head.routing)
-            if request is None:
-                request = self._climb(exchange, endpoint, principal)
-                if request is None:
-                    return
+            if request is None and (request := self._climb(exchange, endpoint, principal)) is None:
+                return
             if len(exchange.body) > TURN_BYTES:  # to read it took a while: others have their turn before it is sent on
                 exchange.protocol.loop.call_soon(self._modern_post, exchange, endpoint, principal, request)
                 return
         elif exchange.ended:
             return
-        caller = head.caller
-        if caller is None or caller.principal is not principal:
+        if (caller := head.caller) is None or caller.principal is not principal:
             if self._is_postponed(self._modern_post, exchange, endpoint, principal):
                 return
             chosen = self.surfaces.choose(endpoint.surface, principal, endpoint.only)
@@ -378,8 +368,7 @@ class PublicEndpoint:
             fault = Refusal(INVALID_REQUEST, "a client sends no responses in 2026-07-28")
             exchange.answer(encode_refusal(b"null", fault), 400)
             return None
-        climbed = validate_request(message, head.headers, head.doubled_routing)
-        if isinstance(climbed, Refusal):
+        if isinstance(climbed := validate_request(message, head.headers, head.doubled_routing), Refusal):
             exchange.answer(encode_refusal(message.id, climbed), climbed.mcp_status)
             return None
         return climbed
@@ -387,8 +376,7 @@ class PublicEndpoint:
     def _legacy_post(self, exchange: Exchange, endpoint: UrlTarget, principal: Principal) -> None:
         plain = find_plain_request(exchange.body) if H_SESSION in exchange.head.headers else None
         if plain is not None and principal.ceiling is None:
-            session = self._session_of(exchange, principal)
-            if session is not None:
+            if (session := self._session_of(exchange, principal)) is not None:
                 exchange.session = session
                 call = session.front.request(session, *plain, exchange)
                 if not exchange.ended:
@@ -420,8 +408,7 @@ class PublicEndpoint:
             opened.surface = f"{chosen.fronts.name} ({chosen.why})"
             opened.front.welcome(opened, message, exchange)
             return
-        session = self._session_of(exchange, principal)
-        if session is None:
+        if (session := self._session_of(exchange, principal)) is None:
             return
         if type(message) is Request:
             if principal.ceiling is not None:
@@ -441,13 +428,11 @@ class PublicEndpoint:
             exchange.reply(202)
 
     def _session_of(self, exchange: Exchange, principal: Principal) -> ClientSession | None:
-        session_id = exchange.head.headers.get(H_SESSION)
-        if session_id is None:
+        if (session_id := exchange.head.headers.get(H_SESSION)) is None:
             fault = Refusal(INVALID_REQUEST, "the header Mcp-ClientSession-Id is missing; send initialize first")
             exchange.answer(encode_refusal(b"null", fault), 400)
             return None
-        session = self.legacy.sessions.find(session_id.decode("latin-1"), principal.name)
-        if session is None:
+        if (session := self.legacy.sessions.find(session_id.decode("latin-1"), principal.name)) is None:
             fault = Refusal(INVALID_REQUEST, "this session is unknown or has ended; send initialize again")
             exchange.answer(encode_refusal(b"null", fault), 404)
         elif session.caller.principal is not principal:

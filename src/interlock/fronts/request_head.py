@@ -113,12 +113,10 @@ class HeadInspector:
         version = headers.get(H_VERSION)
         modern = era_of_header(None if version is None else version.decode("latin-1")) is Era.MODERN
         endpoint = _read_url(head.url, self._names, self._segments)
-        stranger = self.stranger(head)
-        if stranger is not None:
+        if (stranger := self.stranger(head)) is not None:
             return HeadDecision(endpoint, modern, at_once=stranger)
         extra = b""
-        origin = headers.get(b"origin")
-        if origin is not None:
+        if (origin := headers.get(b"origin")) is not None:
             extra = b"access-control-allow-origin: %b\r\nvary: origin\r\n" % origin + _EXPOSE
             if head.method == b"OPTIONS":
                 return HeadDecision(endpoint, modern, extra + _PREFLIGHT, at_once=HttpRefusal("preflight", ""))

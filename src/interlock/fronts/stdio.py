@@ -124,8 +124,7 @@ class LineFront:
     # Sink
 
     def emit(self, message: bytes) -> None:
-        writer = self._writer
-        if writer is None or writer.is_closing():
+        if (writer := self._writer) is None or writer.is_closing():
             self._is_lost = True
             return
         size = len(message)
@@ -173,8 +172,7 @@ class LineFront:
         elif self._early is not None:
             self._keep(line)
         elif isinstance(message, Request):
-            waits = self.maybe_wait()
-            if waits is None:
+            if (waits := self.maybe_wait()) is None:
                 self._take(self.choose())
                 self._first(message)
             else:
@@ -212,8 +210,7 @@ class LineFront:
         session = self._session
         is_modern = self._caller is not None
         front = self._modern if is_modern else self._legacy
-        answer = front.stock.find_unreadable_answer(line, is_modern=is_modern)
-        if answer is not None:
+        if (answer := front.stock.find_unreadable_answer(line, is_modern=is_modern)) is not None:
             self.emit(answer)
             return
         try:
@@ -248,8 +245,7 @@ class LineFront:
         if isinstance(message, Notification):
             if message.method == CANCELLED:
                 params = decode_object(message.params) or {}
-                running = self._running.pop(bytes(params.get("requestId", b"")), None)
-                if running is not None:
+                if (running := self._running.pop(bytes(params.get("requestId", b"")), None)) is not None:
                     self._stop_one(running, find_string(params.get("reason")))
             else:
                 self._modern.pass_on(caller, message)
@@ -265,8 +261,7 @@ class LineFront:
         if message.id in self._running:
             self.emit(encode_refusal(message.id, Refusal(INVALID_REQUEST, "this id is in use by a request under way")))
             return
-        climbed = validate_request(message, None)
-        if isinstance(climbed, Refusal):
+        if isinstance(climbed := validate_request(message, None), Refusal):
             self.emit(encode_refusal(message.id, climbed))
             return
         running = self._modern.handle(caller, climbed, self, None, self.names)

@@ -89,8 +89,7 @@ class SurfaceChooser:
         namespace = self.catalog.namespace
         view = namespace.view(view_key(principal, only=None, names="auto", declares_extension=False))
         key = view.key
-        before = self._auto.get(key)
-        if before is not None and before[0] is namespace:
+        if (before := self._auto.get(key)) is not None and before[0] is namespace:
             return before[1], before[2]
         limit = self.current.plan.aql.auto_tokens
         tokens = list_tokens(view)

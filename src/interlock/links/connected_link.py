@@ -196,8 +196,7 @@ class ConnectedLink(Link):
 
     def send(self, admitted: Admitted[Call]) -> None:
         call = admitted.command
-        pipe = self.pipe
-        if pipe is None:
+        if (pipe := self.pipe) is None:
             fault = self.failed.build_refusal("the link went away before the call was sent", "not_sent")
             call.on_failed(fault, Outcome.LOST)
             return
@@ -371,8 +370,7 @@ class ConnectedLink(Link):
 
     def _on_other_response(self, response: Response) -> None:
         """Handle a response that arrived while its call waits for the client, or one that answers no request."""
-        call = self.waiting.suspended.pop(int(response.id))
-        if call is None:
+        if (call := self.waiting.suspended.pop(int(response.id))) is None:
             self._drop(response)
         else:
             call.on_response(response, self.era)
@@ -427,8 +425,7 @@ class ConnectedLink(Link):
         If it seems to be the answer to a call, that call fails at once.
         """
         is_too_much = self.noise.count_garbage()
-        origin = self.waiting.get(find_answer_id(data))
-        if origin is not None:
+        if (origin := self.waiting.get(find_answer_id(data))) is not None:
             self.on_undelivered(origin, Undelivered(Trouble.MALFORMED, f"its answer cannot be read: {error}"))
         elif is_too_much:
             self.on_pipe_lost(f"it sent more than {self.noise.garbage_max} messages that are not JSON-RPC")
@@ -464,8 +461,7 @@ class ConnectedLink(Link):
         """
         if len(self.denied) < DENIED_MAX:
             self.denied.setdefault(denied.place, denied)
-        call = self.find_call(None)
-        if isinstance(call, Call):
+        if isinstance(call := self.find_call(None), Call):
             call.sink = add_note(call.sink, f"Interlock: {denied.text}")
             return
         for call in self.waiting.calls_in_flight:
@@ -589,8 +585,7 @@ class ServerLink(ConnectedLink):
             self.shared.on_asked(method, in_call=in_call)
 
     def allowed_folders(self) -> tuple[str, ...]:
-        roots = self.plan.roots
-        if roots is not None:
+        if (roots := self.plan.roots) is not None:
             return tuple(os.path.realpath(path) for path in roots)
         if not isinstance(self.reach, Spawn):
             return ()

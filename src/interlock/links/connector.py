@@ -147,8 +147,7 @@ async def greet(
                 for spoken, inquiry in list(inquiries.items()):
                     if not inquiry.future.done():
                         continue
-                    facts = _read(spoken, inquiry.future.result(), manner)
-                    if isinstance(facts, ServerFacts):
+                    if isinstance(facts := _read(spoken, inquiry.future.result(), manner), ServerFacts):
                         return facts
                     del inquiries[spoken]
                     if facts.again and not insisted:  # it refused the version it says it speaks: once more
@@ -188,8 +187,7 @@ def _read(era: Era, reply: Response | Refusal, manner: Manner) -> ServerFacts | 
         return GreetingFailed(reply.detail if isinstance(reply, LostRefusal) else reply.message, what)
     if reply.error:
         return GreetingFailed(_refusal(era, reply.error), again=_lists_our_version(reply.error))
-    result = decode_object(reply.result)
-    if result is None:
+    if (result := decode_object(reply.result)) is None:
         return GreetingFailed("its greeting is not an object")
     version: str | None
     info: dict[str, Raw] | None
@@ -589,8 +587,7 @@ class Connector:
         if reach.sandbox is None:
             pipe.child = child(argv, child_environment(env, os.environ), reach.cwd)
         else:
-            sandboxes = self._parts.sandboxes
-            if sandboxes is None:
+            if (sandboxes := self._parts.sandboxes) is None:
                 raise SandboxFailed("sandbox_unavailable", "no sandboxes are made here")
             command = SandboxedCommand(argv=argv, env=env, cwd=reach.cwd or reach.sandbox.home)
             link = self._link
@@ -652,8 +649,7 @@ class Connector:
             try:
                 return await self._dial_at(reach, headers, address, remembered)
             except GreetingFailed as failed:
-                moved = _find_redirect(reach.url, failed.what)
-                if moved is None:
+                if (moved := _find_redirect(reach.url, failed.what)) is None:
                     raise
                 if self._link.pipe is not None:
                     await self._link.pipe.close()
@@ -695,8 +691,7 @@ class Connector:
         link.pipe, link.transport = pipe, transport
         self.show_credential()
         if isinstance(pipe, SsePipe):
-            trouble = await pipe.open(self._launch_s)
-            if trouble is not None:
+            if (trouble := await pipe.open(self._launch_s)) is not None:
                 raise before or GreetingFailed(trouble.detail, trouble)
             return await self._greet_or_lose(Era.LEGACY)
         try:

@@ -297,8 +297,7 @@ class Keeper(PassedOnEvents):
                     continue
             except ConnectFailed as failed:
                 self.failure = failed
-                retry = await self._plan_retry(failed, began)
-                if retry is None:
+                if (retry := await self._plan_retry(failed, began)) is None:
                     await self._hang_up(failed.reason)
                     continue
                 reason, retry_s = retry
@@ -427,8 +426,7 @@ class Keeper(PassedOnEvents):
         return [getattr(listing, FIELD[method]).digest for method in LISTS_OF[kind]]
 
     async def _relist_once(self, kind: str) -> None:
-        listing = self.listing
-        if listing is None or not self._usable.is_set():
+        if (listing := self.listing) is None or not self._usable.is_set():
             return
         for method in (method for method in LISTS_OF[kind] if method in self.reads):
             items, trouble = await self._read(method)
@@ -562,8 +560,7 @@ class ServerKeeper(Keeper):
         """
 
         async def probe() -> None:
-            reply = await self._test_connection(PROBE_S)
-            if isinstance(reply, LostRefusal):
+            if isinstance(reply := await self._test_connection(PROBE_S), LostRefusal):
                 self.lose(reply.detail)
 
         if self._usable.is_set() and not _is_running(self._probing):
@@ -585,8 +582,7 @@ class ServerKeeper(Keeper):
             self._regreeting = asyncio.get_running_loop().create_task(self._regreet())
 
     async def _regreet(self) -> None:
-        pipe = self.link.pipe
-        if not isinstance(pipe, HttpPipe):
+        if not isinstance(pipe := self.link.pipe, HttpPipe):
             return
         try:
             await self._connector.greet_again(pipe)
@@ -629,8 +625,7 @@ class ServerKeeper(Keeper):
         If there is no token to renew, or too many were refused in a row, or no secret can be read, the next attempt
         follows after a longer time. For any other failure, the usual backoff applies.
         """
-        what = failed.refusal
-        if what is None:
+        if (what := failed.refusal) is None:
             return failed.reason, UNAUTHORISED_RETRY_S if failed.unauthorised else None
         if self.holder is None:
             return f"{what.detail}; check its headers in {settings_place(self.link.segment)}", UNAUTHORISED_RETRY_S

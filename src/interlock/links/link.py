@@ -454,8 +454,7 @@ class LocalLink(Link):
         if call.method != RESOURCES_READ:
             return _RESOURCE_METHODS
         resource = self.resources[decode_value(call.params["uri"])]
-        text = await resource.handler(principal)
-        if isinstance(text, Refusal):
+        if isinstance(text := await resource.handler(principal), Refusal):
             return text
         content = {"uri": resource.uri, "mimeType": resource.mime_type, "text": text}
         return encode_value({"resultType": "complete", "contents": [content], "ttlMs": 0, "cacheScope": "private"})

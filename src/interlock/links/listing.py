@@ -85,8 +85,7 @@ async def read_list(link: ConnectedLink, method: str, previous: Items | None = N
     A server without the capability has an empty list and is not asked. `previous` is the list as it was last read: an
     item whose bytes have not changed is the same object again.
     """
-    facts = link.facts
-    if facts is None or _NEEDS[method] not in facts.capabilities:
+    if (facts := link.facts) is None or _NEEDS[method] not in facts.capabilities:
         return Items()
     cursor: Raw | None = None
     reading = _ListReader(_KEY[method], previous)
@@ -98,16 +97,14 @@ async def read_list(link: ConnectedLink, method: str, previous: Items | None = N
     size = 0
     unlisted: Unlisted | None = None
     for _ in range(PAGES_MAX):
-        answer = await _read_page(link, method, cursor, page_s)
-        if answer is None:
+        if (answer := await _read_page(link, method, cursor, page_s)) is None:
             return Items()
         page, page_size = answer
         size += page_size
         if size > LIST_BYTES_MAX and size != page_size:  # one page alone is held to limits.message_bytes
             refused.append(("*", f"what comes after the first {LIST_BYTES_MAX} bytes of its {method}"))
             break
-        raw_items = decode_array(page.get(LISTS[method], Raw(b"null")))
-        if raw_items is None:
+        if (raw_items := decode_array(page.get(LISTS[method], Raw(b"null")))) is None:
             raise ListFailed(f"its {method} has no list {LISTS[method]}")
         for done, raw in enumerate(map(bytes, raw_items), 1):
             digest.update(raw + b"\n")
@@ -120,8 +117,7 @@ async def read_list(link: ConnectedLink, method: str, previous: Items | None = N
             hint_s = find_seconds(page.get("ttlMs"))
             ttl_s = min((seconds for seconds in (ttl_s, hint_s) if seconds is not None), default=None)
             private = private or find_string(page.get("cacheScope")) != "public"
-        cursor = page.get("nextCursor")
-        if cursor is None or bytes(cursor) in (b"null", b'""'):
+        if (cursor := page.get("nextCursor")) is None or bytes(cursor) in (b"null", b'""'):
             break
         if len(items) >= items_max:
             refused.append(("*", f"more than {items_max} items"))
@@ -166,8 +162,7 @@ async def _read_page(
     link: ConnectedLink, method: str, cursor: Raw | None, page_s: float
 ) -> tuple[dict[str, Raw], int] | None:
     """Return one page and its size in bytes, or None if the server does not have this list."""
-    reply = await link.request(method, {} if cursor is None else {"cursor": cursor}, page_s)
-    if reply is None:
+    if (reply := await link.request(method, {} if cursor is None else {"cursor": cursor}, page_s)) is None:
         raise ListFailed(f"{method} was not answered within {page_s:g} s")
     if isinstance(reply, LostRefusal):
         raise ListFailed(f"{method}: {reply.detail}", reply.what)
@@ -181,8 +176,7 @@ async def _read_page(
             raise ListFailed(f"{method} was refused: {str(error.get('message'))[:200]}")
         except (CodecError, AttributeError):
             raise ListFailed(f"{method} was refused") from None
-    page = decode_object(reply.result)
-    if page is None:
+    if (page := decode_object(reply.result)) is None:
         raise ListFailed(f"its {method} is not an object")
     return page, len(bytes(reply.result))
 
@@ -199,8 +193,7 @@ class _ListReader:
         self.refused: list[tuple[str, str]] = []
 
     def take(self, raw: bytes) -> None:
-        place = self._places.get(raw)
-        if place is not None:
+        if (place := self._places.get(raw)) is not None:
             self.found.append(self._known.items[place])
             self.raws.append(self._known.raws[place])
             return

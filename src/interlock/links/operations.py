@@ -96,8 +96,7 @@ class LinkOperations:
         link = find_keeper(self.keepers, segment).link
         from interlock.devices.device_link import find_frames  # devices are rare
 
-        frames = find_frames(link, after)
-        if frames is None:
+        if (frames := find_frames(link, after)) is None:
             devices = [name for name, keeper in self.keepers.items() if keeper.link.kind == "device"]
             raise NotFound("device", segment, devices)
         return frames
@@ -270,8 +269,7 @@ def find_keeper(keepers: Keepers, segment: str) -> Keeper:
 
     Raise NotFound if there is no such link.
     """
-    keeper = keepers.get(segment)
-    if keeper is None:
+    if (keeper := keepers.get(segment)) is None:
         ways = []
         for name in keepers:
             driver_id, _, version = name.partition("@")
@@ -330,8 +328,7 @@ def _find_device(link: Link) -> Device | None:
 
 def _find_token(keeper: Keeper) -> HeldToken | None:
     """Return the public metadata of the token that is sent to a server, or None if there is no token."""
-    holder = keeper.holder
-    if holder is None or not holder.line:
+    if (holder := keeper.holder) is None or not holder.line:
         return None
     return HeldToken(expires_at=rfc3339(holder.expires_at) if holder.expires_at is not None else None)
 

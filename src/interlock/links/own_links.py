@@ -326,11 +326,9 @@ class OwnLinks:
         A client that does not need a separate link gets the shared one. `declared` is the encoded capabilities in a
         2026-07-28 request.
         """
-        key = self._find_key(caller.whole or caller, declared)
-        if key is None:
+        if (key := self._find_key(caller.whole or caller, declared)) is None:
             return self._shared
-        keeper = self._keepers.get(key)
-        if keeper is None or not keeper.is_usable:
+        if (keeper := self._keepers.get(key)) is None or not keeper.is_usable:
             return None
         keeper.use()
         return keeper.link
@@ -355,8 +353,7 @@ class OwnLinks:
         or StoreError.
         """
         client = caller.whole or caller
-        key = self._find_key(client, declared)
-        if key is None:
+        if (key := self._find_key(client, declared)) is None:
             return self._shared
         is_of_several = not isinstance(key, Caller) and key[0] is None
         try:
@@ -471,8 +468,7 @@ class OwnLinks:
         return None if key is None else self._keepers[key].used_at
 
     def end_longest_idle(self) -> None:
-        key = self._find_longest_idle()
-        if key is not None:
+        if (key := self._find_longest_idle()) is not None:
             self._end(key)
 
     def _find_longest_idle(self) -> Key | None:
@@ -635,8 +631,7 @@ class AutoSharing:
         """
         if facts.era is not Era.LEGACY:
             return None
-        stateful = find_stateful(link.reach, facts.name)
-        if stateful is not None:
+        if (stateful := find_stateful(link.reach, facts.name)) is not None:
             self.own.serve(stateful.reason, asks=stateful.asks, is_exact=stateful.asks)
             return self.own
         asking = self.memory.of(link.segment, facts.name)
@@ -681,7 +676,6 @@ class AutoSharing:
         if capability in (asking.asks_in_calls if in_call else asking.asks):
             return link.own
         self.memory.add(link.segment, facts.name, capability, in_call=in_call)
-        own = self.find_own(link, facts)
-        if own is not None and link.own is None:
+        if (own := self.find_own(link, facts)) is not None and link.own is None:
             log.info("link %s: %s; clients get other links from now on", link.name, self.own.reason)
         return own

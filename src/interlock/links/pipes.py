@@ -105,14 +105,12 @@ class StdioPipe(Pipe):
         self.cell: Sandbox | None = None  # the sandbox it runs in
 
     def send(self, message: bytes, head: bytes, origin: Pending | None) -> object:
-        child = self.child
-        if child is not None and not child.send(message):
+        if (child := self.child) is not None and not child.send(message):
             self._owner.on_undelivered(origin, Undelivered(Trouble.BUSY, "it does not read its input fast enough"))
         return None
 
     def throttle(self, seconds: float) -> None:
-        child = self.child
-        if child is not None:
+        if (child := self.child) is not None:
             child.pause_reading()
             asyncio.get_running_loop().call_later(seconds, child.resume_reading)
 
@@ -299,8 +297,7 @@ class _Exchange(PacedDelivery, eq=False):
     handle: Handle | None = None
 
     def hold_reading(self, wanted: bool) -> None:
-        handle = self.handle
-        if handle is not None:
+        if (handle := self.handle) is not None:
             (handle.pause if wanted else handle.resume)()
 
     def _is_awaited(self) -> bool:
@@ -331,10 +328,8 @@ class _Exchange(PacedDelivery, eq=False):
         """
         owner, origin = self.pipe.owner, self.origin
         if status == 200 and not self.listening:
-            if isinstance(origin, Inquiry):
-                session = header(headers, b"mcp-session-id")
-                if session is not None:
-                    owner.on_session(session)
+            if isinstance(origin, Inquiry) and (session := header(headers, b"mcp-session-id")) is not None:
+                owner.on_session(session)
             answered = bool(body) and owner.on_message(body, origin)
             if not answered and origin is not None and self._is_awaited():
                 owner.on_undelivered(origin, Undelivered(Trouble.MALFORMED, "its answer was not for this request"))
@@ -366,8 +361,7 @@ class _Exchange(PacedDelivery, eq=False):
 
     def on_stream(self, status: int, headers: Headers) -> None:
         self.parser = SseParser(self.pipe.max_bytes)
-        session = header(headers, b"mcp-session-id")
-        if session is not None and self.origin is not None:
+        if (session := header(headers, b"mcp-session-id")) is not None and self.origin is not None:
             self.pipe.owner.on_session(session)
 
     def on_chunk(self, data: bytes) -> None:

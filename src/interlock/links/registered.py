@@ -129,8 +129,7 @@ class RegisteredLink(ConnectedLink):
     def send(self, admitted: Admitted[Call]) -> None:
         """Send a call with its route. The cached `_meta` is used if the client and the route have not changed."""
         call = admitted.command
-        onward = call.onward
-        if onward is not None:
+        if (onward := call.onward) is not None:
             routed = self._routed_meta.get((id(call.meta), id(onward)))
             if routed is not None and self.modern:
                 call.params["_meta"], call.meta = routed.text, routed.unrouted
@@ -203,14 +202,12 @@ class RegisteredLink(ConnectedLink):
         Above the rate, only the latest one for each call or task is delivered.
         """
         self._count_unsolicited()
-        named = (decode_object(message.params) or {}).get(_NEWS[message.method])
-        if named is None:
+        if (named := (decode_object(message.params) or {}).get(_NEWS[message.method])) is None:
             self.stray += 1
             return
         subject = bytes(named)
         if message.method == PROGRESS:
-            call = self._find_progressing(subject)
-            if isinstance(call, Call):
+            if isinstance(call := self._find_progressing(subject), Call):
                 call.progressed = True  # its deadline moves now, although its caller may be notified later
             elif not self.tasks:
                 self.stray += 1
@@ -241,18 +238,15 @@ class RegisteredLink(ConnectedLink):
                 self._tell_news(event)
             elif event.method in _PLAIN:
                 self.notifications.deliver(Notification(event.method, event.params), None)
+            elif (marked := prefix(event, self.segment, aggregator=self.offer.is_aggregator)) is None:
+                self.stray += 1
+            elif marked.method == methods.LOG_MESSAGE:
+                self.notifications.deliver(Notification(marked.method, marked.params), None)
             else:
-                marked = prefix(event, self.segment, aggregator=self.offer.is_aggregator)
-                if marked is None:
-                    self.stray += 1
-                elif marked.method == methods.LOG_MESSAGE:
-                    self.notifications.deliver(Notification(marked.method, marked.params), None)
-                else:
-                    self._registrar.on_notice(self, marked)
+                self._registrar.on_notice(self, marked)
 
     def _arm(self) -> None:
-        due = self._gate.next_deadline()
-        if due is not None and self._gate_timer is None:
+        if (due := self._gate.next_deadline()) is not None and self._gate_timer is None:
             delay_s = max(0.0, due - self._clock.now())
             self._gate_timer = asyncio.get_running_loop().call_later(delay_s, self._on_gate_due)
 

@@ -81,8 +81,7 @@ class SuspendedCalls:
         self._counts[principal] = self._counts.get(principal, 0) + 1
 
     def pop(self, upstream_id: int) -> Call | None:
-        call = self._calls.pop(upstream_id, None)
-        if call is not None:
+        if (call := self._calls.pop(upstream_id, None)) is not None:
             principal = call.caller.principal.name
             self._counts[principal] -= 1
             if not self._counts[principal]:
@@ -175,8 +174,7 @@ class LinkPart:
 
     @property
     def link(self) -> "ConnectedLink":
-        link = self._link_ref()
-        if link is None:
+        if (link := self._link_ref()) is None:
             raise ReferenceError("the link of this part is gone")
         return link
 
@@ -391,8 +389,7 @@ class ServerNotifications(LinkPart):
         elif method == LOG_MESSAGE:
             if link.tasks and link.events.tasks.on_task_log(link, params):
                 return
-            call = link.find_call(origin)
-            if call is not None:
+            if (call := link.find_call(origin)) is not None:
                 call.on_log(params)
             else:
                 link.events.on_log(link, params)
@@ -410,12 +407,10 @@ class ServerNotifications(LinkPart):
         elif method == (methods.TASK_NEWS if link.modern else methods.TASK_STATUS):
             link.events.tasks.on_task_status(link, params)
         elif method == methods.ACKNOWLEDGED:
-            listener = find_acknowledged(link.in_flight, params, origin)
-            if listener is not None:
+            if (listener := find_acknowledged(link.in_flight, params, origin)) is not None:
                 listener.on_acknowledged(params)
         elif methods.is_vendor_method(method):
-            call = link.find_call(origin)
-            if isinstance(call, Call):
+            if isinstance(call := link.find_call(origin), Call):
                 call.on_vendor_notification(message, link.era)
             else:
                 link.events.on_vendor_notification(link, message)
@@ -428,8 +423,7 @@ class ServerNotifications(LinkPart):
             token = int(bytes(params[PROGRESS_TOKEN]))
         except (KeyError, ValueError):
             return
-        pending = link.in_flight.get(token)
-        if pending is not None:
+        if (pending := link.in_flight.get(token)) is not None:
             pending.on_progress(params)
         elif link.tasks:
             link.events.tasks.on_task_progress(link, token, params)
@@ -472,8 +466,7 @@ def find_acknowledged(in_flight: Mapping[int, Pending], params: Raw, origin: Pen
         return origin
     if origin is not None:
         return None
-    listener_id = find_subscription_id(params)
-    if listener_id is not None:
+    if (listener_id := find_subscription_id(params)) is not None:
         pending = in_flight.get(listener_id)
         return pending if isinstance(pending, ListenRequest) else None
     listeners = [each for each in in_flight.values() if isinstance(each, ListenRequest)]
@@ -513,8 +506,7 @@ class ServerQuestions(LinkPart):
             self.respond_roots(request)
         elif not link.events.tasks.on_task_request(link, request, origin):
             link.on_asked(request.method, in_call=isinstance(origin, Call))
-            call = link.find_call(origin)
-            if isinstance(call, Call):
+            if isinstance(call := link.find_call(origin), Call):
                 self.ask_client(request, call)
             elif not link.events.on_orphan_request(link, request):
                 self.refuse(request, "the client this is for cannot be told from others with calls under way")
@@ -522,8 +514,7 @@ class ServerQuestions(LinkPart):
     def ask_client(self, request: Request, asking: QuestionOrigin) -> None:
         """Pass a question to the client of `asking`. The answer arrives at `respond`."""
         link = self.link
-        refusal = link.events.on_question(link, asking)
-        if refusal is not None:
+        if (refusal := link.events.on_question(link, asking)) is not None:
             self.respond(request.id, b'"error":' + error_body(refusal, draft=True))
             return
         self._open[request.id] = asking
@@ -539,8 +530,7 @@ class ServerQuestions(LinkPart):
 
     def respond(self, upstream_id: bytes, payload: bytes) -> None:
         """Send a client's answer to the server. `payload` is the encoded member `result` or `error`."""
-        link = self._link_ref()
-        if link is None:
+        if (link := self._link_ref()) is None:
             return
         is_for_roots = upstream_id in self._for_roots
         asking = self._close(upstream_id)
@@ -574,8 +564,7 @@ class ServerQuestions(LinkPart):
 
     def withdraw(self, question_id: bytes, params: Raw = RAW_EMPTY) -> None:
         """Tell the client that its answer is no longer needed. `params` are those of the server's cancellation."""
-        asking = self._close(question_id)
-        if asking is None:
+        if (asking := self._close(question_id)) is None:
             return
         if asking.caller.channel is not None:
             asking.asking -= 1

@@ -65,8 +65,7 @@ class Subscriptions:
             return Refusal(METHOD_NOT_FOUND, "the server of this resource has no subscriptions")
         if not self._open:
             return degraded_refusal(self._link.standing)
-        asking = self._asking.get(uri)
-        if asking is None and uri in self.uris:
+        if (asking := self._asking.get(uri)) is None and uri in self.uris:
             return None
         self.uris.add(uri)
         if asking is None:
@@ -82,8 +81,7 @@ class Subscriptions:
     def say_again(self) -> None:
         """Send all subscriptions again to a server that has been reconnected."""
         self._open = True
-        facts = self._link.facts
-        if facts is not None and facts.era is Era.MODERN:
+        if (facts := self._link.facts) is not None and facts.era is Era.MODERN:
             self._listen()
         else:
             for uri in sorted(self.uris):
@@ -218,8 +216,7 @@ class Subscriptions:
 
     def _tell(self, uri: str, outcome: Response | Refusal | None) -> bool:
         """Deliver the outcome of a subscription. Return whether a task was waiting for it."""
-        heard = self._waiting.get(uri)
-        if heard is None:
+        if (heard := self._waiting.get(uri)) is None:
             return False
         if outcome is not None:
             self.uris.discard(uri)

@@ -95,8 +95,7 @@ def question_capability(method: str, params: Raw) -> dict[str, Any] | None:
     """Return the capability that a client needs to answer a server's request, in its 2026-07-28 form. Return None if no
     capability allows the request.
     """
-    needed = ASKED_OF_CLIENT.get(method)
-    if needed is None:
+    if (needed := ASKED_OF_CLIENT.get(method)) is None:
         return None
     return {needed: {"url": {}} if method == ELICIT and _mode(params) == "url" else {}}
 
@@ -112,8 +111,7 @@ def find_missing_capability(text: str, capabilities: Raw) -> dict[str, Any] | No
 
     Return None if the text names no capability, or if the client did declare it.
     """
-    match = _LACKED.match(text)
-    if match is None:
+    if (match := _LACKED.match(text)) is None:
         return None
     name, mode = match["name"].lower(), (match["mode"] or "form").lower()
     return None if declares(capabilities, name, mode) else {name: {"url": {}} if mode == "url" else {}}

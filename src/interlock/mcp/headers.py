@@ -60,8 +60,7 @@ def decode_header_untrusted(value: bytes) -> str | None:
         text = value.decode("ascii")
     except UnicodeDecodeError:
         return None
-    wrapped = _WRAPPED.fullmatch(text)
-    if wrapped is None:
+    if (wrapped := _WRAPPED.fullmatch(text)) is None:
         return None if _CONTROL.search(text) else text
     try:
         raw = base64.b64decode(wrapped[1])
@@ -152,8 +151,7 @@ def mirror_headers(mirrored: tuple[Mirrored, ...], arguments: Any) -> bytes:
     """Return the `Mcp-Param-*` header lines of one call."""
     lines = []
     for mirror in mirrored:
-        text = mirror_text(arguments, mirror.path)
-        if text is not None:
+        if (text := mirror_text(arguments, mirror.path)) is not None:
             lines.append(b"%b: %b\r\n" % (mirror.header, encode_header(text)))
     return b"".join(lines)
 

@@ -128,8 +128,7 @@ def resource_item(item: Item, *, member: str, uri: str) -> bytes:
 
 def find_value(item: Item, member: str) -> Any:
     """Return the decoded member of a list item, or None if the member is absent or cannot be decoded."""
-    raw = item.get(member)
-    if raw is None:
+    if (raw := item.get(member)) is None:
         return None
     try:
         return decode_value(raw)
@@ -202,8 +201,7 @@ class Matcher:
         uri = self._uri
         if len(template) > TEMPLATE_CHARS_MAX or len(uri) > URI_CHARS_MAX:
             return False
-        parts = _parts(template)
-        if parts is None:
+        if (parts := _parts(template)) is None:
             return uri == template
         if not uri.startswith(parts.head) or not uri.endswith(parts.tail):
             return False

@@ -80,10 +80,9 @@ def validate_request(
     if isinstance(read, Refusal):
         return read
     meta, _, version = read
-    if headers is not None:
-        mismatch = _header_mismatch(request, params, version, headers, doubled)
-        if mismatch is not None:
-            return Refusal(HEADER_MISMATCH, mismatch)
+    mismatch = None if headers is None else _header_mismatch(request, params, version, headers, doubled)
+    if mismatch is not None:
+        return Refusal(HEADER_MISMATCH, mismatch)
     if version not in MODERN_VERSIONS:
         return unsupported_version(version)
     return ValidatedRequest(request.id, request.method, params, meta)
@@ -93,8 +92,7 @@ def validate_plain_request(data: bytes, routing: Routing) -> ValidatedRequest | 
     """Validate the bytes of an ordinary request in one pass. Return None if the request needs the slower
     `validate_request`, whether it is valid or not.
     """
-    plain = find_plain_request(data)
-    if plain is None:
+    if (plain := find_plain_request(data)) is None:
         return None
     message_id, method, params = plain
     raw_meta = bytes(params.get("_meta", b""))
@@ -114,8 +112,7 @@ def validate_request_without_headers(data: bytes) -> ValidatedRequest | None:
     """Validate the bytes of an ordinary request on a transport without headers. Return None if the request needs the
     slower `validate_request`, whether it is valid or not.
     """
-    plain = find_plain_request(data)
-    if plain is None:
+    if (plain := find_plain_request(data)) is None:
         return None
     message_id, method, params = plain
     raw_meta = bytes(params.get("_meta", b""))
@@ -179,8 +176,7 @@ def _header_mismatch(
         return f"the header {doubled.decode()} was sent more than once"
     if headers.get(H_VERSION) != version.encode():
         return "the header MCP-Protocol-Version does not equal the version in _meta"
-    sent = headers.get(H_METHOD)
-    if sent is None:
+    if (sent := headers.get(H_METHOD)) is None:
         return "the header Mcp-Method is missing"
     if sent != request.method.encode():
         return "the header Mcp-Method does not equal the method"
@@ -188,12 +184,10 @@ def _header_mismatch(
     raw = bytes(params.get(member, b"null")) if member is not None else b"null"
     if raw == b"null":
         return None
-    sent = headers.get(H_NAME)
-    if sent is None:
+    if (sent := headers.get(H_NAME)) is None:
         return "the header Mcp-Name is missing"
     if raw[:1] == b'"' and raw[1:-1] == sent and raw.isascii() and b"\\" not in raw and not sent.startswith(b"=?"):
         return None
-    decoded = decode_header_untrusted(sent)
-    if decoded is None or decoded != find_string(raw):
+    if (decoded := decode_header_untrusted(sent)) is None or decoded != find_string(raw):
         return f"the header Mcp-Name does not equal params.{member}"
     return None

@@ -124,11 +124,9 @@ def find_result_facts(result: Raw, message: bytes = b"") -> ResultFacts | None:
 
     `message` is the message that contains the result. If it is given, less has to be read.
     """
-    outline = find_outline(message)
-    if outline is not None:
+    if (outline := find_outline(message)) is not None:
         result = (decode_object(outline.text) or {}).get("result", result)
-    members = decode_object(result)
-    if members is None or _size(members) != len(result):
+    if (members := decode_object(result)) is None or _size(members) != len(result):
         return None
     may_claim = any(name in members for name in _CLAIMING) or any(
         name in members and _may_have_metadata(members[name]) for name in _BLOCKS
@@ -246,8 +244,7 @@ def result_to_modern(result: Raw, method: str) -> bytes | Refusal:
         and _begins_with_a_member(written)
     ):
         return _MODERN_HEAD + written[1:]
-    members = decode_object(result)
-    if members is None:
+    if (members := decode_object(result)) is None:
         return Refusal(INTERNAL_ERROR, "the server's result is not an object")
     if "resultType" not in members:
         members = {"resultType": _COMPLETE, **members}
@@ -269,8 +266,7 @@ def result_to_legacy(result: Raw) -> bytes | Refusal:
         and _NAMES_HIDE not in written
     ):
         return b"{" + written[len(_MODERN_HEAD) :]
-    members = decode_object(result)
-    if members is None:
+    if (members := decode_object(result)) is None:
         return Refusal(INTERNAL_ERROR, "the server's result is not an object")
     kind = find_string(members.get("resultType")) if "resultType" in members else "complete"
     if kind == "task":
@@ -324,8 +320,7 @@ def error_to_legacy(error: Raw, method: str) -> bytes:
 
 def _recode(error: Raw, codes: dict[RefusalCode, RefusalCode]) -> bytes:
     """Replace the number of an error if `codes` maps its code to another one."""
-    members = decode_object(error)
-    if members is None:
+    if (members := decode_object(error)) is None:
         return error_body(Refusal(INTERNAL_ERROR, "the server's error is not an object"))
     try:
         code = find_code(decode_value(members["code"]))

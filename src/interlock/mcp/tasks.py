@@ -71,8 +71,7 @@ def read_task(members: dict[str, Any], era: Era) -> TaskFacts | str:
     """Read the properties of a task from the members of a JSON object. Return a text that says what is wrong if they do
     not describe a task.
     """
-    raw = members.get("taskId")
-    if raw is None or len(raw) > ID_BYTES_MAX:
+    if (raw := members.get("taskId")) is None or len(raw) > ID_BYTES_MAX:
         return f"a task without an id of at most {ID_BYTES_MAX} bytes"
     task_id = find_string(raw)
     if not task_id:
@@ -146,14 +145,12 @@ def rename_related(members: dict[str, Any], rename: Rename) -> None:
     """Replace the id of the related task in `_meta`, in place. If the receiver does not know the task, remove
     the id.
     """
-    raw = members.get("_meta")
-    if raw is None or _MARK not in bytes(raw):
+    if (raw := members.get("_meta")) is None or _MARK not in bytes(raw):
         return
     meta: dict[str, Any] | None = decode_object(raw)
     if meta is None or methods.META_TASK not in meta:
         return
-    named = renamed_related(meta[methods.META_TASK], rename)
-    if named is not None:
+    if (named := renamed_related(meta[methods.META_TASK], rename)) is not None:
         meta[methods.META_TASK] = named
     else:
         del meta[methods.META_TASK]

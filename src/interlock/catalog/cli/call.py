@@ -334,8 +334,7 @@ def _refuse_constant(name: str) -> None:
 def _types(schema: Any) -> set[str]:
     if not isinstance(schema, dict):
         return set()
-    stated = schema.get("type")
-    if isinstance(stated, str):
+    if isinstance(stated := schema.get("type"), str):
         return {stated}
     if isinstance(stated, list):
         return {str(name) for name in stated}
@@ -350,8 +349,7 @@ def _types(schema: Any) -> set[str]:
 def _kind_of(schema: Any) -> str:
     if not isinstance(schema, dict):
         return "any"
-    choices = schema.get("enum")
-    if isinstance(choices, list) and choices:
+    if isinstance(choices := schema.get("enum"), list) and choices:
         return "|".join(str(choice) for choice in choices[:6]) + ("|…" if len(choices) > 6 else "")
     return " or ".join(sorted(_types(schema))) or "any"
 

@@ -59,8 +59,7 @@ def ask_classes(
             remark(bad.message)
             continue
         for written, tool_class in changed.items():
-            name = find_tool_name(written, tools)
-            if name is None:
+            if (name := find_tool_name(written, tools)) is None:
                 remark(f"there is no tool {one_line(written)} whose class could be changed")
             elif may_be(tools[name], tool_class):
                 answers[name] = tool_class
