@@ -11,7 +11,7 @@ of a view are taken over from the previous snapshot, so that a change costs only
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from functools import cached_property
 from operator import attrgetter
@@ -167,10 +167,6 @@ class View:
         return routes
 
     @cached_property
-    def prompt_routes(self) -> list[Route]:
-        return [route for part in self._parts.values() for route in part.prompts]
-
-    @cached_property
     def _open(self) -> dict[str, LinkItems]:
         return {items.link.segment: items for items in self._link_items if self._covers(items.link.segment)}
 
@@ -233,20 +229,31 @@ class View:
             if len(self.pages) >= PAGES_KEPT_MAX:  # a client may make up cursors
                 self.pages.clear()
             if method in (TOOLS_LIST, PROMPTS_LIST):
-                routes = self.tool_routes if method == TOOLS_LIST else self.prompt_routes
+                routes = self.tool_routes
+                if method == PROMPTS_LIST:
+                    routes = [route for part in self._parts.values() for route in part.prompts]
                 start = bisect_right(routes, after, key=_qualified) if after else 0
                 page = routes[start : start + PAGE_ITEMS]
-                show = self._show_known_tool if method == TOOLS_LIST else self._show_prompt
                 last = page[-1].qualified if len(routes) > start + PAGE_ITEMS else None
-                shown: Iterable[bytes] = (show(route, era) for route in page)
-                if method == TOOLS_LIST and not after and self._bare:
-                    bare = [self.show_tool(route, era, name) for name, route in sorted(self._bare.items())]
-                    shown = (*bare, *shown)
+                shown: list[bytes] = []
+                if method == TOOLS_LIST and not after:
+                    shown += [self.show_tool(route, era, name) for name, route in sorted(self._bare.items())]
+                for route in page:
+                    if method == TOOLS_LIST:
+                        shown.append(self._parts[route.link.segment].shown.tool(route, era, self.show_tool))
+                    else:
+                        name = self.show_name(route)
+                        meta = {} if name == route.qualified else {"x-mcpax-name": route.qualified}
+                        shown.append(prompt_item(route.item, name=name, meta=meta))
             else:
                 places = self._resources if method == RESOURCES_LIST else self._templates
                 left = [place for place in places if place.shown > after] if after else places
                 member = "uri" if method == RESOURCES_LIST else "uriTemplate"
-                shown = (self._show_place(place, member) for place in left[:PAGE_ITEMS])
+                is_one = self.is_of_one_server
+                shown = [
+                    resource_item(place.item, member=member, uri=place.uri if is_one else place.shown)
+                    for place in left[:PAGE_ITEMS]
+                ]
                 last = left[PAGE_ITEMS - 1].shown if len(left) > PAGE_ITEMS else None
             cached = self.pages[(method, era, after)] = ListPage(
                 b"[%b]" % b",".join(shown), encode_cursor(last) if last is not None else None
@@ -293,9 +300,6 @@ class View:
             return route.original  # unprefixed: just as the server says it
         return route.qualified if self.key.dotted else route.alias
 
-    def _show_known_tool(self, route: Route, era: Era) -> bytes:
-        return self._parts[route.link.segment].shown.tool(route, era, self.show_tool)
-
     def show_tool(self, route: Route, era: Era, bare: str | None = None) -> bytes:
         name, meta, hints = bare or self.show_name(route), route.meta, route.hints
         if route.capability is not None and self._parts[route.link.segment].shown.items.degraded:
@@ -315,15 +319,6 @@ class View:
             client=era,
             tasks=route.link.tasks,
         )
-
-    def _show_prompt(self, route: Route, era: Era) -> bytes:
-        name = self.show_name(route)
-        meta = {} if name == route.qualified else {"x-mcpax-name": route.qualified}
-        return prompt_item(route.item, name=name, meta=meta)
-
-    def _show_place(self, place: Place, member: str) -> bytes:
-        uri = place.uri if self.key.only is not None else place.shown
-        return resource_item(place.item, member=member, uri=uri)
 
     # Who sees what
 
@@ -405,7 +400,10 @@ class Namespace:
 
     def view(self, key: ViewKey) -> View:
         if (view := self._views.get(key)) is None:
-            shared = self._shared_key(key)
+            shared = key
+            if (who := key.who) is not None:
+                hidden = frozenset(name for name, members in self.members.items() if not members.admits(who))
+                shared = msgspec.structs.replace(key, who=None, hidden=hidden)
             if (view := self._views.get(shared)) is None:
                 _, former = self._former.pop(shared, (0, None))
                 view = self._views[shared] = View(self, shared, former)
@@ -416,12 +414,6 @@ class Namespace:
     def members(self) -> dict[str, AccessList]:
         """Return the access lists of the links that are not open to every client."""
         return {items.link.members.name: items.link.members for items in self.link_items if items.link.members}
-
-    def _shared_key(self, key: ViewKey) -> ViewKey:
-        if (who := key.who) is None:
-            return key
-        hidden = frozenset(name for name, members in self.members.items() if not members.admits(who))
-        return msgspec.structs.replace(key, who=None, hidden=hidden)
 
     def hand_over(self) -> dict[ViewKey, tuple[int, View]]:
         """Return the views of this snapshot, and the unused views of recent snapshots, and forget them.

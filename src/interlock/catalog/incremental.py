@@ -113,7 +113,8 @@ class AliasCollisions:
 
     def replace(self, old: LinkItems | None, new: LinkItems | None) -> None:
         """Replace the items of one link. If the colliding names changed, `withheld` is a new object."""
-        gone, come = route_difference(_routes(old), _routes(new))
+        before, after = (() if items is None else (*items.tools, *items.prompts) for items in (old, new))
+        gone, come = route_difference(before, after)
         aliases, names = set(), set()
         for routes, step in ((gone, -1), (come, 1)):
             for route in routes:
@@ -141,11 +142,18 @@ def difference(old: LinkItems | None, new: LinkItems | None) -> tuple[frozenset[
     which is for parents (6.3, our rule).
     """
     definitions = {kind for kind in ("tools", "prompts") if not _is_same(kind, old, new, _same_definition)}
-    if not all(_is_same(kind, old, new, _same_place) for kind in ("resources", "templates")):
+
+    def is_same_place(place: Place, other: Place) -> bool:
+        return place.shown == other.shown and place.item == other.item
+
+    def is_same_metadata(route: Route, other: Route) -> bool:
+        return route.meta == other.meta and route.item.get("_meta") == other.item.get("_meta")
+
+    if not all(_is_same(kind, old, new, is_same_place) for kind in ("resources", "templates")):
         definitions.add("resources")
     was, now = old is not None and old.degraded, new is not None and new.degraded
     has_tools = new is not None and bool(new.tools)
-    marked = (has_tools and was is not now) or not _is_same("tools", old, new, _same_metadata)
+    marked = (has_tools and was is not now) or not _is_same("tools", old, new, is_same_metadata)
     return frozenset(definitions), frozenset(("tools",) if marked else ()) - definitions
 
 
@@ -167,21 +175,9 @@ def _same_definition(route: Route, other: Route) -> bool:
     )
 
 
-def _same_metadata(route: Route, other: Route) -> bool:
-    return route.meta == other.meta and route.item.get("_meta") == other.item.get("_meta")
-
-
-def _same_place(place: Place, other: Place) -> bool:
-    return place.shown == other.shown and place.item == other.item
-
-
 def route_difference(old: Routes, new: Routes) -> tuple[Routes, Routes]:
     """Return the routes that are only in `old` and the routes that are only in `new`."""
     if not old or not new:
         return old, new
     before, after = set(old), set(new)
     return [route for route in old if route not in after], [route for route in new if route not in before]
-
-
-def _routes(items: LinkItems | None) -> Routes:
-    return () if items is None else (*items.tools, *items.prompts)

@@ -158,7 +158,7 @@ class ConnectedLink(Link):
             str, EgressDenial
         ] = {}  # hosts that the server, since it started, wanted to reach and may not
         self._vendor_meta = vendor_meta
-        self._last_id = 0
+        self.last_id = 0
 
     @property
     def garbage_count(self) -> int:
@@ -200,7 +200,7 @@ class ConnectedLink(Link):
             fault = self.failed.build_refusal("the link went away before the call was sent", "not_sent")
             call.on_failed(fault, Outcome.LOST)
             return
-        self._last_id = uid = self._last_id + 1
+        self.last_id = uid = self.last_id + 1
         call.upstream_id = uid
         call.link = self
         call.ticket = admitted
@@ -231,14 +231,15 @@ class ConnectedLink(Link):
         if self.pipe is not None:
             # A stream that lingers after its answer says nothing about the next round.
             self.pipe.abort(call.handle)
-        asyncio.get_running_loop().call_soon(self._send_next_round, call)
 
-    def _send_next_round(self, call: Call) -> None:
-        if not call.done and call.ticket is not None:
-            call.forwarded = self._clock.now()
-            if call.timeout_s is not None:
-                call.deadline = call.forwarded + call.timeout_s
-            self.send(call.ticket)
+        def send_next_round() -> None:
+            if not call.done and call.ticket is not None:
+                call.forwarded = self._clock.now()
+                if call.timeout_s is not None:
+                    call.deadline = call.forwarded + call.timeout_s
+                self.send(call.ticket)
+
+        asyncio.get_running_loop().call_soon(send_next_round)
 
     def ask(self, method: str, params: dict[str, Any], head: bytes = b"") -> Inquiry:
         """Send a request that the node makes by itself. Await `inquiry.future`, and `cancel` the inquiry to give up."""
@@ -263,7 +264,7 @@ class ConnectedLink(Link):
 
     def attach(self, pending: Pending, method: str, params: dict[str, Any], head: bytes = b"") -> None:
         """Send a request. Its answer is delivered to `pending`."""
-        self._last_id = uid = self._last_id + 1
+        self.last_id = uid = self.last_id + 1
         pending.upstream_id = uid
         if self.pipe is None:
             pending.on_failed(self.failed.build_refusal("the link is not connected", "not_sent"), Outcome.LOST)
@@ -271,10 +272,6 @@ class ConnectedLink(Link):
         self.in_flight[uid] = pending
         message = encode_request(b"%d" % uid, method.encode(), encode_value(params) if params else b"")
         pending.handle = self.pipe.send(message, head, pending)
-
-    def has_sent(self, upstream_id: int) -> bool:
-        """Return whether a request with this id was sent over this link, whether or not it was answered."""
-        return 0 < upstream_id <= self._last_id
 
     def notify(self, method: str, params: dict[str, Any] | None = None, head: bytes = b"") -> None:
         if self.pipe is not None:
@@ -336,8 +333,11 @@ class ConnectedLink(Link):
         if type(message) is Response:
             try:
                 pending = self.in_flight.pop(int(message.id))
-            except KeyError:
-                self._on_other_response(message)
+            except KeyError:  # its call waits for the client, or it answers no request
+                if (call := self.waiting.suspended.pop(int(message.id))) is None:
+                    self._drop(message)
+                else:
+                    call.on_response(message, self.era)
                 return False
             except ValueError:
                 self._drop(message)
@@ -367,13 +367,6 @@ class ConnectedLink(Link):
             elif self.on_message(message, origin):
                 is_answered = True
         return is_answered
-
-    def _on_other_response(self, response: Response) -> None:
-        """Handle a response that arrived while its call waits for the client, or one that answers no request."""
-        if (call := self.waiting.suspended.pop(int(response.id))) is None:
-            self._drop(response)
-        else:
-            call.on_response(response, self.era)
 
     def _drop(self, response: Response) -> None:
         """Count a response that answers no request of this link."""

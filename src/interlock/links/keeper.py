@@ -578,19 +578,19 @@ class ServerKeeper(Keeper):
 
         The calls that the server refused for that reason are sent again. If the greeting fails, the connection is lost.
         """
-        if not _is_running(self._regreeting):
-            self._regreeting = asyncio.get_running_loop().create_task(self._regreet())
+        pipe = self.link.pipe
 
-    async def _regreet(self) -> None:
-        if not isinstance(pipe := self.link.pipe, HttpPipe):
-            return
-        try:
-            await self._connector.greet_again(pipe)
-        except ConnectFailed as failed:
-            self.lose(failed.reason)
-            return
-        self._say_everything()
-        self._refresh_all()
+        async def regreet(pipe: HttpPipe) -> None:
+            try:
+                await self._connector.greet_again(pipe)
+            except ConnectFailed as failed:
+                self.lose(failed.reason)
+            else:
+                self._say_everything()
+                self._refresh_all()
+
+        if not _is_running(self._regreeting) and isinstance(pipe, HttpPipe):
+            self._regreeting = asyncio.get_running_loop().create_task(regreet(pipe))
 
     async def _read(self, method: str) -> tuple[Items | None, ListFailed | None]:
         try:
@@ -678,26 +678,23 @@ class Renewal:
             call.on_failed(unauthorised(self.link.name), Outcome.ERROR)
 
     async def _run(self, what: Undelivered) -> None:
+        # Renew the credential for each kind of refusal, until no further call is refused.
+        waiting: dict[Undelivered, list[Call]] = {what: []}
         try:
-            await self._settle_all(what)
+            while waiting:
+                refused, self.link.failed.refused = self.link.failed.refused, []
+                self._held = {call: None for call, _ in refused}
+                for call, why in refused:
+                    waiting.setdefault(why, []).append(call)
+                for why, calls in waiting.items():
+                    await self._settle(why, calls)
+                waiting = {why: [] for _, why in self.link.failed.refused}
         except Exception:
             log.exception("link %s: its credential could not be renewed", self.link.name)
         finally:
             refused, self.link.failed.refused = self.link.failed.refused, []
             self._held.update((call, None) for call, _ in refused)
             self._give_up()
-
-    async def _settle_all(self, what: Undelivered) -> None:
-        """Renew the credential for each kind of refusal, until no further call is refused."""
-        waiting: dict[Undelivered, list[Call]] = {what: []}
-        while waiting:
-            refused, self.link.failed.refused = self.link.failed.refused, []
-            self._held = {call: None for call, _ in refused}
-            for call, why in refused:
-                waiting.setdefault(why, []).append(call)
-            for why, calls in waiting.items():
-                await self._settle(why, calls)
-            waiting = {why: [] for _, why in self.link.failed.refused}
 
     async def _settle(self, what: Undelivered, calls: list[Call]) -> None:
         """Obtain another credential and send the refused calls once more. If none can be obtained, refuse the calls."""

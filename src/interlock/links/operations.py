@@ -141,6 +141,10 @@ class LinkOperations:
         namespace = self.catalog.namespace
         items = next((s for s in namespace.link_items if s.link is link), None)
         withheld = namespace.withheld(link)
+        token: HeldToken | None = None  # whose secret is not shown
+        if (holder := keeper.holder) is not None and holder.line:
+            token = HeldToken(expires_at=None if holder.expires_at is None else rfc3339(holder.expires_at))
+        denied = {place: entry for member in links for place, entry in member.denied.items()}
         last_lines = (line.text.strip() for line in reversed(keeper.stderr.tail(_LOOKED_AT)))
         return LinkView(
             segment=names[link.segment],
@@ -170,7 +174,9 @@ class LinkOperations:
             unsent=link.undelivered_count,  # answers, cancellations and notices of ours that did not arrive
             pid=link.pid,
             sandbox=link.sandboxed,
-            denied=_denied_hosts(links),
+            denied=tuple(
+                DeniedHost(place=place, why=entry.why, remedy=entry.remedy) for place, entry in denied.items()
+            ),
             stderr_lines=keeper.stderr.count,
             last_words=next(filter(None, last_lines), None) if link.standing.state in _GONE else None,
             hops=max((route.hops for route in items.tools), default=1) if items else 1,
@@ -178,7 +184,7 @@ class LinkOperations:
             budget=self.budgets.shown_of(link),
             registration=self._registration(link),
             latency_ms=round(_median(link.latencies) * 1000, 3) if link.latencies else None,
-            token=_find_token(keeper),
+            token=token,
             consent=keeper.holder is not None and keeper.holder.waits_for_consent,
             users=len(own) if link.own is not None and not link.own.is_whole else None,
             own=tuple(self._own_link(own_keeper) for own_keeper in own)
@@ -297,11 +303,6 @@ def masked_session(session_id: str) -> str:
     return f"{session_id[:4]}***"
 
 
-def _denied_hosts(links: Iterable[Link]) -> tuple[DeniedHost, ...]:
-    hosts = {place: denied for link in links for place, denied in link.denied.items()}
-    return tuple(DeniedHost(place=place, why=denied.why, remedy=denied.remedy) for place, denied in hosts.items())
-
-
 def _find_device(link: Link) -> Device | None:
     """Return the counters of a device, or None if the link is not to a device."""
     if link.kind != "device":
@@ -324,13 +325,6 @@ def _find_device(link: Link) -> Device | None:
         seen=None if counters.seen_wall is None else rfc3339(counters.seen_wall),
         missing=session.missing,
     )
-
-
-def _find_token(keeper: Keeper) -> HeldToken | None:
-    """Return the public metadata of the token that is sent to a server, or None if there is no token."""
-    if (holder := keeper.holder) is None or not holder.line:
-        return None
-    return HeldToken(expires_at=rfc3339(holder.expires_at) if holder.expires_at is not None else None)
 
 
 def _median(seconds: Iterable[float]) -> float:

@@ -247,7 +247,7 @@ class OwnLinks:
     vendor_meta: bool
     holder: TokenHolder | None = None  # of the node's token
     token_of: Callable[[str], TokenHolder] | None = None  # with it, each link uses the token of its user instead
-    asked: frozenset[str] | None = None  # only clients that can be asked for one of these; None: every client
+    asked_for: frozenset[str] | None = None  # only clients that can be asked for one of these; None: every client
     reason: str | None = None
     _asks: bool = False
     _is_exact: bool = False
@@ -291,7 +291,7 @@ class OwnLinks:
         `asks`: the server asks its clients questions. `is_exact`: every link declares exactly what its clients can do.
         `in_own_era`: legacy sessions get a link in their era, if the server may speak both.
         """
-        self.reason, self.asked, self._asks, self._in_own_era = reason, capabilities, asks, in_own_era
+        self.reason, self.asked_for, self._asks, self._in_own_era = reason, capabilities, asks, in_own_era
         self._is_exact = is_exact
 
     async def stop(self) -> None:
@@ -310,7 +310,7 @@ class OwnLinks:
         if self.per == "principal":
             return principal, b"", 0
         offered = caller.capabilities if caller.channel is not None else decode_object(declared_raw or RAW_EMPTY) or {}
-        if self.asked is not None and self.asked.isdisjoint(offered):
+        if self.asked_for is not None and self.asked_for.isdisjoint(offered):
             declaration = _declared({**offered, "roots": _ROOTS}) if self._is_exact else _EVERYTHING
             return None if declaration == _EVERYTHING else (None, declaration, 0)
         if caller.channel is not None:
@@ -367,7 +367,7 @@ class OwnLinks:
             return self._shared
         if self._in_own_era and isinstance(opened, ServerLink) and opened.is_connected:
             if opened.modern:  # it speaks one era only
-                self.asked = frozenset()
+                self.asked_for = frozenset()
                 self.end_session(client)
                 return self._shared
             self.reason = "it speaks the era of legacy clients too"

@@ -167,12 +167,6 @@ class RegisteredLink(ConnectedLink):
         capabilities = {name: raw for name, raw in facts.capabilities.items() if name not in left_out}
         super().greeted(msgspec.structs.replace(facts, capabilities=capabilities))
 
-    @property
-    def registered_capabilities(self) -> dict[str, Raw]:
-        """Return the capabilities that the registration declares (6.1)."""
-        register = self.registration.register
-        return {name: Raw(b"{}") for name in _CAPABILITIES if getattr(register, name)}
-
     def _on_request(self, request: Request, origin: Pending | None) -> None:
         if request.method.startswith(AX_PREFIX):
             self._registrar.on_ax_request(self, request)
@@ -246,14 +240,16 @@ class RegisteredLink(ConnectedLink):
                 self._registrar.on_notice(self, marked)
 
     def _arm(self) -> None:
+        """Deliver what the gate holds back when its time has come."""
         if (due := self._gate.next_deadline()) is not None and self._gate_timer is None:
-            delay_s = max(0.0, due - self._clock.now())
-            self._gate_timer = asyncio.get_running_loop().call_later(delay_s, self._on_gate_due)
 
-    def _on_gate_due(self) -> None:
-        self._gate_timer = None
-        self._let_through(self._gate.on_deadline(self._clock.now()))
-        self._arm()
+            def release() -> None:
+                self._gate_timer = None
+                self._let_through(self._gate.on_deadline(self._clock.now()))
+                self._arm()
+
+            delay_s = max(0.0, due - self._clock.now())
+            self._gate_timer = asyncio.get_running_loop().call_later(delay_s, release)
 
     def stop_notices(self) -> None:
         """Stop passing on the subserver's notifications."""
@@ -279,11 +275,12 @@ class SocketPipe(Pipe):
         if not self._is_throttled:  # messages that were received before still arrive here
             self._is_throttled = True
             self._pipe.pause_reading()
-            asyncio.get_running_loop().call_later(seconds, self._read_on)
 
-    def _read_on(self) -> None:
-        self._is_throttled = False
-        self._pipe.resume_reading()
+            def read_on() -> None:
+                self._is_throttled = False
+                self._pipe.resume_reading()
+
+            asyncio.get_running_loop().call_later(seconds, read_on)
 
     async def close(self) -> None:
         self._pipe.close(GOING_AWAY, "the node is stopping")
@@ -308,18 +305,19 @@ class RegisteredConnector(Connector):
         answers = failed.what is None or (
             failed.what.trouble is Trouble.REFUSED and failed.what.status not in REDIRECTS
         )
-        if answers and failed.code is None and not self._loss.is_set() and await self._lists_tools():
+        if not answers or failed.code is not None or self._loss.is_set():
+            raise failed
+        reply = await self._link.request(methods.TOOLS_LIST, {}, LIST_S)
+        if isinstance(reply, Response) and not reply.error and "tools" in (decode_object(reply.result) or {}):
+            register = self._link.registration.register
+            declared = {name: RAW_EMPTY for name in _CAPABILITIES if getattr(register, name)}
             return ServerFacts(
                 era=Era.LEGACY,
                 version=methods.LATEST_LEGACY,
-                capabilities=self._link.registered_capabilities,
+                capabilities=declared,
                 greeted=False,
             )
         raise failed
-
-    async def _lists_tools(self) -> bool:
-        reply = await self._link.request(methods.TOOLS_LIST, {}, LIST_S)
-        return isinstance(reply, Response) and not reply.error and "tools" in (decode_object(reply.result) or {})
 
 
 class _AcceptedConnector(RegisteredConnector):

@@ -216,11 +216,6 @@ def lost_refusal(
     return LostRefusal(TOOL_DEGRADED, "tool_degraded", data, detail=detail, what=what)
 
 
-def unauthorised_refusal(what: Undelivered) -> LostRefusal:
-    data = {"reason": "unauthorised", "outcome": "not_sent", "mcpax_code": -32002}
-    return LostRefusal(TOOL_DEGRADED, "tool_degraded", data, detail=what.detail, what=what)
-
-
 class FailedRequests(LinkPart):
     """Requests of one link that could not be delivered, including the calls that will be sent again.
 
@@ -247,7 +242,9 @@ class FailedRequests(LinkPart):
         """
         link = self.link
         if what.trouble is Trouble.UNAUTHORISED:
-            if isinstance(origin, Call) and self._can_renew(origin):
+            # A call without a ticket was parked. The server has already received it, so it is never sent again.
+            may_renew = isinstance(origin, Call) and origin.ticket is not None and not origin.renewed
+            if may_renew and self.can_renew_credential and isinstance(origin, Call) and link.waits(origin):
                 link.waiting.pop(origin.upstream_id)
                 origin.renewed = True
                 # The server did not look at the call, so that it may be sent again.
@@ -263,14 +260,6 @@ class FailedRequests(LinkPart):
         elif link.waiting.pop(origin.upstream_id) is not None:
             self._fail(origin, what)
 
-    def _can_renew(self, call: Call) -> bool:
-        """Return whether the call may be sent again with a new credential.
-
-        A call without a ticket was parked. The server has already received it, so it is never sent again.
-        """
-        is_sent_once = call.ticket is not None and not call.renewed
-        return self.can_renew_credential and is_sent_once and call.upstream_id in self.link.waiting
-
     def _fail(self, origin: Pending, what: Undelivered) -> None:
         match what.trouble:
             case Trouble.SESSION_LOST if isinstance(origin, Call) and origin.ticket is not None:
@@ -281,14 +270,17 @@ class FailedRequests(LinkPart):
             case Trouble.UNAUTHORISED if isinstance(origin, Call) and origin.ticket is None:
                 self.lose(origin, what)
             case Trouble.MALFORMED if isinstance(origin, Call):
-                refusal = Refusal(INTERNAL_ERROR, "the server's answer cannot be used", {"reason": "malformed_answer"})
-                origin.on_failed(refusal, Outcome.ERROR)
+                unusable = "the server's answer cannot be used"
+                refused = Refusal(INTERNAL_ERROR, unusable, {"reason": "malformed_answer"})
+                origin.on_failed(refused, Outcome.ERROR)
             case Trouble.TOO_LARGE:
                 origin.on_failed(result_too_large(what.limit), Outcome.ERROR)
             case Trouble.BUSY:
                 origin.on_failed(BUSY, Outcome.REFUSED)
             case Trouble.UNAUTHORISED:
-                origin.on_failed(unauthorised_refusal(what), Outcome.ERROR)
+                data = {"reason": "unauthorised", "outcome": "not_sent", "mcpax_code": -32002}
+                refusal = LostRefusal(TOOL_DEGRADED, "tool_degraded", data, detail=what.detail, what=what)
+                origin.on_failed(refusal, Outcome.ERROR)
             case Trouble.LOST | Trouble.MALFORMED:
                 self.lose(origin, what)
             # The server failed in the middle, or a proxy did not wait for it.
@@ -432,7 +424,7 @@ class ServerNotifications(LinkPart):
         """Return whether a notification comes from a subscription that was replaced. Its successor reports the same."""
         link = self.link
         listener_id = find_subscription_id(params) if link.modern else None
-        return listener_id is not None and link.has_sent(listener_id) and listener_id not in link.in_flight
+        return listener_id is not None and 0 < listener_id <= link.last_id and listener_id not in link.in_flight
 
     def _is_first_report(self, params: Raw, origin: Pending | None) -> bool:
         """Return whether an update is reported for the first time.

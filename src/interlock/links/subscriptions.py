@@ -341,16 +341,17 @@ class TaskListening:
 
     def ended(self, listening: ListenRequest, why: Response | Refusal) -> None:
         """Handle the end of a request: listen again after a pause if the server is still connected."""
+
+        def say_if_silent() -> None:
+            if self._open is None:
+                self.say()
+
         if isinstance(listening, _TaskListenRequest):
             self._settle(listening)
         if listening is self._open and not (isinstance(why, Response) and why.error):
             self._open = None
             if self._link.pipe is not None:
-                asyncio.get_running_loop().call_later(AGAIN_S, self._say_if_silent)
-
-    def _say_if_silent(self) -> None:
-        if self._open is None:
-            self.say()
+                asyncio.get_running_loop().call_later(AGAIN_S, say_if_silent)
 
 
 QUIET: Final = "emergency"  # the level that a server gets when no client wants its logs any longer

@@ -80,8 +80,7 @@ def validate_request(
     if isinstance(read, Refusal):
         return read
     meta, _, version = read
-    mismatch = None if headers is None else _header_mismatch(request, params, version, headers, doubled)
-    if mismatch is not None:
+    if headers is not None and (mismatch := _header_mismatch(request, params, version, headers, doubled)):
         return Refusal(HEADER_MISMATCH, mismatch)
     if version not in MODERN_VERSIONS:
         return unsupported_version(version)

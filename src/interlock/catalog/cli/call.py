@@ -321,14 +321,14 @@ def argument_value(schema: Any, name: str, text: str) -> Any:
     inner = properties.get(name) if isinstance(properties, dict) else None
     if _types(inner) == {"string"}:
         return text
+
+    def refuse_constant(name: str) -> None:
+        raise ValueError(f"{name} is not JSON")
+
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        return json.loads(text, parse_constant=refuse_constant)
     except (ValueError, RecursionError):
         return text
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _types(schema: Any) -> set[str]:
