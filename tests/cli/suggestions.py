@@ -203,8 +203,10 @@ def _docstrings(tree: ast.AST) -> set[ast.AST]:
 
 
 def _example_nodes(tree: ast.AST) -> Iterator[Any]:
+    """Yield the texts that hold examples: the argument `examples`, and docstrings of verbs with such a section."""
     calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
-    return (keyword.value for call in calls for keyword in call.keywords if keyword.arg == "examples")
+    yield from (keyword.value for call in calls for keyword in call.keywords if keyword.arg == "examples")
+    yield from (node for node in _docstrings(tree) if "\n    Examples:\n" in (_text(node) or ""))
 
 
 def _name(path: Path) -> str:

@@ -92,17 +92,8 @@ def _folded_key(key: str) -> str:
 app = verb_app("Explain an error code.")
 
 
-@verb(
-    app,
-    "explain",
-    examples="""
-    interlock explain -32002
-    interlock explain tool_degraded
-    interlock explain --all
-    """,
-    # -32002 is a code and no option
-    context_settings={"ignore_unknown_options": True},
-)
+# -32002 is a code and no option
+@verb(app, "explain", context_settings={"ignore_unknown_options": True})
 def explain(
     invocation: Invocation,
     code: Annotated[
@@ -114,6 +105,11 @@ def explain(
     """Explain an error code or a named reason.
 
     What it means, whose fault it is, what to do next.
+
+    Examples:
+    interlock explain -32002
+    interlock explain tool_degraded
+    interlock explain --all
     """
     if every == (code is not None):
         raise BadUsage("usage", "name one code, or ask for --all", hint="interlock explain --help")

@@ -436,14 +436,7 @@ def attach(
     invocation.out.remark(f"the copy is {attached.path}")
 
 
-@verb(
-    app,
-    "sign",
-    examples="""
-    interlock names sign deprecate acme_search --controller Acme --key acme
-    interlock names sign request acme_search --controller Acme --key acme --from request.json
-    """,
-)
+@verb(app, "sign")
 def sign(
     invocation: Invocation,
     action: Annotated[str, typer.Argument(metavar="ACTION", help="request, amend, deprecate and so on.")],
@@ -462,6 +455,10 @@ def sign(
 
     It counts once and for ten minutes, at the registry that it is for. Send it there as application/jose. A request
     carries the public half of the key, whose signatures count from then on.
+
+    Examples:
+    interlock names sign deprecate acme_search --controller Acme --key acme
+    interlock names sign request acme_search --controller Acme --key acme --from request.json
     """
     import secrets
     import time
@@ -603,14 +600,7 @@ def trust(
         invocation.out.line(f"{'no longer trusted' if revoke else 'trusted'}: {source}")
 
 
-@verb(
-    app,
-    "repin",
-    examples="""
-    interlock names repin acme_search
-    interlock names repin crm.acme_search --remove
-    """,
-)
+@verb(app, "repin")
 def repin(
     invocation: Invocation,
     name: Annotated[str, typer.Argument(metavar="NAME", help="A surface name, or a tool with its segment.")],
@@ -620,6 +610,10 @@ def repin(
     """Hold the tools of a name to what they are now.
 
     A tool that is pinned and later has other schemas is refused until it is pinned again.
+
+    Examples:
+    interlock names repin acme_search
+    interlock names repin crm.acme_search --remove
     """
     answer = invocation.node.call(api.REPIN, body={"name": name, "remove": remove})
     out = invocation.out
