@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from tests.drivers.installs import Files, Place, declared, output, program, serving
@@ -17,7 +17,7 @@ from tests.servers.caging import needs_sandbox
 
 from interlock.config.plan import DriversPlan, SandboxPlan
 from interlock.core.clock import Clock
-from interlock.drivers.install.installation import CommandRunner, sandboxed_runner
+from interlock.drivers.install.installation import CommandRunner, Locked, request_digest, sandboxed_runner
 from interlock.net import download as downloads
 from interlock.net.download import DownloadFailed, check_address, download, take_program
 
@@ -269,3 +269,26 @@ async def test_an_unknown_experimental_method_is_skipped_with_a_warning(tmp_path
     done = await place.done(declared(server={"kind": "binary", "path": "my-server"}, install=install))
     assert [attempt.method for attempt in done.attempts] == ["teleport", "present"]
     assert "skipped" in (done.attempts[0].reason or "")
+
+
+async def test_a_repeated_download_without_a_usable_folder_fails_with_what_to_do(files: Files, tmp_path: Path) -> None:
+    files.at["/my-server"] = PROGRAM
+    place = Place(tmp_path)
+    wanted = fetching("download", f"{files.url}/my-server", verify_sha256=sha256(PROGRAM))
+    first = await place.done(wanted)
+    shutil.rmtree(place.packages)
+    place.packages.write_text("a file, where the folder of packages was")
+    failed = await place.failed(wanted, first.lock)
+    assert "what was recorded cannot be run" in failed.reason
+    assert "cannot be used: Not a directory; correct its rights" in failed.reason
+
+
+@pytest.mark.parametrize("method", ["download", "curl"])
+async def test_a_record_of_a_method_that_the_driver_does_not_have_fails_with_what_is_missing(
+    tmp_path: Path, method: Literal["download", "curl"]
+) -> None:
+    wanted = declared(server={"kind": "binary", "path": "my-server"})
+    lock = Locked(asked=request_digest(wanted), method=method, integrity=f"sha256:{sha256(PROGRAM)}")
+    failed = await Place(tmp_path).failed(wanted, lock)
+    assert "is missing in its entry of install" in failed.reason
+    assert failed.code == "install_failed"

@@ -20,9 +20,10 @@ import hashlib
 import shlex
 import shutil
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -34,11 +35,11 @@ from interlock.drivers.install.installation import (
     Attempt,
     CommandFailed,
     CommandRunner,
-    ContainerRefused,
     Installation,
     Installed,
     InstallFailed,
     Locked,
+    Method,
     MethodFailed,
     MethodResult,
     Note,
@@ -69,16 +70,26 @@ SYSTEM: Final = {  # AIP-30.install-1: shown as instructions, and counted as fai
     "go": "go install",
 }
 COMPLETE: Final = "interlock-complete"
-_UNVERIFIED: Final = (
-    "without verify_sha256 is not run; add the hash, or let the operator set drivers.allow_unverified_install"
-)
+_REGISTRIES: Final[Mapping[str, Literal["npm", "pypi"]]] = {"npm": "npm", "pip": "pypi"}
+_EXPECTED: Final = (PackageUnavailable, SandboxFailed, DownloadFailed, ChildStartFailed)
 
 
-_EXPECTED: Final = (PackageUnavailable, ContainerRefused, SandboxFailed, DownloadFailed, ChildStartFailed)
+@contextmanager
+def _expected_failures(root: Path) -> Iterator[None]:
+    """Raise MethodFailed instead of every expected failure. `root` is the folder in which the server is installed."""
+    try:
+        yield
+    except _EXPECTED as error:
+        code = getattr(error, "code", INSTALL_FAILED)
+        raise MethodFailed(str(error), getattr(error, "output", ()), code) from error
+    except OSError as error:
+        raise MethodFailed(f"{root} cannot be used: {error.strerror}; correct its rights") from error
 
 
-def _method_failed(error: Exception) -> MethodFailed:
-    return MethodFailed(str(error), getattr(error, "output", ()), getattr(error, "code", INSTALL_FAILED))
+def _required(options: Mapping[str, Any], key: str) -> str:
+    if key not in options:
+        raise MethodFailed(f"{key} is missing in its entry of install")
+    return str(options[key])
 
 
 class Methods:
@@ -91,34 +102,27 @@ class Methods:
     async def attempt(self, entry: Install) -> MethodResult:
         """Run one installation method. Raise MethodFailed for every expected failure."""
         method, options = entry.method, entry.options
-        try:
+        with _expected_failures(self._root):
             match method:
                 case "npm" | "pip":
                     return await self._package(method, options)
                 case "docker":
-                    return await self._image(str(options["image"]))
-                case "download" if str(options["url"]).startswith(DOCKER_SCHEME):
+                    return await self._image(_required(options, "image"))
+                case "download" if (url := _required(options, "url")).startswith(DOCKER_SCHEME):
                     # AIP-30.install-2
                     note = Note(code="docker_url", message="a docker:// address is pulled as an image; write docker")
-                    result = await self._image(str(options["url"]).removeprefix(DOCKER_SCHEME))
+                    result = await self._image(url.removeprefix(DOCKER_SCHEME))
                     return msgspec.structs.replace(result, notes=(note,))
                 case "download":
-                    return await self._download(options, _find_hash(options))
+                    return await self._download(options, options.get("verify_sha256"))
                 case "curl":
-                    return await self._script(options, _find_hash(options))
+                    return await self._script(options, options.get("verify_sha256"))
                 case "vendored":
-                    path, installation = str(options["path"]), self._installation
+                    path, installation = _required(options, "path"), self._installation
                     program = resolve_inside(path, folder=installation.folder, workspace=installation.workspace)
                     if not program.exists():
                         raise MethodFailed(f"{path} is not in the driver's folder; put it there or correct install")
-                    lock = Locked(asked=installation.digest, method="vendored")
-                    return MethodResult(lock=lock, programs=(program,), folder=program)
-        except _EXPECTED as error:
-            raise _method_failed(error) from error
-        except KeyError as error:
-            raise MethodFailed(f"{error.args[0]} is missing in its entry of install") from error
-        except OSError as error:
-            raise MethodFailed(f"{self._root} cannot be used: {error.strerror}; correct its rights") from error
+                    return MethodResult(lock=self._lock("vendored"), programs=(program,), folder=program)
         if method in SYSTEM:
             package = shlex.quote(terminal_safe(str(options.get("package", ""))))
             raise MethodFailed(
@@ -129,22 +133,20 @@ class Methods:
     async def repeat(self, lock: Locked, options: Mapping[str, Any]) -> MethodResult:
         """Return the result for exactly what `lock` records. Files are downloaded if they are missing.
 
-        `options` are those of the driver's entry for the same method. Raise MethodFailed if the package, image or
-        download cannot be obtained. An OSError, or a KeyError for a missing option, is not converted.
+        `options` are those of the driver's entry for the same method. Raise MethodFailed for every expected failure.
         """
-        try:
+        digest = (lock.integrity or "").removeprefix("sha256:")
+        with _expected_failures(self._root):
             match lock.method:
                 case "npm" | "pip":
                     pins = Pins(
-                        registry="npm" if lock.method == "npm" else "pypi",
+                        registry=_REGISTRIES[lock.method],
                         name=lock.package,
                         version=lock.version or "",
                         integrity=lock.integrity,
                         text=lock.pins,
                     )
-                    return MethodResult(
-                        lock=lock, pins=pins, beside=tuple(str(each) for each in options.get("with", ()))
-                    )
+                    return MethodResult(lock=lock, pins=pins, beside=tuple(map(str, options.get("with", ()))))
                 case "docker":
                     engine = self._installation.engine
                     image = await engine.find(lock.pins) or await engine.pull(lock.pins, self._installation.progress)
@@ -152,97 +154,75 @@ class Methods:
                         raise MethodFailed("the image no longer has the digest that was recorded")
                     return MethodResult(lock=lock, image=image)
                 case "download":
-                    return await self._download(options, (lock.integrity or "").removeprefix("sha256:"))
+                    return await self._download(options, digest)
                 case "curl":
-                    return await self._script(options, (lock.integrity or "").removeprefix("sha256:"))
-        except _EXPECTED as error:
-            raise _method_failed(error) from error
+                    return await self._script(options, digest)
         raise MethodFailed("the record of this installation is not understood; install the driver anew")
 
-    async def _package(self, method: str, options: Mapping[str, Any]) -> MethodResult:
+    async def _package(self, method: Literal["npm", "pip"], options: Mapping[str, Any]) -> MethodResult:
         """Find the version and the files of a package. They are downloaded later, by the kind of server."""
         server = self._installation.driver.server
-        text = kind_of(server).pin_package(server, method, str(options["package"]))
-        beside = tuple(str(each) for each in options.get("with", ())) if method == "pip" else ()
-        pins = await self._installation.packages.find("npm" if method == "npm" else "pypi", text, beside)
-        lock = Locked(
-            asked=self._installation.digest,
-            method="npm" if method == "npm" else "pip",
-            package=pins.name,
-            version=pins.version,
-            integrity=pins.integrity,
-            pins=pins.text,
-        )
+        text = kind_of(server).pin_package(server, method, _required(options, "package"))
+        beside = tuple(map(str, options.get("with", ()))) if method == "pip" else ()
+        pins = await self._installation.packages.find(_REGISTRIES[method], text, beside)
+        lock = self._lock(method, package=pins.name, version=pins.version, integrity=pins.integrity, pins=pins.text)
         return MethodResult(lock=lock, pins=pins, beside=beside)
 
     async def _image(self, reference: str) -> MethodResult:
         """Pull a container image and record its digest."""
         image = await self._installation.engine.pull(reference, self._installation.progress)
-        lock = Locked(
-            asked=self._installation.digest,
-            method="docker",
-            package=reference.partition("@")[0],
-            integrity=image.digest,
-            pins=image.reference,
-        )
+        package = reference.partition("@")[0]
+        lock = self._lock("docker", package=package, integrity=image.digest, pins=image.reference)
         return MethodResult(lock=lock, image=image)
 
-    async def _download(self, options: Mapping[str, Any], sha256: str | None) -> MethodResult:
+    async def _download(self, options: Mapping[str, Any], wanted: str | None) -> MethodResult:
         """Download an archive or a program, verify its hash and extract the program.
 
         A download without a hash is refused unless the operator allows unverified installation (AIP-30.install-2).
         """
-        if sha256 is None and not self._installation.settings.allow_unverified_install:  # AIP-30.install-2
-            raise MethodFailed(f"a download {_UNVERIFIED}")
-        name = Path(str(options["extract_bin"])).name
+        self._refuse_unverified("a download", wanted)
+        sha256 = wanted
+        inside = _required(options, "extract_bin")
+        name = Path(inside).name
         if not name or name in {".", ".."}:
             raise MethodFailed("extract_bin names no program; write its path inside the archive")
-        url = str(options["url"])
-        if sha256 is not None and (program := self._root / "download" / sha256 / name).is_file():
-            return MethodResult(lock=self._file_lock("download", sha256), programs=(program,))
-        self._installation.progress(f"downloading {name}")
-        fetched = self._root / "download" / f".{hashlib.sha256(url.encode()).hexdigest()[:16]}"
-        try:
-            digest = await download(url, sha256, fetched)
-            program = self._root / "download" / digest / name
-            program.parent.mkdir(parents=True, exist_ok=True)
-            await asyncio.to_thread(take_program, fetched, str(options["extract_bin"]), program)
-        finally:
-            fetched.unlink(missing_ok=True)
-        return MethodResult(lock=self._file_lock("download", digest), programs=(program,))
+        folder = self._root / "download"
+        if sha256 is None or not (folder / sha256 / name).is_file():
+            self._installation.progress(f"downloading {name}")
+            async with self._fetched(folder, _required(options, "url"), wanted) as (fetched, sha256):
+                (folder / sha256).mkdir(parents=True, exist_ok=True)
+                await asyncio.to_thread(take_program, fetched, inside, folder / sha256 / name)
+        lock = self._lock("download", integrity=f"sha256:{sha256}")
+        return MethodResult(lock=lock, programs=(folder / sha256 / name,))
 
-    async def _script(self, options: Mapping[str, Any], sha256: str | None) -> MethodResult:
+    async def _script(self, options: Mapping[str, Any], wanted: str | None) -> MethodResult:
         """Run a shell installer in a separate home folder, unless this installer has already completed.
 
         Of the node's environment it receives only the PATH, and in a sandbox also LANG and TZ. In a sandbox it
         can write only to this home folder, and connect only to the host of the script and to the hosts that the driver
         declares.
         """
-        if sha256 is None and not self._installation.settings.allow_unverified_install:  # AIP-30.install-2
-            raise MethodFailed(f"a shell installer {_UNVERIFIED}")
-        fetched = self._root / "curl" / f".{hashlib.sha256(str(options['url']).encode()).hexdigest()[:16]}"
-        if sha256 is None or not (self._root / "curl" / sha256 / COMPLETE).is_file():
+        self._refuse_unverified("a shell installer", wanted)
+        sha256 = wanted
+        url, folder = _required(options, "url"), self._root / "curl"
+        if sha256 is None or not (folder / sha256 / COMPLETE).is_file():
             self._installation.progress("downloading the installer")
-            sha256 = await download(str(options["url"]), sha256, fetched)
-            home = self._root / "curl" / sha256
-            try:
+            async with self._fetched(folder, url, wanted) as (fetched, sha256):
+                home = folder / sha256
                 await asyncio.to_thread(shutil.rmtree, home, ignore_errors=True)
                 home.mkdir(parents=True)
                 self._installation.progress("running the installer")
-                async with asyncio.timeout(INSTALL_LIMIT_S):
-                    ran = await self._run_script(str(options["url"]), fetched, home)
-            except TimeoutError as error:
-                raise MethodFailed(f"the installer took longer than {INSTALL_LIMIT_S:g} s and was ended") from error
-            finally:
-                fetched.unlink(missing_ok=True)
+                try:
+                    async with asyncio.timeout(INSTALL_LIMIT_S):
+                        ran = await self._run_script(url, fetched, home)
+                except TimeoutError as error:
+                    message = f"the installer took longer than {INSTALL_LIMIT_S:g} s and was ended"
+                    raise MethodFailed(message) from error
             if ran.returncode != 0:
                 raise MethodFailed(f"the installer {ran.reason}{ran.gist}", ran.output)
             (home / COMPLETE).touch()
-        home = self._root / "curl" / sha256
-        return MethodResult(
-            lock=self._file_lock("curl", sha256),
-            programs=tuple(home / place for place in ("bin", ".local/bin", "usr/local/bin", ".")),
-        )
+        programs = tuple(folder / sha256 / place for place in ("bin", ".local/bin", "usr/local/bin", "."))
+        return MethodResult(lock=self._lock("curl", integrity=f"sha256:{sha256}"), programs=programs)
 
     async def _run_script(self, url: str, script: Path, home: Path) -> Ran:
         """Run the script in a sandbox, or directly if the operator lets the driver run without one."""
@@ -255,21 +235,24 @@ class Methods:
         plan = SandboxPlan(home=home, read=(script,), egress=tuple(dict.fromkeys(hosts)), any_program=True)
         return await self._installation.caged(plan)(words)
 
-    def _file_lock(self, method: str, sha256: str) -> Locked:
-        return Locked(
-            asked=self._installation.digest,
-            method="download" if method == "download" else "curl",
-            integrity=f"sha256:{sha256}",
-        )
+    def _refuse_unverified(self, what: str, sha256: str | None) -> None:
+        if sha256 is None and not self._installation.settings.allow_unverified_install:  # AIP-30.install-2
+            raise MethodFailed(
+                f"{what} without verify_sha256 is not run; "
+                "add the hash, or let the operator set drivers.allow_unverified_install"
+            )
 
+    @asynccontextmanager
+    async def _fetched(self, folder: Path, url: str, sha256: str | None) -> AsyncIterator[tuple[Path, str]]:
+        """Download a file, and delete it when the context exits. Yield its path and its SHA-256."""
+        fetched = folder / f".{hashlib.sha256(url.encode()).hexdigest()[:16]}"
+        try:
+            yield fetched, await download(url, sha256, fetched)
+        finally:
+            fetched.unlink(missing_ok=True)
 
-def _find_hash(options: Mapping[str, Any]) -> str | None:
-    """Return the SHA-256 that a download must have, or None if the entry has none.
-
-    The parser has already checked that it consists of 64 hexadecimal digits.
-    """
-    written = options.get("verify_sha256")
-    return None if written is None else str(written)
+    def _lock(self, method: Method, **fields: str | None) -> Locked:
+        return msgspec.structs.replace(Locked(asked=self._installation.digest, method=method), **fields)
 
 
 SEARCHED_BYTES_MAX: Final = 16 * 1024  # a version is near the start of what is printed
@@ -384,13 +367,12 @@ async def _install_locked(installation: Installation, lock: Locked) -> Installed
     A failure is final: other methods are not tried, because they could install something else.
     """
     driver = installation.driver
-    methods = Methods(installation)
     # Of two downloads take the one whose hash was recorded; one without a hash must have brought it.
     fitting = [entry.options for entry in _methods_of(driver) if entry.method == lock.method]
     recorded = (lock.integrity or "").removeprefix("sha256:")
     fitting.sort(key=lambda options: options.get("verify_sha256") not in {recorded, None})
     try:
-        result = await methods.repeat(lock, fitting[0] if fitting else {})
+        result = await Methods(installation).repeat(lock, fitting[0] if fitting else {})
         installed = await _complete(installation, result)
     except MethodFailed as error:
         reason = f"what was recorded cannot be run: {error}; run `interlock drivers update {driver.segment}`"
@@ -441,9 +423,5 @@ async def _complete(installation: Installation, result: MethodResult) -> Install
     Raise MethodFailed if the result does not contain the server.
     """
     server = installation.driver.server
-    try:
+    with _expected_failures(installation.root):
         return await kind_of(server).complete(server, installation, result)
-    except (PackageUnavailable, ContainerRefused) as error:
-        raise MethodFailed(str(error), error.output, getattr(error, "code", INSTALL_FAILED)) from error
-    except OSError as error:
-        raise MethodFailed(f"{installation.root} cannot be used: {error.strerror}; correct its rights") from error

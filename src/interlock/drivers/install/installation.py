@@ -50,13 +50,18 @@ _CONTAINER = re.compile(r"[0-9a-f]{12,64}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
-class ContainerRefused(Exception):
-    """Error for a driver that cannot be run as a container. The message says why, and what to do."""
+INSTALL_FAILED: Final = "install_failed"
 
-    def __init__(self, code: str, message: str, output: tuple[str, ...] = ()) -> None:
-        super().__init__(message)
-        self.code = code
+
+class MethodFailed(Exception):
+    """Error for an installation method that failed, or a container that cannot be run. The message says why, and what
+    to do. `output` holds the last lines that an installer printed.
+    """
+
+    def __init__(self, reason: str, output: tuple[str, ...] = (), code: str = INSTALL_FAILED) -> None:
+        super().__init__(reason)
         self.output = output
+        self.code = code
 
 
 class Image(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,7 +84,7 @@ class Engine:
     async def pull(self, image: str, progress: Callable[[str], None]) -> Image:
         """Pull the newest image of a tag, or exactly the image with the given digest.
 
-        An image that was built on this machine is used even if it cannot be pulled. Raise ContainerRefused if there is
+        An image that was built on this machine is used even if it cannot be pulled. Raise MethodFailed if there is
         no image to use.
         """
         progress(f"pulling {image}")
@@ -90,16 +95,14 @@ class Engine:
             pulled.reference == pulled.digest or pulled.reference.startswith("localhost/")
         )
         if pulled is None or (ran.returncode != 0 and not is_local):
-            raise ContainerRefused(
-                "install_failed", f"{image} cannot be pulled: the engine's client {ran.reason}{ran.gist}", ran.output
-            )
+            raise MethodFailed(f"{image} cannot be pulled: the engine's client {ran.reason}{ran.gist}", ran.output)
         progress(f"pulled {pulled.digest}")
         return pulled
 
     async def find(self, image: str) -> Image | None:
         """Return the image, or None if the engine does not find it on this machine.
 
-        Raise ContainerRefused if the engine cannot be started, takes too long or gives an unreadable answer.
+        Raise MethodFailed if the engine cannot be started, takes too long or gives an unreadable answer.
         """
         ran = await self._run(ANSWER_LIMIT_S, "image", "inspect", image)
         if ran.returncode != 0:
@@ -107,9 +110,7 @@ class Engine:
         try:
             (seen,) = msgspec.json.decode(ran.stdout, type=list[_Inspected])
         except (msgspec.DecodeError, ValueError) as error:
-            raise ContainerRefused(
-                "install_failed", "the engine's client said nothing of use about the image; update it"
-            ) from error
+            raise MethodFailed("the engine's client said nothing of use about the image; update it") from error
         name, _, wanted = image.partition("@")
         tagged = name.rpartition(":")[0] if ":" in name.rpartition("/")[2] else name
         for repository in seen.repo_digests:
@@ -133,11 +134,10 @@ class Engine:
             async with asyncio.timeout(limit_s):
                 return await run((self.program, *argv), self._whole, None, reaper=self._reaper)
         except TimeoutError as error:
-            raise ContainerRefused(
-                "install_failed", f"{self.program} {argv[0]} took longer than {limit_s:g} s; is the engine running?"
-            ) from error
+            message = f"{self.program} {argv[0]} took longer than {limit_s:g} s; is the engine running?"
+            raise MethodFailed(message) from error
         except ChildStartFailed as error:
-            raise ContainerRefused("install_failed", str(error)) from error
+            raise MethodFailed(str(error)) from error
 
 
 class _Inspected(msgspec.Struct, frozen=True, kw_only=True, rename={"id": "Id", "repo_digests": "RepoDigests"}):
@@ -146,12 +146,12 @@ class _Inspected(msgspec.Struct, frozen=True, kw_only=True, rename={"id": "Id", 
 
 
 def find_engine(environment: Mapping[str, str], reaper: OrphanReaper | None) -> Engine:
-    """Return the client for docker or podman, whichever is found first. Raise ContainerRefused if there is none."""
+    """Return the client for docker or podman, whichever is found first. Raise MethodFailed if there is none."""
     for name in ENGINES:
         program = shutil.which(name, path=environment.get("PATH", os.defpath))
         if program is not None:
             return Engine(program, environment, reaper)
-    raise ContainerRefused("install_failed", "neither docker nor podman is on the PATH; install one of them")
+    raise MethodFailed("neither docker nor podman is on the PATH; install one of them")
 
 
 CommandRunner = Callable[[tuple[str, ...]], Awaitable[Ran]]  # raises ChildStartFailed, SandboxFailed
@@ -233,7 +233,6 @@ async def run_command(words: tuple[str, ...], timeout_ms: int, running: CommandR
         raise CommandFailed(f"cannot be started: {error}") from error
 
 
-INSTALL_FAILED: Final = "install_failed"
 PATH_ESCAPE: Final = "path_escape"  # AIP-server-1
 LOCKS: Final = "driver-locks"  # the bucket of records
 VERSION_MISMATCH: Final = "version_mismatch"  # AIP-30.version-1
@@ -296,15 +295,6 @@ class InstallFailed(msgspec.Struct, frozen=True, kw_only=True):
         return "; ".join(f"{attempt.method}: {attempt.reason}" for attempt in self.attempts if attempt.reason)
 
 
-class MethodFailed(Exception):
-    """Error for an installation method that failed. `output` holds the last lines that an installer printed."""
-
-    def __init__(self, reason: str, output: tuple[str, ...] = (), code: str = INSTALL_FAILED) -> None:
-        super().__init__(reason)
-        self.output = output
-        self.code = code
-
-
 class MethodResult(msgspec.Struct, frozen=True, kw_only=True):
     """Result of one installation method, from which the kind of server makes its command."""
 
@@ -358,7 +348,7 @@ class Installation:
 
     @cached_property
     def engine(self) -> Engine:
-        """Return the client of docker or podman. Raise ContainerRefused if there is none."""
+        """Return the client of docker or podman. Raise MethodFailed if there is none."""
         return find_engine(self.environment, self.reaper)
 
     @property

@@ -11,16 +11,13 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 
 import msgspec
 
-from interlock.config.plan import ServerPlan, Spawn
 from interlock.drivers.install.installation import (
-    ContainerRefused,
     Engine,
     Installation,
     Installed,
@@ -82,23 +79,9 @@ class DockerKind(ServerKind[DockerServer]):
             notes=brought.notes,
         )
 
-    def compile_plan(
-        self,
-        driver: Driver,
-        installed: Installed,
-        *,
-        folder: Path,
-        data: Path,
-        tenant: str | None = None,
-        is_sandboxed: bool = True,
-        real_paths: Mapping[Path, Path] = MappingProxyType({}),
-    ) -> ServerPlan:
-        """Return the plan for a container, which has its own sandbox, working directory and port."""
-        plan = super().compile_plan(
-            driver, with_another_port(installed), folder=folder, data=data, tenant=tenant, is_sandboxed=False
-        )
-        assert isinstance(plan.reach, Spawn)  # noqa: S101  (a container is started)
-        return msgspec.structs.replace(plan, reach=msgspec.structs.replace(plan.reach, cwd=None))
+    def of_new_process(self, installed: Installed) -> Installed:
+        """Return the same installed container with another free loopback port, because every process needs one."""
+        return with_another_port(installed)
 
     def declared_paths(self, driver: Driver, folder: Path) -> Iterator[DeclaredPath]:
         assert isinstance(driver.server, DockerServer)  # noqa: S101  (the table of kinds says so)
@@ -111,15 +94,11 @@ class DockerKind(ServerKind[DockerServer]):
         """Remove containers that keep running because their client was killed (AIP-server-6)."""
         try:
             await remove_leftover_containers(installed.command, reaper)
-        except ContainerRefused as refused:
+        except MethodFailed as refused:
             log.warning("driver %s: its containers cannot be looked for: %s", driver.segment, refused)
 
 
 def with_another_port(installed: Installed) -> Installed:
-    """Return the same installed container with another free loopback port.
-
-    Every process needs a separate port.
-    """
     if installed.url is None:
         return installed
     before = installed.url.partition("//")[2].partition("/")[0]
@@ -159,7 +138,7 @@ def container_command(
     """Return the words of the command that starts a container, without server.args.
 
     `node` labels the container, to find it later. `host_port` is the loopback port on which the node reaches an HTTP
-    server. `is_open` means that the operator allows this driver to run without a sandbox. Raise ContainerRefused for a
+    server. `is_open` means that the operator allows this driver to run without a sandbox. Raise MethodFailed for a
     network, a variable or a volume that is not allowed.
     """
     server = driver.server
@@ -176,12 +155,12 @@ def container_command(
     if not is_open and "*" not in egress:
         if egress or host_port is not None:
             kind = "that serves HTTP" if host_port is not None else "with a list of hosts in network.egress"
-            raise ContainerRefused(
-                "sandbox_unavailable",
+            message = (
                 f"a container {kind} needs a network, and the engine's cannot be held to that list; "
                 "write egress: ['*'] if any host may be reached, "
-                f"or let the operator set drivers.sandbox {driver.id} = off",
+                f"or let the operator set drivers.sandbox {driver.id} = off"
             )
+            raise MethodFailed(message, code="sandbox_unavailable")
         words += ["--network", "none"]
     if host_port is not None:
         words += ["-p", f"127.0.0.1:{host_port}:{server.port}"]  # AIP-server-6
@@ -195,17 +174,16 @@ def container_command(
 def environment_names(driver: Driver) -> tuple[str, ...]:
     """Return the names of all environment variables of the container, without duplicates.
 
-    Raise ContainerRefused for a name that changes the behaviour of the docker or podman client itself.
+    Raise MethodFailed for a name that changes the behaviour of the docker or podman client itself.
     """
     names = dict.fromkeys(getattr(driver.server, "env", {}))
     if driver.sandbox is not None and driver.sandbox.env is not None:
         names |= dict.fromkeys((*driver.sandbox.env.passed, *driver.sandbox.env.set))
     for name in names:
         if _CLIENTS_OWN.fullmatch(name):
-            raise ContainerRefused(
-                "install_failed",
+            raise MethodFailed(
                 f"{name} would be obeyed by the client of the container engine itself; "
-                "set it in the image, or give the server another name for it",
+                "set it in the image, or give the server another name for it"
             )
     return tuple(names)
 
@@ -213,22 +191,20 @@ def environment_names(driver: Driver) -> tuple[str, ...]:
 def _volume(text: str, data: Path) -> str:
     """Return the value of -v for an entry of server.volumes.
 
-    Raise ContainerRefused if the entry is no valid volume, or would give the container an engine's socket or the node's
+    Raise MethodFailed if the entry is no valid volume, or would give the container an engine's socket or the node's
     data folder.
     """
     parts = _VOLUME.fullmatch(text)
     if parts is None or not set((parts["options"] or "").split(",")) <= {"", "ro", "rw", "z", "Z"}:
-        raise ContainerRefused("install_failed", "an entry of server.volumes is no volume; write /host/path:/path:ro")
+        raise MethodFailed("an entry of server.volumes is no volume; write /host/path:/path:ro")
     source = parts["source"]
     if not source.startswith("/"):
         if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", source):
             return text  # a volume that the engine keeps
-        raise ContainerRefused("install_failed", "a folder in server.volumes is not absolute; write /host/path:/path")
+        raise MethodFailed("a folder in server.volumes is not absolute; write /host/path:/path")
     real = Path(source).resolve()
     if real.name in _SOCKETS or data.resolve().is_relative_to(real) or real.is_relative_to(data.resolve()):
-        raise ContainerRefused(
-            "install_failed",
-            f"{source} in server.volumes would give the container the engine or the node itself; remove it",
-        )
+        message = f"{source} in server.volumes would give the container the engine or the node itself; remove it"
+        raise MethodFailed(message)
     # The real path, because a link could lead elsewhere by the time it is mounted.
     return f"{real}{text.removeprefix(source)}"

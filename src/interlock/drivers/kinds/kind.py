@@ -20,7 +20,7 @@ from typing import ClassVar, Final, Generic, Literal, TypeVar
 
 import msgspec
 
-from interlock.config.plan import SandboxPlan, ServerPlan, Spawn
+from interlock.config.plan import Dial, SandboxPlan, ServerPlan, Spawn
 from interlock.drivers.install.installation import Installation, Installed, MethodResult
 from interlock.drivers.protocol.files.driver import runner_limits
 from interlock.drivers.protocol.kinds import LocalServer, ServerBlock
@@ -73,8 +73,8 @@ class ServerKind(Generic[ServerT]):
     async def complete(self, server: ServerT, installation: Installation, brought: MethodResult) -> Installed:
         """Return the command that runs the server, made from `brought`, the result of an installation method.
 
-        Raise MethodFailed if the result does not contain the server, ContainerRefused if the container is not allowed,
-        PackageUnavailable if a package cannot be obtained, or OSError if the disk fails.
+        Raise MethodFailed if the result does not contain the server or the container is not allowed, PackageUnavailable
+        if a package cannot be obtained, or OSError if the disk fails.
         """
         raise NotImplementedError
 
@@ -108,6 +108,14 @@ class ServerKind(Generic[ServerT]):
         """
         return words
 
+    def of_new_process(self, installed: Installed) -> Installed:
+        """Return what is installed, with the changes that a new process of the server needs."""
+        return installed
+
+    def dial(self, driver: Driver) -> Dial:
+        """Return how the node connects to a server that it does not start."""
+        raise NotImplementedError
+
     def compile_plan(
         self,
         driver: Driver,
@@ -126,8 +134,10 @@ class ServerKind(Generic[ServerT]):
         their targets at the time the driver was accepted.
         """
         server = driver.server
+        # Segments of configured or registered servers contain no '@'.
+        segment = driver.key if tenant is None else f"{driver.key}+{_short_digest(tenant)}"
         if not isinstance(server, LocalServer):
-            raise NotImplementedError
+            return ServerPlan(segment=segment, reach=self.dial(driver))
         place = partial(path_of, folder)
         # Every home has the same parent. A server that could write to it could replace another home with a link.
         home = data / HOMES / (driver.id if tenant is None else f"{driver.id}+{_short_digest(tenant)}")
@@ -139,13 +149,17 @@ class ServerKind(Generic[ServerT]):
                 variables = {name: value for name, value in driver.sandbox.env.set.items() if name not in passed}
             fs = driver.sandbox.fs
             roots = tuple(map(place, (*fs.read, *fs.write) if fs is not None else ()))
+        # A container is its own sandbox, and has a working directory of its own.
+        is_container = server.confinement == "container"
+        is_caged = is_sandboxed and not is_container
+        installed = self.of_new_process(installed)
         return ServerPlan(
-            segment=segment_of(driver, tenant),
+            segment=segment,
             reach=Spawn(
                 command=(*installed.command, *server.args),
                 env={**installed.env, **variables, **server.env},
-                cwd=None if server.cwd is None else place(server.cwd),
-                sandbox=_sandbox_plan(driver, installed, home, place, real_paths) if is_sandboxed else None,
+                cwd=None if server.cwd is None or is_container else place(server.cwd),
+                sandbox=_sandbox_plan(driver, installed, home, place, real_paths) if is_caged else None,
                 serves=installed.url,
             ),
             # Without a sandbox block, the folders among the arguments are the roots, as they are for the sandbox.
@@ -172,11 +186,6 @@ class ServerKind(Generic[ServerT]):
 
     async def clean_up(self, driver: Driver, installed: Installed, reaper: OrphanReaper | None) -> None:
         """Remove what processes of the server left behind. It is called after the last of them has ended."""
-
-
-def segment_of(driver: Driver, tenant: str | None) -> str:
-    """Return the segment of the server's keeper. Segments of configured or registered servers contain no '@'."""
-    return driver.key if tenant is None else f"{driver.key}+{_short_digest(tenant)}"
 
 
 def path_of(folder: Path, text: str) -> Path:

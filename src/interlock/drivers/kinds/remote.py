@@ -5,15 +5,14 @@ compared and shown. A network.egress in DRIVER.md limits every host that the nod
 authorization servers.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from types import MappingProxyType
 from typing import ClassVar
 from urllib.parse import urlsplit
 
-from interlock.config.plan import Dial, OAuthPlan, ServerPlan
+from interlock.config.plan import Dial, OAuthPlan
 from interlock.drivers.install.installation import Installation, Installed, Locked, Note
-from interlock.drivers.kinds.kind import DeclaredPath, ServerKind, segment_of
+from interlock.drivers.kinds.kind import DeclaredPath, ServerKind
 from interlock.drivers.protocol.kinds import RemoteAuth, RemoteServer
 from interlock.drivers.protocol.model import Driver
 
@@ -28,17 +27,7 @@ class RemoteKind(ServerKind[RemoteServer]):
         notes = (Note(code="install_ignored", message="a remote server is not installed"),) if has_install else ()
         return Installed(command=(), version=None, lock=Locked(asked="", method="present"), notes=notes)
 
-    def compile_plan(
-        self,
-        driver: Driver,
-        installed: Installed,
-        *,
-        folder: Path,
-        data: Path,
-        tenant: str | None = None,
-        is_sandboxed: bool = True,
-        real_paths: Mapping[Path, Path] = MappingProxyType({}),
-    ) -> ServerPlan:
+    def dial(self, driver: Driver) -> Dial:
         server = driver.server
         assert isinstance(server, RemoteServer)  # noqa: S101  (the table of kinds says so)
         auth = server.auth or RemoteAuth(type="none")
@@ -60,7 +49,7 @@ class RemoteKind(ServerKind[RemoteServer]):
         egress = None
         if driver.network is not None and "/network/egress" in driver.places.lines:
             egress = (*driver.network.egress, urlsplit(server.url).hostname or "")
-        dial = Dial(
+        return Dial(
             url=server.url,
             headers=headers,
             query=dict(server.query),
@@ -68,7 +57,6 @@ class RemoteKind(ServerKind[RemoteServer]):
             auth=oauth,
             egress=egress,
         )
-        return ServerPlan(segment=segment_of(driver, tenant), reach=dial)
 
     def declared_paths(self, driver: Driver, folder: Path) -> Iterator[DeclaredPath]:
         return iter(())

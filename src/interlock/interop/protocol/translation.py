@@ -459,7 +459,7 @@ class Translator:
         if ref.kind == "input":
             person_input = self._entry.inputs.get(ref.name, PersonInput())
             if not person_input.secret and person_input.default is not None and self._entry.style != "common":
-                return person_input.default  # of a package; what a client asks its person for is person_input here too
+                return person_input.default  # of a package; what a client asks its person for is asked here too
             described = "" if holds_token(person_input.description) else person_input.description
             return self.secrets.add(place, ref.name, described or f"{ref.name} of {self._entry.name}.")
         if ref.default is not None and ref.name not in self._around.env:
