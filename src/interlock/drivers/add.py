@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 import msgspec
+from msgspec.structs import asdict
 
 from interlock.ax.protocol.capability import ToolClass
 from interlock.config.plan import Plan, Spawn
@@ -165,7 +166,7 @@ class AddedServer(msgspec.Struct, frozen=True, kw_only=True):
             ),
             version=installed.version if installed is not None else None,
             protocol_version=facts.version if facts is not None else None,
-            problems=tuple(ProblemView(**msgspec.structs.asdict(problem)) for problem in self.problems),
+            problems=tuple(ProblemView(**asdict(problem)) for problem in self.problems),
             reviews=self.composed.reviews,
             sandbox=dict(self.sandbox),
             trusted=summary is not None and summary.trusted,

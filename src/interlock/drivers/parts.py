@@ -50,7 +50,6 @@ class DriverParts(CapabilityParts):
         from interlock.drivers.registry.operations import DriverService
         from interlock.drivers.registry.registry import Registry
         from interlock.drivers.registry.trust_requests import TrustRequests
-        from interlock.drivers.registry.updates import UpdateService
         from interlock.drivers.workspace.declaration import Declaration, Memory
         from interlock.drivers.workspace.survey import this_machine
 
@@ -80,7 +79,7 @@ class DriverParts(CapabilityParts):
             stores.recorder.append_now,
             contracts=offered,
             examples=ExampleRunner(node.fronts.modern, calls.dispatch, calls.catalog, offered),
-            updates=UpdateService(registry, Locks(kv, clock)),
+            locks=Locks(kv, clock),
         )
         calls.driver_decisions.provide(TrustRequests(node.approvals.inbox, service, declared))
         return registry, service

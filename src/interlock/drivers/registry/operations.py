@@ -11,20 +11,22 @@ kinds of names are tried in this order, and the first kind that matches any driv
 
 import asyncio
 import difflib
+import hashlib
 import shutil
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from interlock.approvals.protocol.digests import DRIVER, folder_digest
 from interlock.core.clock import Clock, rfc3339
 from interlock.drivers import api
 from interlock.drivers.add import DriverRequest, ServerAdder, decide_classes
 from interlock.drivers.driver_state import DriverState
-from interlock.drivers.install.installation import remove_packages
+from interlock.drivers.install.installation import Locked, Locks, differences, remove_packages
 from interlock.drivers.kinds import kind_of
 from interlock.drivers.protocol.binding.effects import qualified_name
 from interlock.drivers.protocol.files.driver import is_egress
@@ -32,23 +34,27 @@ from interlock.drivers.protocol.model import Contract, Driver
 from interlock.drivers.protocol.problems import FileProblem
 from interlock.drivers.protocol.server_name import server_name
 from interlock.drivers.registry.registry import Registry
+from interlock.drivers.trial import TrialResult, TrialRunner
 from interlock.drivers.workspace.declaration import HOSTS_MAX, Declared, Trusted, changed_keys
 from interlock.drivers.workspace.folder import read_folder
 from interlock.drivers.workspace.scan import DRIVER_FILE, FoundFolder, mark_of
+from interlock.store.ports import Damaged
+from interlock.wire.jsonrpc.codec import decode_value
 from interlock.wire.refusal import NotFound, Refused
 
 if TYPE_CHECKING:
     from interlock.drivers.contracts.service import Contracts
     from interlock.drivers.registry.contract_tests import ExampleRunner
-    from interlock.drivers.registry.updates import UpdateService
 
 JsonObject = dict[str, Any]
 
 DIFFERENCE_LINES_MAX: Final = 2_000
+UPDATE_LINES_MAX: Final = 1_000  # of the definitions of tools
+CANDIDATES_MAX: Final = 100  # newest releases that were looked at and may be switched to
 
 
 def problem_view(problem: FileProblem) -> api.Problem:
-    return api.Problem(**msgspec.structs.asdict(problem))
+    return api.Problem(**asdict(problem))
 
 
 def declared_facts(declared: Declared, driver: Driver) -> JsonObject:
@@ -64,15 +70,10 @@ def declared_facts(declared: Declared, driver: Driver) -> JsonObject:
     sandbox: JsonObject = msgspec.to_builtins(driver.sandbox) if driver.sandbox is not None else {}
     bindings = []
     for binding in driver.implements:
-        contract = declared.contracts.get(binding.index)
-        bindings.append(
-            api.Binding(
-                tool_name=binding.tool_name,
-                contract=binding.tool if contract is None else contract.id,
-                version=None if contract is None else contract.version,
-                file=None if contract is None else contract.places.file,
-            )
-        )
+        bound = api.Binding(tool_name=binding.tool_name, contract=binding.tool, version=None, file=None)
+        if (contract := declared.contracts.get(binding.index)) is not None:
+            bound = replace(bound, contract=contract.id, version=contract.version, file=contract.places.file)
+        bindings.append(bound)
     secrets: dict[str, str | None] = {}  # each with its slug and its backend, which may be a file or a variable
     for name in dict.fromkeys((*driver.secret_names, *declared.secrets)):
         secret = declared.secrets.get(name)
@@ -113,7 +114,7 @@ def texts_of(declared: Declared) -> dict[str, str]:
     folder = read_folder(FoundFolder(root=declared.root, path=declared.folder, mark=mark_of(declared.folder)))
     outside = {name: digest for name, digest in declared.files.items() if Path(name).is_absolute()}
     if folder_digest({**folder.digests, **outside, **declared.resolved}) != declared.digest:
-        raise Refused("changed", f"the files of {declared.segment} are changing", {"driver": declared.key})
+        raise _refused(declared, "changed", f"the files of {declared.segment} are changing")
     texts = {name: data.decode("utf-8", "replace") for name, data in folder.texts.items()} | dict(declared.resolved)
     for name in outside:
         try:
@@ -156,27 +157,19 @@ NEEDS_NODE: Final = "no node is running; start one with `interlock serve`"
 OWN_FILES: Final = ("DRIVER.md", "driver.py", "server.json", "SECRETS.md")  # of a driver beside a contract
 
 
+@dataclass(eq=False)
 class DriverService:
     """The operations of an operator on the drivers of one workspace."""
 
-    def __init__(
-        self,
-        registry: Registry,
-        clock: Clock,
-        record: Record,
-        *,
-        contracts: "Contracts | None" = None,
-        examples: "ExampleRunner | None" = None,
-        updates: "UpdateService | None" = None,
-    ) -> None:
-        """Prepare the operations. `contracts`, `examples` and `updates` exist only in a running node."""
-        self.registry = registry
-        self._contracts = contracts
-        self._examples = examples
-        self._updates = updates
-        self._clock = clock
-        self._record = record
-        self._adding = asyncio.Lock()
+    registry: Registry
+    clock: Clock
+    record: Record
+    # These exist only in a running node.
+    contracts: "Contracts | None" = None
+    examples: "ExampleRunner | None" = None
+    locks: Locks | None = None
+    _adding: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _candidates: dict[tuple[str, str], Locked] = field(default_factory=dict)  # by the driver's key and what was shown
 
     async def list_all(self) -> api.Drivers:
         declaration = await self.registry.current()
@@ -201,25 +194,24 @@ class DriverService:
         is_changed = accepted is not None and not entry.trusted
         now = await asyncio.to_thread(texts_of, entry) if is_changed else {}
         make = api.UnreadableDriver if entry.driver is None else api.DriverDetail
-        declared = {} if entry.driver is None else declared_facts(entry, entry.driver)
+        facts = {} if entry.driver is None else declared_facts(entry, entry.driver)
         acceptance = None
         changed: list[str] = []
         if accepted is not None:
             changed = sorted(changed_keys(entry.covered, accepted.files))
             at = rfc3339(accepted.at)
             acceptance = api.Acceptance(digest=accepted.digest, by=accepted.by, at=at, policy_tags=accepted.tags)
+        before = accepted.texts if accepted is not None and is_changed else {}
         provider = self.registry.providers.get(entry.key)
         return make(
             **asdict(self._summary(entry)),
-            **declared,
+            **facts,
             digest=entry.digest,
             accepted=acceptance,
             changed=tuple(changed),
-            difference=tuple(difference(accepted.texts, now, ("accepted", "now"), DIFFERENCE_LINES_MAX))
-            if accepted is not None and is_changed
-            else (),
+            difference=tuple(difference(before, now, ("accepted", "now"), DIFFERENCE_LINES_MAX)),
             files=tuple(sorted(entry.files)),
-            problems=tuple(problem_view(each) for each in self._problems(entry)),
+            problems=tuple(map(problem_view, self._problems(entry))),
             running=None if provider is None else provider.running(),
         )
 
@@ -231,7 +223,7 @@ class DriverService:
         """
         # A trial installs a package and starts processes, so an operator's requests run one after the other.
         async with self._adding:
-            await self._record(self._audit_row("add", request.key, by, {}))
+            await self.record(self._audit_row("add", request.key, by, {}))
             async with adder:
                 tried = await adder.try_out(request)
                 added = await adder.write(tried, decide_classes(tried.proposals, {}, accept=accept))
@@ -251,7 +243,7 @@ class DriverService:
             "policy_tags": list(declared.driver.policy_tags if declared.driver is not None else ()),
             "unsandboxed": self._is_unsandboxed(declared),
         }
-        await self._record(self._audit_row("trust", declared.key, by, more))
+        await self.record(self._audit_row("trust", declared.key, by, more))
         return await self._trust(declared, by)
 
     async def accept(self, key: str, digest: str, by: str) -> api.DriverSummary:
@@ -263,11 +255,9 @@ class DriverService:
     def _find_trustable(self, name: str, digest: str) -> Declared:
         declared = self._find(name)
         if declared.driver is None or declared.state is DriverState.REJECTED:
-            raise Refused("rejected", f"{declared.segment} cannot be used: {declared.reason}", {"driver": declared.key})
+            raise _refused(declared, "rejected", f"{declared.segment} cannot be used: {declared.reason}")
         if declared.digest != digest:
-            raise Refused(
-                "changed", f"the files of {declared.segment} changed since they were shown", {"driver": declared.key}
-            )
+            raise _refused(declared, "changed", f"the files of {declared.segment} changed since they were shown")
         return declared
 
     async def _trust(self, declared: Declared, by: str) -> api.DriverSummary:
@@ -282,7 +272,7 @@ class DriverService:
                 tags=declared.driver.policy_tags if declared.driver is not None else (),
                 summary=summary(declared),
                 by=by,
-                at=self._clock.wall(),
+                at=self.clock.wall(),
             )
         )
         await self.registry.refresh()
@@ -311,21 +301,19 @@ class DriverService:
         await self.registry.refresh()
         declared = self._find(name)
         if declared.driver is None:
-            raise Refused("rejected", f"{declared.segment} cannot be used: {declared.reason}", {"driver": declared.key})
+            raise _refused(declared, "rejected", f"{declared.segment} cannot be used: {declared.reason}")
         host = host.lower()
         if not is_egress(host):
-            raise Refused(
-                "bad_host", "write api.example.com, api.example.com:443 or *.example.com, without path", {"host": host}
-            )
+            message = "write api.example.com, api.example.com:443 or *.example.com, without path"
+            raise Refused("bad_host", message, {"host": host})
         before = self.registry.memory.all.allowed.get(declared.id, ())
         if revoke and host not in before:
             raise NotFound("host", host, before, few=True)
         after = tuple(each for each in before if each != host) + (() if revoke else (host,))
         if len(after) > HOSTS_MAX:
-            raise Refused(
-                "too_many_hosts", f"{declared.segment} has {HOSTS_MAX} hosts; allow * or a wider suffix instead"
-            )
-        await self._record(self._audit_row("revoke" if revoke else "allow", declared.key, by, {"host": host}))
+            message = f"{declared.segment} has {HOSTS_MAX} hosts; allow * or a wider suffix instead"
+            raise Refused("too_many_hosts", message)
+        await self.record(self._audit_row("revoke" if revoke else "allow", declared.key, by, {"host": host}))
         await self.registry.memory.allow(declared.id, after)
         await self.registry.refresh()
         return api.AllowedHosts(id=declared.id, allowed=after)
@@ -345,12 +333,12 @@ class DriverService:
             manifests = self.registry.memory.all.manifests
             gone = tuple(key for key in manifests if name in (key, key.partition("@")[0]))
             if forget and gone:
-                await self._record(self._audit_row("forget", name, by, {}))
+                await self.record(self._audit_row("forget", name, by, {}))
                 for key in gone:
                     await self.registry.memory.forget(key)
                 return api.RemovedDriver(removed=None, forgotten=gone)
             raise
-        await self._record(self._audit_row("remove", declared.key, by, {"digest": declared.digest, "forget": forget}))
+        await self.record(self._audit_row("remove", declared.key, by, {"digest": declared.digest, "forget": forget}))
         removed = await asyncio.to_thread(_delete_folder, declared)
         await self.registry.memory.distrust(str(declared.folder))
         forgotten: tuple[str, ...] = ()
@@ -369,9 +357,9 @@ class DriverService:
         Raise NotFound if there is no such driver, and Refused if the examples cannot be run.
         """
         declared = await self._running_driver(name)
-        if self._examples is None:
+        if self.examples is None:
             raise Refused("not_running", NEEDS_NODE)
-        return await self._examples.run(declared, by, allow_mutation=allow_mutation)
+        return await self.examples.run(declared, by, allow_mutation=allow_mutation)
 
     async def update(self, name: str, by: str, candidate: str | None) -> api.DriverUpdate | api.SwitchedDriver:
         """Return what the newest release of the server would change, or switch to that release.
@@ -380,12 +368,69 @@ class DriverService:
         NotFound if there is no such driver, Refused if the update is impossible, and StoreError if the store fails.
         """
         declared = await self._running_driver(name)
-        if self._updates is None:
+        if self.locks is None:
             raise Refused("not_running", NEEDS_NODE)
         if candidate is None:
-            return await self._updates.look(declared)
-        await self._record(self._audit_row("update", declared.key, by, {"candidate": candidate}))
-        return await self._updates.switch(declared, candidate)
+            return await self._look_at_newest(declared, self.locks)
+        await self.record(self._audit_row("update", declared.key, by, {"candidate": candidate}))
+        lock = self._candidates.pop((declared.key, candidate), None)
+        if lock is None:
+            raise _refused(declared, "not_looked_at", f"look at the newest release of {declared.segment} first")
+        await self.locks.put(declared.key, lock)
+        await self.registry.renew(declared.key)
+        return api.SwitchedDriver(id=declared.id, key=declared.key, to=lock.version)
+
+    async def _look_at_newest(self, declared: Declared, locks: Locks) -> api.DriverUpdate:
+        """Install the newest release of a driver's server beside the running one, start it once in the driver's
+        sandbox, and return what differs (AIP-30.install-3). Only a release that was returned can be switched to.
+
+        Raise Refused if the release cannot be installed or started or the node does not install this server.
+        """
+        try:
+            before = await locks.get(declared.key)
+        except Damaged:
+            before = None  # an update repairs a damaged record
+        new = await self._try_out(declared, newest=True)
+        if new.installed is None or not new.is_up:
+            message = f"the newest release of {declared.segment} does not come up: {new.reason or new.state.value}"
+            raise _refused(declared, "update_failed", message)
+        after = new.installed.lock
+        if after.method in ("present", "vendored"):
+            raise _refused(declared, "nothing_to_update", f"{declared.segment} is not installed from anywhere")
+        changes = () if before is None else differences(before, after)
+        candidate = None
+        if before is None or changes:
+            candidate = hashlib.sha256(msgspec.json.encode(after)).hexdigest()
+            if len(self._candidates) >= CANDIDATES_MAX:
+                self._candidates.clear()
+            self._candidates[declared.key, candidate] = after
+        provider = self.registry.providers.get(declared.key)
+        listing = provider.listing if provider is not None else None
+        tools: list[Any]
+        if listing is not None:
+            tools = [decode_value(raw) for raw in listing.tools.raws]
+        else:  # the server of the release in use has not listed its tools yet
+            tools = list((await self._try_out(declared, newest=False)).tools)
+        old = {str(tool.get("name")): tool for tool in tools if isinstance(tool, dict)}
+        now = {str(tool.get("name")): tool for tool in new.tools}
+        return api.DriverUpdate(
+            id=declared.id,
+            key=declared.key,
+            before=before.version if before is not None else None,
+            to=after.version,
+            changes=changes,
+            state=new.state.value,
+            reason=new.reason,
+            added=tuple(sorted(now.keys() - old.keys())),
+            removed=tuple(sorted(old.keys() - now.keys())),
+            changed=tuple(sorted(name for name in old.keys() & now.keys() if old[name] != now[name])),
+            difference=tuple(difference(_format(old), _format(now), ("in use", "newest"), UPDATE_LINES_MAX)),
+            candidate=candidate,
+        )
+
+    async def _try_out(self, declared: Declared, *, newest: bool) -> TrialResult:
+        async with TrialRunner(self.registry.plan, newest=newest) as runner:
+            return await runner.run_once(declared, lambda _: None)
 
     async def _running_driver(self, name: str) -> Declared:
         await self.registry.refresh()
@@ -393,7 +438,7 @@ class DriverService:
         if declared.key not in self.registry.providers:
             state, reason = self.registry.state_of(declared)
             message = f"{declared.segment} is {state}" + (f": {reason}" if reason else "")
-            raise Refused("not_running", message, {"driver": declared.key})
+            raise _refused(declared, "not_running", message)
         return declared
 
     def _find_contract(self, name: str) -> api.ServedContract | None:
@@ -403,7 +448,7 @@ class DriverService:
             for declared in self.registry.declaration.drivers
         ):
             return None
-        served = self._contracts.find_contract(name) if self._contracts is not None else None
+        served = self.contracts.find_contract(name) if self.contracts is not None else None
         bound = [
             (declared, contract)
             for declared in self.registry.declaration.drivers
@@ -431,7 +476,7 @@ class DriverService:
             if declared.key not in considered:
                 state, reason = self.registry.state_of(declared)
                 rejected.append(api.RejectedDriver(driver=declared.key, phase=2, code=state, reason=reason or state))
-        return msgspec.structs.replace(served, rejected=tuple(rejected))
+        return replace(served, rejected=tuple(rejected))
 
     def _find(self, name: str) -> Declared:
         """Return the driver called `name`. Raise NotFound if there is none, or Refused if several drivers match."""
@@ -442,10 +487,8 @@ class DriverService:
             if len(matches) == 1:
                 return matches[0]
             if matches:
-                keys = [
-                    str(declared.folder) if declared.state is DriverState.REJECTED else declared.key
-                    for declared in matches
-                ]
+                is_rejected = DriverState.REJECTED
+                keys = [str(each.folder) if each.state is is_rejected else each.key for each in matches]
                 raise Refused("ambiguous", f"{name} is {' and '.join(keys)}", {"drivers": keys})
         raise NotFound("driver", name, [declared.segment for declared in drivers], few=True)
 
@@ -467,7 +510,7 @@ class DriverService:
             contracts=tuple(contract.id for contract in declared.contracts.values()),
             root=declared.root.kind,
             folder=str(declared.folder),
-            found=tuple(problem_view(each) for each in self._server_problems(declared)),
+            found=tuple(map(problem_view, self._server_problems(declared))),
             warnings=sum(each.severity == "warning" for each in self._problems(declared)),
         )
 
@@ -479,13 +522,9 @@ class DriverService:
         provider = self.registry.providers.get(declared.key)
         if provider is None:
             return ()
-        files = {
-            str(declared.folder / DRIVER_FILE),
-            *(contract.places.file for contract in declared.contracts.values()),
-        }
-        problems = self._contracts.problems if self._contracts is not None else ()
-        offered = (each for each in problems if each.file in files)
-        return (*provider.problems, *offered)
+        files = {str(declared.folder / DRIVER_FILE), *(each.places.file for each in declared.contracts.values())}
+        problems = self.contracts.problems if self.contracts is not None else ()
+        return (*provider.problems, *(each for each in problems if each.file in files))
 
     def _is_unsandboxed(self, declared: Declared) -> bool:
         return self.registry.plan.drivers.sandbox.get(declared.id) == "off"
@@ -494,7 +533,7 @@ class DriverService:
         """Return the audit row of an operator's decision."""
         return msgspec.json.encode(
             {
-                "at": rfc3339(self._clock.wall()),
+                "at": rfc3339(self.clock.wall()),
                 "who": by,
                 "via": "operator",
                 "method": f"drivers/{method}",
@@ -507,6 +546,16 @@ class DriverService:
                 **more,
             }
         )
+
+
+def _refused(declared: Declared, code: str, message: str) -> Refused:
+    return Refused(code, message, {"driver": declared.key})
+
+
+def _format(tools: Mapping[str, JsonObject]) -> dict[str, str]:
+    """Return the definition of each tool as formatted JSON, by name."""
+    encoded = {name: msgspec.json.encode(tool, order="sorted") for name, tool in tools.items()}
+    return {name: msgspec.json.format(each).decode() for name, each in encoded.items()}
 
 
 def _delete_folder(declared: Declared) -> str:
