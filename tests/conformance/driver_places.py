@@ -47,6 +47,7 @@ async def installed(wanted: Driver, env: dict[str, str] | None = None, record: s
         wanted,
         packages=HOME / "packages",
         folder=HOME,
+        workspace=HOME,
         progress=lambda _: None,
         reaper=None,
         settings=DriversPlan(),

@@ -4,6 +4,7 @@ The modules that carry out the operations are imported with the first call, so a
 """
 
 import asyncio
+from dataclasses import dataclass
 
 from msgspec.structs import asdict
 
@@ -18,24 +19,22 @@ from interlock.drivers.registry.service import DriverWatcher
 from interlock.operator.operation import handles
 
 
+@dataclass(frozen=True)
 class DriverOperations:
     """Operations on drivers."""
 
-    def __init__(
-        self, drivers: DriverWatcher, anchors: Anchors, approvals: InboxOperations, secrets: SecretOperations
-    ) -> None:
-        self._secrets = secrets
-        self._drivers = drivers
-        self._anchors = anchors
-        self._approvals = approvals
+    drivers: DriverWatcher
+    anchors: Anchors
+    approvals: InboxOperations
+    secrets: SecretOperations
 
     @handles(api.LIST_DRIVERS)
     async def list_all(self) -> api.Drivers:
-        return await (await self._drivers.service()).list_all()
+        return await (await self.drivers.service()).list_all()
 
     @handles(api.GET_DRIVER)
     async def get(self, name: str) -> api.DriverDetail | api.ServedContract:
-        return await (await self._drivers.service()).get(name)
+        return await (await self.drivers.service()).get(name)
 
     @handles(api.ADD_DRIVER)
     async def add(self, body: api.AddDriver, by: str) -> api.AddedDriver:
@@ -47,16 +46,16 @@ class DriverOperations:
         """
         from interlock.drivers.add import AddRequest, ServerAdder
 
-        service = await self._drivers.service()
+        service = await self.drivers.service()
         adder = ServerAdder(service.registry.plan, lambda _: None, environment={}, allows_commands=False)
         wanted = await asyncio.to_thread(adder.read, AddRequest(**asdict(body)))
-        if self._anchors.approver_names(f"drivers.{wanted.key}"):
+        if self.anchors.approver_names(f"drivers.{wanted.key}"):
             # The server is started once before an approver accepts its files. Only a user of this machine may do that.
             message = f"this node has approvers: add the server on its machine with `interlock add {body.reference}`"
             raise refused_as(PROOF_REQUIRED, message)
         for secret in wanted.secrets:
             if secret.value and secret.backend is None:
-                await self._secrets.set(SetSecret(name=secret.slug, value=secret.value, unless_kept=True), by)
+                await self.secrets.set(SetSecret(name=secret.slug, value=secret.value, unless_kept=True), by)
         return await service.add(adder, wanted, by, accept=body.accept)
 
     @handles(api.TRUST_DRIVER)
@@ -65,30 +64,28 @@ class DriverOperations:
 
         Raise Refused if the files have changed, or if an approver could sign the decision instead.
         """
-        service = await self._drivers.service()
+        service = await self.drivers.service()
         driver = await service.get(name)
-        if not isinstance(driver, api.ServedContract) and self._anchors.approver_names(f"drivers.{driver.key}"):
+        if not isinstance(driver, api.ServedContract) and self.anchors.approver_names(f"drivers.{driver.key}"):
+            # The trust request that waits for a signature.
+            waiting = self.approvals.list_all("definition", "pending").approvals
+            request = next((approval.id for approval in waiting if approval.tool == f"drivers.{driver.key}"), None)
             message = "to accept a driver takes the signature of an approver"
-            raise refused_as(PROOF_REQUIRED, message, {"approval": self._find_question(f"drivers.{driver.key}")})
+            raise refused_as(PROOF_REQUIRED, message, {"approval": request})
         return await service.trust(name, body.digest, by)
-
-    def _find_question(self, tool: str) -> str | None:
-        """Return the id of the trust request that waits for a signature, or None if there is none."""
-        waiting = self._approvals.list_all("definition", "pending").approvals
-        return next((approval.id for approval in waiting if approval.tool == tool), None)
 
     @handles(api.ALLOW_HOST)
     async def allow(self, name: str, body: api.AllowHost, by: str) -> api.AllowedHosts:
-        return await (await self._drivers.service()).allow(name, body.host, by, revoke=body.revoke)
+        return await (await self.drivers.service()).allow(name, body.host, by, revoke=body.revoke)
 
     @handles(api.RUN_EXAMPLES)
     async def test(self, name: str, body: api.RunExamples, by: str) -> api.DriverExamples:
-        return await (await self._drivers.service()).test(name, by, allow_mutation=body.allow_mutation)
+        return await (await self.drivers.service()).test(name, by, allow_mutation=body.allow_mutation)
 
     @handles(api.UPDATE_DRIVER)
     async def update(self, name: str, body: api.UpdateDriver, by: str) -> api.DriverUpdate | api.SwitchedDriver:
-        return await (await self._drivers.service()).update(name, by, body.candidate)
+        return await (await self.drivers.service()).update(name, by, body.candidate)
 
     @handles(api.REMOVE_DRIVER)
     async def remove(self, name: str, by: str, *, forget: bool) -> api.RemovedDriver:
-        return await (await self._drivers.service()).remove(name, by, forget=forget)
+        return await (await self.drivers.service()).remove(name, by, forget=forget)

@@ -23,6 +23,7 @@ from interlock.core.audit_record import AuditRecord
 from interlock.core.calls.caller import QuestionOrigin
 from interlock.core.clock import Clock
 from interlock.core.current_plan import Addresses
+from interlock.core.part import Part
 from interlock.core.recorder import Recorder
 from interlock.core.store_backends import build_audit, build_store
 from interlock.credentials.service import CredentialService
@@ -88,17 +89,12 @@ class TrialRunner:
     async def __aenter__(self) -> Self:
         """Open the stores and start what a trial needs. Raise StoreError if a store cannot be opened."""
         plan = self.plan
-        await self.store.open()
-        self._stack.push_async_callback(self.store.close)
-        await self._audit.open()
-        self._stack.push_async_callback(self._audit.close)
-        self._stack.push_async_callback(self._recorder.flush)
-        await self._credentials.open()
-        self._stack.push_async_callback(self._credentials.close)
-        await self._eras.open()
-        self._stack.push_async_callback(self._eras.close)
-        await self._reaper.open()
-        self._stack.push_async_callback(self._reaper.close)
+        parts: tuple[Part, ...] = (self.store, self._audit, self._credentials, self._eras, self._reaper)
+        for part in parts:
+            await part.open()
+            self._stack.push_async_callback(part.close)
+            if part is self._audit:
+                self._stack.push_async_callback(self._recorder.flush)
         connector_parts = ConnectorParts(
             packages=plan.data / "packages",
             message_bytes=plan.limits.message_bytes,
@@ -145,11 +141,9 @@ class TrialRunner:
         self._denied.clear()
 
         def on_step(state: DriverState, reason: str | None) -> None:
-            text = None
-            if state is DriverState.INSTALLING:
-                text = reason or "installing it"
-            elif state is DriverState.CHECKING:
-                text = "starting it, and asking for its tools"
+            installing = reason or "installing it"
+            texts = {DriverState.INSTALLING: installing, DriverState.CHECKING: "starting it, and asking for its tools"}
+            text = texts.get(state)
             if text is not None and steps[-1:] != [text]:
                 steps.append(text)
                 say(text)

@@ -164,7 +164,7 @@ class Methods:
         server = self._installation.driver.server
         text = kind_of(server).pin_package(server, method, _required(options, "package"))
         beside = tuple(map(str, options.get("with", ()))) if method == "pip" else ()
-        pins = await self._installation.packages.find(_REGISTRIES[method], text, beside)
+        pins = await self._installation.installer.find(_REGISTRIES[method], text, beside)
         lock = self._lock(method, package=pins.name, version=pins.version, integrity=pins.integrity, pins=pins.text)
         return MethodResult(lock=lock, pins=pins, beside=beside)
 

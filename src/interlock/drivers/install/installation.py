@@ -17,6 +17,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Final, Literal
@@ -307,44 +308,37 @@ class MethodResult(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[Note, ...] = ()
 
 
+@dataclass(eq=False)
 class Installation:
-    """A request to install a driver's server, with everything that installing needs."""
+    """A request to install the server of a driver, with everything that installing needs.
 
-    def __init__(
-        self,
-        driver: Driver,
-        *,
-        packages: Path,
-        folder: Path,
-        settings: DriversPlan,
-        progress: Callable[[str], None],
-        reaper: OrphanReaper | None,
-        workspace: Path | None = None,
-        environment: Mapping[str, str] | None = None,
-        node: str = "default",
-        caged: Caged | None = None,
-    ) -> None:
-        """Prepare to install the server of `driver`.
+    Paths in DRIVER.md may lead anywhere below `workspace`.
+    """
 
-        `folder` contains DRIVER.md; paths in it may lead anywhere below `workspace`, which defaults to `folder`.
-        `packages` is the folder for the packages of all drivers. `caged` runs shell installers in a sandbox; it is None
-        if the operator lets this driver run without one.
-        """
-        self.driver = driver
-        self.data = packages.parent
-        self.root = packages_of(packages, driver).absolute()
-        self.folder = folder
-        self.workspace = workspace or folder
-        self.settings = settings
-        self.progress = progress
-        self.reaper = reaper
-        self.environment = os.environ if environment is None else environment
-        self.node = node
-        self.caged = caged
-        self.digest = request_digest(driver)
-        self.packages = Installer(
-            self.root, self.environment, progress, reaper, source_builds=settings.allow_unverified_install
-        )
+    driver: Driver
+    _: KW_ONLY
+    packages: Path  # the folder for the packages of all drivers
+    folder: Path  # contains DRIVER.md
+    workspace: Path
+    settings: DriversPlan
+    progress: Callable[[str], None]
+    reaper: OrphanReaper | None
+    environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    node: str = "default"
+    caged: Caged | None = None  # runs shell installers in a sandbox; None: this driver may run without one
+
+    @cached_property
+    def root(self) -> Path:
+        return packages_of(self.packages, self.driver).absolute()
+
+    @cached_property
+    def digest(self) -> str:
+        return request_digest(self.driver)
+
+    @cached_property
+    def installer(self) -> Installer:
+        may_build = self.settings.allow_unverified_install
+        return Installer(self.root, self.environment, self.progress, self.reaper, source_builds=may_build)
 
     @cached_property
     def engine(self) -> Engine:
@@ -389,12 +383,12 @@ def differences(before: Locked, after: Locked) -> tuple[str, ...]:
     return tuple(changes)
 
 
+@dataclass(frozen=True)
 class Locks:
     """Store of installation records, keyed by id@major."""
 
-    def __init__(self, kv: KeyValue, clock: Clock) -> None:
-        self._kv = kv
-        self._clock = clock
+    kv: KeyValue
+    clock: Clock
 
     async def get(self, key: str) -> Locked | None:
         """Return the record of an installation, or None if there is none.
@@ -402,7 +396,7 @@ class Locks:
         Raise StoreError if the store fails or the record is unreadable: ignoring such a record would install a newer
         version.
         """
-        entry = await self._kv.get(LOCKS, key, self._clock.wall())
+        entry = await self.kv.get(LOCKS, key, self.clock.wall())
         if entry is None:
             return None
         try:
@@ -414,7 +408,7 @@ class Locks:
             ) from error
 
     async def put(self, key: str, lock: Locked) -> None:
-        await self._kv.put(LOCKS, key, msgspec.json.encode(lock), self._clock.wall())
+        await self.kv.put(LOCKS, key, msgspec.json.encode(lock), self.clock.wall())
 
     async def remove(self, key: str) -> None:
-        await self._kv.delete(LOCKS, key)
+        await self.kv.delete(LOCKS, key)

@@ -66,7 +66,7 @@ class DockerKind(ServerKind[DockerServer]):
             driver,
             brought.image.reference,
             node=installation.node,
-            data=installation.data,
+            data=installation.packages.parent,
             host_port=port,
             is_open=driver.id in installation.settings.sandbox,
         )

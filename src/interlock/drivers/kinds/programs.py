@@ -50,7 +50,7 @@ class ProgramKind(ServerKind[LocalServer]):
         pins = brought.pins
         if pins is None:
             return _installed_program(server, installation, brought)
-        folder = await installation.packages.put(pins)
+        folder = await installation.installer.put(pins)
         scripts = folder / "node_modules" / ".bin" if pins.registry == "npm" else folder / "bin"
         installed = _installed_program(server, installation, msgspec.structs.replace(brought, programs=(scripts,)))
         program = Path(installed.command[0])
@@ -158,7 +158,7 @@ class NpmKind(ServerKind[NpmServer]):
                 npx = node_tool("npx", installation.environment, server.package)
                 command = (npx, "--yes", f"{pins.name}@{pins.version}")
                 return Installed(command=command, version=pins.version, lock=brought.lock, notes=brought.notes)
-            folder = await installation.packages.put(pins)
+            folder = await installation.installer.put(pins)
         if folder is None or not (npm_folder(folder, server.package) / "package.json").is_file():
             raise MethodFailed(f"this does not bring the npm package {server.package}")
         node = await node_program(installation.environment, server.package, installation.reaper)
@@ -209,7 +209,7 @@ class PypiKind(ServerKind[PypiServer]):
         if pins is None or pins.registry != "pypi" or pins.name != self.package_name(server):
             raise MethodFailed(f"this does not bring the Python package {server.package}")
         if server.runner in {"uvx", "pipx"}:
-            runners = PythonRunners(installation.packages)
+            runners = PythonRunners(installation.installer)
             keep = runners.keep_with_uvx if server.runner == "uvx" else runners.keep_with_pipx
             runnable = await keep(pins, server.package, server.entry, brought.beside)
             return Installed(
@@ -221,7 +221,7 @@ class PypiKind(ServerKind[PypiServer]):
                 env=runnable.env,
                 notes=brought.notes,
             )
-        folder = await installation.packages.put(pins)
+        folder = await installation.installer.put(pins)
         return Installed(
             command=pypi_command(folder, pins.name, server.entry),
             version=pins.version,

@@ -8,6 +8,7 @@ it.
 import asyncio
 import itertools
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -59,14 +60,14 @@ class _Answer:
 Outcome = tuple[str, tuple[str, ...]]
 
 
+@dataclass(frozen=True)
 class ExampleRunner:
     """A runner of the examples of a driver's contracts."""
 
-    def __init__(self, modern: ModernFront, dispatch: Dispatch, catalog: Catalog, contracts: Contracts) -> None:
-        self._modern = modern
-        self._dispatch = dispatch
-        self._catalog = catalog
-        self._contracts = contracts
+    modern: ModernFront
+    dispatch: Dispatch
+    catalog: Catalog
+    contracts: Contracts
 
     async def run(self, declared: Declared, by: str, *, allow_mutation: bool) -> DriverExamples:
         """Run all examples of the contracts that this driver binds, and return their outcomes.
@@ -76,21 +77,11 @@ class ExampleRunner:
         outcomes: list[ExampleOutcome] = []
         for contract in declared.contracts.values():
             for example in contract.examples:
-                outcome: str
-                reasons: tuple[str, ...]
-                if contract.mutates and not allow_mutation:  # AIP-14.rules-3
-                    outcome, reasons = "skipped", ("it changes something",)
-                else:
-                    outcome, reasons = await self._run_example(declared.key, contract, example, by)
-                outcomes.append(
-                    ExampleOutcome(
-                        contract=contract.id,
-                        example=example.name,
-                        driver=declared.key,
-                        outcome=outcome,
-                        difference=reasons,
-                    )
-                )
+                result: Outcome = ("skipped", ("it changes something",))
+                if not contract.mutates or allow_mutation:  # AIP-14.rules-3
+                    result = await self._run_example(declared.key, contract, example, by)
+                names = {"contract": contract.id, "example": example.name, "driver": declared.key}
+                outcomes.append(ExampleOutcome(**names, outcome=result[0], difference=result[1]))
         is_ok = all(each.outcome in ("passed", "skipped") for each in outcomes)
         return DriverExamples(id=declared.id, key=declared.key, ok=is_ok, examples=tuple(outcomes))
 
@@ -99,7 +90,7 @@ class ExampleRunner:
         if name is None:
             return _failure(f"the contract is not offered: interlock drivers show {server_name(key)} says why")
         principal = Principal(by if by == "local" else f"operator:{by.removeprefix('operator:')}", "admin")
-        caller = self._modern.caller(principal, "operator", None, "qualified")
+        caller = self.modern.caller(principal, "operator", None, "qualified")
         meta: dict[str, Raw] = {}
         stamp_modern(meta, capabilities=Raw(b"{}"), client=None, log_level=None)
         params = {
@@ -109,14 +100,12 @@ class ExampleRunner:
         }
         answer = _Answer()
         client_id = str(next(_ids)).encode()
-        self._dispatch.call_tool(ClientRequest(caller, client_id, TOOLS_CALL, params, meta, answer))
+        self.dispatch.call_tool(ClientRequest(caller, client_id, TOOLS_CALL, params, meta, answer))
         try:
             async with asyncio.timeout(contract.timeout_ms / 1000 + START_S):
                 message = decode_value(await answer.message)
         except (TimeoutError, asyncio.CancelledError):
-            if not answer.message.cancelled():
-                return _failure("no answer in time")
-            return _failure("the call was ended")
+            return _failure("the call was ended" if answer.message.cancelled() else "no answer in time")
         return _judge(message, example)
 
     def _find_listed_name(self, contract: Contract) -> str | None:
@@ -124,12 +113,9 @@ class ExampleRunner:
         named = qualified_name(contract)
         if not isinstance(named, tuple):
             return None
-        segment, local = named
-        link = self._contracts.links.get(segment)
-        for route in self._catalog.namespace.view(EVERYTHING).tool_routes:
-            if route.link is link and route.original == local:
-                return route.qualified
-        return None
+        link = self.contracts.links.get(named[0])
+        routes = self.catalog.namespace.view(EVERYTHING).tool_routes
+        return next((route.qualified for route in routes if route.link is link and route.original == named[1]), None)
 
 
 def _judge(message: JsonObject, example: ContractExample) -> Outcome:

@@ -190,7 +190,7 @@ class DriverService:
         if served is not None:
             return served
         entry = self._find(name)
-        accepted = self.registry.memory.find_trusted(entry.folder)
+        accepted = self.registry.memory.all.trusted.get(str(entry.folder))
         is_changed = accepted is not None and not entry.trusted
         now = await asyncio.to_thread(texts_of, entry) if is_changed else {}
         make = api.UnreadableDriver if entry.driver is None else api.DriverDetail
@@ -283,7 +283,7 @@ class DriverService:
         changed driver.
         """
         now = await asyncio.to_thread(texts_of, declared)
-        accepted = self.registry.memory.find_trusted(declared.folder)
+        accepted = self.registry.memory.all.trusted.get(str(declared.folder))
         if accepted is None:
             return {"definition": folder_view(summary(declared), now, {"DRIVER.md"})}
         names = changed_keys(declared.covered, accepted.files)

@@ -155,7 +155,8 @@ class Registry:
             if before is not None:
                 self._stop_provider(key)
             provider = factory(wanted[key], self._on_changed)
-            if before is not None and _has_same_files(before.made_of, made_of[key]):
+            # The digest and the contracts: only a setting of the operator differs.
+            if before is not None and all(before.made_of[index] == made_of[key][index] for index in (0, 2)):
                 provider.succeed(before.provider)
             self._entries[key] = _ProviderEntry(provider, made_of[key])
             provider.start()
@@ -266,11 +267,6 @@ def _build_inputs(declared: Declared, plan: Plan) -> tuple[object, ...]:
     )
 
 
-def _has_same_files(before: tuple[object, ...], now: tuple[object, ...]) -> bool:
-    """Return whether the files and contracts are unchanged, so that only an operator's setting differs."""
-    return (before[0], before[2]) == (now[0], now[2])
-
-
 def _log_changes(old: Declaration, new: Declaration, *, starting: bool) -> None:
     """Log the differences between two declarations before the new one takes effect.
 
@@ -279,16 +275,12 @@ def _log_changes(old: Declaration, new: Declaration, *, starting: bool) -> None:
     """
     before = {(declared.key, declared.folder): declared for declared in old.drivers}
     now = {(declared.key, declared.folder): declared for declared in new.drivers}
-    for (key, _), declared in before.items():
-        if (key, declared.folder) not in now:
-            log.info("driver %s is gone", declared.segment)
-    for (key, folder), declared in now.items():
-        was = before.get((key, folder))
-        if was is not None and (was.digest, was.trusted, was.state) == (
-            declared.digest,
-            declared.trusted,
-            declared.state,
-        ):
+    for place in before.keys() - now.keys():
+        log.info("driver %s is gone", before[place].segment)
+    for place, declared in now.items():
+        was = before.get(place)
+        decisive = (declared.digest, declared.trusted, declared.state)
+        if was is not None and (was.digest, was.trusted, was.state) == decisive:
             continue
         if was is not None and was.digest != declared.digest:
             names = sorted(changed_keys(declared.covered, was.covered))
@@ -297,12 +289,8 @@ def _log_changes(old: Declaration, new: Declaration, *, starting: bool) -> None:
             log.warning("driver %s cannot be used: %s", declared.segment, declared.reason)
         elif not declared.trusted:
             level = logging.INFO if was is None and not starting else logging.WARNING
-            log.log(
-                level,
-                "driver %s is not trusted yet: interlock drivers trust %s shows it",
-                declared.segment,
-                declared.segment,
-            )
+            message = "driver %s is not trusted yet: interlock drivers trust %s shows it"
+            log.log(level, message, declared.segment, declared.segment)
         for problem in declared.problems:
             if problem.severity == "warning":
                 log.warning("driver %s: %s", declared.segment, problem)

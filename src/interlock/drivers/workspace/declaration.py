@@ -83,15 +83,14 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True):
 class Memory:
     """The trust store of a node: the accepted folders, the registered drivers and the allowed hosts.
 
-    It keeps all records in memory and increases `revision` with every change. Methods that write raise StoreError.
+    `all` holds all records. It is replaced with every change, and `revision` increases. Methods that write raise
+    StoreError.
     """
 
     def __init__(self, kv: KeyValue, clock: Clock) -> None:
         self._kv = kv
         self._clock = clock
-        self._trusted: dict[str, Trusted] = {}
-        self._manifests: dict[str, Manifest] = {}
-        self._allowed: dict[str, tuple[str, ...]] = {}
+        self.all = Remembered()
         self.revision = 0  # changes with every write, so that the survey is repeated
 
     async def open(self) -> None:
@@ -100,58 +99,58 @@ class Memory:
         trusted = [_read(entry, Trusted) for entry in await self._kv.entries(TRUST, now)]
         manifests = [recall(entry.value) for entry in await self._kv.entries(MANIFESTS, now)]
         allowed = [_read(entry, Hosts) for entry in await self._kv.entries(ALLOWED, now)]
-        self._trusted = {record.folder: record for record in trusted if record is not None}
-        self._manifests = {record.key: record for record in manifests if record is not None}
-        self._allowed = {record.id: record.hosts for record in allowed if record is not None}
-
-    @property
-    def all(self) -> Remembered:
-        """Return a copy of all records, which later changes do not affect."""
-        return Remembered(trusted=dict(self._trusted), manifests=dict(self._manifests), allowed=dict(self._allowed))
-
-    def find_trusted(self, folder: Path) -> Trusted | None:
-        return self._trusted.get(str(folder))
+        self.all = Remembered(
+            trusted={record.folder: record for record in trusted if record is not None},
+            manifests={record.key: record for record in manifests if record is not None},
+            allowed={record.id: record.hosts for record in allowed if record is not None},
+        )
 
     async def trust(self, trusted: Trusted) -> None:
         """Record that a person accepted a folder. This replaces an earlier record for the same folder."""
-        await self._kv.put(TRUST, _hash_key(trusted.folder), msgspec.json.encode(trusted), self._clock.wall())
-        self._trusted[trusted.folder] = trusted
-        self.revision += 1
+        await self._put(TRUST, trusted.folder, msgspec.json.encode(trusted))
+        self._change(trusted={**self.all.trusted, trusted.folder: trusted})
 
     async def distrust(self, folder: str) -> bool:
         """Delete the record of an accepted folder. Return whether there was one."""
-        self._trusted.pop(folder, None)
-        self.revision += 1
+        self._change(trusted=_without(self.all.trusted, folder))
         return await self._kv.delete(TRUST, _hash_key(folder))
 
     async def register(self, driver: Driver) -> None:
         """Record the manifest of a driver, with which its next version is compared."""
         manifest = manifest_of(driver)
-        if self._manifests.get(manifest.key) == manifest:
+        if self.all.manifests.get(manifest.key) == manifest:
             return
-        await self._kv.put(MANIFESTS, _hash_key(manifest.key), keep(driver), self._clock.wall())
-        self._manifests[manifest.key] = manifest
-        self.revision += 1
+        await self._put(MANIFESTS, manifest.key, keep(driver))
+        self._change(manifests={**self.all.manifests, manifest.key: manifest})
 
     async def forget(self, key: str) -> bool:
         """Delete the manifest that is registered under this key and the record of the installation.
 
         Return whether there was a manifest.
         """
-        self._manifests.pop(key, None)
-        self.revision += 1
+        self._change(manifests=_without(self.all.manifests, key))
         await self._kv.delete(LOCKS, key)
         return await self._kv.delete(MANIFESTS, _hash_key(key))
 
     async def allow(self, id: str, hosts: tuple[str, ...]) -> None:
         """Replace the hosts that are allowed for the driver with this id. An empty tuple allows none."""
-        self.revision += 1
-        if not hosts:
-            self._allowed.pop(id, None)
+        if hosts:
+            await self._put(ALLOWED, id, msgspec.json.encode(Hosts(id=id, hosts=hosts)))
+            self._change(allowed={**self.all.allowed, id: hosts})
+        else:
+            self._change(allowed=_without(self.all.allowed, id))
             await self._kv.delete(ALLOWED, _hash_key(id))
-            return
-        await self._kv.put(ALLOWED, _hash_key(id), msgspec.json.encode(Hosts(id=id, hosts=hosts)), self._clock.wall())
-        self._allowed[id] = hosts
+
+    async def _put(self, bucket: str, name: str, value: bytes) -> None:
+        await self._kv.put(bucket, _hash_key(name), value, self._clock.wall())
+
+    def _change(self, **records: Mapping[str, Any]) -> None:
+        self.all = msgspec.structs.replace(self.all, **records)
+        self.revision += 1
+
+
+def _without(records: Mapping[str, T], key: str) -> dict[str, T]:
+    return {name: record for name, record in records.items() if name != key}
 
 
 def _hash_key(name: str) -> str:
