@@ -1,18 +1,26 @@
 """Commands about access: tokens, and the keys, certificates and passkeys that prove who somebody is."""
 
+import time
+from datetime import UTC, datetime
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from interlock.approvals.cli.keys import FromDescriptor
+from interlock.access import api
+from interlock.approvals.cli.keys import FromDescriptor, OperatorKeys, anchor_lines, choose_passphrase
 from interlock.cli.command import Invocation, option, verb, verb_app
+from interlock.cli.terminal.drawing import in_columns
 from interlock.cli.terminal.errors import BadUsage, Unreachable
+from interlock.cli.terminal.text import local_time, one_line
+from interlock.config.toml_text import toml_text
+from interlock.crypto.jose import format_key, read_key_untrusted, thumbprint
+from interlock.crypto.signing import KeyFileError, make_signing_key
+from interlock.net.protocol.dns import find_dns_name
 from interlock.wire.refusal import Refused
 
 if TYPE_CHECKING:
-    from interlock.access.api import IssuedToken, TokenRoom
-    from interlock.approvals.cli.keys import OperatorKeys
     from interlock.crypto.certificate_authority import DevelopmentAuthority
 
 ROOMS_NAMED = 5
@@ -64,20 +72,18 @@ def token(
         interlock access token --for room --name ann --topic yard --participant ann
         export INTERLOCK_TOKEN=$(interlock access token --for operator --name me)
     """
-    from interlock.access.api import ISSUE_TOKEN, IssuedToken, IssueToken
-    from interlock.cli.terminal.text import local_time
 
     room = _room(audience, topic, participant, privilege)
-    wanted = IssueToken(name=name, audience=audience, scope=scope, days=days, room=room)
+    wanted = api.IssueToken(name=name, audience=audience, scope=scope, days=days, room=room)
     call = invocation.call_or_offline if room is None else invocation.node.call
-    answer = call(ISSUE_TOKEN, body=wanted)
+    answer = call(api.ISSUE_TOKEN, body=wanted)
     out = invocation.out
     if out.as_json:
         out.raw_json(answer.raw)
         if room is not None:
             _warn_of_no_room(invocation, room.topic)
         return
-    issued = answer.as_(IssuedToken)
+    issued = answer.as_(api.IssuedToken)
     until = f", until {local_time(issued.expires_at, '%Y-%m-%d')}" if issued.expires_at else ""
     out.line(issued.token)
     out.remark(f"{issued.audience} token {issued.name}{until}, id {issued.id}; shown this once, only its hash is kept")
@@ -86,8 +92,7 @@ def token(
         _warn_of_no_room(invocation, room.topic)
 
 
-def _room(audience: str, topic: str | None, participant: str | None, privilege: str | None) -> "TokenRoom | None":
-    from interlock.access.api import TokenRoom
+def _room(audience: str, topic: str | None, participant: str | None, privilege: str | None) -> api.TokenRoom | None:
 
     if audience != "room":
         if topic or participant or privilege:
@@ -95,10 +100,10 @@ def _room(audience: str, topic: str | None, participant: str | None, privilege: 
         return None
     if topic is None or participant is None:
         raise BadUsage("room_needed", "a token for a room takes --topic and --participant")
-    return TokenRoom(topic=topic, participant=participant, privilege=privilege or "restricted")
+    return api.TokenRoom(topic=topic, participant=participant, privilege=privilege or "restricted")
 
 
-def _use(issued: "IssuedToken") -> str:
+def _use(issued: api.IssuedToken) -> str:
     if issued.audience == "operator":
         return "use: INTERLOCK_TOKEN=… interlock status --url OPERATOR_URL"
     if issued.audience == "subserver":
@@ -144,19 +149,15 @@ def list_tokens(invocation: Invocation) -> None:
         interlock access list
         interlock access list --json | jq -r '.tokens[].name'
     """
-    from interlock.access.api import LIST_TOKENS, Tokens
 
-    answer = invocation.call_or_offline(LIST_TOKENS)
+    answer = invocation.call_or_offline(api.LIST_TOKENS)
     out = invocation.out
     if out.as_json:
         out.raw_json(answer.raw)
         return
     from rich.text import Text
 
-    from interlock.cli.terminal.drawing import in_columns
-    from interlock.cli.terminal.text import local_time, one_line
-
-    tokens = answer.as_(Tokens).tokens
+    tokens = answer.as_(api.Tokens).tokens
     if not tokens:
         out.remark("no tokens; interlock access token --for client --name NAME makes one")
         return
@@ -192,13 +193,12 @@ def revoke(
         interlock access revoke laptop
         interlock access revoke 3f9c0a1b22de47aa
     """
-    from interlock.access.api import REVOKE_TOKEN, RevokedTokens
 
-    answer = invocation.call_or_offline(REVOKE_TOKEN, ref=ref)
+    answer = invocation.call_or_offline(api.REVOKE_TOKEN, ref=ref)
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)
         return
-    for token_id in answer.as_(RevokedTokens).revoked:
+    for token_id in answer.as_(api.RevokedTokens).revoked:
         invocation.out.line(f"revoked {token_id}")
 
 
@@ -222,11 +222,7 @@ def anchor(
         interlock access anchor --key leaf.key --name leaf --speaks-for leaf.example
     """
     from interlock.ax.protocol.registration.authority import maybe_authority
-    from interlock.config.toml_text import toml_text
     from interlock.core.node_identity import NODE_KEY
-    from interlock.crypto.jose import format_key
-    from interlock.crypto.signing import KeyFileError, make_signing_key
-    from interlock.net.protocol.dns import find_dns_name
 
     path = Path(key).expanduser() if key is not None else invocation.data_folder / NODE_KEY
     names = speaks_for or []
@@ -288,11 +284,8 @@ def certificate(
         interlock access certificate edge --renew --dns edge01.example.com
         interlock access certificate edge --revoke
     """
-    import time
 
-    from interlock.config.toml_text import toml_text
     from interlock.crypto.certificate_authority import DevelopmentAuthority
-    from interlock.crypto.signing import KeyFileError
 
     place = Path(folder).expanduser().absolute() if folder else invocation.data_folder / CERTIFICATE_FOLDER
     authority = DevelopmentAuthority(place)
@@ -326,11 +319,7 @@ def _issue_certificate(
     days: int,
     renew: bool,
 ) -> None:
-    import time
-    from datetime import UTC, datetime
 
-    from interlock.cli.terminal.text import local_time
-    from interlock.config.toml_text import toml_text
     from interlock.crypto.certificate_authority import CA_KEY, NameTaken
 
     try:
@@ -360,7 +349,6 @@ def _issue_certificate(
 
 
 def _names(name: str, texts: list[str] | None) -> list[str]:
-    from interlock.net.protocol.dns import find_dns_name
 
     read = [(text, find_dns_name(text)) for text in texts or [name]]
     wrong = next((text for text, dns_name in read if dns_name is None), None)
@@ -370,7 +358,6 @@ def _names(name: str, texts: list[str] | None) -> list[str]:
 
 
 def _addresses(texts: list[str] | None) -> list[str]:
-    from ipaddress import ip_address
 
     try:
         return [str(ip_address(text)) for text in texts or []]
@@ -404,7 +391,6 @@ def key(
         interlock access key ada --show
         interlock access key ada --revoke
     """
-    from interlock.approvals.cli.keys import OperatorKeys, choose_passphrase
 
     if show and revoke:
         raise BadUsage("usage", "--show and --revoke do not go together", hint="interlock access key --help")
@@ -422,9 +408,8 @@ def key(
 
 
 def _print_key(
-    invocation: Invocation, keys: "OperatorKeys", name: str, public: str, approves: list[str], *, is_new: bool
+    invocation: Invocation, keys: OperatorKeys, name: str, public: str, approves: list[str], *, is_new: bool
 ) -> None:
-    from interlock.approvals.cli.keys import anchor_lines
 
     out = invocation.out
     file = keys.file(name)
@@ -439,7 +424,7 @@ def _print_key(
     )
 
 
-def _revoke_key(invocation: Invocation, keys: "OperatorKeys", name: str) -> None:
+def _revoke_key(invocation: Invocation, keys: OperatorKeys, name: str) -> None:
     """Revoke a key at the node, then remove it here.
 
     In the opposite order, a failure would leave a removed key that the node still trusts.
@@ -448,8 +433,6 @@ def _revoke_key(invocation: Invocation, keys: "OperatorKeys", name: str) -> None
 
     ref = name
     if (public := keys.find_public(name)) is not None:
-        from interlock.crypto.jose import read_key_untrusted, thumbprint
-
         ref = thumbprint(read_key_untrusted(public)[0])
     try:
         answer = invocation.node.call(REVOKE_KEY, ref=ref)
@@ -494,7 +477,6 @@ def passkey(
         interlock access passkey ada --url https://operator.example.com
     """
     from interlock.approvals.cli.enrolment import enrol
-    from interlock.approvals.cli.keys import anchor_lines
 
     tools = approves or ["*"]
     invitation = enrol(invocation, name)

@@ -5,7 +5,10 @@ from typing import Annotated, Literal
 import typer
 
 from interlock.cli.command import Invocation, verb, verb_app
+from interlock.cli.terminal.drawing import in_columns
 from interlock.cli.terminal.errors import BadUsage
+from interlock.cli.terminal.text import one_line
+from interlock.credentials import api
 from interlock.drivers.protocol.server_name import exposed_segment
 
 VALUE_CHARS_MAX = 60_000
@@ -34,19 +37,15 @@ def list_secrets(invocation: Invocation) -> None:
         interlock secrets list
         interlock secrets list --json | jq -r '.secrets[].name'
     """
-    from interlock.credentials.api import LIST_SECRETS, Secrets
 
-    answer = invocation.call_or_offline(LIST_SECRETS)
+    answer = invocation.call_or_offline(api.LIST_SECRETS)
     out = invocation.out
     if out.as_json:
         out.raw_json(answer.raw)
         return
     from rich.text import Text
 
-    from interlock.cli.terminal.drawing import in_columns
-    from interlock.cli.terminal.text import one_line
-
-    secrets = answer.as_(Secrets).secrets
+    secrets = answer.as_(api.Secrets).secrets
     if not secrets:
         out.remark("no secrets; interlock secrets set NAME keeps one")
         return
@@ -74,8 +73,6 @@ def set_secret(
     import sys
     from getpass import getpass
 
-    from interlock.credentials.api import SET_SECRET, SetSecret, StoredSecret
-
     slug = name.lower().replace("_", "-")
     # The value is never an argument, because other users of the machine can read the arguments of a process.
     if sys.stdin.isatty():
@@ -85,13 +82,13 @@ def set_secret(
     if not value or len(value) > VALUE_CHARS_MAX:
         what = "nothing was given" if not value else f"it is longer than {VALUE_CHARS_MAX} characters"
         raise BadUsage("bad_secret", what, hint=f"type it, or pipe it: … | interlock secrets set {name}")
-    secret = SetSecret(name=slug, value=value)
-    answer = invocation.call_or_offline(SET_SECRET, body=secret)
+    secret = api.SetSecret(name=slug, value=value)
+    answer = invocation.call_or_offline(api.SET_SECRET, body=secret)
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)
         return
     invocation.out.line(f"kept {slug}")
-    for segment in answer.as_(StoredSecret).restarted:
+    for segment in answer.as_(api.StoredSecret).restarted:
         invocation.out.line(f"{segment} restarted")
     # A value in the store is not yet granted to drivers. Show which drivers refer to the secret and may not use it.
     if invocation.remote_url is not None:
@@ -124,9 +121,8 @@ def remove(
         interlock secrets remove github-token
         interlock secrets remove github --kind token
     """
-    from interlock.credentials.api import REMOVE_SECRET
 
-    answer = invocation.call_or_offline(REMOVE_SECRET, kind=kind, name=name)
+    answer = invocation.call_or_offline(api.REMOVE_SECRET, kind=kind, name=name)
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)
         return

@@ -1,16 +1,16 @@
 """The commands `interlock agents list` and `interlock agents unblock`."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from interlock.approvals.cli.keys import FromDescriptor
 from interlock.cli.command import Invocation, option, verb, verb_app
+from interlock.cli.terminal.drawing import in_columns
 from interlock.cli.terminal.errors import BadUsage
+from interlock.cli.terminal.text import one_line
+from interlock.safety import api
 from interlock.wire.refusal import Refused
-
-if TYPE_CHECKING:
-    from interlock.safety.api import Agent, Agents
 
 app = verb_app(
     "See agents inside the safety loop, and unblock them.",
@@ -29,20 +29,15 @@ def list_agents(invocation: Invocation) -> None:
         interlock agents list
         interlock agents list --json | jq '.agents[] | select(.is_blocked)'
     """
-    from interlock.safety.api import LIST_AGENTS
 
-    answer = invocation.node.call(LIST_AGENTS)
+    answer = invocation.node.call(api.LIST_AGENTS)
     out = invocation.out
     if out.as_json:
         out.raw_json(answer.raw)
         return
     from rich.text import Text
 
-    from interlock.cli.terminal.drawing import in_columns
-    from interlock.cli.terminal.text import one_line
-    from interlock.safety.api import Agents
-
-    listing = answer.as_(Agents)
+    listing = answer.as_(api.Agents)
     if not listing.agents:
         out.remark(f"no agent has started; the safety loop is {listing.mode}")
         return
@@ -60,7 +55,7 @@ def list_agents(invocation: Invocation) -> None:
     out.draw(*in_columns(rows, width=out.console.width, shrink={0: 12, 1: 12}))
 
 
-def _state(agent: "Agent") -> str:
+def _state(agent: api.Agent) -> str:
     return "blocked" if agent.is_blocked else "paused" if agent.is_paused else agent.status or ""
 
 
@@ -88,12 +83,11 @@ def unblock(
     from interlock.approvals.api import DECIDE_APPROVAL, GET_APPROVAL, DecideApproval
     from interlock.approvals.cli.inbox import reveal
     from interlock.approvals.cli.signing import prove
-    from interlock.safety.api import LIST_AGENTS, ORDER_CHALLENGE, Agent, Agents, NameAgent
 
     node, out = invocation.node, invocation.out
-    blocked = _choose(node.call(LIST_AGENTS).as_(Agents), name, of)
-    body = NameAgent(principal=blocked.principal, name=blocked.name)
-    fresh = node.call(ORDER_CHALLENGE, body=body).as_(Agent)
+    blocked = _choose(node.call(api.LIST_AGENTS).as_(api.Agents), name, of)
+    body = api.NameAgent(principal=blocked.principal, name=blocked.name)
+    fresh = node.call(api.ORDER_CHALLENGE, body=body).as_(api.Agent)
     if code:
         reveal(invocation, fresh.approval_id or "", key, passphrase_fd)
         return
@@ -107,7 +101,7 @@ def unblock(
         out.line(f"unblocked: {blocked.name}, of {blocked.principal}")
 
 
-def _choose(agents: "Agents", name: str, of: str | None) -> "Agent":
+def _choose(agents: api.Agents, name: str, of: str | None) -> api.Agent:
     matches = [
         agent for agent in agents.agents if agent.is_blocked and agent.name == name and of in (None, agent.principal)
     ]
