@@ -23,33 +23,19 @@ import hashlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, Final, TypeVar
+from dataclasses import dataclass
+from typing import Any, Final
 
 import msgspec
 
 from interlock.access.key_sets import IssuerUnavailable, KeyRing
-from interlock.access.tokens import TokenRegistry
+from interlock.access.tokens import TokenRegistry, keep_recent
 from interlock.config.plan import AccessRule, IssuerPlan
 from interlock.core.audit_record import AuditRecord
 from interlock.core.calls.caller import Caller, Principal, ViewKey, principal_for
 from interlock.core.clock import Clock
 from interlock.core.recorder import Recorder
-from interlock.credentials.protocol.resource import (
-    DEFAULT_SCOPES,
-    BadIntrospection,
-    basic,
-    challenge,
-    find_bearer,
-    granted_scope,
-    is_bearer,
-    metadata_document,
-    metadata_paths,
-    metadata_url,
-    read_introspection_untrusted,
-    request_body,
-    request_headers,
-    scope_to_ask,
-)
+from interlock.credentials.protocol import resource as oauth_resource
 from interlock.crypto.jose import (
     SKEW_S,
     InvalidToken,
@@ -143,8 +129,6 @@ CONFIRMED_MAX: Final = 10_000
 # Between two lines in the log about the same server.
 COMPLAINT_S: Final = 60.0
 
-V = TypeVar("V")
-
 Post = Callable[[str, bytes, bytes], Awaitable[bytes]]
 
 
@@ -161,7 +145,7 @@ class Introspector:
         self._name = plan.name
         self._issuer = plan.url
         self._url = plan.introspection_url or ""
-        self._headers = request_headers(plan.client_id or "", plan.client_secret or "")
+        self._headers = oauth_resource.request_headers(plan.client_id or "", plan.client_secret or "")
         self._post = post
         self._verifications = verifications
         self._clock = clock
@@ -192,37 +176,30 @@ class Introspector:
 
     async def _ask(self, token: str, digest: bytes) -> tuple[TokenClaims, float] | InvalidToken:
         try:
-            claims = read_introspection_untrusted(
-                await self._post(self._url, self._headers, request_body(token)), self._issuer
+            claims = oauth_resource.read_introspection_untrusted(
+                await self._post(self._url, self._headers, oauth_resource.request_body(token)), self._issuer
             )
         except FetchFailed as error:
             self._complain(error)
             raise IssuerUnavailable from None
-        except BadIntrospection as error:
+        except oauth_resource.BadIntrospection as error:
             # This says nothing about the token, and the next answer may be better: remember nothing.
             self._complain(error)
             return InvalidToken(Reason.UNCLEAR)
         now = self._clock.now()
         if isinstance(claims, InvalidToken):
             self._confirmed.pop(digest, None)
-            _keep(self._refused, digest, (claims, now + BELIEVED_S), REFUSED_MAX)
+            keep_recent(self._refused, digest, (claims, now + BELIEVED_S), REFUSED_MAX)
             return claims
         if claims.exp is None:
             claims = msgspec.structs.replace(claims, exp=self._clock.wall() + UNSTATED_S)
-        _keep(self._confirmed, digest, _Confirmed(claims, now), CONFIRMED_MAX)
+        keep_recent(self._confirmed, digest, _Confirmed(claims, now), CONFIRMED_MAX)
         return claims, BELIEVED_S
 
     def _complain(self, error: Exception) -> None:
         if self._clock.now() >= self._next_complaint:
             self._next_complaint = self._clock.now() + COMPLAINT_S
             log.warning("issuer %s cannot be asked about tokens: %s", self._name, error)
-
-
-def _keep(table: dict[bytes, V], digest: bytes, value: V, most: int) -> None:
-    table.pop(digest, None)
-    if len(table) >= most:
-        del table[next(iter(table))]
-    table[digest] = value
 
 
 # A remembered JWT is verified again after this time, so that withdrawn keys take effect.
@@ -241,7 +218,7 @@ class _Issuer:
         self.name = plan.name
         self.url = plan.url
         self.audience = plan.audience or resource
-        self.scopes = DEFAULT_SCOPES if plan.scopes is None else plan.scopes
+        self.scopes = oauth_resource.DEFAULT_SCOPES if plan.scopes is None else plan.scopes
         self.introspector: Introspector | None = None
         self.keys: KeyRing | None = None
         if plan.introspection_url is not None:
@@ -250,9 +227,12 @@ class _Issuer:
             self.keys = KeyRing(f"issuer {plan.name}", plan.url, plan.jwks_url, fetcher.get, clock)
 
 
-class AccessTokenParts(msgspec.Struct, frozen=True, kw_only=True):
-    """The components of a node that its OAuth resource server uses."""
+@dataclass(eq=False, kw_only=True)
+class AccessTokens:
+    """The OAuth resource server of a node, which verifies access tokens of the configured authorization servers."""
 
+    issuers: tuple[IssuerPlan, ...]
+    rules: tuple[AccessRule, ...]  # the [[access]] entries
     node_name: str
     resource: Callable[[], str]  # the URL that tokens are for, which is known once the sockets are bound
     registry: TokenRegistry  # remembers tokens that were verified
@@ -261,42 +241,33 @@ class AccessTokenParts(msgspec.Struct, frozen=True, kw_only=True):
     recorder: Recorder
     clock: Clock
 
-
-class AccessTokens:
-    """The OAuth resource server of a node, which verifies access tokens of the configured authorization servers."""
-
-    def __init__(self, issuers: tuple[IssuerPlan, ...], rules: tuple[AccessRule, ...], parts: AccessTokenParts) -> None:
+    def __post_init__(self) -> None:
         self._fetcher = Fetcher()
         # A separate fetcher, so that requests for keys do not wait behind questions about tokens.
         self._asking = Fetcher()
         self._verifications = Verifications()
-        self._plans = issuers
-        self._resource = parts.resource
-        self._node_name = parts.node_name
         self._issuers: dict[str, _Issuer] = {}
         self._asked: _Issuer | None = None
-        self._rules = rules  # the [[access]] entries
-        self._registry = parts.registry
-        self._find_tool = parts.find_tool
-        self._recorder = parts.recorder
-        self._clock = parts.clock
         self._under_way: dict[bytes, asyncio.Task[Principal | HttpRefusal]] = {}
-        self._metadata_url = ""
-        self._first_scope = ""
+        self._metadata_url = self._first_scope = ""
         self.metadata = b""
         self.without = self.in_url = HttpRefusal("unauthorised", "an access token is needed")
 
     async def open(self) -> None:
-        resource = self._resource()
+        resource = self.resource()
         self._issuers = {
-            plan.url: _Issuer(plan, resource, self._fetcher, self._asking, self._verifications, self._clock)
-            for plan in self._plans
+            plan.url: _Issuer(plan, resource, self._fetcher, self._asking, self._verifications, self.clock)
+            for plan in self.issuers
         }
         self._asked = next((each for each in self._issuers.values() if each.introspector is not None), None)
-        self._metadata_url = metadata_url(resource)
-        first = tuple(dict.fromkeys(scope for each in self._issuers.values() for scope in basic(each.scopes)))
+        self._metadata_url = oauth_resource.metadata_url(resource)
+        first = tuple(
+            dict.fromkeys(scope for each in self._issuers.values() for scope in oauth_resource.basic(each.scopes))
+        )
         self._first_scope = " ".join(first)
-        self.metadata = metadata_document(resource, f"Interlock {self._node_name}", tuple(self._issuers), first)
+        self.metadata = oauth_resource.metadata_document(
+            resource, f"Interlock {self.node_name}", tuple(self._issuers), first
+        )
         self.without = HttpRefusal(
             "unauthorised", "an access token is needed", headers=self._challenge(scope=self._first_scope)
         )
@@ -316,11 +287,11 @@ class AccessTokens:
         await self._asking.close()
 
     def replan(self, rules: tuple[AccessRule, ...]) -> None:
-        self._rules = rules
+        self.rules = rules
 
     def documents(self) -> dict[str, bytes]:
         """Return the protected resource metadata documents, by path."""
-        return dict.fromkeys(metadata_paths(self._resource()), self.metadata)
+        return dict.fromkeys(oauth_resource.metadata_paths(self.resource()), self.metadata)
 
     async def admit(self, authorization: bytes, source: str) -> Principal | HttpRefusal:
         """Return the principal of a token, or a refusal. Concurrent requests with the same token share one
@@ -345,16 +316,16 @@ class AccessTokens:
         if method != TOOLS_CALL or principal.ceiling in (None, principal.scope):
             return None
         name = bytes(params.get("name", b""))
-        if not name or self._find_tool(caller.key, name) is not None:
+        if not name or self.find_tool(caller.key, name) is not None:
             return None
         wider = msgspec.structs.replace(caller.key, scope=principal.ceiling)
-        tool = self._find_tool(wider, name)
+        tool = self.find_tool(wider, name)
         if tool is None:
             return None
         qualified, scope = tool
         arguments = params.get("arguments")
-        at, why = self._clock.wall(), "insufficient_scope"
-        self._recorder.add(
+        at, why = self.clock.wall(), "insufficient_scope"
+        self.recorder.add(
             AuditRecord(at, principal.name, caller.via, method, qualified, arguments, "refused", "refused", 0.0, why)
         )
         return self._insufficient(self._issuers[principal.issuer or ""], scope)
@@ -363,9 +334,9 @@ class AccessTokens:
 
     async def _verify(self, authorization: bytes, source: str) -> Principal | HttpRefusal:
         """Verify an Authorization header: its form, its issuer, its claims, and finally the rights of its principal."""
-        if not is_bearer(authorization):
+        if not oauth_resource.is_bearer(authorization):
             return self.without
-        token = find_bearer(authorization)
+        token = oauth_resource.find_bearer(authorization)
         if token is None:
             return self._invalid(InvalidToken(Reason.MALFORMED))
         if token.startswith(_OURS):  # and not in our table, which is asked first
@@ -377,14 +348,14 @@ class AccessTokens:
         if isinstance(outcome, InvalidToken):
             return self._invalid(outcome)
         issuer, claims, believed_s = outcome
-        now = self._clock.wall()
+        now = self.clock.wall()
         fault = check(claims, issuer=issuer.url, audience=issuer.audience, now=now)
         if fault is not None:
             return self._invalid(fault)
         principal = self._principal(issuer, claims)
         if isinstance(principal, Principal):
             ends = (claims.exp or now) + SKEW_S
-            self._registry.remember(authorization, principal, until=min(ends, now + believed_s), ends=ends)
+            self.registry.remember(authorization, principal, until=min(ends, now + believed_s), ends=ends)
         return principal
 
     async def _read(self, token: str, source: str) -> tuple[_Issuer, TokenClaims, float] | InvalidToken:
@@ -416,12 +387,12 @@ class AccessTokens:
     def _principal(self, issuer: _Issuer, claims: TokenClaims) -> Principal | HttpRefusal:
         name, roles = principal_name(issuer.name, claims), role_principals(issuer.name, claims)
         if not issuer.scopes:
-            return msgspec.structs.replace(principal_for(name, None, self._rules, roles), issuer=issuer.url)
-        scope = granted_scope(claims.scopes, issuer.scopes)
+            return msgspec.structs.replace(principal_for(name, None, self.rules, roles), issuer=issuer.url)
+        scope = oauth_resource.granted_scope(claims.scopes, issuer.scopes)
         if scope is None:
             return self._insufficient(issuer, "read")
-        ceiling = principal_for(name, "admin", self._rules, roles).scope
-        principal = principal_for(name, scope, self._rules, roles)
+        ceiling = principal_for(name, "admin", self.rules, roles).scope
+        principal = principal_for(name, scope, self.rules, roles)
         return msgspec.structs.replace(principal, issuer=issuer.url, ceiling=ceiling)
 
     # What is answered
@@ -431,14 +402,14 @@ class AccessTokens:
         return HttpRefusal("unauthorised", fault.reason.value, headers=header)
 
     def _insufficient(self, issuer: _Issuer, needed: str) -> HttpRefusal:
-        scope = scope_to_ask(needed, issuer.scopes)
+        scope = oauth_resource.scope_to_ask(needed, issuer.scopes)
         header = self._challenge(error="insufficient_scope", scope=scope)
         return HttpRefusal(
             "insufficient_scope", f"an access token with the scope {scope or needed} is needed", headers=header
         )
 
     def _challenge(self, **parameters: str | None) -> bytes:
-        return f"www-authenticate: {challenge(self._metadata_url, **parameters)}\r\n".encode("latin-1")
+        return f"www-authenticate: {oauth_resource.challenge(self._metadata_url, **parameters)}\r\n".encode("latin-1")
 
 
 _UNAVAILABLE: Final = HttpRefusal(

@@ -146,21 +146,20 @@ class TokenRegistry:
         cached = self._known.get(authorization)
         now = self._clock.wall()
         if cached is None or now >= cached[1]:
-            scheme, _, bearer = authorization.partition(b" ")
-            record = self._record(bearer.strip(), "client") if scheme.lower() == b"bearer" else None
+            record = self._bearer(authorization, "client")
             if record is None:
                 return None
             current = principal_for(f"client:{record.name}", record.scope, self._rules)
             principal = cached[0] if cached is not None and cached[0] == current else current
             # Looked up again after a while, which is when its use is noted; a call in between costs nothing more.
             cached = (principal, min(record.expires_at or float("inf"), now + USE_NOTED_S))
-            _keep(self._known, authorization, cached)
+            keep_recent(self._known, authorization, cached)
         return cached[0]
 
     def remember(self, authorization: bytes, principal: Principal, *, until: float, ends: float) -> None:
         """Cache the principal of a verified access token until `until`. `ends` is when the token itself expires."""
-        _keep(self._known, authorization, (principal, until))
-        _keep(self._vouched, principal.name, max(ends, self._vouched.get(principal.name, 0.0)))
+        keep_recent(self._known, authorization, (principal, until))
+        keep_recent(self._vouched, principal.name, max(ends, self._vouched.get(principal.name, 0.0)))
 
     def stands(self, principal: str) -> bool:
         """Return whether a client, subserver or room participant that used a token of this node still has a valid one.
@@ -219,13 +218,15 @@ class TokenRegistry:
 
         The token is valid for nothing else (MCP-AX 10.1).
         """
-        scheme, _, bearer = authorization.partition(b" ")
-        return self._record(bearer.strip(), "subserver") if scheme.lower() == b"bearer" else None
+        return self._bearer(authorization, "subserver")
 
     def room(self, authorization: bytes) -> TokenRecord | None:
         """Return the token record of the participant that sent an Authorization header to /v0, or None."""
+        return self._bearer(authorization, "room")
+
+    def _bearer(self, authorization: bytes, audience: TokenAudience) -> TokenRecord | None:
         scheme, _, bearer = authorization.partition(b" ")
-        return self._record(bearer.strip(), "room") if scheme.lower() == b"bearer" else None
+        return self._record(bearer.strip(), audience) if scheme.lower() == b"bearer" else None
 
     def _record(self, bearer: bytes, audience: TokenAudience) -> TokenRecord | None:
         token = bearer.decode("latin-1")
@@ -282,7 +283,7 @@ class TokenRegistry:
         revoked = await self._table.revoke(reference, now)
         self._known.clear()
         # The table is not read again, because that would undo what another replica revoked in the meantime.
-        ids = {record_of_token.id for record_of_token in revoked}
+        ids = {token.id for token in revoked}
         for hash, record in self._records.items():
             if record.id in ids:
                 self._records[hash] = msgspec.structs.replace(record, revoked_at=now)
@@ -357,9 +358,9 @@ def issued_token(token: str, record: TokenRecord) -> IssuedToken:
     return IssuedToken(token=token, id=record.id, name=record.name, audience=record.audience, expires_at=ends)
 
 
-def _keep(table: dict[K, V], key: K, value: V) -> None:
-    """Add an entry to a table, and remove the oldest entry if there are KNOWN_MAX already."""
+def keep_recent(table: dict[K, V], key: K, value: V, most: int = KNOWN_MAX) -> None:
+    """Add an entry to a table, and remove the oldest entry if there are `most` already."""
     table.pop(key, None)
-    if len(table) >= KNOWN_MAX:
+    if len(table) >= most:
         del table[next(iter(table))]
     table[key] = value

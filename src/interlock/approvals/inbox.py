@@ -574,12 +574,7 @@ class Inbox:
 
     async def raise_used(self, approval: Approval, decision: Decision) -> Approval | Refusal:
         """Store an approval that was decided in advance, and use it at once. `finish` must be called later."""
-        using = self._begin(self._raise_used(approval, decision))
-        try:
-            return await asyncio.shield(using)
-        except asyncio.CancelledError:
-            self._work.begin(self._mark_unsent(approval.id, using))
-            raise
+        return await self._use(approval.id, self._raise_used(approval, decision))
 
     async def decide(self, id: str, decision: Decision, *, redeem_until: float | None = None) -> Approval | Refusal:
         """Apply a decision, which is recorded in the audit log first. `redeem_until` is when its proof expires."""
@@ -591,12 +586,7 @@ class Inbox:
     async def use(self, id: str) -> Approval | Refusal:
         """Mark an approval as used. Return it with its arguments for the last time. `finish` must follow."""
         standing = self.get(id)
-        using = self._begin(self._move(id, Move.USE))
-        try:
-            used = await asyncio.shield(using)
-        except asyncio.CancelledError:
-            self._work.begin(self._mark_unsent(id, using))
-            raise
+        used = await self._use(id, self._move(id, Move.USE))
         return used if isinstance(used, Refusal) or standing is None else replace(used, params=standing.params)
 
     async def finish(self, id: str, end: Move, outcome: str | None = None) -> Approval | Refusal:
@@ -643,6 +633,14 @@ class Inbox:
     def _begin(self, work: Coroutine[Any, Any, Approval | Refusal]) -> asyncio.Task[Approval | Refusal]:
         """Start a task that continues if its waiter is cancelled, so that memory and disk stay consistent."""
         return self._work.begin_awaited(work)
+
+    async def _use(self, id: str, work: Coroutine[Any, Any, Approval | Refusal]) -> Approval | Refusal:
+        using = self._begin(work)
+        try:
+            return await asyncio.shield(using)
+        except asyncio.CancelledError:
+            self._work.begin(self._mark_unsent(id, using))
+            raise
 
     async def _raise(self, key: Key, approval: Approval) -> Approval | Refusal:
         try:

@@ -287,11 +287,8 @@ class Definitions(Rulings):
     async def _take(self, segment: str, latest: "_SeenDefinitions") -> int:
         """Process the definitions that were seen in a segment, and return how many needed an approval."""
         await self._remember(segment, list(latest.coming.values()), latest.listed)
-        changed = {
-            tool: changed_snapshot
-            for tool, (changed_snapshot, look) in latest.looks.items()
-            if look is DefinitionState.CHANGED
-        }
+        looks = latest.looks.items()
+        changed = {tool: snapshot for tool, (snapshot, look) in looks if look is DefinitionState.CHANGED}
         await self._void_outdated(segment, changed)
         wanted = {tool for where, tool in self._again if where == segment}
         asking = [
@@ -304,9 +301,7 @@ class Definitions(Rulings):
             return 0
         entry = await self._kv.get(BUCKET, segment, self._clock.wall())
         before = {} if entry is None else await asyncio.to_thread(_read, entry)
-        room = WAITING_MAX - sum(
-            changed_snapshot.target == segment for changed_snapshot in self._inbox.waiting_definitions()
-        )
+        room = WAITING_MAX - sum(approval.target == segment for approval in self._inbox.waiting_definitions())
         asking.sort(key=lambda snapshot: snapshot.tool not in wanted)  # what an operator asks for comes first
         for snapshot in asking[: max(room, len(wanted))]:
             await self._ask(segment, snapshot, before.get(snapshot.tool))
@@ -362,24 +357,6 @@ class Definitions(Rulings):
 
     async def _ask(self, segment: str, snapshot: DefinitionSnapshot, before: StoredDefinition | None) -> None:
         wanted = self._again.pop((segment, snapshot.tool), None)
-        raised = await self._raise(segment, snapshot, before, anew=wanted is not None)
-        if wanted is not None:
-            wanted.set_result(raised)
-        elif isinstance(raised, Refusal):
-            log.error("link %s: the definition of %s changed; it cannot be put into the inbox", segment, snapshot.tool)
-        else:
-            log.warning(
-                "link %s: the definition of %s changed, from digest %.12s to %.12s: interlock approvals show %.8s",
-                segment,
-                snapshot.tool,
-                before.identity.digest if before is not None else "",
-                snapshot.digest,
-                raised.id,
-            )
-
-    async def _raise(
-        self, segment: str, snapshot: DefinitionSnapshot, before: StoredDefinition | None, *, anew: bool = False
-    ) -> Approval | Refusal:
         changed = before is not None and before.identity.digest != snapshot.digest
         shown = {"definition": Raw(snapshot.definition())}
         is_loosened = before is not None and changed and is_looser(snapshot.claims, _claims(before))
@@ -397,7 +374,20 @@ class Definitions(Rulings):
             reason=_LOOSER_REASON if is_loosened else _CHANGED_REASON if changed else _OPEN_REASON,
             factors=tuple(name for name, is_so in ((CHANGED, changed), (UNCLASSIFIED, snapshot.is_open)) if is_so),
         )
-        return await self._inbox.raise_(draft, anew=anew)
+        raised = await self._inbox.raise_(draft, anew=wanted is not None)
+        if wanted is not None:
+            wanted.set_result(raised)
+        elif isinstance(raised, Refusal):
+            log.error("link %s: the definition of %s changed; it cannot be put into the inbox", segment, snapshot.tool)
+        else:
+            log.warning(
+                "link %s: the definition of %s changed, from digest %.12s to %.12s: interlock approvals show %.8s",
+                segment,
+                snapshot.tool,
+                before.identity.digest if before is not None else "",
+                snapshot.digest,
+                raised.id,
+            )
 
     async def _void_outdated(self, segment: str, seen: Mapping[str, DefinitionSnapshot]) -> None:
         """End pending approvals of older changes to the same tools, so that a server cannot fill the inbox."""
@@ -482,11 +472,7 @@ def _stored_definition(fingerprint: str, digest: str, definition: bytes, claims:
 
 
 def _with_claims(stored: StoredDefinition) -> KnownDefinition:
-    return (
-        stored.identity
-        if stored.identity.claims is not None
-        else msgspec.structs.replace(stored.identity, claims=_claims(stored))
-    )
+    return msgspec.structs.replace(stored.identity, claims=_claims(stored))
 
 
 def _claims(stored: StoredDefinition) -> ToolClaims:

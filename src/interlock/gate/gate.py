@@ -194,14 +194,14 @@ class Gate:
         """End the approvals of calls of these tools that were requested under another definition, because an approval
         is valid only for the tool definition that was shown.
         """
-        for definition in changed:
-            self._work.begin(self._void(definition.name, definition.after.digest))  # AX-11.3-14
+        digests = {definition.name: definition.after.digest for definition in changed}
 
-    async def _void(self, tool: str, digest: str) -> None:
-        await self.inbox.void_where(
-            "the definition of the tool has changed",
-            lambda approval: approval.kind is Kind.CALL and approval.tool == tool and approval.tool_digest != digest,
-        )
+        def is_of_another_definition(approval: Approval) -> bool:
+            is_changed = approval.kind is Kind.CALL and approval.tool in digests
+            return is_changed and approval.tool_digest != digests[approval.tool]
+
+        voiding = self.inbox.void_where("the definition of the tool has changed", is_of_another_definition)
+        self._work.begin(voiding)  # AX-11.3-14
 
 
 SentRequest = tuple[str, bytes, dict[str, Any], dict[str, Raw]]  # method, head, params, `_meta`

@@ -515,21 +515,19 @@ def _bearers(plan: Plan, stores: StoreParts, calls: CallParts) -> "AccessTokens 
     """Return the verifier of OAuth access tokens, or None if no authorization server is configured."""
     if not plan.auth.issuers:
         return None
-    from interlock.access.oauth import AccessTokenParts, AccessTokens  # here, because `cryptography` takes 10 MiB
+    from interlock.access.oauth import AccessTokens  # here, because `cryptography` takes 10 MiB
 
     def find_tool(key: ViewKey, name: bytes) -> tuple[str, str] | None:
         route = calls.dispatch.view(key).tools.get(name)
         return None if route is None else (route.qualified, route.scope)
 
     return AccessTokens(
-        plan.auth.issuers,
-        plan.access,
-        AccessTokenParts(
-            node_name=plan.node.name,
-            resource=lambda: resource_of(stores.addresses.public),
-            registry=stores.tokens,
-            find_tool=find_tool,
-            recorder=stores.recorder,
-            clock=stores.clock,
-        ),
+        issuers=plan.auth.issuers,
+        rules=plan.access,
+        node_name=plan.node.name,
+        resource=lambda: resource_of(stores.addresses.public),
+        registry=stores.tokens,
+        find_tool=find_tool,
+        recorder=stores.recorder,
+        clock=stores.clock,
     )
