@@ -12,7 +12,7 @@ from interlock.config.plan import Dial, ServerPlan, Spawn
 from interlock.config.value_types import is_slug
 from interlock.core.clock import Clock
 from interlock.core.current_plan import Addresses
-from interlock.credentials.client_registration import ClientIdentity, Clients, TokenStore
+from interlock.credentials.authorization_server import ClientIdentity, Clients, TokenStore
 from interlock.credentials.protocol.oauth_client import DOCUMENT_PATH, client_document, client_metadata
 from interlock.credentials.protocol.resource import is_loopback_url
 from interlock.credentials.secret_references import SecretResolver, secrets_named

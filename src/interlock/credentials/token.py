@@ -28,8 +28,15 @@ import msgspec
 
 from interlock.config.plan import Dial, OAuthPlan
 from interlock.core.clock import Clock
-from interlock.credentials.authorization_server import AuthorizationServers, TokenSource, printable, union
-from interlock.credentials.client_registration import Clients, TokenGrant, TokenStore
+from interlock.credentials.authorization_server import (
+    AuthorizationServers,
+    Clients,
+    TokenGrant,
+    TokenSource,
+    TokenStore,
+    printable,
+    union,
+)
 from interlock.credentials.protocol import oauth_client
 from interlock.credentials.protocol.resource import INSUFFICIENT_SCOPE, NO_CHALLENGE, Challenge
 from interlock.credentials.secret_references import NoOAuth, TokenRefused, Unobtainable

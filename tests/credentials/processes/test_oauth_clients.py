@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from interlock.config.plan import OAuthPlan
-from interlock.credentials.client_registration import Clients, TokenGrant, TokenStore
+from interlock.credentials.authorization_server import Clients, TokenGrant, TokenStore
 from interlock.credentials.protocol.oauth_client import AuthorizationServer, Client
 from interlock.credentials.secret_references import SecretResolver, TokenRefused, Unobtainable
 from interlock.store.sqlite.secrets import SealedSecrets
