@@ -196,8 +196,7 @@ def sees_pages(call: Call) -> bool:
     """Return whether the client of a call can open pages. A parent never does, because aggregators
     use the result form.
     """
-    caller = call.caller
-    if caller.era is not Era.MODERN or caller.hop is not None:
+    if call.caller.era is not Era.MODERN or call.caller.hop is not None:
         return False
     return declares(call.meta.get(META_CAPABILITIES, RAW_EMPTY), "elicitation", "url")
 

@@ -115,11 +115,9 @@ class Codes:
         self._shown[id] = grouped(code)
         return code
 
-    def make_token(self, id: str) -> str:
-        token = new_token()
-        self._shown[id] = token
+    def make_token(self, id: str) -> None:
+        self._shown[id] = token = new_token()
         self._tokens[self._hash(token)] = id
-        return token
 
     def find_challenge(self, id: str) -> StoredChallenge | None:
         return self._challenges.get(id)

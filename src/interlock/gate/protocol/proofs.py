@@ -22,7 +22,7 @@ data, signature.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Final, Literal
 
@@ -178,9 +178,10 @@ def _signer(jwt: Jwt, tool: str, anchors: Sequence[Anchor], verify: Verify) -> t
     anchors = [anchor for anchor in anchors if anchor.source != "passkey"]  # a passkey signs no tokens
     entitled = approvers(tool, anchors)
     refused = Reason.KEY_UNKNOWN
-    for anchor, key in _candidates(jwt, (*entitled, *(other for other in anchors if other not in entitled))):
+    for anchor in (*entitled, *(other for other in anchors if other not in entitled)):
+        key = select(anchor.keys, jwt.alg, jwt.kid)
         if isinstance(key, InvalidToken):
-            refused = key.reason
+            refused = refused if key.reason is Reason.KEY_UNKNOWN else key.reason
         elif (wrong := verify(jwt, key)) is not None:  # AX-11.3-5
             refused = wrong.reason
         elif anchor in entitled:  # AX-11.3-9
@@ -188,13 +189,6 @@ def _signer(jwt: Jwt, tool: str, anchors: Sequence[Anchor], verify: Verify) -> t
         else:
             return invalid("not_entitled", f"the signer may not approve {tool}")  # AX-11.3-9
     return _refusal(refused)
-
-
-def _candidates(jwt: Jwt, anchors: Sequence[Anchor]) -> Iterator[tuple[Anchor, Jwk | InvalidToken]]:
-    for anchor in anchors:
-        key = select(anchor.keys, jwt.alg, jwt.kid)
-        if isinstance(key, Jwk) or key.reason is not Reason.KEY_UNKNOWN:
-            yield anchor, key
 
 
 def _check_claims(claims: TokenClaims, bound: _CallClaims, question: ProofQuestion, now: float) -> Refusal | None:
@@ -207,14 +201,6 @@ def _check_claims(claims: TokenClaims, bound: _CallClaims, question: ProofQuesti
         return invalid("confirmation", "the proof must have the confirmation_id of this confirmation")
     if bound.call_digest != question.call_digest:  # AX-11.3-6, AX-11.3-7, AX-11.3-8
         return invalid("digest", "the proof must have the call_digest of this very call")
-    if (refusal := _check_times(claims, now)) is not None:
-        return refusal
-    if not _is_name(claims.iss) or not _is_name(claims.jti):
-        return invalid("claims", f"the proof must have an iss and a jti of 1 to {NAME_CHARS_MAX} characters")
-    return None
-
-
-def _check_times(claims: TokenClaims, now: float) -> Refusal | None:
     if claims.iat is None or claims.exp is None:
         return invalid("claims", "the proof must have iat and exp")
     if claims.iat > now + SKEW_S or (claims.nbf is not None and claims.nbf > now + SKEW_S):
@@ -223,6 +209,8 @@ def _check_times(claims: TokenClaims, now: float) -> Refusal | None:
         return invalid("expired", "the proof has expired")
     if claims.exp - claims.iat > PROOF_S_MAX:
         return invalid("lifetime", f"exp of the proof must be at most {PROOF_S_MAX:.0f} seconds after iat")
+    if not all(isinstance(name, str) and 0 < len(name) <= NAME_CHARS_MAX for name in (claims.iss, claims.jti)):
+        return invalid("claims", f"the proof must have an iss and a jti of 1 to {NAME_CHARS_MAX} characters")
     return None
 
 
@@ -244,10 +232,6 @@ def _proof_type(
 
 def _wrong_subject(presented: str | None) -> Refusal:
     return invalid("kind", f"the proof is not of the type {str(presented)[:32]!r} that it is presented as")
-
-
-def _is_name(text: Any) -> bool:
-    return isinstance(text, str) and 0 < len(text) <= NAME_CHARS_MAX
 
 
 ENTROPY_BYTES: Final = 16
@@ -290,7 +274,9 @@ def judge_passkey(
         return signer
     anchor, key = signer
     answered = find_challenge(assertion.client_data) or b""
-    counter = check_assertion(assertion, challenge=_expected_challenge(answered, question), party=party)
+    # The time and the random part are those of the signed challenge: the node does not store the challenges it chose.
+    expected = _bound_text(question) + (answered[_BOUND_BYTES:] if len(answered) == _CHALLENGE_BYTES else b"")
+    counter = check_assertion(assertion, challenge=expected, party=party)
     if isinstance(counter, Wrong):
         return invalid(*_explanation(counter, answered, question))
     if verify(assertion, key) is not None:  # AX-11.3-6
@@ -323,13 +309,6 @@ def _bound_text(question: ProofQuestion) -> bytes:
     return bytes.fromhex(question.call_digest) + hashlib.sha256(which.encode()).digest()
 
 
-def _expected_challenge(answered: bytes, question: ProofQuestion) -> bytes:
-    """Return the challenge that the passkey should have signed. The time and the random part are copied from the signed
-    challenge.
-    """
-    return _bound_text(question) + (answered[_BOUND_BYTES:] if len(answered) == _CHALLENGE_BYTES else b"")
-
-
 def _explanation(wrong: Wrong, answered: bytes, question: ProofQuestion) -> tuple[str, str]:
     """Return the reason code and the text of a refusal. The codes are the same as for signed tokens."""
     if wrong.reason != "challenge" or len(answered) != _CHALLENGE_BYTES:
@@ -341,16 +320,10 @@ def _explanation(wrong: Wrong, answered: bytes, question: ProofQuestion) -> tupl
 
 def _passkey_signer(assertion: Assertion, tool: str, anchors: Sequence[Anchor]) -> tuple[Anchor, Jwk] | Refusal:
     entitled = approvers(tool, anchors)
-    matches = [
-        (anchor, key)
-        for anchor in (*entitled, *(other for other in anchors if other not in entitled))
-        if anchor.source == "passkey"
-        for key in anchor.keys
-        if key.kid == assertion.credential
-    ]
-    if not matches:
-        return invalid(KEY_UNKNOWN, "no anchor has this passkey")
-    anchor, key = matches[0]
-    if anchor not in entitled:  # AX-11.3-9
-        return invalid("not_entitled", f"this passkey may not approve {tool}")
-    return anchor, key
+    for anchor in (*entitled, *(other for other in anchors if other not in entitled)):
+        for key in anchor.keys if anchor.source == "passkey" else ():
+            if key.kid == assertion.credential:
+                if anchor in entitled:  # AX-11.3-9
+                    return anchor, key
+                return invalid("not_entitled", f"this passkey may not approve {tool}")
+    return invalid(KEY_UNKNOWN, "no anchor has this passkey")

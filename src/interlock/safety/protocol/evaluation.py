@@ -10,7 +10,7 @@ The result is sent to the agent as an AutonomyDirective (8.7.1) with notificatio
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Any, Final, Literal
 
@@ -115,6 +115,16 @@ class StepVerdict(Enum):
     STOP = "stop"
 
 
+_NEEDS_APPROVAL: Final = "This action needs the approval of a person."
+_TOO_DANGEROUS: Final = "This action is too dangerous. The agent is blocked until a person verifies it."
+_BY_TIER: Final[Mapping[Tier, tuple[StepVerdict, str | None]]] = {
+    Tier.ADVISORY: (StepVerdict.CONTINUE, None),
+    Tier.CONFIRM: (StepVerdict.PAUSE, _NEEDS_APPROVAL),
+    Tier.VERIFY: (StepVerdict.VERIFY, "This action waits until a person verifies it with a code."),
+    Tier.DANGER_ZONE: (StepVerdict.STOP, _TOO_DANGEROUS),
+}
+
+
 class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     """Result of all stages with its reason, and one factor for each stage that was evaluated."""
 
@@ -214,12 +224,8 @@ def evaluate_call(compiled: CompiledPolicy, names: Iterable[str], danger: int | 
         if judged.verdict is not StepVerdict.CONTINUE:
             return judged
     if 5 in policy.stages and risk.score > TOLERANCES[policy.risk_tolerance]:
-        return Evaluation(
-            verdict=StepVerdict.PAUSE,
-            factors=(f"risk {risk.score}",),
-            reason="Its risk is above the tolerance.",
-            stage=5,
-        )
+        reason = "Its risk is above the tolerance."
+        return Evaluation(verdict=StepVerdict.PAUSE, factors=(f"risk {risk.score}",), reason=reason, stage=5)
     return Evaluation(verdict=StepVerdict.CONTINUE, factors=("The call is within the policy.",))
 
 
@@ -238,39 +244,21 @@ def _match(compiled: CompiledPolicy, texts: Iterable[str]) -> Evaluation | None:
     """
     texts = tuple(texts)
     if any(pattern.is_found_in(text) for pattern in compiled.deny for text in texts):
-        return Evaluation(
-            verdict=StepVerdict.STOP,
-            factors=("a deny pattern matches",),
-            reason="This action is denied. The agent is blocked until a person verifies it.",
-            stage=3,
-        )
+        reason = "This action is denied. The agent is blocked until a person verifies it."
+        return Evaluation(verdict=StepVerdict.STOP, factors=("a deny pattern matches",), reason=reason, stage=3)
     if any(pattern.is_found_in(text) for pattern in compiled.requires_approval for text in texts):
-        return Evaluation(
-            verdict=StepVerdict.PAUSE,
-            factors=("a pattern asks for approval",),
-            reason="This action needs the approval of a person.",
-            stage=3,
-        )
+        factors = ("a pattern asks for approval",)
+        return Evaluation(verdict=StepVerdict.PAUSE, factors=factors, reason=_NEEDS_APPROVAL, stage=3)
     return None
 
 
 def _judge(compiled: CompiledPolicy, risk: Risk) -> Evaluation:
     policy = compiled.policy
     factor = f"risk {risk.score} ({risk.why}), tier {risk.tier.value}"
-    match risk.tier:
-        case Tier.ADVISORY:
-            verdict, reason = StepVerdict.CONTINUE, None
-        case Tier.CONFIRM:
-            is_relaxed = policy.tolerance_relaxes_confirm and risk.score <= TOLERANCES[policy.risk_tolerance]
-            verdict = StepVerdict.CONTINUE if is_relaxed else StepVerdict.PAUSE
-            reason = None if is_relaxed else "This action needs the approval of a person."
-        case Tier.VERIFY:
-            verdict, reason = StepVerdict.VERIFY, "This action waits until a person verifies it with a code."
-        case Tier.DANGER_ZONE:
-            verdict, reason = (
-                StepVerdict.STOP,
-                "This action is too dangerous. The agent is blocked until a person verifies it.",
-            )
+    verdict, reason = _BY_TIER[risk.tier]
+    is_relaxed = policy.tolerance_relaxes_confirm and risk.score <= TOLERANCES[policy.risk_tolerance]
+    if risk.tier is Tier.CONFIRM and is_relaxed:
+        verdict, reason = _BY_TIER[Tier.ADVISORY]
     return Evaluation(verdict=verdict, factors=(factor,), reason=reason, risk=risk, stage=4)
 
 

@@ -94,7 +94,7 @@ def read_hint(written: str) -> Hint:
     whole, parted = normalise(written), normalise(written, split=True)
     is_mentioned = _is_only_mentioned(parted)
     spellings = [_QUOTED.sub('""', each) if is_mentioned else each for each in (whole, parted)]
-    spellings += [_SPELLED.sub(_without_spaces, each) for each in spellings]
+    spellings += [_SPELLED.sub(lambda match: match.group().replace(" ", ""), each) for each in spellings]
     actions = tuple(dict.fromkeys(spellings))
     words = tuple(dict.fromkeys(word for action in actions for word in _WORDS.findall(action)))
     names = frozenset(name for each in _NAMES.findall(whole) for name in (each, each.strip(_EDGES)) if name)
@@ -107,10 +107,6 @@ def _is_only_mentioned(text: str) -> bool:
     """
     rest = _WORDS.findall(_QUOTED.sub(" ", text))
     return len(rest) > 1 and not any(stem in _RUNNING for word in rest for stem in stems(word))
-
-
-def _without_spaces(match: re.Match[str]) -> str:
-    return match.group().replace(" ", "")
 
 
 def stems(word: str) -> tuple[str, ...]:
