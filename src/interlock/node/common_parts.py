@@ -276,19 +276,20 @@ class CallParts:
             surfaces=approvals.surfaces.checks,
         )
 
+        def find_route(approval: Approval) -> Route | None:
+            return live.find_tool(approval.tool) if approval.kind is Kind.CALL else None
+
         def is_current(approval: Approval) -> bool:
             """Return whether the approved call would still run the tool definition that the person saw.
 
             A tool that is not listed now may return unchanged, so it counts as current.
             """
-            is_call = approval.kind is Kind.CALL
-            route = live.find_tool(approval.tool) if is_call else None
+            route = find_route(approval)
             return route is None or route.digest == approval.tool_digest
 
         def find_ways_out(approval: Approval) -> tuple[str, ...]:
             """Return the ways in which an operator can prevent calls like this one from being held again."""
-            is_call = approval.kind is Kind.CALL
-            route = live.find_tool(approval.tool) if is_call else None
+            route = find_route(approval)
             return () if route is None else ways_out(route, approval.id)
 
         self.driver_decisions = driver_decisions = DriverDecisions()

@@ -19,6 +19,7 @@ input.
 """
 
 import asyncio
+import contextlib
 import gc
 import signal
 import sys
@@ -29,7 +30,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from interlock.approvals import enrolments, inbox, standing_grants, tool_definitions
-from interlock.approvals.inbox import Inbox
 from interlock.approvals.trust import approval_proofs
 from interlock.ax.parts import AxParts
 from interlock.config.load import Loaded
@@ -37,8 +37,6 @@ from interlock.config.plan import Plan
 from interlock.core.capability import load_reference
 from interlock.core.clock import Clock
 from interlock.core.part import Part, PartStack
-from interlock.dispatch.dispatch import Dispatch
-from interlock.fronts.public import PublicEndpoint
 from interlock.fronts.stdio import SOCKET, bridge, stdio_front
 from interlock.links.keeper import Keeper
 from interlock.node.capabilities import capabilities
@@ -111,11 +109,10 @@ class Readiness:
 
     async def settle(self, seconds: float | None) -> None:
         """Wait until the first attempt of every link has ended, for at most `seconds`. None means no limit."""
-        waits = [asyncio.ensure_future(keeper.settled.wait()) for keeper in self._keepers.values()]
-        if waits:
-            _, pending = await asyncio.wait(waits, timeout=seconds)
-            for wait in pending:
-                wait.cancel()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                for keeper in list(self._keepers.values()):
+                    await keeper.settled.wait()
 
 
 DRAIN_TICK_S: Final = 0.02
@@ -128,25 +125,23 @@ class Shutdown:
     Only the watch of the configuration is closed before it, so everything that a call needs is still open.
     """
 
+    parts: NodeParts
     endpoints: Endpoints | None
-    public: PublicEndpoint
-    inbox: Inbox
-    dispatch: Dispatch
-    capabilities: tuple[CapabilityParts, ...]
 
     async def open(self) -> None:
         """Do nothing. This part only acts when it is closed."""
 
     async def close(self) -> None:
+        public, capabilities = self.parts.fronts.public, self.parts.capabilities.values()
         if self.endpoints is not None:
             self.endpoints.refuse_new()
-        for capability in self.capabilities:
+        for capability in capabilities:
             capability.refuse_calls()
-        self.public.end_streams()
-        self.inbox.end_listening()
+        public.end_streams()
+        self.parts.approvals.inbox.end_listening()
         await self.drain()
-        self.public.end_sse()
-        for capability in self.capabilities:
+        public.end_sse()
+        for capability in capabilities:
             await capability.hang_up()
         if self.endpoints is not None:
             await self.endpoints.end()
@@ -156,11 +151,11 @@ class Shutdown:
 
         Calls that wait without a deadline are ended first. Calls that ask a person are not waited for.
         """
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + DRAIN_S
-        self.dispatch.under_way.end_waiting(Refusal(UNAVAILABLE, "unavailable", {"reason": "node_stopping"}))
-        while any(not call.asking for call in self.dispatch.under_way.calls):
-            if loop.time() > deadline:
+        under_way = self.parts.calls.dispatch.under_way
+        under_way.end_waiting(Refusal(UNAVAILABLE, "unavailable", {"reason": "node_stopping"}))
+        deadline = asyncio.get_running_loop().time() + DRAIN_S
+        while any(not call.asking for call in under_way.calls):
+            if asyncio.get_running_loop().time() > deadline:
                 return
             await asyncio.sleep(DRAIN_TICK_S)
 
@@ -218,13 +213,7 @@ class Node:
             if self._sockets is not None and subservers is not None
             else None
         )
-        self._shutdown = Shutdown(
-            endpoints=self._endpoints,
-            public=self.fronts.public,
-            inbox=self.approvals.inbox,
-            dispatch=self.calls.dispatch,
-            capabilities=self._capabilities,
-        )
+        self._shutdown = Shutdown(parts=self.parts, endpoints=self._endpoints)
         self._stack = PartStack(self._ordered_parts())
 
     def get(self, parts: type[Parts]) -> Parts:
@@ -317,15 +306,8 @@ def serve(
     server has made its first attempt to connect.
     """
     raise_descriptor_limit()
-    work = _run(
-        loaded,
-        read,
-        partial(_announce, on_ready=on_ready, on_waiting=on_waiting),
-        stdio=stdio,
-        only=only,
-        surface=surface,
-        operator_app=operator_app,
-    )
+    announce = partial(_announce, on_ready=on_ready, on_waiting=on_waiting)
+    work = _run(loaded, read, announce, stdio=stdio, only=only, surface=surface, operator_app=operator_app)
     if sys.platform == "win32":
         asyncio.run(work)
     else:

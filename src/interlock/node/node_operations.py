@@ -85,12 +85,8 @@ class StatusOperations:
     @handles(GET_STATUS)
     def status(self) -> Status:
         """Return the state of the node. It is computed from memory, so it can be requested often."""
-        stores, approvals, calls, fronts = (
-            self._parts.stores,
-            self._parts.approvals,
-            self._parts.calls,
-            self._parts.fronts,
-        )
+        parts = self._parts
+        stores, approvals, calls, fronts = parts.stores, parts.approvals, parts.calls, parts.fronts
         plan, namespace, safety = stores.current.plan, calls.catalog.namespace, calls.safety.loop
         sessions, names = fronts.sessions.by_id, approvals.names.reminders.due()
         replication, store_trouble = stores.replicas.replication, None
@@ -203,7 +199,9 @@ class StatusOperations:
                 last = await self._audit.last()
                 while True:
                     status = self.status()
-                    if (now := _comparable(status)) != newest:
+                    # Without what changes merely because time passes.
+                    timeless = msgspec.structs.replace(status, node=msgspec.structs.replace(status.node, uptime_s=0.0))
+                    if (now := msgspec.json.encode(timeless)) != newest:
                         newest, quiet = now, 0
                         yield NodeEvent(at=self._time(), status=status)
                     page = await self._audit.tail(last, RECORDS_MAX)
@@ -231,12 +229,6 @@ class StatusOperations:
 
     def _time(self) -> str:
         return rfc3339(self._clock.wall())
-
-
-def _comparable(status: Status) -> bytes:
-    """Return a status without the values that change merely because time passes."""
-    node = msgspec.structs.replace(status.node, uptime_s=0.0)
-    return msgspec.json.encode(msgspec.structs.replace(status, node=node))
 
 
 class Operations:

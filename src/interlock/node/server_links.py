@@ -161,8 +161,11 @@ class Servers:
     async def restock(self) -> None:
         """List the tools of every server again, because the rules about tools have changed."""
         for keeper in list(self._keepers.values()):
-            if keeper.is_offered and keeper.listing is not None:
-                await self._catalog.stock_again(keeper.link, keeper.listing)
+            await self._restock(keeper)
+
+    async def _restock(self, keeper: Keeper) -> None:
+        if keeper.is_offered and keeper.listing is not None:
+            await self._catalog.stock_again(keeper.link, keeper.listing)
 
     async def close(self) -> None:
         await asyncio.gather(*(links.stop() for links in self.own.values()))
@@ -173,7 +176,7 @@ class Servers:
         keeper = self._keepers.get(segment)
         if keeper is not None and keeper.is_offered and keeper.listing is not None:
             self._catalog.reconsider(segment)
-            await self._catalog.stock_again(keeper.link, keeper.listing)
+            await self._restock(keeper)
 
     async def stock(self, link: Link, listing: Listing | None) -> None:
         """Add what a server offers to the catalog. Remove the server's items if `listing` is None."""

@@ -27,6 +27,8 @@ from interlock.approvals.trust.passkeys import PasskeyService
 from interlock.config.plan import Address, Plan
 from interlock.core.current_plan import Addresses
 
+_ANY: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
+
 
 class EndpointServer(uvicorn.Server):
     """The HTTP server of one endpoint. It leaves signals to the node, and sets `begun` when it accepts connections."""
@@ -65,8 +67,7 @@ def bind(address: Address) -> socket.socket:
 
 def reachable(sock: socket.socket, address: Address) -> str:
     """Return the host and port at which this machine reaches a listener, even one at all addresses or at port 0."""
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address.host, address.host)  # noqa: S104
-    return str(Address(host, sock.getsockname()[1]))
+    return str(Address(_ANY.get(address.host, address.host), sock.getsockname()[1]))
 
 
 def answers(path: str) -> bool:
@@ -195,7 +196,6 @@ def _bind_file(path: Path, mode: int) -> Iterator[socket.socket]:
 
 PATIENCE_S: Final = 1.0
 READ_MAX: Final = 4096
-_ANY: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
 
 
 def is_taken(address: Address) -> bool:

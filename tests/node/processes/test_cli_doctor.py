@@ -178,7 +178,7 @@ def test_a_machine_without_sandboxes_is_found_where_a_driver_needs_one(
     folder = place.workspace / ".drivers" / "files-mcp"
     folder.mkdir(parents=True)
     (folder / "DRIVER.md").write_text("---\nname: x\n---\n")
-    monkeypatch.setattr("interlock.node.cli.machine.no_sandbox", lambda: "bubblewrap is not installed")
+    monkeypatch.setattr("interlock.node.cli.set_up_checks.no_sandbox", lambda: "bubblewrap is not installed")
     assert "files-mcp: bubblewrap is not installed" in place.only("sandbox")["problem"]
 
 
