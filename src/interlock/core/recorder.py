@@ -24,6 +24,7 @@ from typing import Any, Final
 import msgspec
 
 from interlock.core.audit_record import AuditRecord
+from interlock.core.background import BackgroundTasks
 from interlock.core.clock import Clock
 from interlock.store.audit_chain import ChainedRecord
 from interlock.store.ports import AuditLog, StoreError, Unavailable
@@ -46,7 +47,7 @@ class Recorder:
         self._audit = audit
         self._waiting: list[AuditRecord | bytes | EncodedLater] = []
         self.add: Callable[[AuditRecord], None] = self._waiting.append  # for every call: without a function of our own
-        self._task: asyncio.Task[None] | None = None
+        self._work = BackgroundTasks()
         self._hurry = asyncio.Event()
         self._flushing = asyncio.Lock()  # one batch at a time, in order
         self.trouble: str | None = None
@@ -80,12 +81,10 @@ class Recorder:
                 raise Unavailable(f"the audit log cannot be written: {refused.strerror}") from refused
 
     async def open(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run(), name="audit")
+        self._work.begin(self._run(), "audit")
 
     async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._work.close()
         await self.flush()
 
     async def flush(self) -> None:
@@ -129,13 +128,11 @@ class Recorder:
 def _encode_all(batch: list[AuditRecord | bytes | EncodedLater]) -> list[bytes]:
     lines: list[bytes] = []
     for record in batch:
-        if isinstance(record, bytes):
-            lines.append(record)
-        elif isinstance(record, AuditRecord):
-            lines.append(record.encode())
-        else:
+        if isinstance(record, tuple):
             encode, *parts = record
             lines.append(encode(*parts))
+        else:
+            lines.append(record if isinstance(record, bytes) else record.encode())
     return lines
 
 
@@ -150,16 +147,14 @@ class Retention:
 
     def __init__(self, audit: AuditLog, recorder: Recorder, clock: Clock, days: int) -> None:
         self._audit, self._recorder, self._clock, self._days = audit, recorder, clock, days
-        self._task: asyncio.Task[None] | None = None
+        self._work = BackgroundTasks()
 
     async def open(self) -> None:
         if self._days:
-            self._task = asyncio.get_running_loop().create_task(self._run(), name="audit retention")
+            self._work.begin(self._run(), "audit retention")
 
     async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._work.close()
 
     async def _run(self) -> None:
         while True:

@@ -23,6 +23,7 @@ import uvicorn
 from interlock.access.logins import find_browser
 from interlock.access.tokens import Operator, credential_of
 from interlock.ax.endpoint import AxEndpoint, UserApp, UserProtocol
+from interlock.core.background import BackgroundTasks
 from interlock.core.tls import listener_options
 from interlock.fronts.connections import ConnectionTable
 from interlock.fronts.exchange import Head
@@ -68,7 +69,7 @@ class Endpoints:
         self._capabilities = tuple(parts.capabilities.values())
         self._servers: list[EndpointServer] = []
         self._tasks: list[asyncio.Task[Any]] = []
-        self._sweep: asyncio.Task[None] | None = None
+        self._work = BackgroundTasks()
         self._operator_connections: list[ConnectionTable] = []
         self._bridged: set[BridgedClient] = set()
         self._opened = contextlib.AsyncExitStack()
@@ -82,7 +83,7 @@ class Endpoints:
             operator = self._operator_app(self._handlers, self._authenticate, own)
             await self._serve_operator(operator, *sockets.operator, **listener_options(plan.node, public=False))
             await self._serve_operator(self._operator_app(self._handlers, None, own), sockets.admin)
-            self._sweep = asyncio.get_running_loop().create_task(self._sweep_forever(), name="connections")
+            self._work.begin(self._sweep_forever(), "connections")
             await self._open_bridge(sockets.folder / SOCKET, opened)
             self._opened = opened.pop_all()
 
@@ -99,9 +100,7 @@ class Endpoints:
         self.refuse_new()
         for client in list(self._bridged):
             client.transport.close()
-        if self._sweep is not None:
-            self._sweep.cancel()
-            await asyncio.gather(self._sweep, return_exceptions=True)
+        await self._work.close()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
         self._servers.clear()
@@ -138,10 +137,15 @@ class Endpoints:
 
         Each listener has its own connection limit, so a busy one cannot block admin.sock.
         """
+
+        def note_refusal(connection: EndpointConnection, head: Head, reason: str) -> None:
+            who, method = f"peer:{connection.sender(head)}", head.method.decode("ascii") or "-"
+            self._refusals.note(who, "operator", method, reason)
+
         connections = ConnectionTable(
             most=OPERATOR_CONNECTIONS_MAX,
             message_bytes=OPERATOR_BODY_BYTES,
-            note_refusal=self._note_refusal,
+            note_refusal=note_refusal,
             is_shared=is_loopback,
         )
 
@@ -150,9 +154,6 @@ class Endpoints:
 
         self._operator_connections.append(connections)
         await self._serve(app, *socks, http=OperatorProtocol, **options)
-
-    def _note_refusal(self, connection: EndpointConnection, head: Head, reason: str) -> None:
-        self._refusals.note(f"peer:{connection.sender(head)}", "operator", head.method.decode("ascii") or "-", reason)
 
     async def _sweep_forever(self) -> None:
         """End idle connections and streams, and let capabilities do their periodic work, every second."""

@@ -26,6 +26,7 @@ from interlock.config.device_files import device_files
 from interlock.config.difference import as_written, differences, section_of, without
 from interlock.config.load import ConfigInvalid, Loaded
 from interlock.config.plan import Plan
+from interlock.core.background import BackgroundTasks
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.part import CannotStart
 from interlock.guard.budgets import is_limited
@@ -59,23 +60,20 @@ class Reload:
         self._read_wall = clock.wall()
         self._seen = _file_states(paths, plan.workspace)
         self._asked = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._work = BackgroundTasks()
         self.plan = plan  # in effect, but for `restart_for`
         self.problem: str | None = None
         self.restart_for: tuple[str, ...] = ()
 
     async def open(self) -> None:
-        loop = asyncio.get_running_loop()
         if sys.platform != "win32":
-            loop.add_signal_handler(signal.SIGHUP, self._asked.set)
-        self._task = loop.create_task(self._watch(), name="configuration")
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._asked.set)
+        self._work.begin(self._watch(), "configuration")
 
     async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            if sys.platform != "win32":
-                asyncio.get_running_loop().remove_signal_handler(signal.SIGHUP)
+        await self._work.close()
+        if sys.platform != "win32":
+            asyncio.get_running_loop().remove_signal_handler(signal.SIGHUP)
 
     def status(self) -> ConfigurationState:
         return ConfigurationState(
