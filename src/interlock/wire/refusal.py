@@ -148,49 +148,38 @@ _CALL_FORMS: Final[Mapping[RefusalCode, Forms]] = {
 }
 
 # Codes that are answered outside MCP. A code without a row has the defaults of `Forms`, such as the HTTP status 409.
-_HTTP_STATUSES: Final[Mapping[int, frozenset[str]]] = {
-    204: frozenset(["preflight"]),
-    400: frozenset(
-        [
-            *("bad_headers", "bad_request", "invalid_body", "invalid_query", "topic_required", "statement_invalid"),
-            *("invalid_json", "invalid_envelope", "invalid_proposal", "invalid_chat", "unsupported_protocol"),
-            *("unknown_kind", "one_recipient", "target_absent", "input_invalid", "secret_found"),
-        ]
-    ),
-    401: frozenset(["unauthorised"]),
-    403: frozenset(
-        [
-            *("bad_origin", "insufficient_scope"),
-            *("wrong_topic", "history_hidden", "removed", "room_full", "from_mismatch", "kind_not_allowed"),
-            *("reserved_kind", "not_proposer", "self_approval", "privilege_violation"),
-            *("not_change_controller", "statement_required", "statement_replayed", "statement_expired"),
-            "wrong_registry",
-        ]
-    ),
-    404: frozenset(["not_found", "unknown_topic", "unknown_proposal", "history_gap"]),
-    405: frozenset(["method_not_allowed"]),
-    406: frozenset(["not_acceptable"]),
-    408: frozenset(["request_timeout"]),
-    413: frozenset(["body_too_large", "envelope_too_large"]),
-    415: frozenset(["unsupported_media_type"]),
-    421: frozenset(["bad_host"]),
-    426: frozenset(["protocol_required", "upgrade_required"]),
-    429: frozenset(["rate_limited", "too_many_actions"]),
-    431: frozenset(["headers_too_large"]),
-    503: frozenset(["too_many_bytes", "too_many_connections", "too_many_pipelined"]),
+_HTTP_STATUSES: Final[Mapping[int, str]] = {
+    204: "preflight",
+    400: "bad_headers bad_request invalid_body invalid_query topic_required statement_invalid"
+    " invalid_json invalid_envelope invalid_proposal invalid_chat unsupported_protocol"
+    " unknown_kind one_recipient target_absent input_invalid secret_found",
+    401: "unauthorised",
+    403: "bad_origin insufficient_scope"
+    " wrong_topic history_hidden removed room_full from_mismatch kind_not_allowed"
+    " reserved_kind not_proposer self_approval privilege_violation"
+    " not_change_controller statement_required statement_replayed statement_expired wrong_registry",
+    404: "not_found unknown_topic unknown_proposal history_gap",
+    405: "method_not_allowed",
+    406: "not_acceptable",
+    408: "request_timeout",
+    413: "body_too_large envelope_too_large",
+    415: "unsupported_media_type",
+    421: "bad_host",
+    426: "protocol_required upgrade_required",
+    429: "rate_limited too_many_actions",
+    431: "headers_too_large",
+    503: "too_many_bytes too_many_connections too_many_pipelined",
 }
-_AQL_CODES: Final[Mapping[str, frozenset[str]]] = {
-    "VALIDATION_INVALID_TYPE": frozenset(["input_invalid", "input_unsupported"]),
-    "RATE_LIMIT_EXCEEDED": frozenset(["rate_limited"]),
-    "PERMISSION_DENIED": frozenset(
-        ["auth_required", "auth_failed", "access_denied", "policy_violation", "egress_denied"]
-    ),
+_AQL_CODES: Final[Mapping[str, str]] = {
+    "VALIDATION_INVALID_TYPE": "input_invalid input_unsupported",
+    "RATE_LIMIT_EXCEEDED": "rate_limited",
+    "PERMISSION_DENIED": "auth_required auth_failed access_denied policy_violation egress_denied",
 }
 _HTTP_FORMS: Final[dict[str, Forms]] = {
-    code: Forms(http_status=status) for status, codes in _HTTP_STATUSES.items() for code in codes
+    code: Forms(http_status=status) for status, codes in _HTTP_STATUSES.items() for code in codes.split()
 }
 for _aql, _codes in _AQL_CODES.items():
-    _HTTP_FORMS.update({code: _HTTP_FORMS.get(code, Forms())._replace(aql=_aql) for code in _codes})
+    _HTTP_FORMS.update({code: _HTTP_FORMS.get(code, Forms())._replace(aql=_aql) for code in _codes.split()})
 
 FORMS: Final[Mapping[str, Forms]] = {**{str(code): forms for code, forms in _CALL_FORMS.items()}, **_HTTP_FORMS}
 _DEFAULT: Final = Forms()

@@ -62,29 +62,6 @@ _NO_LENGTH_WHEN_EMPTY = frozenset((b"GET", b"HEAD", b"DELETE", b"OPTIONS"))  # R
 class HttpClient:
     """A pool of connections to one origin. All calls must come from one event loop."""
 
-    __slots__ = (
-        "_address",
-        "_closed",
-        "_connect_timeout_s",
-        "_connections",
-        "_drained",
-        "_host",
-        "_host_line",
-        "_idle",
-        "_idle_s",
-        "_loop",
-        "_max_body_bytes",
-        "_max_connections",
-        "_openers",
-        "_port",
-        "_sweeper",
-        "_tls",
-        "_waiting",
-        "_waiting_max",
-        "known_heads",
-        "varying",
-    )
-
     def __init__(
         self,
         url: str,

@@ -102,33 +102,11 @@ KNOWN_HEAD_BYTES_MAX: Final = 2048
 # Nothing may read these from a head (a test searches for them): a known head has the values of its first coming.
 UNREAD: Final = frozenset(
     (
-        b"age",
-        b"b3",
-        b"baggage",
-        b"cf-ray",
-        b"date",
-        b"sentry-trace",
-        b"server-timing",
-        b"traceparent",
-        b"tracestate",
-        b"uber-trace-id",
-        b"x-amzn-requestid",
-        b"x-amzn-trace-id",
-        b"x-b3-parentspanid",
-        b"x-b3-spanid",
-        b"x-b3-traceid",
-        b"x-cloud-trace-context",
-        b"x-correlation-id",
-        b"x-datadog-parent-id",
-        b"x-datadog-tags",
-        b"x-datadog-trace-id",
-        b"x-envoy-upstream-service-time",
-        b"x-process-time",
-        b"x-request-id",
-        b"x-response-time",
-        b"x-runtime",
-        b"x-stainless-retry-count",
-    )
+        b"age b3 baggage cf-ray date sentry-trace server-timing traceparent tracestate uber-trace-id "
+        b"x-amzn-requestid x-amzn-trace-id x-b3-parentspanid x-b3-spanid x-b3-traceid x-cloud-trace-context "
+        b"x-correlation-id x-datadog-parent-id x-datadog-tags x-datadog-trace-id x-envoy-upstream-service-time "
+        b"x-process-time x-request-id x-response-time x-runtime x-stainless-retry-count"
+    ).split()
 )
 _LENGTH: Final = b"content-length"
 _LENGTH_DIGITS_MAX: Final = 15

@@ -88,20 +88,6 @@ class _State(Enum):
 class OversizedScanner:
     """Scanner of one oversized message. Call `feed` for each piece of the message, and read `found` at any time."""
 
-    __slots__ = (
-        "_depth",
-        "_has_method",
-        "_has_outcome",
-        "_id",
-        "_in_string",
-        "_is_escaped",
-        "_kept",
-        "_key",
-        "_limit",
-        "_piece_bytes",
-        "_state",
-    )
-
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._state = _State.START

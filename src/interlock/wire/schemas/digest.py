@@ -22,18 +22,15 @@ import msgspec
 
 from interlock.wire.jsontext.canonical import NotCanonical, canonical
 from interlock.wire.schemas.inclusion import Effort
-from interlock.wire.schemas.validators import DEPTH_MAX, VALUES_MAX, reference_target
+from interlock.wire.schemas.validators import DEPTH_MAX, OF_MANY, OF_NAMED, OF_ONE, VALUES_MAX, reference_target
 
 OLDER_DEPTH_MAX: Final = 100  # deeper schemas of an older draft stay as they are, and no frontmatter holds them
 
 _OLDER: Final = ("draft-04", "draft-05", "draft-06", "draft-07", "draft/2019-09")
-# Keywords of older drafts whose value is one schema, a list of schemas, or schemas by name.
-_UNEVALUATED: Final = ("unevaluatedItems", "unevaluatedProperties")
-_OLDER_ONE: Final = frozenset(
-    ["additionalItems", "additionalProperties", "contains", "else", "if", "not", "propertyNames", "then", *_UNEVALUATED]
-)
-_OLDER_MANY: Final = frozenset(["allOf", "anyOf", "oneOf"])
-_OLDER_NAMED: Final = frozenset(["$defs", "definitions", "properties", "patternProperties", "dependentSchemas"])
+# The keywords with schemas of older drafts.
+_OLDER_ONE: Final = OF_ONE - {"contentSchema", "items"}
+_OLDER_MANY: Final = OF_MANY - {"items", "prefixItems"}
+_OLDER_NAMED: Final = OF_NAMED - {"dependencies"}
 # Keywords that count beside a $ref up to draft-07: those that say nothing about a value, and definitions.
 _BESIDE_REF: Final = frozenset(
     ["$comment", "$defs", "$ref", "default", "definitions", "description", "examples", "title"]
@@ -41,8 +38,8 @@ _BESIDE_REF: Final = frozenset(
 _SINCE_2020: Final = frozenset(["$dynamicAnchor", "$dynamicRef", "prefixItems"])
 _SINCE_2019: Final = frozenset(
     [
-        *("$anchor", "$recursiveAnchor", "$recursiveRef", "dependentRequired", "dependentSchemas", "maxContains"),
-        *("minContains", *_UNEVALUATED),
+        *("$anchor", "$recursiveAnchor", "$recursiveRef", "dependentRequired", "dependentSchemas"),
+        *("maxContains", "minContains", "unevaluatedItems", "unevaluatedProperties"),
     ]
 )
 
@@ -159,21 +156,17 @@ def _inside(value: Any, step: str | None) -> Any:
     return None
 
 
-_DESCRIBES: Final = frozenset(["title", "description", "$comment", "examples", "deprecated", "$id", "$schema"])
-_ONE: Final = frozenset(
-    [
-        *("additionalProperties", "contains", "contentSchema", "else", "if", "items", "not", "propertyNames", "then"),
-        *("unevaluatedItems", "unevaluatedProperties"),
-    ]
-)
-_MANY: Final = frozenset(["allOf", "anyOf", "oneOf", "prefixItems"])
+_ONE: Final = OF_ONE - {"additionalItems"}
+_MANY: Final = OF_MANY - {"items"}
 _NAMED: Final = frozenset(["dependentSchemas", "patternProperties", "properties"])
-_DROPPED: Final = _DESCRIBES | {"$defs", "definitions"}
+_DROPPED: Final = frozenset(
+    ["title", "description", "$comment", "examples", "deprecated", "$id", "$schema", "$defs", "definitions"]
+)
 _SETS: Final = frozenset(["required", "enum", "type"])
 _WITHOUT_SCHEMAS: Final = frozenset(
     [
-        *("const", "default", "format", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
-        *("minLength", "maxLength", "pattern", "minItems", "maxItems", "uniqueItems", "$ref"),
+        *("const", "default", "format", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
+        *("multipleOf", "minLength", "maxLength", "pattern", "minItems", "maxItems", "uniqueItems", "$ref"),
     ]
 )
 _TEXT: Final = msgspec.json.Encoder(order="deterministic")

@@ -26,14 +26,13 @@ from typing import Any, Final
 import msgspec
 
 from interlock.wire.jsontext.canonical import pointer_step
-from interlock.wire.schemas.shapes import DEPTH_MAX, Shape, Side, alternatives, types_of, types_shown
+from interlock.wire.schemas.shapes import DEPTH_MAX, SAYS_NOTHING, Shape, Side, alternatives, types_of, types_shown
 
 # Schemas that say so little that they are compared at once: a type, or an object of named properties.
 
 NAMES_MAX: Final = 16  # of required properties, each of which is looked for
 
-_DESCRIBES: Final = frozenset(["title", "description", "default", "examples", "deprecated", "$comment"])
-_TYPE: Final = _DESCRIBES | {"type"}
+_TYPE: Final = SAYS_NOTHING | {"type"}
 _OBJECT: Final = _TYPE | {"properties", "required", "additionalProperties"}
 _OF_MANY_VALUES: Final = ("string", "integer", "number")  # the values of the others can be listed, or nested
 
@@ -342,11 +341,9 @@ class _Comparison:
                 refused.append(value)
         if refused:
             return differs(InclusionVerdict.REJECTS, path, _join_names(refused), "not accepted there")
-        return (
-            differs(InclusionVerdict.UNDECIDED, path, "its values", "a schema not applied alone")
-            if unsure
-            else ACCEPTED
-        )
+        if unsure:
+            return differs(InclusionVerdict.UNDECIDED, path, "its values", "a schema not applied alone")
+        return ACCEPTED
 
     def _alternatives(self, ours: Shape, wide: Any, path: str, depth: int) -> InclusionOutcome | None:
         """Compare each alternative of the narrow side with the wide side, because a value satisfies one of them. Return

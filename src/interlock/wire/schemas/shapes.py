@@ -22,8 +22,8 @@ COMPILED_MAX: Final = 200  # parts of one schema that are applied alone
 LISTED_PER_STEP: Final = 16  # values or branches that are looked at in one step
 PATTERN_COST: Final = 100  # steps of applying a schema with a pattern, which may go back and forth
 
-_SAYS_NOTHING: Final = frozenset(["title", "description", "default", "examples", "deprecated", "$comment"])
-_PLAIN: Final = frozenset(["type", "enum", "const", *_SAYS_NOTHING])
+SAYS_NOTHING: Final = frozenset(["title", "description", "default", "examples", "deprecated", "$comment"])
+_PLAIN: Final = frozenset(["type", "enum", "const", *SAYS_NOTHING])
 
 # "fraction" is a number that is no integer, so that types are sets: number is both.
 EVERYTHING: Final = frozenset(["null", "boolean", "object", "array", "string", "integer", "fraction"])

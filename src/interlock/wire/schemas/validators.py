@@ -122,14 +122,15 @@ def _here(root: Any, schema: Mapping[str, Any]) -> Iterator[Any]:
 BACKTRACKS_MAX: Final = 100_000  # of one pattern that needs them; a few milliseconds
 NAMES_MAX: Final = 10  # in one message
 
-_OF_ONE: Final = frozenset(
+# Keywords whose value is one schema, a list of schemas, or schemas by name.
+OF_ONE: Final = frozenset(
     [
         *("additionalItems", "additionalProperties", "contains", "contentSchema", "items", "propertyNames"),
         *("not", "if", "then", "else", "unevaluatedItems", "unevaluatedProperties"),
     ]
 )
-_OF_MANY: Final = frozenset(["allOf", "anyOf", "oneOf", "prefixItems", "items"])
-_OF_NAMED: Final = frozenset(
+OF_MANY: Final = frozenset(["allOf", "anyOf", "oneOf", "prefixItems", "items"])
+OF_NAMED: Final = frozenset(
     ["$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"]
 )
 
@@ -218,11 +219,11 @@ def rewritten(schema: Any, change: Callable[[Mapping[str, Any]], Mapping[str, An
         return schema
     result = {}
     for key, value in change(schema).items():
-        if key in _OF_MANY and isinstance(value, list):
+        if key in OF_MANY and isinstance(value, list):
             value = [rewritten(each, change) for each in value]
-        elif key in _OF_NAMED and isinstance(value, Mapping):
+        elif key in OF_NAMED and isinstance(value, Mapping):
             value = {name: rewritten(each, change) for name, each in value.items()}
-        elif key in _OF_ONE:
+        elif key in OF_ONE:
             value = rewritten(value, change)
         result[key] = value
     return result
