@@ -32,11 +32,20 @@ from interlock.fronts.request_head import THIS_MACHINE, OwnAddress
 from interlock.operator import approvals, console, open_pages
 from interlock.operator.approvals import APPROVERS_PAGE, PATH, is_approval_page
 from interlock.operator.console import is_console
-from interlock.operator.endpoint import SOCKET_ROLES, RequestHandlers, build_routes
+from interlock.operator.endpoint import (
+    FORM,
+    KEY_HEADER,
+    SOCKET_ROLES,
+    RequestHandlers,
+    build_routes,
+    check_key,
+    error_answer,
+    media_type,
+    wants_page,
+)
 from interlock.operator.open_pages import SESSION, is_invitation
 from interlock.operator.openapi import OPERATIONS
 from interlock.operator.operation import FOREIGN_PAGE, MISDIRECTED, ROLE_REQUIRED, UNAUTHORISED, ErrorCase, Handlers
-from interlock.operator.requests import FORM, KEY_HEADER, check_key, error_answer, media_type, wants_page
 from interlock.store.ports import StoreError
 from interlock.store.tokens import find_audience
 from interlock.wire.refusal import Refused

@@ -29,9 +29,16 @@ from interlock.approvals.operations.inbox import check_may_decide
 from interlock.core.operator_errors import refused_as
 from interlock.crypto.signing import PASSPHRASE_CHARS_MIN
 from interlock.operator.approvals_page import approval_page, approvals_page, missing_page, shown
-from interlock.operator.endpoint import OperatorExchange, RequestHandlers
+from interlock.operator.endpoint import (
+    FORM,
+    OperatorExchange,
+    RequestHandlers,
+    form_body,
+    json_body,
+    media_type,
+    wants_page,
+)
 from interlock.operator.pages.frame import page, text
-from interlock.operator.requests import FORM, form_body, json_body, media_type, wants_page
 from interlock.wire.refusal import NotFound, Refused
 
 PATH: Final = "/approvals"

@@ -7,10 +7,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from interlock.operator.api import GET_CONSOLE_FILE, GET_OPENAPI
-from interlock.operator.endpoint import OperatorExchange, RequestHandlers
+from interlock.operator.endpoint import OperatorExchange, RequestHandlers, wants_page
 from interlock.operator.operation import Operation
 from interlock.operator.pages.frame import CLASSIFICATION, GRANTS, NAMES, PAGES, PREFIX, assets, console_page
-from interlock.operator.requests import wants_page
 
 _PAGES = {page.path: page for page in (*PAGES, GRANTS, NAMES, CLASSIFICATION)}
 _INBOX = "/approvals"  # where programs get the data itself

@@ -5,55 +5,51 @@ The input is a request whose principal and roles are known; the output is the re
 This module contains nothing about individual operations: the declaration of an operation determines its valid requests.
 
 The checks always run in the same order: the role, the query parameters, the body, and whether a passphrase arrived over
-a local connection or https. The handler then receives the arguments that its signature names. An operation that also
-has pages or forms has a separate request handler, which receives the `OperatorExchange` and calls the operation through
-it.
+a local connection or https. Everything that a peer sends has a size limit. The handler then receives the arguments that
+its signature names. An operation that also has pages or forms has a separate request handler, which receives the
+`OperatorExchange` and calls the operation through it. A browser form is accepted only from a page of this endpoint and
+with the key of the session: a cookie alone is not enough, because browsers attach it to requests from any page.
 """
 
 import asyncio
 import contextlib
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
+from urllib.parse import parse_qsl
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from interlock.access.logins import is_browser, is_session_key
 from interlock.approvals.operations.inbox import check_may_decide
 from interlock.core.operator_errors import refused_as
 from interlock.net.protocol.address_scope import LOOPBACK_HOSTS
-from interlock.operator.operation import (
-    INVALID_PARAMETER,
-    NOT_LOCAL,
-    ROLE_REQUIRED,
-    File,
-    Handlers,
-    InvalidParameter,
-    Operation,
-    Parameter,
-)
-from interlock.operator.requests import json_answer, json_body, refuse_unknown_parameters
+from interlock.operator import operation as cases
+from interlock.operator.api import ErrorAnswer
+from interlock.operator.operation import File, Handlers, InvalidParameter, Operation, Parameter
+from interlock.wire.refusal import quoted_text
 from interlock.wire.sse import encode_event
 
 Body = TypeVar("Body")
+Shape = TypeVar("Shape")
 SOCKET_ROLES: Final = frozenset(("viewer", "admin"))  # being on the machine is no proof of being an operator
 BEAT_S: Final = 15.0  # proxies close a stream that is silent for long
 
 _STREAM_HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
+@dataclass(eq=False)
 class OperatorExchange(Generic[Body]):
     """An HTTP request to an operation, with its decoded body."""
 
-    __slots__ = ("_handlers", "body", "operation", "request")
-
-    def __init__(self, operation: Operation[Any], request: Request, handlers: Handlers) -> None:
-        self.body: Body = None  # type: ignore[assignment]  # until it is decoded
-        self.operation = operation
-        self.request = request
-        self._handlers = handlers
+    operation: Operation[Any]
+    request: Request
+    handlers: Handlers
+    body: Body = None  # type: ignore[assignment]  # until it is decoded
 
     def path(self, name: str) -> str:
         """Return the value of a path parameter."""
@@ -65,7 +61,7 @@ class OperatorExchange(Generic[Body]):
         try:
             return parameter.parse(self.request.query_params.getlist(parameter.name))
         except InvalidParameter as error:
-            raise refused_as(INVALID_PARAMETER, str(error), {"parameter": error.parameter}) from None
+            raise refused_as(cases.INVALID_PARAMETER, str(error), {"parameter": error.parameter}) from None
 
     @property
     def principal(self) -> str:
@@ -88,11 +84,11 @@ class OperatorExchange(Generic[Body]):
         arguments = {"body": self.body, "by": self.principal, "roles": self.roles, **self.request.path_params}
         for parameter in self.operation.query:
             arguments[parameter.argument or parameter.name] = self.query(parameter)
-        return await call_handler(self._handlers[self.operation], arguments)
+        return await call_handler(self.handlers[self.operation], arguments)
 
     async def call(self, operation: Operation[Any], **arguments: object) -> Any:
         """Call the handler of another operation, whose output a page shows, and return the result."""
-        return await call_handler(self._handlers[operation], {"by": self.principal, "roles": self.roles, **arguments})
+        return await call_handler(self.handlers[operation], {"by": self.principal, "roles": self.roles, **arguments})
 
 
 RequestHandlers = Mapping[Operation[Any], Callable[[OperatorExchange[Any]], Awaitable[object]]]
@@ -148,7 +144,7 @@ def _check_role(exchange: OperatorExchange[Any]) -> None:
     """Raise Refused unless the credential has the role that the operation requires. A page for operators passes."""
     operation = exchange.operation
     if operation.role == "admin" and "admin" not in exchange.roles:
-        raise refused_as(ROLE_REQUIRED, "this takes the role of an admin")
+        raise refused_as(cases.ROLE_REQUIRED, "this takes the role of an admin")
     # A page is sent to a viewer too: its request handler refuses what a viewer may not do there.
     if operation.role == "operator" and not operation.is_page:
         check_may_decide(exchange.roles)
@@ -158,7 +154,7 @@ def _refuse_remote(request: Request) -> None:
     """Raise Refused if a passphrase was sent over a network without encryption."""
     peer = request.client.host if request.client is not None else "localhost"  # admin.sock has no address
     if request.url.scheme != "https" and peer not in LOOPBACK_HOSTS:
-        raise refused_as(NOT_LOCAL, "a passphrase is taken on the node's own machine, or over https")
+        raise refused_as(cases.NOT_LOCAL, "a passphrase is taken on the node's own machine, or over https")
 
 
 def _check_arguments(operation: Operation[Any], handler: Callable[..., Any]) -> None:
@@ -211,3 +207,96 @@ async def _events(exchange: OperatorExchange[Any], values: AsyncGenerator[Any, N
             if upcoming is not None:
                 upcoming.cancel()
                 await asyncio.gather(upcoming, return_exceptions=True)
+
+
+# Bodies, forms and replies
+
+KEY_HEADER = "x-interlock-session"
+KEY_FIELD = "session_key"
+FORM = "application/x-www-form-urlencoded"
+BODY_BYTES_MAX = 64 * 1024  # a secret may be a key; a token's request stays below 1 KiB
+
+
+def json_answer(value: object, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status, media_type="application/json")
+
+
+def error_answer(
+    status: int, error: str, message: str, details: dict[str, Any] | None = None, headers: Any | None = None
+) -> Response:
+    body = msgspec.json.encode(ErrorAnswer(error=error, message=message, details=details or {}))
+    return Response(body, status, headers=headers, media_type="application/json")
+
+
+def refuse_unknown_parameters(request: Request, allowed: tuple[str, ...]) -> None:
+    for name in request.query_params:
+        if name not in allowed:
+            hint = f"it takes {', '.join(allowed)}" if allowed else "it takes none"
+            message = f"unknown query parameter {quoted_text(name)}; {hint}"
+            raise refused_as(cases.INVALID_PARAMETER, message, {"parameter": name})
+
+
+async def json_body(request: Request, shape: type[Shape]) -> Shape:
+    if media_type(request) != "application/json":
+        raise refused_as(cases.UNSUPPORTED_MEDIA_TYPE, "send JSON with Content-Type: application/json")
+    try:
+        return msgspec.json.decode(await _read_bounded(request), type=shape)
+    except msgspec.ValidationError as error:
+        raise refused_as(cases.INVALID_BODY, str(error)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise refused_as(cases.INVALID_JSON, "the body is not JSON") from None
+
+
+async def form_body(request: Request, shape: type[Shape]) -> Shape:
+    """Return the fields of a form that a page of this endpoint sent. Raise Refused if the form is invalid or its key is
+    wrong.
+
+    The middleware has already refused changes by other pages. A form must also come with an Origin or
+    Sec-Fetch-Site header.
+    """
+    if "sec-fetch-site" not in request.headers and "origin" not in request.headers:
+        raise refused_as(cases.FOREIGN_PAGE, "a form is taken only from the operator endpoint's own page")
+    try:
+        pairs = parse_qsl((await _read_bounded(request)).decode(), strict_parsing=True, max_num_fields=20)
+        fields = {name: text for name, text in pairs if text.strip()}
+        check_key(request, fields.pop(KEY_FIELD, ""))
+        return msgspec.convert(fields, shape)
+    except msgspec.ValidationError as error:
+        raise refused_as(cases.INVALID_BODY, str(error)) from None
+    except ValueError:
+        raise refused_as(cases.INVALID_BODY, "the form cannot be read") from None
+
+
+def check_key(request: Request, key_untrusted: str) -> None:
+    """Raise Refused if the request uses a browser session without sending the key of that session.
+
+    The cookie alone is not enough, because browsers send it with requests from any page and to every port of this
+    machine.
+    """
+    if not is_browser(request.scope.get("state", {}).get("principal", "")):
+        return
+    if not is_session_key(key_untrusted, request.headers.get("host", ""), request.cookies):
+        raise refused_as(
+            cases.SESSION_KEY, f"a browser's session sends its key as {KEY_HEADER}; interlock open logs in anew"
+        )
+
+
+def media_type(request: Request) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def wants_page(request: Request) -> bool:
+    """Return whether the reply should be an HTML page, because the client, a browser, prefers HTML."""
+    accept = request.headers.get("accept", "")
+    return "text/html" in accept and "application/json" not in accept
+
+
+async def _read_bounded(request: Request) -> bytes:
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > BODY_BYTES_MAX:
+            raise refused_as(
+                cases.BODY_TOO_LARGE, f"the body is larger than {BODY_BYTES_MAX} bytes", {"limit": BODY_BYTES_MAX}
+            )
+    return bytes(body)

@@ -24,9 +24,14 @@ from interlock.approvals.api import Invitation as InvitationView
 from interlock.approvals.trust.passkeys import GONE, PATH, PasskeyInvitation, invitation_view
 from interlock.credentials.api import TAKE_OAUTH_RETURN
 from interlock.credentials.token import ConsentPage
-from interlock.operator.endpoint import OperatorExchange, RequestHandlers
+from interlock.operator.endpoint import (
+    KEY_HEADER,
+    OperatorExchange,
+    RequestHandlers,
+    json_answer,
+    refuse_unknown_parameters,
+)
 from interlock.operator.pages.frame import page, text
-from interlock.operator.requests import KEY_HEADER, json_answer, refuse_unknown_parameters
 
 SESSION: Final = "/session"
 

@@ -21,8 +21,8 @@ from interlock.core.capability import load_reference
 from interlock.node.capabilities import capabilities
 from interlock.operator import operation as cases
 from interlock.operator.api import ErrorAnswer
+from interlock.operator.endpoint import FORM
 from interlock.operator.operation import ErrorCase, Operation
-from interlock.operator.requests import FORM
 
 # The groups of the document, in its order. An operation of a new noun comes after them.
 NOUNS: Final = (

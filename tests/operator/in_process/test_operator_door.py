@@ -16,8 +16,8 @@ from tests.operator.fake_node import FakeOperations, as_json, serving, tcp_liste
 from interlock.config.plan import Address
 from interlock.fronts.request_head import OwnAddress, own_address
 from interlock.operator.app import operator_app
+from interlock.operator.endpoint import BODY_BYTES_MAX
 from interlock.operator.openapi import OPERATIONS
-from interlock.operator.requests import BODY_BYTES_MAX
 
 GOOD = "Bearer ilo_good"
 LOOKS = "Bearer ilo_looks"

@@ -22,9 +22,9 @@ import interlock
 from interlock.catalog.operations import CallOperations
 from interlock.operator.app import operator_app
 from interlock.operator.console import CONSOLE_PAGES
+from interlock.operator.endpoint import BODY_BYTES_MAX
 from interlock.operator.openapi import OPERATIONS, document
 from interlock.operator.operation import Operation, RequestBody, handlers_of
-from interlock.operator.requests import BODY_BYTES_MAX
 from interlock.rooms.operations import RoomOperations
 
 DOCUMENT = document()
