@@ -30,6 +30,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
+from interlock.aql.protocol import tool_operations
 from interlock.aql.protocol.classification import DangerVerdict, Treatment, Trust, treatment
 from interlock.aql.protocol.envelope import AnswerWarning, failed, tool_result
 from interlock.aql.protocol.errors import AqlFailure
@@ -45,15 +46,6 @@ from interlock.aql.protocol.model import (
 )
 from interlock.aql.protocol.requests import BatchRequest, OperationRequest, read_item, read_request
 from interlock.aql.protocol.search import KNOWN_MAX, SearchIndex, folded, nearest, ranked, term_weights
-from interlock.aql.protocol.tool_operations import (
-    CONFIRMATION_PARAMETER,
-    NO_RULE,
-    Classification,
-    ToolFacts,
-    classify_tool,
-    danger_of,
-    declare_tool,
-)
 from interlock.aql.protocol.validation import Arguments, Validator
 from interlock.catalog.catalog import EVERYTHING, LiveNamespace, Namespace
 from interlock.catalog.checks import refuse_input
@@ -309,7 +301,7 @@ class OperationEntry:
         return Raw(encode_value(self.route.qualified)) if self.route is not None else None
 
     @cached_property
-    def facts(self) -> ToolFacts:
+    def facts(self) -> tool_operations.ToolFacts:
         """The facts about the tool, taken from its definition, its capabilities and the configuration."""
         route = self.route
         if route is None:
@@ -320,7 +312,7 @@ class OperationEntry:
         hints = find_value(item, "annotations")
         destructive = hints.get("destructiveHint") if isinstance(hints, Mapping) else None
         capability = route.capability
-        return ToolFacts(
+        return tool_operations.ToolFacts(
             name=self.name,
             local=route.local,
             description=find_string(item.get("description")) or "",
@@ -329,14 +321,14 @@ class OperationEntry:
             is_read_only=capability is not None and not capability.mutable,
             is_destructive=destructive if isinstance(destructive, bool) else None,
             is_irreversible=route.irreversible and not route.is_open and bool(route.stated or route.is_classified),
-            rule=(self.rule.aql if self.rule is not None else None) or NO_RULE,
+            rule=(self.rule.aql if self.rule is not None else None) or tool_operations.NO_RULE,
             has_fields=plan.field_selection,
             is_confirmed=plan.danger.enforce,
         )
 
     @cached_property
-    def classification(self) -> Classification:
-        return classify_tool(self.facts)
+    def classification(self) -> tool_operations.Classification:
+        return tool_operations.classify_tool(self.facts)
 
     @cached_property
     def category(self) -> Category:
@@ -353,7 +345,7 @@ class OperationEntry:
     @cached_property
     def danger(self) -> DangerVerdict:
         if self.lifted is not None:
-            return danger_of(self.upstream or "", self.lifted.category, self.facts)
+            return tool_operations.danger_of(self.upstream or "", self.lifted.category, self.facts)
         declared = self._declared
         if declared is not None:
             return DangerVerdict(
@@ -370,13 +362,13 @@ class OperationEntry:
         if self.lifted is not None:
             level, parameters = self.danger.level, self.lifted.parameters
             if self.treatment == "confirm" and level >= Danger.DESTRUCTIVE:
-                parameters = (*parameters, CONFIRMATION_PARAMETER)
+                parameters = (*parameters, tool_operations.CONFIRMATION_PARAMETER)
             return msgspec.structs.replace(
                 self.lifted, name=self.name, parameters=parameters, danger=level, danger_reasons=self.danger.reasons
             )
         if self._declared is not None:
             return self._declared
-        return declare_tool(self.facts, self.classification)
+        return tool_operations.declare_tool(self.facts, self.classification)
 
     @cached_property
     def validator(self) -> Validator:
@@ -422,7 +414,7 @@ class OperationEntry:
             return "allow"
         required = treatment(self.danger.level, self.trust, is_declared=self.danger.is_declared)
         # An AQL server that takes a token of its own asks for it itself; two tokens would be one too many.
-        is_asked_below = self.lifted is not None and CONFIRMATION_PARAMETER.name in self.lifted.by_name
+        is_asked_below = self.lifted is not None and tool_operations.CONFIRMATION_PARAMETER.name in self.lifted.by_name
         return "allow" if required == "confirm" and is_asked_below else required
 
 

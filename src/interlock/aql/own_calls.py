@@ -16,13 +16,7 @@ from interlock.core.calls.call import Call, Outcome
 from interlock.core.calls.caller import ClientRequest
 from interlock.mcp.meta import PROGRESS_TOKEN
 from interlock.mcp.methods import META_CAPABILITIES, MODERN, PROGRESS, TOOLS_CALL
-from interlock.wire.jsonrpc.codec import (
-    decode_object,
-    encode_notification,
-    encode_result,
-    encode_value,
-    find_string,
-)
+from interlock.wire.jsonrpc import codec
 
 if TYPE_CHECKING:
     from interlock.aql.surface import AqlSurface
@@ -70,7 +64,7 @@ class OwnCall(Call):
         more = {"total": total, "message": message}
         params = {PROGRESS_TOKEN: token, "progress": progress}
         params |= {name: value for name, value in more.items() if value is not None}
-        self.sink.emit(encode_notification(PROGRESS.encode(), encode_value(params)))
+        self.sink.emit(codec.encode_notification(PROGRESS.encode(), codec.encode_value(params)))
 
 
 async def native_answer(native: NativeOperation, context: OperationContext, params: dict[str, Any]) -> OperationAnswer:
@@ -78,7 +72,7 @@ async def native_answer(native: NativeOperation, context: OperationContext, para
     try:
         data = await native.handler(context, params)
         answer = data if isinstance(data, NativeAnswer) else NativeAnswer(data)
-        text = answer.data if isinstance(answer.data, Raw) else Raw(encode_value(answer.data))
+        text = answer.data if isinstance(answer.data, Raw) else Raw(codec.encode_value(answer.data))
         return OperationAnswer(data=text, warnings=tuple(answer.warnings))
     except OperationFailed as failed:
         return OperationAnswer(failure=failed.failure)
@@ -174,7 +168,7 @@ class BatchCall(OwnCall):
             )
             sink, client_id = self.sink, self.client_id
             self.end(None)
-            sink.answer(encode_result(client_id, result))
+            sink.answer(codec.encode_result(client_id, result))
 
     def _begin(self, raw: Raw) -> None:
         """Start one item. Its answer may arrive before this method returns, or later."""
@@ -234,8 +228,8 @@ class BatchCall(OwnCall):
 
 def _pending(index: int, raw: Raw) -> dict[str, Any]:
     """Return the description of an item that did not run, as the answer of a stopped batch shows it."""
-    members = decode_object(raw) or {}
-    item: dict[str, Any] = {"index": index, "operation": find_string(members.get("operation")) or ""}
+    members = codec.decode_object(raw) or {}
+    item: dict[str, Any] = {"index": index, "operation": codec.find_string(members.get("operation")) or ""}
     if "params" in members:
         item["params"] = members["params"]
     return item

@@ -30,28 +30,12 @@ from interlock.aql.answers import AnswerDelivery, Deliver, Guidance, OperationAn
 from interlock.aql.loop_operations import DECLARATIONS
 from interlock.aql.operation_index import NativeOperation, OperationContext, OperationEntry, OperationIndex
 from interlock.aql.own_calls import BatchCall, OwnCall, native_answer
+from interlock.aql.protocol import errors, introspection
 from interlock.aql.protocol.classification import LEAST_TRUST
 from interlock.aql.protocol.envelope import AnswerWarning, failed, tool_result
-from interlock.aql.protocol.errors import (
-    AqlFailure,
-    Code,
-    danger_denied,
-    endpoint_mismatch,
-    failure,
-    invalid_encoding,
-    unknown_operation,
-)
+from interlock.aql.protocol.errors import AqlFailure, Code
 from interlock.aql.protocol.families import INTROSPECT, AqlEndpoints, EndpointTool, Mode, endpoint_tools
 from interlock.aql.protocol.field_selection import Selection, read_selection
-from interlock.aql.protocol.introspection import (
-    FIRST_PAGE_BYTES,
-    PAGE,
-    WHOLE_MAX,
-    IntrospectQuery,
-    operation_details,
-    operation_info,
-    read_query,
-)
 from interlock.aql.protocol.model import Danger, TypeDeclaration
 from interlock.aql.protocol.requests import BatchRequest, OperationRequest, read_request
 from interlock.aql.protocol.tokens import digest_of
@@ -101,7 +85,7 @@ class Introspection:
         """Answer `introspect`. `missing` are servers that are still connecting, so their operations cannot be
         listed.
         """
-        query = read_query(request, strict=self._adapter.plan.aql.strict_mode)
+        query = introspection.read_query(request, strict=self._adapter.plan.aql.strict_mode)
         if isinstance(query, AqlFailure):
             return OperationAnswer(failure=query)
         index = self._adapter.index(caller)
@@ -110,7 +94,7 @@ class Introspection:
         if query.name is not None:
             entry = index.by_name.get(query.name)
             if entry is not None:
-                return OperationAnswer(data={"operation": operation_details(entry.operation, endpoints)})
+                return OperationAnswer(data={"operation": introspection.operation_details(entry.operation, endpoints)})
             near = ", ".join(index.near(query.name)[:SUGGESTED_MAX])
             # The schema of the answer has no place for suggestions, so they are content beside it.
             text = f"There is no operation '{query.name[:NAME_SHOWN_MAX]}'. Did you mean {near}?"
@@ -124,7 +108,7 @@ class Introspection:
         return OperationAnswer(data=data)
 
     def _operations(
-        self, caller: Caller, index: OperationIndex, query: IntrospectQuery, endpoints: AqlEndpoints
+        self, caller: Caller, index: OperationIndex, query: introspection.IntrospectQuery, endpoints: AqlEndpoints
     ) -> dict[str, Any]:
         """Return one page of the operations that match the query, together with `_protocol`."""
         protocol = self._adapter.protocol(endpoints, caller)
@@ -136,16 +120,16 @@ class Introspection:
             with_prefix = set(entries) if query.prefix else None
             entries = [entry for entry in fitting if with_prefix is None or entry in with_prefix]
         total = len(entries)
-        is_cut = not query.is_paged and total > WHOLE_MAX
+        is_cut = not query.is_paged and total > introspection.WHOLE_MAX
         start = _start(entries, query.after)
-        most = query.first or (PAGE if query.is_paged or is_cut else total)
+        most = query.first or (introspection.PAGE if query.is_paged or is_cut else total)
         page: list[dict[str, str]] = []
         size = 0
         for entry in entries[start : start + most]:
             family = endpoints.profile.family(entry.name, entry.category, entry.family)
-            shown = operation_info(entry.name, entry.category, family, entry.operation.summary)
+            shown = introspection.operation_info(entry.name, entry.category, family, entry.operation.summary)
             size += len(shown["name"]) + len(shown["description"]) + len(shown["endpoint"]) + ITEM_FRAME_BYTES
-            if is_cut and page and size > FIRST_PAGE_BYTES - PROTOCOL_BYTES:
+            if is_cut and page and size > introspection.FIRST_PAGE_BYTES - PROTOCOL_BYTES:
                 break
             page.append(shown)
         listed = [index.by_name[shown["name"]] for shown in page]
@@ -178,7 +162,7 @@ class Introspection:
         for entry in index.entries if name not in types else ():
             # The types of a tool begin with the name of its operation. Other tools need not be read.
             if name is None:
-                is_read = len(index.entries) <= WHOLE_MAX
+                is_read = len(index.entries) <= introspection.WHOLE_MAX
             else:
                 is_read = entry.native is not None or name.lower().startswith(entry.name.replace("_", ""))
             for declared in entry.operation.types if is_read else ():
@@ -251,7 +235,7 @@ class AqlSurface:
             return None
         if not is_call or not isinstance(tool, str) or tool not in self.adapter.endpoints(self._mode).by_name:
             return None
-        envelope = failed(invalid_encoding("request", offset))  # AQL-4.7.1-1
+        envelope = failed(errors.invalid_encoding("request", offset))  # AQL-4.7.1-1
         return encode_result(encode_value(message["id"]), tool_result(envelope, is_error=False, is_modern=is_modern))
 
     # Calls
@@ -319,7 +303,7 @@ class AqlSurface:
                 return later
         if entry is None:  # AQL-8.5.2-1
             because = _LOOP_OFF if request.operation in _LOOP_OPERATIONS else ""
-            unknown = unknown_operation(request.operation, index.near(request.operation), because=because)
+            unknown = errors.unknown_operation(request.operation, index.near(request.operation), because=because)
             return self._fail(client_request, unknown, deliver)
         if tool.family is not None:
             wrong = self._misplaced(entry, tool)
@@ -382,7 +366,7 @@ class AqlSurface:
         if family == tool.family:  # AQL-6.2-2 and -3
             return None
         expected = endpoints.tool_of_family(family)
-        return endpoint_mismatch(entry.name, family, expected, tool.family, tool.name)  # AQL-6.2-3
+        return errors.endpoint_mismatch(entry.name, family, expected, tool.family, tool.name)  # AQL-6.2-3
 
     def _check(
         self, caller: Caller, entry: OperationEntry, request: OperationRequest
@@ -392,7 +376,9 @@ class AqlSurface:
         if entry.treatment == "deny":
             danger = entry.danger
             self._note_danger(caller, entry, "denied")
-            return danger_denied(entry.name, danger.level.word, entry.trust, LEAST_TRUST[danger.level], danger.reasons)
+            return errors.danger_denied(
+                entry.name, danger.level.word, entry.trust, LEAST_TRUST[danger.level], danger.reasons
+            )
         arguments = entry.validator.validate(request, strict=aql.strict_mode)
         if isinstance(arguments, AqlFailure):
             return arguments
@@ -507,7 +493,7 @@ def _token(arguments: Arguments, request: OperationRequest) -> str | AqlFailure 
     if not tokens:
         return None
     if any(not isinstance(each, str) for each in tokens) or len(set(tokens)) > 1:
-        return failure(Code.TOKEN_INVALID, "Invalid confirmation token", {"token": str(tokens[0])[:80]})
+        return errors.failure(Code.TOKEN_INVALID, "Invalid confirmation token", {"token": str(tokens[0])[:80]})
     return tokens[0]
 
 

@@ -27,15 +27,7 @@ from interlock.approvals.protocol.approval import UNAVAILABLE_NOW, Approval, Dec
 from interlock.approvals.protocol.digests import NAMES_REVIEW
 from interlock.core.clock import rfc3339
 from interlock.crypto.jose import BadKey, read_key_untrusted, thumbprint
-from interlock.names.protocol.criteria import (
-    amended_entry,
-    controller_after,
-    criteria_document,
-    judge_proposal,
-    proposal_of,
-    registered_entry,
-    takes_effect,
-)
+from interlock.names.protocol import criteria
 from interlock.names.protocol.entry import (
     ANSWER_DAYS,
     ENTRY_MOVES,
@@ -203,8 +195,8 @@ class RequestDecisions:
                 return RegistryChange(
                     (replace(step, what=move.value, entry=amends, is_removed=True),), None
                 )  # REG-5-14
-        proposal = proposal_of(amends) if request.kind == "review" and amends is not None else request.proposal
-        findings = judge_proposal(proposal, registry, state.today, request.retrieval, amends=amends)
+        proposal = criteria.proposal_of(amends) if request.kind == "review" and amends is not None else request.proposal
+        findings = criteria.judge_proposal(proposal, registry, state.today, request.retrieval, amends=amends)
         barred = [finding for finding in findings if finding.verdict in ("fail", "revise")]
         if barred:  # REG-5-14
             raise Refused(barred[0].code, "; ".join(finding.reason for finding in barred))
@@ -214,13 +206,13 @@ class RequestDecisions:
             )
             return RegistryChange((replace(step, what=EntryMove.PROMOTE.value, entry=entry),), None)
         if amends is not None:
-            entry = amended_entry(amends, proposal, request.retrieval, state.today, is_breaking=True)
+            entry = criteria.amended_entry(amends, proposal, request.retrieval, state.today, is_breaking=True)
             return RegistryChange((replace(step, what="amend", entry=entry),), None)
         current = registry.controller(request.controller)
         if current.is_proven and not request.is_proven and request.filed_by not in current.principals:
             raise Refused("not_change_controller", f"{request.filed_by} does not act for {current.name}")
-        controller = controller_after(registry, request, UNNAMED)
-        entry = registered_entry(proposal, request.retrieval, state.today, self_reviewed=self_reviewed)
+        controller = criteria.controller_after(registry, request, UNNAMED)
+        entry = criteria.registered_entry(proposal, request.retrieval, state.today, self_reviewed=self_reviewed)
         return RegistryChange((replace(step, entry=entry, controller=controller),), None)
 
     def _is_party(self, request: NameRequest, decision: Decision, key: str | None) -> bool:
@@ -311,7 +303,7 @@ class RequestService:
 
     def check(self, proposal: NameProposal) -> tuple[CheckFinding, ...]:
         """Run the machine checks on a proposal, without filing it and without fetching its document."""
-        return judge_proposal(proposal, self._state.registry, self._state.today, None)
+        return criteria.judge_proposal(proposal, self._state.registry, self._state.today, None)
 
     async def file(self, actor: Actor, proposal: NameProposal, *, amends: RegistryEntry | None = None) -> NameRequest:
         """Submit a request for a name, or for a new revision of the entry `amends`.
@@ -333,7 +325,7 @@ class RequestService:
 
         def decide(registry: NamesRegistry) -> RegistryChange[NameRequest]:
             self._check_filing(registry, actor, proposal, amends)
-            findings = judge_proposal(proposal, registry, state.today, retrieval, amends=amends)
+            findings = criteria.judge_proposal(proposal, registry, state.today, retrieval, amends=amends)
             prefix = proposal.vendor_prefix
             # Servers here that use a prefix without a holder are evidence for the expert, and refuse nothing.
             offered = self._observed(prefix) if prefix != NONE and prefix not in registry.holders else {}  # REG-8.3-1
@@ -344,7 +336,7 @@ class RequestService:
             failed = [finding for finding in findings if finding.verdict == "fail"]
             if failed:  # REG-5-3, REG-5-7
                 # REG-5-2
-                details = {"criteria": criteria_document(findings), "findings": msgspec.to_builtins(findings)}
+                details = {"criteria": criteria.criteria_document(findings), "findings": msgspec.to_builtins(findings)}
                 raise Refused(failed[0].code, "; ".join(finding.reason for finding in failed), details)
             returned = [finding.reason for finding in findings if finding.verdict == "revise"]
             request = self._new_request(
@@ -363,10 +355,10 @@ class RequestService:
             )
             filed = step_by(actor, state.now, kind, proposal.surface_name, request=request)
             entry = registry.entry(proposal.surface_name)
-            if amends is None or returned or entry is None or not takes_effect(entry, request):
+            if amends is None or returned or entry is None or not criteria.takes_effect(entry, request):
                 return RegistryChange((filed,), request)
             accepted = replace(request, state=RequestState.ACCEPTED, decided_on=state.today)
-            amended = amended_entry(entry, proposal, retrieval, state.today, is_breaking=False)
+            amended = criteria.amended_entry(entry, proposal, retrieval, state.today, is_breaking=False)
             return RegistryChange((replace(filed, what="amend", request=accepted, entry=amended),), accepted)
 
         return await self._bring(await state.change(decide))
@@ -466,7 +458,7 @@ class RequestService:
     def _start_review(self, registry: NamesRegistry, name: str, retrieval: Retrieval) -> RegistryChange[NameRequest]:
         """Return the change that starts the review of a provisional entry."""
         state, entry = self._state, own_entry(registry, name)
-        proposal = proposal_of(entry)
+        proposal = criteria.proposal_of(entry)
         request = self._new_request(
             "review",
             name,
@@ -474,7 +466,7 @@ class RequestService:
             entry.change_controller,
             proposal=proposal,
             retrieval=retrieval,
-            findings=judge_proposal(proposal, registry, state.today, retrieval, amends=entry),
+            findings=criteria.judge_proposal(proposal, registry, state.today, retrieval, amends=entry),
             reason=f"its review is due on {entry.answer_due or entry.review_due}",
         )
         step = RegistryStep(at=state.now, by=REGISTRY, what="review", subject=name, request=request)

@@ -34,20 +34,10 @@ from interlock.core.calls.check import CheckNumber, Refused
 from interlock.core.clock import Clock
 from interlock.core.feed import AsyncFeed, Feed
 from interlock.mcp.items import Item
+from interlock.names.protocol import judgement
 from interlock.names.protocol.entry import Lookup, RegistryEntry
 from interlock.names.protocol.grammar import Lookalikes
-from interlock.names.protocol.judgement import (
-    Judgement,
-    SchemaPair,
-    Specification,
-    SurfaceDifference,
-    SurfacePolicy,
-    SurfaceVerdict,
-    absent_verdict,
-    compare,
-    judge,
-    read_claim,
-)
+from interlock.names.protocol.judgement import Judgement, SchemaPair, SurfaceVerdict
 from interlock.names.state import RegistryState
 from interlock.store.ports import Change, Damaged, KeyValue
 from interlock.wire.jsonrpc.codec import CodecError
@@ -81,7 +71,7 @@ class UndecidedPair(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     registered: SchemaPair
     offered: SchemaPair
-    differences: tuple[SurfaceDifference, ...]
+    differences: tuple[judgement.SurfaceDifference, ...]
 
 
 class Pin(msgspec.Struct, frozen=True, kw_only=True):
@@ -237,7 +227,7 @@ class SurfaceChecks(Surfaces):
     def __init__(
         self,
         lookup: Lookup,
-        policy: Callable[[], SurfacePolicy],
+        policy: Callable[[], judgement.SurfacePolicy],
         questions: SurfaceQuestions,
         pins: SurfacePins,
         near: Callable[[str], str | None] = lambda name: None,
@@ -248,7 +238,7 @@ class SurfaceChecks(Surfaces):
         self._questions = questions
         self._pins = pins
         self._near = near
-        self._prepared: dict[str, tuple[RegistryEntry, tuple[Specification, ...]]] = {}
+        self._prepared: dict[str, tuple[RegistryEntry, tuple[judgement.Specification, ...]]] = {}
 
     def judge(
         self, segment: str, tool: str, names: tuple[str, ...], item: Item, meta: Item, effort: Effort
@@ -274,7 +264,7 @@ class SurfaceChecks(Surfaces):
     def _judge_entry(
         self,
         entry: RegistryEntry,
-        policy: SurfacePolicy,
+        policy: judgement.SurfacePolicy,
         segment: str,
         tool: str,
         item: Item,
@@ -284,7 +274,7 @@ class SurfaceChecks(Surfaces):
         """Judge a tool by one entry. If no program can decide, ask a person."""
         specifications = self._specifications(entry)
         argument, returned = item.get("inputSchema"), item.get("outputSchema")
-        judged = judge(entry, specifications, argument, returned, read_claim(meta), effort)
+        judged = judgement.judge(entry, specifications, argument, returned, judgement.read_claim(meta), effort)
         is_accepted = False
         if judged.verdict is SurfaceVerdict.UNDECIDED and judged.digest is not None:
             registered, offered = specifications[-1].pair, SchemaPair(argument, returned)
@@ -313,13 +303,16 @@ class SurfaceChecks(Surfaces):
         warn = partial(_warning, judged, entry, is_trusted=is_trusted) if consequence == "warn" else None
         return Surface(judgement=judged, warn=warn)
 
-    def _specifications(self, entry: RegistryEntry) -> tuple[Specification, ...]:
+    def _specifications(self, entry: RegistryEntry) -> tuple[judgement.Specification, ...]:
         """Return the revisions of an entry, prepared for comparisons. They are reused until the entry changes."""
         prepared = self._prepared.get(entry.surface_name)
         if prepared is None or prepared[0] is not entry:
             if len(self._prepared) >= KNOWN_MAX:
                 self._prepared.clear()
-            prepared = self._prepared[entry.surface_name] = (entry, tuple(map(Specification, entry.revisions)))
+            prepared = self._prepared[entry.surface_name] = (
+                entry,
+                tuple(map(judgement.Specification, entry.revisions)),
+            )
         return prepared[1]
 
     def _find_near_miss(self, name: str) -> Surface | None:
@@ -328,7 +321,7 @@ class SurfaceChecks(Surfaces):
         if near is None:
             return None
         return Surface(
-            judgement=Judgement(name=name, verdict=absent_verdict(name), near=near),
+            judgement=Judgement(name=name, verdict=judgement.absent_verdict(name), near=near),
             warn=lambda: f"near_miss: its name looks like the registered {near}, and is another",
         )
 
@@ -349,7 +342,7 @@ def _is_worse(surface: Surface, other: Surface) -> bool:
     return _VERDICTS.index(surface.judgement.verdict) > _VERDICTS.index(other.judgement.verdict)
 
 
-def _listed(differences: tuple[SurfaceDifference, ...]) -> str:
+def _listed(differences: tuple[judgement.SurfaceDifference, ...]) -> str:
     return "; ".join(map(str, differences))
 
 
@@ -394,7 +387,7 @@ def _warning(judged: Judgement, entry: RegistryEntry, *, is_trusted: bool) -> st
 
 
 def _held_to_pin(
-    pin: Pin, surface: Surface | None, name: str, item: Item, policy: SurfacePolicy, effort: Effort
+    pin: Pin, surface: Surface | None, name: str, item: Item, policy: judgement.SurfacePolicy, effort: Effort
 ) -> Surface | None:
     """Compare a tool with its pin, and return the result `surface`, changed if there is a difference. A compatible
     difference leads to a warning, or to a refusal if registry.strict is set (REG-8.2-3); any other difference to a
@@ -407,9 +400,9 @@ def _held_to_pin(
         return surface
     if offered.digest == pin.digest:  # REG-8.2-3
         return surface
-    unknown = Judgement(name=name, verdict=absent_verdict(name), digest=offered.digest)
+    unknown = Judgement(name=name, verdict=judgement.absent_verdict(name), digest=offered.digest)
     judged = surface.judgement if surface is not None else unknown
-    compared = compare(pinned, offered, effort)
+    compared = judgement.compare(pinned, offered, effort)
     if compared.verdict in (SurfaceVerdict.IDENTICAL, SurfaceVerdict.COMPATIBLE) and not policy.strict:  # REG-8.2-3
         warning = _WORDS["pin_differs"].format(name=name)
         text = "; ".join(filter(None, (surface.warning if surface is not None else "", warning)))
@@ -443,9 +436,9 @@ def make_surface_parts(
     return SurfaceParts(checks=checks, questions=questions, pins=pins)
 
 
-def policy_of(plan: Plan) -> SurfacePolicy:
+def policy_of(plan: Plan) -> judgement.SurfacePolicy:
     registry = plan.registry
-    return SurfacePolicy(enforce=registry.enforce, per_name=registry.per_name, strict=registry.strict)
+    return judgement.SurfacePolicy(enforce=registry.enforce, per_name=registry.per_name, strict=registry.strict)
 
 
 class _LazyLookalikes:

@@ -12,19 +12,7 @@ from msgspec import UNSET, Raw
 from starlette.responses import RedirectResponse, Response
 
 from interlock.access.logins import is_browser
-from interlock.approvals.api import (
-    DECIDE_APPROVAL,
-    FOLDED,
-    GET_APPROVAL,
-    LIST_APPROVALS,
-    LIST_APPROVERS,
-    VISIT_APPROVERS,
-    Approval,
-    Approvals,
-    Approvers,
-    DecideApproval,
-    DecideApprovalForm,
-)
+from interlock.approvals import api
 from interlock.approvals.operations.inbox import check_may_decide
 from interlock.core.operator_errors import refused_as
 from interlock.crypto.signing import PASSPHRASE_CHARS_MIN
@@ -46,14 +34,14 @@ PATH: Final = "/approvals"
 _WHOLE_ID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
-async def list_approvals(exchange: OperatorExchange[None]) -> Approvals | Response:
-    approvals: Approvals = await exchange.run()
+async def list_approvals(exchange: OperatorExchange[None]) -> api.Approvals | Response:
+    approvals: api.Approvals = await exchange.run()
     return approvals_page() if wants_page(exchange.request) else approvals
 
 
-async def get_approval(exchange: OperatorExchange[None]) -> Approval | Response:
+async def get_approval(exchange: OperatorExchange[None]) -> api.Approval | Response:
     if not wants_page(exchange.request):
-        approval: Approval = await exchange.run()
+        approval: api.Approval = await exchange.run()
         return approval
     try:
         approval = await exchange.run()
@@ -63,7 +51,7 @@ async def get_approval(exchange: OperatorExchange[None]) -> Approval | Response:
     return approval_page(approval, may_decide=may_decide, is_session=is_browser(exchange.principal))
 
 
-async def decide_approval(exchange: OperatorExchange[DecideApproval]) -> Approval | Response:
+async def decide_approval(exchange: OperatorExchange[api.DecideApproval]) -> api.Approval | Response:
     if not wants_page(exchange.request):
         return await _decide(exchange)
     try:
@@ -71,7 +59,7 @@ async def decide_approval(exchange: OperatorExchange[DecideApproval]) -> Approva
     except Refused as refused:
         # A person who sent a form reads why it was refused on the page that they sent it from.
         try:
-            approval = await exchange.call(GET_APPROVAL, id=exchange.path("id"))
+            approval = await exchange.call(api.GET_APPROVAL, id=exchange.path("id"))
         except NotFound:
             raise refused from None
         return approval_page(
@@ -83,19 +71,19 @@ async def decide_approval(exchange: OperatorExchange[DecideApproval]) -> Approva
         )
 
 
-async def _decide(exchange: OperatorExchange[DecideApproval]) -> Approval | Response:
+async def _decide(exchange: OperatorExchange[api.DecideApproval]) -> api.Approval | Response:
     request = exchange.request
     if media_type(request) != FORM:
-        exchange.body = await json_body(request, DecideApproval)
-        decided: Approval = await exchange.run()
+        exchange.body = await json_body(request, api.DecideApproval)
+        decided: api.Approval = await exchange.run()
         return decided
-    form = await form_body(request, DecideApprovalForm)
+    form = await form_body(request, api.DecideApprovalForm)
     check_may_decide(exchange.roles)
-    approval = await exchange.call(GET_APPROVAL, id=exchange.path("id"))
+    approval = await exchange.call(api.GET_APPROVAL, id=exchange.path("id"))
     if form.decision == "approve" and form.folded is None and shown(approval).is_folded:
-        raise refused_as(FOLDED, "the page folded parts of it; approve those too, or read them first")
+        raise refused_as(api.FOLDED, "the page folded parts of it; approve those too, or read them first")
     proof = Raw(msgspec.json.encode(form.proof.strip())) if form.proof is not None else UNSET
-    exchange.body = DecideApproval(
+    exchange.body = api.DecideApproval(
         decision=form.decision, reason=form.reason, tool_class=form.tool_class, proof=proof, code=form.code
     )
     decided = await exchange.run()
@@ -114,7 +102,7 @@ APPROVERS_PAGE: Final = "/approvers"
 
 
 async def visit_approvers(exchange: OperatorExchange[None]) -> Response:
-    approvers: Approvers = await exchange.call(LIST_APPROVERS)
+    approvers: api.Approvers = await exchange.call(api.LIST_APPROVERS)
     rows = "".join(
         f"<tr><td>{text(approver.name)}<td>{text(approver.kind)}<td>"
         f"{text(', '.join(approver.approves) or 'nothing before it is enrolled')}"
@@ -130,7 +118,7 @@ async def visit_approvers(exchange: OperatorExchange[None]) -> Response:
     return page("Who may approve", body, script="approvers.js", current="/access")
 
 
-def _first_approver_form(approvers: Approvers) -> str:
+def _first_approver_form(approvers: api.Approvers) -> str:
     waiting = "".join(
         f'<p>{text(approver.name)} waits: <a href="{PATH}/{text(approver.approval_id)}">enrol it</a>'
         " with the setup code.</p>"
@@ -152,7 +140,7 @@ def _first_approver_form(approvers: Approvers) -> str:
     )
 
 
-def _passkey_form(approvers: Approvers) -> str:
+def _passkey_form(approvers: api.Approvers) -> str:
     if not approvers.passkey_origin:
         return "<p>Browsers use no passkeys at this address; approve with your key.</p>"
     options = "".join(f"<option>{text(name)}</option>" for name in approvers.keys)
@@ -170,8 +158,8 @@ def _passkey_form(approvers: Approvers) -> str:
 
 
 REQUEST_HANDLERS: RequestHandlers = {
-    LIST_APPROVALS: list_approvals,
-    GET_APPROVAL: get_approval,
-    DECIDE_APPROVAL: decide_approval,
-    VISIT_APPROVERS: visit_approvers,
+    api.LIST_APPROVALS: list_approvals,
+    api.GET_APPROVAL: get_approval,
+    api.DECIDE_APPROVAL: decide_approval,
+    api.VISIT_APPROVERS: visit_approvers,
 }

@@ -33,7 +33,7 @@ def templates(path: Path) -> list[str]:
     """The texts that a module makes failures with."""
     found = []
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in MAKERS:
+        if isinstance(node, ast.Call) and ast.unparse(node.func).removeprefix("errors.") in MAKERS:
             given = [*node.args, *(word.value for word in node.keywords)]
             found += [
                 one.value

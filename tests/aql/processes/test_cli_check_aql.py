@@ -162,7 +162,7 @@ def test_a_broken_surface_fails(inline: Inline, monkeypatch: pytest.MonkeyPatch)
     """Three faults at once: no endpoint is wrong, a list item has a member too many, fields are not selected."""
     shown = operation_info
     monkeypatch.setattr(AqlSurface, "_misplaced", lambda *_: None)
-    monkeypatch.setattr(surface, "operation_info", lambda *some: {**shown(*some), "danger": "safe"})
+    monkeypatch.setattr(surface.introspection, "operation_info", lambda *some: {**shown(*some), "danger": "safe"})
     monkeypatch.setattr(answers, "select", lambda data, _: data)
     done = inline("check", "--aql")
     assert done.code == 1

@@ -19,20 +19,7 @@ import typer
 
 from interlock import __version__
 from interlock.aql.adapter import profile_of
-from interlock.aql.cli import sample_server
-from interlock.aql.cli.suite import (
-    GET,
-    IMPLEMENTATION,
-    LEGACY,
-    MODERN,
-    NOTE,
-    NOWHERE,
-    SAMPLE,
-    CheckedSurface,
-    LiveClient,
-    SuiteReport,
-    run_suite,
-)
+from interlock.aql.cli import sample_server, suite
 from interlock.aql.protocol.families import AqlEndpoints, Mode
 from interlock.aql.protocol.model import SPEC_VERSION
 from interlock.cli.command import Invocation, load_configuration
@@ -87,7 +74,7 @@ class CheckEvidence(msgspec.Struct, frozen=True):
     exchanges: Exchanges
 
 
-def check_live(plan: Plan) -> tuple[SuiteReport, CheckEvidence]:
+def check_live(plan: Plan) -> tuple[suite.SuiteReport, CheckEvidence]:
     """Run the suite against a temporary node. Return the report and the evidence."""
     log = logging.getLogger("interlock")
     level = log.level
@@ -99,7 +86,7 @@ def check_live(plan: Plan) -> tuple[SuiteReport, CheckEvidence]:
         log.setLevel(level)
 
 
-def write_evidence(folder: Path, report: SuiteReport, evidence: CheckEvidence) -> int:
+def write_evidence(folder: Path, report: suite.SuiteReport, evidence: CheckEvidence) -> int:
     """Write the report and the recorded exchanges, and return the number of files. Raise OSError if a file cannot be
     written.
     """
@@ -127,11 +114,11 @@ def _checked_plan(plan: Plan, folder: Path) -> Plan:
         limits=plan.limits,
         safety=msgspec.structs.replace(plan.safety, require=()),  # the suite's calls belong to no execution
         gate=GatePlan(mode="open"),  # no person could be asked
-        servers=(ServerPlan(segment=SAMPLE, reach=Spawn(command=program)),),
+        servers=(ServerPlan(segment=suite.SAMPLE, reach=Spawn(command=program)),),
     )
 
 
-async def _check(plan: Plan) -> tuple[SuiteReport, CheckEvidence]:
+async def _check(plan: Plan) -> tuple[suite.SuiteReport, CheckEvidence]:
     """Open the node, run the suite on all surfaces, and collect the evidence."""
     node = Node(plan, _no_operator_endpoint, listen=False)
     try:
@@ -140,10 +127,12 @@ async def _check(plan: Plan) -> tuple[SuiteReport, CheckEvidence]:
         served: list[tuple[Mode, str]] = [] if plan.aql.mode == "single" else [(plan.aql.mode, "aql")]
         served.append(("single", "aql-single"))
         opened = [
-            await _open(node, plan, mode, surface, version) for mode, surface in served for version in (MODERN, LEGACY)
+            await _open(node, plan, mode, surface, version)
+            for mode, surface in served
+            for version in (suite.MODERN, suite.LEGACY)
         ]
         surfaces = tuple(surface for surface, _ in opened)
-        report = await run_suite(surfaces, opened[0][1])
+        report = await suite.run_suite(surfaces, opened[0][1])
         modes = [checked.mode for checked in surfaces]
         bundle = await gather_evidence(surfaces[0], report.level, [*modes]) if report.is_held else None
         return report, CheckEvidence(
@@ -153,9 +142,9 @@ async def _check(plan: Plan) -> tuple[SuiteReport, CheckEvidence]:
         await node.close()
 
 
-async def _open(node: Node, plan: Plan, mode: Mode, surface: str, version: str) -> tuple[CheckedSurface, int]:
+async def _open(node: Node, plan: Plan, mode: Mode, surface: str, version: str) -> tuple[suite.CheckedSurface, int]:
     """Connect a client to a surface. Return the surface and the conformance level that it claims."""
-    client = LiveClient(node, surface, version)
+    client = suite.LiveClient(node, surface, version)
     await client.greet()
     tools = tuple(
         tool.name for tool in AqlEndpoints(mode=mode, profile=profile_of(plan), prefix=plan.aql.tool_prefix).tools
@@ -168,7 +157,7 @@ async def _open(node: Node, plan: Plan, mode: Mode, surface: str, version: str) 
         if conformance is not None:
             reads, claimed = tool, LEVELS.get(conformance, 1)
             break
-    checked = CheckedSurface(
+    checked = suite.CheckedSurface(
         client=client, mode=mode, tools=tools, reads=reads, batch_max=plan.aql.limits.batch_operations
     )
     return checked, claimed
@@ -190,15 +179,15 @@ WRITTEN: Final = {"title": "Written and read", "body": "Kept"}
 _VALUES: Final = {"query": "operations", "input": {}}  # of parameters for which a plain text is no value
 
 
-async def gather_evidence(surface: CheckedSurface, level: int, modes: list[str]) -> dict[str, Any]:
+async def gather_evidence(surface: suite.CheckedSurface, level: int, modes: list[str]) -> dict[str, Any]:
     """Collect the evidence of one surface. `modes` are the modes of all surfaces that were checked."""
     client, reads = surface.client, surface.reads
-    listed = await client.send(reads, _introspect(query="operations", prefix=f"{SAMPLE}__"))
+    listed = await client.send(reads, _introspect(query="operations", prefix=f"{suite.SAMPLE}__"))
     names = ["introspect", *(operation["name"] for operation in listed["data"]["operations"])]
     details = [await surface.details(name) for name in names]
     protocol = listed["data"]["_protocol"]["capabilities"]
     evidence: dict[str, Any] = {
-        "implementation": IMPLEMENTATION,
+        "implementation": suite.IMPLEMENTATION,
         "version": __version__,
         "spec_version": SPEC_VERSION,
         "expected_level": level,
@@ -223,8 +212,8 @@ async def gather_evidence(surface: CheckedSurface, level: int, modes: list[str])
         **await _writing(surface),
     }
     if level >= 2:
-        tool = next(operation["mcpTool"] for operation in details if operation["name"] == GET)
-        items = [{"operation": GET, "params": NOTE}]
+        tool = next(operation["mcpTool"] for operation in details if operation["name"] == suite.GET)
+        items = [{"operation": suite.GET, "params": suite.NOTE}]
         evidence["batch_example"] = await client.send(tool, {"operations": items})
     return evidence
 
@@ -241,11 +230,11 @@ def _required(details: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-async def _call(surface: CheckedSurface, details: dict[str, Any], params: dict[str, Any]) -> dict[str, Any]:
+async def _call(surface: suite.CheckedSurface, details: dict[str, Any], params: dict[str, Any]) -> dict[str, Any]:
     return await surface.client.send(details["mcpTool"], {"operation": details["name"], "params": params})
 
 
-async def _accepted(surface: CheckedSurface, details: dict[str, Any]) -> list[str]:
+async def _accepted(surface: suite.CheckedSurface, details: dict[str, Any]) -> list[str]:
     """Return the parameters that an operation accepts, as listed in the refusal of an unknown parameter.
 
     Introspect lists them only in its message.
@@ -256,7 +245,7 @@ async def _accepted(surface: CheckedSurface, details: dict[str, Any]) -> list[st
     return str(error["message"]).rpartition(": ")[2].split(", ")
 
 
-async def _missing(surface: CheckedSurface, details: dict[str, Any]) -> list[dict[str, Any]]:
+async def _missing(surface: suite.CheckedSurface, details: dict[str, Any]) -> list[dict[str, Any]]:
     required = _required(details)
     cases = []
     for name in required:
@@ -266,19 +255,19 @@ async def _missing(surface: CheckedSurface, details: dict[str, Any]) -> list[dic
     return cases
 
 
-async def _unknown(surface: CheckedSurface, details: dict[str, Any]) -> dict[str, Any]:
+async def _unknown(surface: suite.CheckedSurface, details: dict[str, Any]) -> dict[str, Any]:
     response = await _call(surface, details, {**_required(details), UNKNOWN: 1})
     return {"operation": details["name"], "parameter": UNKNOWN, "response": response}
 
 
-async def _errors(surface: CheckedSurface) -> list[dict[str, Any]]:
+async def _errors(surface: suite.CheckedSurface) -> list[dict[str, Any]]:
     cases: tuple[tuple[str, str, dict[str, Any], list[str]], ...] = (
-        ("unknown-operation", NOWHERE, {}, [NOWHERE, "introspect"]),
-        ("unknown-parameter", GET, {**NOTE, UNKNOWN: 1}, [UNKNOWN]),
-        ("missing-parameter", GET, {}, ["note_id", "string"]),
-        ("wrong-type", GET, {"note_id": 5}, ["note_id", "string"]),
+        ("unknown-operation", suite.NOWHERE, {}, [suite.NOWHERE, "introspect"]),
+        ("unknown-parameter", suite.GET, {**suite.NOTE, UNKNOWN: 1}, [UNKNOWN]),
+        ("missing-parameter", suite.GET, {}, ["note_id", "string"]),
+        ("wrong-type", suite.GET, {"note_id": 5}, ["note_id", "string"]),
     )
-    tool = (await surface.details(GET))["mcpTool"]
+    tool = (await surface.details(suite.GET))["mcpTool"]
     return [
         {
             "name": name,
@@ -289,20 +278,20 @@ async def _errors(surface: CheckedSurface) -> list[dict[str, Any]]:
     ]
 
 
-async def _constraint(surface: CheckedSurface) -> dict[str, Any]:
-    update = await surface.details(f"{SAMPLE}__update_note")
-    response = await _call(surface, update, {**NOTE, "input": {"created_at": "now"}})
+async def _constraint(surface: suite.CheckedSurface) -> dict[str, Any]:
+    update = await surface.details(f"{suite.SAMPLE}__update_note")
+    response = await _call(surface, update, {**suite.NOTE, "input": {"created_at": "now"}})
     declared = next(item["type"] for item in update["parameters"] if item["name"] == "input")
     shown = await surface.client.introspect(surface.reads, query="types", name=declared)
     fields = [item["name"] for item in (shown["type"] or {}).get("fields", ())]
     return {"name": "fields-of-a-note", "documented": bool(fields) and "created_at" not in fields, "response": response}
 
 
-async def _writing(surface: CheckedSurface) -> dict[str, Any]:
-    created = (await surface.do(f"{SAMPLE}__create_note", dict(WRITTEN)))["data"]
-    read = await surface.do(GET, {"note_id": created["id"]})
-    await surface.do(f"{SAMPLE}__update_note", {"note_id": created["id"], "input": {"title": "Changed"}})
-    changed = await surface.do(GET, {"note_id": created["id"]})
+async def _writing(surface: suite.CheckedSurface) -> dict[str, Any]:
+    created = (await surface.do(f"{suite.SAMPLE}__create_note", dict(WRITTEN)))["data"]
+    read = await surface.do(suite.GET, {"note_id": created["id"]})
+    await surface.do(f"{suite.SAMPLE}__update_note", {"note_id": created["id"], "input": {"title": "Changed"}})
+    changed = await surface.do(suite.GET, {"note_id": created["id"]})
     expected = {f"data.{key}": value for key, value in WRITTEN.items()}
     preserved = {"data.body": WRITTEN["body"], "data.title": "Changed"}
     return {

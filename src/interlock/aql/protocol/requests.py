@@ -16,16 +16,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from interlock.aql.protocol.errors import (
-    HELP,
-    AqlFailure,
-    Code,
-    failure,
-    invalid_encoding,
-    invalid_type,
-    invalid_value,
-    too_large,
-)
+from interlock.aql.protocol import errors
+from interlock.aql.protocol.errors import AqlFailure, Code
 from interlock.wire.jsonrpc.codec import decode_array, decode_object, find_string
 
 KEYS: Final[Mapping[str, str]] = {  # our setting -> its name in `_protocol.limits`
@@ -70,7 +62,7 @@ def check_request(text: bytes, limits: PayloadLimits, *, nul_allowed: bool = Fal
     """Check the size and the text of a request, independent of its operation. Return the failure, or None."""
     size = len(text)
     if size > limits.request_bytes:  # AQL-4.7.5-1
-        return too_large("request_size", limits.request_bytes, size)
+        return errors.too_large("request_size", limits.request_bytes, size)
     if (
         size >= 2 * limits.array_elements
         or size > limits.string_bytes
@@ -89,12 +81,12 @@ def check_request(text: bytes, limits: PayloadLimits, *, nul_allowed: bool = Fal
                 point = -1 if escape[1] is None else int(escape[1], 16)
                 is_low = 0xDC00 <= point < 0xE000
                 if high_ends is not None and not (is_low and escape.start() == high_ends):  # AQL-4.7.1-2
-                    return invalid_encoding("request", token.start() + high_ends - 6)
+                    return errors.invalid_encoding("request", token.start() + high_ends - 6)
                 if (is_low and high_ends is None) or (point == 0 and not nul_allowed):  # AQL-4.7.1-2
-                    return invalid_encoding("request", token.start() + escape.start())
+                    return errors.invalid_encoding("request", token.start() + escape.start())
                 high_ends = escape.end() if 0xD800 <= point < 0xDC00 else None
             if high_ends is not None:  # AQL-4.7.1-2
-                return invalid_encoding("request", token.start() + high_ends - 6)
+                return errors.invalid_encoding("request", token.start() + high_ends - 6)
         return None
     return None
 
@@ -132,11 +124,11 @@ def _measure(text: bytes, limits: PayloadLimits) -> AqlFailure | None:
             counts[-1] += 1
         previous = token.end()
     if deepest > limits.nesting_depth:  # AQL-4.7.5-1
-        return too_large("nesting_depth", limits.nesting_depth, deepest)
+        return errors.too_large("nesting_depth", limits.nesting_depth, deepest)
     if widest > limits.array_elements:  # AQL-4.7.5-1
-        return too_large("array_elements", limits.array_elements, widest)
+        return errors.too_large("array_elements", limits.array_elements, widest)
     if longest > limits.string_bytes:  # AQL-4.7.5-1
-        return too_large("string_length", limits.string_bytes, longest)
+        return errors.too_large("string_length", limits.string_bytes, longest)
     return None
 
 
@@ -156,7 +148,7 @@ def _string_bytes(inner: bytes) -> int:
     return size
 
 
-SHAPE: Final = 'Send {"operation":"NAME","params":{...}}; ' + HELP
+SHAPE: Final = 'Send {"operation":"NAME","params":{...}}; ' + errors.HELP
 PROTOCOL_NAMES: Final = frozenset({"operation", "params", "operations"})
 CONFIRMATION: Final = "_confirmation"
 REQUEST_ID: Final = "_request_id"
@@ -209,11 +201,11 @@ def read_request(
         return _no_object(text)
     members = decode_object(text)
     if members is None:
-        return invalid_encoding("request")
+        return errors.invalid_encoding("request")
     if "operations" in members and has_batch:
         # Read a batch. Its items are read when their turn comes, so that one bad item does not spoil the others.
         def invalid(message: str) -> AqlFailure:
-            return failure(Code.BATCH_VALIDATION_ERROR, message)
+            return errors.failure(Code.BATCH_VALIDATION_ERROR, message)
 
         if "operation" in members:
             return invalid("Send either 'operation' or 'operations', not both")
@@ -226,7 +218,7 @@ def read_request(
         if not items:
             return invalid("'operations' must hold an item")
         if len(items) > limits.batch_operations:
-            oversized = too_large("batch_operations", limits.batch_operations, len(items))
+            oversized = errors.too_large("batch_operations", limits.batch_operations, len(items))
             return AqlFailure(
                 oversized.code, f"{oversized.message}: a batch has up to {limits.batch_operations} operations"
             )
@@ -249,7 +241,7 @@ def read_item(raw: Raw) -> OperationRequest | AqlFailure:
 
 
 def _no_object(text: bytes) -> AqlFailure:
-    return invalid_type("arguments", "object", raw_type(text), hint=SHAPE)
+    return errors.invalid_type("arguments", "object", raw_type(text), hint=SHAPE)
 
 
 def _read_members(members: dict[str, Raw], text: bytes) -> OperationRequest | AqlFailure:
@@ -259,14 +251,14 @@ def _read_members(members: dict[str, Raw], text: bytes) -> OperationRequest | Aq
         message = f"Missing required parameter 'operation'. Expected: string (the operation to call). {SHAPE}"
         if "tool" in members or "name" in members:
             message = f"{message}. 'tool' and 'args' are not read here"
-        return failure(Code.VALIDATION_MISSING_PARAM, message, {"param_name": "operation"})  # AQL-4.1-1
+        return errors.failure(Code.VALIDATION_MISSING_PARAM, message, {"param_name": "operation"})  # AQL-4.1-1
     operation = find_string(name)
     if operation is None:  # AQL-4.1-1
-        return invalid_type("operation", "string", raw_type(name), hint=SHAPE)
+        return errors.invalid_type("operation", "string", raw_type(name), hint=SHAPE)
     if not operation or len(operation) > NAME_CHARS_MAX:  # AQL-4.1-1
         why = f"it must be the name of an operation, of up to {NAME_CHARS_MAX} characters. {SHAPE}"
-        invalid = invalid_value("operation", why)
-        return failure(Code.VALIDATION_INVALID_TYPE, invalid.message, invalid.details)
+        invalid = errors.invalid_value("operation", why)
+        return errors.failure(Code.VALIDATION_INVALID_TYPE, invalid.message, invalid.details)
     doubled = find_duplicate(members, text)
     if doubled is not None:
         return doubled
@@ -278,7 +270,7 @@ def _read_members(members: dict[str, Raw], text: bytes) -> OperationRequest | Aq
         if decoded is None:
             actual = raw_type(raw)
             hint = "Send an object, not JSON inside a text" if actual == "string" else SHAPE
-            return invalid_type("params", "object", actual, hint=hint)
+            return errors.invalid_type("params", "object", actual, hint=hint)
         params = decoded
         doubled = find_duplicate(params, bytes(raw), "params")
         if doubled is not None:
@@ -342,7 +334,7 @@ def find_duplicate(members: dict[str, Raw], text: bytes, where: str = "arguments
     try:
         json.loads(text, object_pairs_hook=look, parse_int=str, parse_float=str)
     except (ValueError, RecursionError):
-        return invalid_encoding(where)
+        return errors.invalid_encoding(where)
     if not doubled:
         return None
-    return invalid_value(where, f"the key '{doubled[0][:100]}' stands twice in one object; send each key once")
+    return errors.invalid_value(where, f"the key '{doubled[0][:100]}' stands twice in one object; send each key once")

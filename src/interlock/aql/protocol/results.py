@@ -23,18 +23,8 @@ from interlock.aql.protocol.errors import (
 )
 from interlock.aql.protocol.model import Danger
 from interlock.gate.protocol.held_call import CONFIRMATION
+from interlock.wire import refusal
 from interlock.wire.jsonrpc.codec import CodecError, decode_array, decode_object, decode_value, find_string
-from interlock.wire.refusal import (
-    BUDGET_EXCEEDED,
-    CALL_TIMEOUT,
-    INVALID_PARAMS,
-    METHOD_NOT_FOUND,
-    MISSING_CAPABILITY,
-    TOOL_DEGRADED,
-    URL_ELICITATION_REQUIRED,
-    find_code,
-    forms_of,
-)
 
 UPSTREAM_CHARS_MAX: Final = 4096
 MESSAGE_CHARS_MAX: Final = 300
@@ -201,7 +191,7 @@ def _tool_failure(result: _Result, tool: str, operation: str, danger: str) -> Aq
     error_code = _interlock_error(result.meta)
     if error_code is not None:
         details["reason"] = error_code
-        return failure(Code(forms_of(error_code).aql), line, details)
+        return failure(Code(refusal.forms_of(error_code).aql), line, details)
     named = _OS_ERROR.search(line)
     if named is not None:
         errno = named[1] or _ERRNO[named[2]]
@@ -297,24 +287,24 @@ def read_error(error: Raw | bytes, *, tool: str, operation: str) -> AqlFailure:
     data = data if isinstance(data, Mapping) else {}
     reason = data.get("reason")
     detail = reason if isinstance(reason, str) else message
-    error_code = find_code(code, draft=True)
-    if error_code == INVALID_PARAMS:
+    error_code = refusal.find_code(code, draft=True)
+    if error_code == refusal.INVALID_PARAMS:
         return failure(Code.VALIDATION_INVALID_TYPE, message, {"param_name": "params", "upstream_error": message})
-    if error_code == METHOD_NOT_FOUND:
+    if error_code == refusal.METHOD_NOT_FOUND:
         return unknown_operation(operation)
-    if error_code == BUDGET_EXCEEDED:
+    if error_code == refusal.BUDGET_EXCEEDED:
         return _over_budget(data)
     if detail == "auth_required" or (
-        error_code is not None and forms_of(error_code).aql == Code.PERMISSION_DENIED.value
+        error_code is not None and refusal.forms_of(error_code).aql == Code.PERMISSION_DENIED.value
     ):
         return permission_denied(detail, **{key: data[key] for key in _PASSED_DETAILS if key in data})
-    if error_code in (MISSING_CAPABILITY, URL_ELICITATION_REQUIRED):
+    if error_code in (refusal.MISSING_CAPABILITY, refusal.URL_ELICITATION_REQUIRED):
         return internal_error(
             "the tool asks for input, which this client cannot give here; in a batch, call it alone",
             reason="interaction_required",
         )
-    if error_code in (TOOL_DEGRADED, CALL_TIMEOUT):
-        details: dict[str, Any] = {"reason": "timeout" if error_code == CALL_TIMEOUT else detail}
+    if error_code in (refusal.TOOL_DEGRADED, refusal.CALL_TIMEOUT):
+        details: dict[str, Any] = {"reason": "timeout" if error_code == refusal.CALL_TIMEOUT else detail}
         if isinstance(data.get("retry_after_ms"), int):
             details["retry_after_ms"] = data["retry_after_ms"]
         return internal_error(f"the tool cannot be reached now: {details['reason']}", **details)

@@ -15,15 +15,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from interlock.aql.protocol.errors import (
-    AqlFailure,
-    invalid_encoding,
-    invalid_type,
-    invalid_value,
-    missing_params,
-    unknown_fields,
-    unknown_params,
-)
+from interlock.aql.protocol import errors
+from interlock.aql.protocol.errors import AqlFailure
 from interlock.aql.protocol.model import AqlOperation, AqlParameter, TypeDeclaration
 from interlock.aql.protocol.requests import OperationRequest, find_duplicate, raw_type
 from interlock.aql.protocol.search import did_you_mean
@@ -76,7 +69,7 @@ class Validator:
             near = did_you_mean(unknown, [parameter.name for parameter in missing])
             hint = f"Did you mean {', '.join(repr(name) for name in near.values())}? " if near else ""
             described = [(each.name, each.type, each.description) for each in missing]
-            return missing_params(operation.name, described, unknown, hint)
+            return errors.missing_params(operation.name, described, unknown, hint)
         own: dict[str, Any] = {}
         if request.text is not None and not ignored and operation.passes_unchanged.issuperset(members):
             text = request.text
@@ -95,7 +88,7 @@ class Validator:
             parameter = self._operation.by_name.get(name)
             match = _search_nul(bytes(raw)) if parameter is not None and not parameter.allow_nul else None
             if match is not None:
-                return invalid_encoding(f"params.{name}", match.start(1))
+                return errors.invalid_encoding(f"params.{name}", match.start(1))
         return None
 
     def _assemble(self, members: Mapping[str, Raw], own: dict[str, Any]) -> dict[str, Raw] | AqlFailure:
@@ -123,10 +116,10 @@ class Validator:
             elif name == "arguments" and _is_ours(operation, name):
                 more = decode_object(raw) if raw_type(raw) == "object" else None
                 if more is None:
-                    return invalid_type("arguments", "object", raw_type(raw))
+                    return errors.invalid_type("arguments", "object", raw_type(raw))
                 doubled = sorted(more.keys() & {*sent, *(each.sent_as for each in operation.parameters)})
                 if doubled:
-                    return invalid_value("arguments", f"'{doubled[0]}' is a parameter of its own; send it once")
+                    return errors.invalid_value("arguments", f"'{doubled[0]}' is a parameter of its own; send it once")
                 sent |= more
             else:
                 sent[parameter.sent_as] = raw
@@ -137,7 +130,7 @@ class Validator:
         operation = self._operation
         members = decode_object(raw) if raw_type(raw) == "object" else None
         if members is None:
-            return invalid_type("input", "object", raw_type(raw))  # AQL-4.5.3-2
+            return errors.invalid_type("input", "object", raw_type(raw))  # AQL-4.5.3-2
         doubled = find_duplicate(members, bytes(raw), "input")
         if doubled is not None:
             return doubled
@@ -147,7 +140,9 @@ class Validator:
             beside = [name for name in unknown if name in operation.by_name]  # AQL-4.5.3-5
             note = f"'{beside[0]}' belongs beside input, in params" if beside else ""  # AQL-4.5.3-5
             # AQL-4.5.3-5
-            return unknown_fields(operation.name, unknown, list(fields), did_you_mean(unknown, list(fields)), note)
+            return errors.unknown_fields(
+                operation.name, unknown, list(fields), did_you_mean(unknown, list(fields)), note
+            )
         return {fields[name].sent_as if name in fields else name: value for name, value in members.items()}
 
     def _check(self, text: Raw, unknown: list[str]) -> AqlFailure | None:
@@ -168,8 +163,8 @@ class Validator:
             # AQL-4.6-1 and -2, AQL-4.6.1-1
             valid = [parameter.name for parameter in operation.parameters]
             # AQL-4.6-1 and -2, AQL-4.6.1-1
-            return unknown_params(operation.name, unknown, valid, did_you_mean(unknown, valid))
-        return faults[0][1] if faults else invalid_value("params", "it is not as the operation has it")
+            return errors.unknown_params(operation.name, unknown, valid, did_you_mean(unknown, valid))
+        return faults[0][1] if faults else errors.invalid_value("params", "it is not as the operation has it")
 
 
 @cache
@@ -192,11 +187,11 @@ def _is_ours(operation: AqlOperation, name: str) -> bool:
 
 
 def _errors(compiled: Compiled, value: Any) -> list[Any]:
-    errors: list[Any] = []
+    problems: list[Any] = []
     # The validator raises ValueError for a value that it cannot represent. The errors before that are enough.
     with suppress(ValueError):
-        errors.extend(islice(compiled.validator.iter_errors(value), ERRORS_READ_MAX))
-    return errors
+        problems.extend(islice(compiled.validator.iter_errors(value), ERRORS_READ_MAX))
+    return problems
 
 
 def _failure(error: Any, operation: AqlOperation) -> tuple[bool, AqlFailure]:
@@ -210,28 +205,30 @@ def _failure(error: Any, operation: AqlOperation) -> tuple[bool, AqlFailure]:
             actual = json_type(error.instance)
             is_small = not is_secret and isinstance(error.instance, str | int | float | bool)
             value = error.instance if is_small else msgspec.UNSET
-            return True, invalid_type(name, " | ".join(kind.types), actual, value)
+            return True, errors.invalid_type(name, " | ".join(kind.types), actual, value)
         case "required":
             inner = f"{name}.{kind.property}" if path else str(kind.property)
             declared = _type_of(path, operation)
             fields = declared.fields if declared is not None else ()
             field = next((each for each in fields if each.sent_as == kind.property), None)
             missing = (inner, "any", "") if field is None else (inner, field.type, field.description)
-            return True, missing_params(operation.name, [missing], of_type=declared.name if declared else None)
+            return True, errors.missing_params(operation.name, [missing], of_type=declared.name if declared else None)
         case "additionalProperties" | "unevaluatedProperties":
             unknown = [f"{name}.{each}" if path else str(each) for each in sorted(kind.value)[:10]]
-            return False, unknown_fields(operation.name, unknown, [])
+            return False, errors.unknown_fields(operation.name, unknown, [])
         case "enum":
             options = ", ".join(str(option) for option in kind.options[:20])
-            return False, invalid_value(name, f"it must be one of {options}", {"allowed": list(kind.options[:20])})
+            return False, errors.invalid_value(
+                name, f"it must be one of {options}", {"allowed": list(kind.options[:20])}
+            )
     if is_secret:
-        return False, invalid_value(name, f"it is not as {kind.name} has it")
+        return False, errors.invalid_value(name, f"it is not as {kind.name} has it")
     details = {"constraint": kind.name}
     limit = getattr(kind, "limit", None)
     if isinstance(limit, int | float | str):
         details["limit"] = limit
     constraint = f"{kind.name} {limit}" if limit is not None else kind.name
-    return False, invalid_value(name, f"it is not as {constraint} has it", details)
+    return False, errors.invalid_value(name, f"it is not as {constraint} has it", details)
 
 
 def _shown_path(path: list[str], operation: AqlOperation) -> tuple[str, AqlParameter | None]:
@@ -275,7 +272,9 @@ def _unsafe_integer(value: Any, operation: AqlOperation) -> AqlFailure | None:
     """Return a failure if an integer of a native operation is one that some JSON readers round (AQL 4.7.3), or None."""
     for name, member in value.items():
         if isinstance(member, int) and not isinstance(member, bool) and abs(member) > SAFE_INTEGER:
-            return invalid_type(name, "string", "integer", hint="Beyond 9007199254740991 a number is sent as a string")
+            return errors.invalid_type(
+                name, "string", "integer", hint="Beyond 9007199254740991 a number is sent as a string"
+            )
     return None
 
 

@@ -14,17 +14,8 @@ from msgspec import Raw
 
 from interlock import __version__
 from interlock.cli.client.operator import check_url, http_connection, unreachable
+from interlock.mcp import methods
 from interlock.mcp.headers import encode_header, mirror_text, mirrored_arguments
-from interlock.mcp.methods import (
-    LATEST_MODERN,
-    META_CAPABILITIES,
-    META_CLIENT,
-    META_VERSION,
-    NAMED_BY,
-    PROGRESS,
-    TOOLS_CALL,
-    TOOLS_LIST,
-)
 from interlock.wire.refusal import Refused
 
 PAGES_MAX = 10_000  # a server that pages for ever must not keep us for ever
@@ -109,7 +100,7 @@ class McpClient:
         cursor = None
         for _ in range(PAGES_MAX):
             params: dict[str, Any] = {} if cursor is None else {"cursor": cursor}
-            page = _decode(self._request(TOOLS_LIST, params), _Page)
+            page = _decode(self._request(methods.TOOLS_LIST, params), _Page)
             yield from page.tools
             cursor = page.next_cursor
             if cursor is None:
@@ -125,7 +116,7 @@ class McpClient:
             if text is not None:
                 headers[argument.header.decode()] = encode_header(text).decode()
         params = {"name": tool.name, "arguments": arguments}
-        return self._request(TOOLS_CALL, params, headers=headers, on_progress=on_progress)
+        return self._request(methods.TOOLS_CALL, params, headers=headers, on_progress=on_progress)
 
     def _request(
         self,
@@ -137,9 +128,9 @@ class McpClient:
     ) -> Raw:
         self._last_id += 1
         meta: dict[str, Any] = {
-            META_VERSION: LATEST_MODERN,
-            META_CAPABILITIES: {},
-            META_CLIENT: {"name": "interlock-cli", "version": __version__},
+            methods.META_VERSION: methods.LATEST_MODERN,
+            methods.META_CAPABILITIES: {},
+            methods.META_CLIENT: {"name": "interlock-cli", "version": __version__},
         }
         if on_progress is not None:
             meta["progressToken"] = self._last_id
@@ -147,12 +138,12 @@ class McpClient:
         sent = {
             "Content-Type": "application/json",
             "Accept": "application/json, text/event-stream",
-            "MCP-Protocol-Version": LATEST_MODERN,
+            "MCP-Protocol-Version": methods.LATEST_MODERN,
             "Mcp-Method": method,
             **(headers or {}),
         }
-        if method in NAMED_BY:
-            sent["Mcp-Name"] = encode_header(params[NAMED_BY[method]]).decode()
+        if method in methods.NAMED_BY:
+            sent["Mcp-Name"] = encode_header(params[methods.NAMED_BY[method]]).decode()
         if self._token:
             sent["Authorization"] = f"Bearer {self._token}"
         connection = http_connection(self.url, self._timeout)
@@ -177,7 +168,7 @@ class McpClient:
                 raise _call_error(message.error)
             if bytes(message.result):
                 return message.result
-            if message.method == PROGRESS and on_progress is not None:
+            if message.method == methods.PROGRESS and on_progress is not None:
                 params = _decode(message.params, _ProgressParams)
                 on_progress(params.progress, params.total, params.message)
         raise Refused("unexpected_answer", "the node ended its answer before the result")

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
+from interlock.names.protocol import grammar
 from interlock.names.protocol.entry import (
     NO_SCHEMA,
     NONE,
@@ -24,18 +25,6 @@ from interlock.names.protocol.entry import (
     Revision,
     copied,
     review_due,
-)
-from interlock.names.protocol.grammar import (
-    AMBIGUOUS_SCOPES,
-    SCOPE_CLASSES,
-    covers,
-    find_name_fault,
-    is_handle,
-    is_lookalike,
-    is_prefix,
-    is_scope,
-    length_warnings,
-    scope_class,
 )
 from interlock.names.protocol.judgement import SCHEMA_BYTES_MAX, SchemaPair, SurfaceVerdict, compare
 from interlock.names.protocol.registry import (
@@ -259,11 +248,11 @@ def judge_proposal(
     `retrieval` is the result of fetching the reference, or None if it was not fetched. `amends` is the entry that the
     proposal changes, or None if the name is new.
     """
-    fault = find_name_fault(proposal.surface_name)
+    fault = grammar.find_name_fault(proposal.surface_name)
     if fault is not None:  # REG-5-3
         return (CheckFinding(1, "fail", fault.code, f"{fault.reason} (at offset {fault.offset})"),)
     return (
-        *(CheckFinding(1, "note", code, reason) for code, reason in length_warnings(proposal.surface_name)),
+        *(CheckFinding(1, "note", code, reason) for code, reason in grammar.length_warnings(proposal.surface_name)),
         *_texts(proposal),
         *_reference(proposal, retrieval),
         *_schemas(proposal),
@@ -296,7 +285,7 @@ def _texts(proposal: NameProposal) -> Iterator[CheckFinding]:
     controller = proposal.change_controller
     if not controller.strip() or len(controller) > 200 or not controller.isprintable():  # REG-4.1-1
         yield _finding(0, "fail", "controller_missing")
-    if proposal.controller_handle and not is_handle(proposal.controller_handle):  # REG-3-4
+    if proposal.controller_handle and not grammar.is_handle(proposal.controller_handle):  # REG-3-4
         yield _finding(0, "fail", "handle_syntax")
     if len(proposal.semantics) > TEXT_CHARS_MAX or len(proposal.contact) > TEXT_CHARS_MAX:
         yield _finding(0, "fail", "text_too_long")
@@ -337,15 +326,15 @@ def _schemas(proposal: NameProposal) -> Iterator[CheckFinding]:
 def _scope(proposal: NameProposal, registry: NamesRegistry, amends: RegistryEntry | None) -> Iterator[CheckFinding]:
     """Check criterion 4: the authentication scope is well defined, and a public surface stays public."""
     scope = proposal.authentication_scope
-    if scope in AMBIGUOUS_SCOPES:  # REG-5-6
+    if scope in grammar.AMBIGUOUS_SCOPES:  # REG-5-6
         problem = f"{scope} does not say" if scope else "say"
         yield _finding(4, "revise", "scope_ambiguous", problem=problem)
-    elif not is_scope(scope):
+    elif not grammar.is_scope(scope):
         yield _finding(4, "revise", "scope_syntax")
-    elif scope_class(scope) not in SCOPE_CLASSES.union(
-        scope_class(entry.authentication_scope) for entry in registry.entries.values()
+    elif grammar.scope_class(scope) not in grammar.SCOPE_CLASSES.union(
+        grammar.scope_class(entry.authentication_scope) for entry in registry.entries.values()
     ):  # REG-4.1-6
-        yield _finding(4, "needs_expert", "scope_class_new", kind=scope_class(scope))
+        yield _finding(4, "needs_expert", "scope_class_new", kind=grammar.scope_class(scope))
     if scope == PUBLIC and not proposal.no_authentication_planned:  # REG-8.4-3
         yield _finding(4, "revise", "public_not_permanent")
     if amends is not None and amends.authentication_scope == PUBLIC != scope:  # REG-8.4-4
@@ -361,7 +350,7 @@ def _collisions(proposal: NameProposal, registry: NamesRegistry, today: str) -> 
     standing = registry.entry(name)
     if standing is not None and standing.deprecation is not None:  # REG-7.3-2
         yield CheckFinding(5, "note", "deprecated", standing.deprecation)
-    if prefix != NONE and not (is_prefix(prefix) and covers(prefix, name)):  # REG-4.1-7
+    if prefix != NONE and not (grammar.is_prefix(prefix) and grammar.covers(prefix, name)):  # REG-4.1-7
         yield _finding(5, "fail", "prefix_mismatch", prefix=prefix, name=name)
     elif (conflict := registry.prefix_conflict(name, prefix, controller, today)) is not None:  # REG-5-8, REG-7.2-2
         yield CheckFinding(5, "fail", "prefix_conflict", conflict)
@@ -371,7 +360,7 @@ def _collisions(proposal: NameProposal, registry: NamesRegistry, today: str) -> 
     elif prefix == NONE and not proposal.cross_vendor:  # REG-4.2-6
         yield _finding(5, "needs_expert", "prefix_advice", "prefix_missing")
     for entry in registry.entries.values():
-        if entry.change_controller != controller and is_lookalike(name, entry.surface_name):
+        if entry.change_controller != controller and grammar.is_lookalike(name, entry.surface_name):
             other = {"name": entry.surface_name, "controller": entry.change_controller}
             yield _finding(5, "needs_expert", "lookalike", **other)
     if not registry.controller(controller).is_proven and controller in registry.controllers:

@@ -12,16 +12,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from interlock.crypto.jose import (
-    SKEW_S,
-    BadKey,
-    InvalidToken,
-    Jwk,
-    Jwt,
-    decode_base64url,
-    read_jwt_untrusted,
-    read_key_untrusted,
-)
+from interlock.crypto import jose
 from interlock.wire.jsontext.canonical import AmbiguousJson, read_untrusted
 
 TYP: Final = "names-statement+jwt"
@@ -30,7 +21,7 @@ CHARS_MAX: Final = 1024 * 1024
 JTI_CHARS_MAX: Final = 255
 
 _TYPES: Final = frozenset((TYP, f"application/{TYP}"))
-Verify = Callable[[Jwt, Jwk], InvalidToken | None]
+Verify = Callable[[jose.Jwt, jose.Jwk], jose.InvalidToken | None]
 
 
 class Statement(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +32,7 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True):
     subject: str
     body: Raw
     jti: str
-    jwt: Jwt
+    jwt: jose.Jwt
 
 
 class BadStatement(Exception):
@@ -74,10 +65,10 @@ def read_statement_untrusted(token: str, *, registry: str, now: float) -> Statem
     """
     if len(token) > CHARS_MAX:
         raise BadStatement("statement_invalid", f"a statement has at most {CHARS_MAX} characters")
-    jwt = read_jwt_untrusted(token.strip(), _TYPES)
-    if isinstance(jwt, InvalidToken):
+    jwt = jose.read_jwt_untrusted(token.strip(), _TYPES)
+    if isinstance(jwt, jose.InvalidToken):
         raise BadStatement("statement_invalid", f"this is no JWS of type {TYP}: {jwt.reason.value}")
-    payload = decode_base64url(token.strip().split(".")[1]) or b""
+    payload = jose.decode_base64url(token.strip().split(".")[1]) or b""
     try:
         read_untrusted(payload)  # refuses duplicate claims, of which readers may see different ones
         claims = msgspec.json.decode(payload, type=_Claims)
@@ -87,7 +78,7 @@ def read_statement_untrusted(token: str, *, registry: str, now: float) -> Statem
         raise BadStatement("wrong_registry", f"the statement is for {claims.aud[:200]}, not for {registry}")
     if not (0 < len(claims.jti) <= JTI_CHARS_MAX):
         raise BadStatement("statement_invalid", f"jti has 1 to {JTI_CHARS_MAX} characters")
-    if claims.iat > now + SKEW_S or now >= claims.exp + SKEW_S or claims.exp > claims.iat + STATEMENT_S_MAX:
+    if claims.iat > now + jose.SKEW_S or now >= claims.exp + jose.SKEW_S or claims.exp > claims.iat + STATEMENT_S_MAX:
         limit = int(STATEMENT_S_MAX)
         raise BadStatement("statement_expired", f"a statement counts from iat to exp, for {limit} seconds at most")
     return Statement(
@@ -104,8 +95,8 @@ def is_signed_by(statement: Statement, keys: tuple[str, ...], verify: Verify) ->
     """Return whether one of the controller's keys signed the statement."""
     for text in keys:
         try:
-            candidates = read_key_untrusted(text)
-        except BadKey:
+            candidates = jose.read_key_untrusted(text)
+        except jose.BadKey:
             continue
         if any(key.fits(statement.jwt.alg) and verify(statement.jwt, key) is None for key in candidates):
             return True
