@@ -5,10 +5,12 @@ So each operation on a participant finds the room first, and refuses if several 
 """
 
 import time
+from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
+from msgspec.structs import asdict
 
 from interlock.approvals.api import EDIT_PROPOSAL, Approval, EditProposal
 from interlock.approvals.operations.inbox import InboxOperations
@@ -16,48 +18,38 @@ from interlock.core.clock import Clock, rfc3339
 from interlock.core.operator_errors import refused_as
 from interlock.core.recorder import Recorder
 from interlock.operator.operation import INVALID_BODY, handles
-from interlock.rooms.api import (
-    BAD_TOPIC,
-    CREATE_ROOM,
-    DEMOTE,
-    DISCONNECT,
-    LIST_CONNECTIONS,
-    LIST_PARTICIPANTS,
-    LIST_ROOMS,
-    MIGRATE,
-    PARTICIPANT_REMOVED,
-    PROMOTE,
-    ROOM_EXISTS,
-    SELF_PROMOTION,
-    SHOW_OBSERVED,
-    TOPIC_REQUIRED,
-    ChangePrivilege,
-    CreateRoom,
-    Demoted,
-    Disconnected,
-    MethodRecord,
-    ObservedParticipant,
-    ObservedRoom,
-    Promoted,
-    RemovedParticipant,
-    Room,
-    RoomConnection,
-    RoomConnections,
-    RoomParticipant,
-    RoomParticipants,
-    Rooms,
-)
+from interlock.rooms import api
 from interlock.rooms.connections import ParticipantConnection
-from interlock.rooms.participant_records import observed_in
 from interlock.rooms.protocol.envelope import EnvelopeRefusal, parse_moment
 from interlock.rooms.protocol.participants import Privilege, is_topic
 from interlock.rooms.remote_seats import ConnectionRecord, RemoteConnection
-from interlock.rooms.room import Room as LiveRoom
-from interlock.rooms.rooms import PrivilegeChange, RoomRegistry
+from interlock.rooms.room import Room
+from interlock.rooms.rooms import RoomRegistry
 from interlock.store.ports import AuditReader
 from interlock.wire.refusal import NotFound, Refused
 
 AWAY_MAX: Final = 200  # participants that are listed though they are away
+PAGE: Final = 1000  # audit records that are read at once
+_OBSERVE: Final = "rooms/observe"
+
+
+class _ObservedRecord(msgspec.Struct):
+    """The members of an audit record that describe an envelope which a room in observe mode allowed."""
+
+    method: str = ""
+    room: str = ""
+    who: str = ""
+    participant: str = ""
+    kind: str = ""
+    at: str = ""
+
+
+class _Observed(msgspec.Struct):
+    """What the audit log says about one participant: the first and the last record, and the number of each kind."""
+
+    first: _ObservedRecord
+    last: _ObservedRecord
+    kinds: Counter[str] = msgspec.field(default_factory=Counter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,39 +62,37 @@ class RoomOperations:
     recorder: Recorder
     clock: Clock
 
-    @handles(LIST_ROOMS)
-    def list_all(self) -> Rooms:
-        return Rooms(rooms=tuple(self._describe(room) for room in self.rooms.by_topic.values()))
+    @handles(api.LIST_ROOMS)
+    def list_all(self) -> api.Rooms:
+        return api.Rooms(rooms=tuple(self._describe(room) for room in self.rooms.by_topic.values()))
 
-    @handles(CREATE_ROOM)
-    async def create(self, body: CreateRoom, by: str) -> Room:
+    @handles(api.CREATE_ROOM)
+    async def create(self, body: api.CreateRoom, by: str) -> api.Room:
         """Create a room that continues to exist while it is empty. Raise Refused if the topic is invalid or in use, or
         StoreError.
         """
-        topic = body.topic
-        if not is_topic(topic):
-            raise refused_as(
-                BAD_TOPIC, "a topic has 1 to 128 letters, digits and . _ : @ ~ -, and begins with a letter"
-            )
-        room = await self.rooms.create(topic, by)
+        if not is_topic(body.topic):
+            why = "a topic has 1 to 128 letters, digits and . _ : @ ~ -, and begins with a letter"
+            raise refused_as(api.BAD_TOPIC, why)
+        room = await self.rooms.create(body.topic, by)
         if room is None:
-            raise refused_as(ROOM_EXISTS, f"there is a room {topic} already")
+            raise refused_as(api.ROOM_EXISTS, f"there is a room {body.topic} already")
         return self._describe(room)
 
-    @handles(LIST_CONNECTIONS)
-    def connections(self, topic: str) -> RoomConnections:
+    @handles(api.LIST_CONNECTIONS)
+    def connections(self, topic: str) -> api.RoomConnections:
         """Return the connections to a room and the participants removed from it. Raise NotFound if there is no such
         room.
         """
         room = self._room(topic)
-        connections: list[RoomConnection] = []
+        connections: list[api.RoomConnection] = []
         for seat in room.seats.values():
             for connection in seat.connections:
                 record = connection.record if isinstance(connection, RemoteConnection) else connection
                 if not isinstance(record, ParticipantConnection | ConnectionRecord) or record.connected_at is None:
                     continue  # a client that participates through tools, or the node itself
                 connections.append(
-                    RoomConnection(
+                    api.RoomConnection(
                         connectionId=connection.id,
                         participantId=seat.participant.id,
                         privilege=seat.participant.privilege.value,
@@ -115,13 +105,13 @@ class RoomOperations:
                     )
                 )
         removed = tuple(
-            RemovedParticipant(participantId=id, by=removal.by, at=rfc3339(removal.at))
+            api.RemovedParticipant(participantId=id, by=removal.by, at=rfc3339(removal.at))
             for id, removal in self.rooms.list_removals(room)
         )
-        return RoomConnections(topic=topic, connections=tuple(connections), removed=removed)
+        return api.RoomConnections(topic=topic, connections=tuple(connections), removed=removed)
 
-    @handles(LIST_PARTICIPANTS)
-    def participants(self, topic: str) -> RoomParticipants:
+    @handles(api.LIST_PARTICIPANTS)
+    def participants(self, topic: str) -> api.RoomParticipants:
         """Return the present and the removed participants of a room, and at most AWAY_MAX of those that are away. Raise
         NotFound if there is no such room.
         """
@@ -129,64 +119,75 @@ class RoomOperations:
         records = dict(self.rooms.records.of_room(topic))
         away = sorted((id for id in records if id not in room.seats), key=lambda id: -records[id].last_seen)
         removals = dict(self.rooms.list_removals(room))
-        participants: list[RoomParticipant] = []
+        participants: list[api.RoomParticipant] = []
         for id in dict.fromkeys([*room.seats, *removals, *away[:AWAY_MAX]]):
             seat, record, removal = room.seats.get(id), records.get(id), removals.get(id)
             counts = {name: getattr(record, name, 0) for name in ("proposals", "approved", "rejected", "violations")}
-            methods = {} if record is None else record.methods
+            methods = [] if record is None else sorted(record.methods.items())
             participants.append(
-                RoomParticipant(
+                api.RoomParticipant(
                     id=id,
                     privilege=(self.rooms.find_privilege(room, id) or Privilege.RESTRICTED).value,
                     is_present=seat is not None,
                     removed_by=None if removal is None else removal.by,
                     removed_at=None if removal is None else rfc3339(removal.at),
-                    principal=seat.principal if seat is not None else "" if record is None else record.principal,
+                    principal=getattr(seat or record, "principal", ""),
                     first_seen=None if record is None else rfc3339(record.first_seen),
                     last_seen=None if record is None else rfc3339(record.last_seen),
-                    methods=tuple(
-                        MethodRecord(method=name, **msgspec.structs.asdict(count))
-                        for name, count in sorted(methods.items())
-                    ),
+                    methods=tuple(api.MethodRecord(method=name, **asdict(count)) for name, count in methods),
                     **counts,
                 )
             )
-        return RoomParticipants(topic=topic, participants=tuple(participants))
+        return api.RoomParticipants(topic=topic, participants=tuple(participants))
 
-    @handles(SHOW_OBSERVED)
-    async def observed(self, topic: str) -> ObservedRoom:
+    @handles(api.SHOW_OBSERVED)
+    async def observed(self, topic: str) -> api.ObservedRoom:
         """Return the envelopes that mode "mixed" would have refused. Raise NotFound if there is no such room, or
         StoreError.
         """
         room = self._room(topic)
-        participants: list[ObservedParticipant] = []
-        for observed in await observed_in(topic, self.audit, self.recorder):
-            granted = room.granted(observed.participant)
-            remedy = f'full = ["{observed.principal}"]'
+        participants: list[api.ObservedParticipant] = []
+        for id, observed in sorted((await self._read_observed(topic)).items()):
+            granted, principal = room.granted(id), observed.last.who
+            remedy = f'full = ["{principal}"]'
             if granted is Privilege.RESTRICTED:  # an admin demoted or removed it
-                remedy = f"interlock rooms promote {observed.participant} --topic {topic}"
-            elif observed.principal.startswith("room:"):
-                name = observed.principal.removeprefix("room:")
-                remedy = (
-                    f"interlock access token --for room --name {name} --topic {topic}"
-                    f" --participant {observed.participant} --privilege full"
-                )
+                remedy = f"interlock rooms promote {id} --topic {topic}"
+            elif principal.startswith("room:"):
+                name = principal.removeprefix("room:")
+                remedy = f"interlock access token --for room --name {name} --topic {topic} --participant {id}"
+                remedy += " --privilege full"
             participants.append(
-                ObservedParticipant(
-                    participant=observed.participant,
-                    principal=observed.principal,
-                    envelopes=observed.envelopes,
+                api.ObservedParticipant(
+                    participant=id,
+                    principal=principal,
+                    envelopes=observed.kinds.total(),
                     kinds=tuple(sorted(observed.kinds)),
-                    first=observed.first,
-                    last=observed.last,
+                    first=observed.first.at,
+                    last=observed.last.at,
                     is_full=granted is Privilege.FULL,
                     remedy=remedy,
                 )
             )
-        return ObservedRoom(topic=topic, mode=room.settings.mode, participants=tuple(participants))
+        return api.ObservedRoom(topic=topic, mode=room.settings.mode, participants=tuple(participants))
 
-    @handles(MIGRATE)
-    async def migrate(self, topic: str, by: str) -> ObservedRoom:
+    async def _read_observed(self, topic: str) -> dict[str, _Observed]:
+        """Return what a room in observe mode has recorded, by participant, from the audit log."""
+        await self.recorder.flush()
+        observed: dict[str, _Observed] = {}
+        after = 0
+        while page := await self.audit.read(after, PAGE):
+            after = page[-1].sequence
+            for line in page:
+                if _OBSERVE.encode() in line.data:  # most records are not even decoded
+                    record = msgspec.json.decode(line.data, type=_ObservedRecord)
+                    if (record.method, record.room) == (_OBSERVE, topic):
+                        entry = observed.setdefault(record.participant, _Observed(record, record))
+                        entry.last = record
+                        entry.kinds[record.kind] += 1
+        return observed
+
+    @handles(api.MIGRATE)
+    async def migrate(self, topic: str, by: str) -> api.ObservedRoom:
         """Give full privilege to the participants whose envelopes mode "mixed" would refuse, except to one whose
         principal is `by`, and to those that an admin demoted or removed. Raise NotFound or StoreError.
         """
@@ -197,29 +198,17 @@ class RoomOperations:
                 self.rooms.audit.add("promote", topic, by, "ok", participant=observed.participant, reason=reason)
         return await self.observed(topic)
 
-    @handles(PROMOTE)
-    async def promote(self, id: str, topic: str | None, body: ChangePrivilege, by: str) -> Promoted:
+    @handles(api.PROMOTE)
+    async def promote(self, id: str, topic: str | None, body: api.ChangePrivilege, by: str) -> api.Promoted:
         """Let a participant send MCP messages. Raise NotFound, Refused or StoreError."""
-        change = await self._change(id, topic, Privilege.FULL, body, by)
-        return Promoted(
-            participantId=id,
-            oldPrivilege=change.old.value,
-            newPrivilege=change.new.value,
-            promotedBy=by,
-            promotedAt=rfc3339(change.at),
-        )
+        old, at = await self._change(id, topic, Privilege.FULL, body, by)
+        return api.Promoted(participantId=id, oldPrivilege=old, newPrivilege="full", promotedBy=by, promotedAt=at)
 
-    @handles(DEMOTE)
-    async def demote(self, id: str, topic: str | None, body: ChangePrivilege, by: str) -> Demoted:
+    @handles(api.DEMOTE)
+    async def demote(self, id: str, topic: str | None, body: api.ChangePrivilege, by: str) -> api.Demoted:
         """Restrict a participant to proposals. Raise NotFound, Refused or StoreError."""
-        change = await self._change(id, topic, Privilege.RESTRICTED, body, by)
-        return Demoted(
-            participantId=id,
-            oldPrivilege=change.old.value,
-            newPrivilege=change.new.value,
-            demotedBy=by,
-            demotedAt=rfc3339(change.at),
-        )
+        old, at = await self._change(id, topic, Privilege.RESTRICTED, body, by)
+        return api.Demoted(participantId=id, oldPrivilege=old, newPrivilege="restricted", demotedBy=by, demotedAt=at)
 
     @handles(EDIT_PROPOSAL)
     async def edit_proposal(self, id: str, body: EditProposal, by: str) -> Approval:
@@ -235,24 +224,24 @@ class RoomOperations:
             raise Refused(edited.code, edited.message)
         return self.approvals.get(edited.id)
 
-    @handles(DISCONNECT)
-    async def disconnect(self, id: str, topic: str | None, by: str) -> Disconnected:
+    @handles(api.DISCONNECT)
+    async def disconnect(self, id: str, topic: str | None, by: str) -> api.Disconnected:
         """Remove a participant from a room. Raise NotFound, Refused or StoreError."""
         room = self._room_of(id, topic)
         closed = await self.rooms.remove(room, id, by)
         if closed is None:
             raise NotFound("participant", id, list(room.seats))
-        at = rfc3339(self.clock.wall())
-        return Disconnected(participantId=id, closedConnections=closed, by=by, at=at)
+        return api.Disconnected(participantId=id, closedConnections=closed, by=by, at=rfc3339(self.clock.wall()))
 
     async def _change(
-        self, participant: str, topic: str | None, to: Privilege, body: ChangePrivilege, by: str
-    ) -> PrivilegeChange:
-        """Change the privilege of a participant to `to`. Raise NotFound, Refused or StoreError."""
+        self, participant: str, topic: str | None, to: Privilege, body: api.ChangePrivilege, by: str
+    ) -> tuple[str, str]:
+        """Change the privilege of a participant to `to`. Return the old privilege and the time of the change. Raise
+        NotFound, Refused or StoreError.
+        """
         until = None if body.until is None else parse_moment(body.until)
         if body.until is not None and (until is None or until <= time.time()):
-            message = "until is a time to come, as RFC 3339 writes it"
-            raise refused_as(INVALID_BODY, message, {"member": "until"})
+            raise refused_as(INVALID_BODY, "until is a time to come, as RFC 3339 writes it", {"member": "until"})
         # A change of scope "identity" also holds for later connections.
         lasts = body.scope == "identity"
         if until is not None and not lasts:
@@ -260,27 +249,26 @@ class RoomOperations:
         room = self._room_of(participant, topic)
         seat = room.seats.get(participant)
         if to is Privilege.FULL and seat is not None and seat.principal == by:
-            raise refused_as(SELF_PROMOTION, "another person has to promote your own participant")
+            raise refused_as(api.SELF_PROMOTION, "another person has to promote your own participant")
         if self.rooms.find_removal(room, participant) is not None and (until is not None or not lasts):
-            raise refused_as(
-                PARTICIPANT_REMOVED, "it was removed from the room; only a decision without an end lets it in again"
-            )
-        is_here = seat is not None and bool(seat.connections)
-        if lasts or is_here:
-            change = await self.rooms.change_privilege(
+            why = "it was removed from the room; only a decision without an end lets it in again"
+            raise refused_as(api.PARTICIPANT_REMOVED, why)
+        at, old = rfc3339(self.clock.wall()), None
+        if lasts or (seat is not None and seat.connections):
+            old = await self.rooms.change_privilege(
                 room, participant, to, by, lasts=lasts, until=until, reason=body.reason
             )
-            if change is not None:
-                return change
-        raise NotFound("participant", participant, list(room.seats))
+        if old is None:
+            raise NotFound("participant", participant, list(room.seats))
+        return old.value, at
 
-    def _room(self, topic: str) -> LiveRoom:
+    def _room(self, topic: str) -> Room:
         room = self.rooms.by_topic.get(topic)
         if room is None:
             raise NotFound("room", topic, list(self.rooms.by_topic))
         return room
 
-    def _room_of(self, participant: str, topic: str | None) -> LiveRoom:
+    def _room_of(self, participant: str, topic: str | None) -> Room:
         """Return the room of a participant. Ids are unique per topic only, and the paths of MCPx contain no topic, so
         `topic` is required if several rooms match.
         """
@@ -289,14 +277,14 @@ class RoomOperations:
         matches = matches or [room for room in rooms if self.rooms.find_privilege(room, participant) is not None]
         if len(matches) > 1:
             topics = ", ".join(room.topic for room in matches)
-            raise refused_as(TOPIC_REQUIRED, f"{participant} is in several rooms: {topics}; say ?topic=")
+            raise refused_as(api.TOPIC_REQUIRED, f"{participant} is in several rooms: {topics}; say ?topic=")
         if not matches:
-            ids = [id for room in self.rooms.by_topic.values() for id in room.seats]
-            raise NotFound("participant", participant, ids)
+            present = [id for room in self.rooms.by_topic.values() for id in room.seats]
+            raise NotFound("participant", participant, present)
         return matches[0]
 
-    def _describe(self, room: LiveRoom) -> Room:
-        return Room(
+    def _describe(self, room: Room) -> api.Room:
+        return api.Room(
             topic=room.topic,
             mode=room.settings.mode,
             is_configured=self.rooms.is_declared(room.topic),

@@ -13,10 +13,9 @@ import msgspec
 
 from interlock.core.background import BackgroundTasks
 from interlock.core.clock import Clock
-from interlock.core.recorder import Recorder
 from interlock.rooms.protocol.participants import Privilege
 from interlock.rooms.protocol.proposals import ProposalStatus
-from interlock.store.ports import AuditReader, Change, KeyValue, StoreError
+from interlock.store.ports import Change, KeyValue, StoreError
 
 log = logging.getLogger("interlock.rooms")
 
@@ -154,55 +153,3 @@ class ParticipantRecords:
                     await self._store.put(BUCKET, name, msgspec.json.encode(record), self._clock.wall())
         except StoreError as away:
             log.warning("records of participants could not be written: %s", away)
-
-
-METHOD: Final = "rooms/observe"
-_MARK: Final = METHOD.encode()  # most records are not even decoded
-_PAGE: Final = 1000
-
-
-class _ObservedRecord(msgspec.Struct):
-    """The members of an audit record that describe an envelope which a room in observe mode allowed."""
-
-    method: str = ""
-    room: str = ""
-    who: str = ""
-    participant: str = ""
-    kind: str = ""
-    at: str = ""
-
-
-class Observed(msgspec.Struct):
-    """The envelopes of one participant that mode "mixed" would have refused."""
-
-    participant: str
-    principal: str
-    first: str
-    last: str
-    envelopes: int = 0
-    kinds: set[str] = msgspec.field(default_factory=set)
-
-
-async def observed_in(topic: str, audit: AuditReader, recorder: Recorder) -> list[Observed]:
-    """Return the envelopes that mode "mixed" would have refused, grouped by participant, from the audit log. Raise
-    StoreError if reading fails.
-    """
-    await recorder.flush()
-    observed: dict[str, Observed] = {}
-    after = 0
-    while records := await audit.read(after, _PAGE):
-        after = records[-1].sequence
-        for record in records:
-            if _MARK in record.data:
-                _count(msgspec.json.decode(record.data, type=_ObservedRecord), topic, observed)
-    return [observed[participant] for participant in sorted(observed)]
-
-
-def _count(record: _ObservedRecord, topic: str, observed: dict[str, Observed]) -> None:
-    if record.method != METHOD or record.room != topic:
-        return
-    id = record.participant
-    entry = observed.setdefault(id, Observed(id, record.who, record.at, record.at))
-    entry.principal, entry.last = record.who, record.at
-    entry.envelopes += 1
-    entry.kinds.add(record.kind)

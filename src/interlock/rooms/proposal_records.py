@@ -1,12 +1,9 @@
-"""The records behind the tracker of proposals: index, fulfilments, refusals.
+"""The records behind the tracker of proposals, and its refusals.
 
 A proposal's lasting record is its approval in the inbox. The index holds what the inbox has no field for: what the room
 was told, which envelope fulfils the proposal, and the answer to it. It is lost when the node stops; after a start it is
 filled from the inbox. The index also knows which proposals wait, so that the limit of waiting proposals holds from the
 moment of the check, before a proposal is published or in the inbox.
-
-A fulfilment sends the proposed request once, as the approver; the target's reply ends the proposal. If the target does
-not answer within ANSWER_S, it may have acted or not: the proposal ends as unknown, never as failed.
 
 The functions at the top turn the refusals of one world into those of the other: the inbox has codes of approvals, rooms
 have codes of envelopes.
@@ -15,6 +12,8 @@ have codes of envelopes.
 import asyncio
 import logging
 from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, Final
 
@@ -22,12 +21,11 @@ import msgspec
 from msgspec import Raw
 
 from interlock.approvals.inbox import Inbox
-from interlock.approvals.protocol.approval import Approval, Decision, Kind, Move, Status
-from interlock.core.background import BackgroundTasks
+from interlock.approvals.protocol.approval import Approval, Decision, Kind, Status
 from interlock.core.clock import rfc3339
 from interlock.rooms.protocol import proposals as rules
-from interlock.rooms.protocol.envelope import MCP, Envelope, EnvelopeRefusal
-from interlock.rooms.protocol.participants import Participant, participant_of
+from interlock.rooms.protocol.envelope import Envelope, EnvelopeRefusal
+from interlock.rooms.protocol.participants import participant_of
 from interlock.rooms.protocol.proposals import STATUS, ProposalStatus
 from interlock.rooms.room import Room
 from interlock.wire.refusal import CONFIRMATION_EXPIRED, CONFIRMATION_VOID, SCOPE_DENIED, UNAVAILABLE, Refusal
@@ -82,7 +80,6 @@ log = logging.getLogger("interlock.rooms")
 
 # From the publication of a proposal until it is in the inbox. A replica that waits longer adopts it (ADOPTED_S).
 TRACKED_WAIT_S: Final = 5.0
-NAMES_MAX: Final = 10_000
 WAIT_BOUNDS_S: Final = (1, 5, 15, 60, 300, 1800, 7200, 86_400)
 
 Key = tuple[str, str]  # topic, id of the envelope
@@ -124,34 +121,37 @@ class ProposalIndex:
 
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox
-        self._tracked: dict[Key, Tracked] = {}
-        self._waiting: dict[str, dict[str, set[str]]] = {}  # topic -> proposer -> ids that are admitted or pending
-        self._names: dict[Key, str] = {}  # topic and principal -> what it is called in the room
-        self._watchers: dict[Key, set[asyncio.Future[None]]] = {}
-        self.waits: dict[str, DecisionTimes] = {}  # by topic
-        self.counts: dict[tuple[str, str], int] = {}  # topic and status -> how many proposals reached it
+        self.tracked: dict[Key, Tracked] = {}
+        # By topic: the ids of the proposals that are admitted or pending, each with its proposer.
+        self.waiting: defaultdict[str, dict[str, str]] = defaultdict(dict)
+        self.names: dict[Key, str] = {}  # topic and principal -> what it is called in the room
+        self.changed = asyncio.Event()  # set and replaced when a proposal is tracked, changes, or stops waiting
+        self.waits: defaultdict[str, DecisionTimes] = defaultdict(DecisionTimes)  # by topic
+        self.counts: Counter[tuple[str, str]] = Counter()  # topic and status -> how many proposals reached it
 
     def load(self) -> None:
-        """Add the proposals in the inbox. An edited proposal has several approvals; the last one counts."""
-        # One that was edited has several, of which the last counts.
+        """Add the proposals in the inbox. Call this before the rooms open. An edited proposal has several approvals;
+        the last one counts.
+        """
         for approval in sorted(self._inbox.listed(kind=Kind.PROPOSAL), key=lambda each: each.created_at):
             topic, id = key_of(approval)
-            self._tracked[topic, id] = Tracked(approval.id, approval.agent or "")
+            self.tracked[topic, id] = Tracked(approval.id, approval.agent or "")
             if approval.status is Status.PENDING:
-                self.add_waiting(topic, approval.agent or "", id)
+                self.waiting[topic][id] = approval.agent or ""
 
     def add(self, key: Key, tracked: Tracked) -> None:
-        self._tracked[key] = tracked
-        self.count(key[0], ProposalStatus.PENDING)
-        self._notify(key)
+        self.tracked[key] = tracked
+        self.counts[key[0], ProposalStatus.PENDING.value] += 1
+        self._notify()
 
-    def count(self, topic: str, status: ProposalStatus) -> None:
-        self.counts[topic, status.value] = self.counts.get((topic, status.value), 0) + 1
+    def stop_waiting(self, topic: str, id: str) -> None:
+        """Stop counting a proposal as waiting, and wake the tasks that wait for its change."""
+        self.waiting[topic].pop(id, None)
+        self._notify()
 
-    def name(self, topic: str, principal: str, participant: str) -> None:
-        if len(self._names) >= NAMES_MAX:
-            self._names.clear()
-        self._names[topic, principal] = participant
+    def _notify(self) -> None:
+        self.changed.set()
+        self.changed = asyncio.Event()
 
     # Looking
 
@@ -162,99 +162,40 @@ class ProposalIndex:
         if approval.decision is None:
             return None
         principal = decider(approval.decision)
-        return self._names.get((approval.room or "", principal)) or participant_of(principal)
-
-    def __contains__(self, key: Key) -> bool:
-        return key in self._tracked
-
-    def find_tracked(self, key: Key) -> Tracked | None:
-        return self._tracked.get(key)
+        return self.names.get((approval.room or "", principal)) or participant_of(principal)
 
     def find(self, topic: str, proposal_id: str) -> Approval | None:
-        tracked = self._tracked.get((topic, proposal_id))
-        if tracked is None:
-            return None
-        approval = self._inbox.get(tracked.approval_id)
+        tracked = self.tracked.get((topic, proposal_id))
+        approval = None if tracked is None else self._inbox.get(tracked.approval_id)
         if approval is None:  # it ended long ago
-            del self._tracked[topic, proposal_id]
+            self.tracked.pop((topic, proposal_id), None)
         return approval
 
     def all_of(self, topic: str) -> list[Approval]:
         """Return the approvals of a room's proposals, newest first."""
-        ids = [id for room, id in self._tracked if room == topic]
+        ids = [id for room, id in self.tracked if room == topic]
         proposals = [proposal for id in ids if (proposal := self.find(topic, id)) is not None]
         return sorted(proposals, key=lambda proposal: proposal.created_at, reverse=True)
 
-    # Those that wait
-
-    def has_waiting(self, topic: str) -> bool:
-        return topic in self._waiting
-
-    def is_waiting(self, topic: str, id: str) -> bool:
-        """Return whether a proposal is admitted and undecided. It may not have reached the inbox yet."""
-        return any(id in ids for ids in self._waiting.get(topic, {}).values())
-
     def pending(self, topic: str) -> list[Approval]:
-        ids = [id for each in self._waiting.get(topic, {}).values() for id in each]
-        approvals = [approval for id in ids if (approval := self.find(topic, id)) is not None]
+        approvals = [approval for id in self.waiting[topic] if (approval := self.find(topic, id)) is not None]
         return [approval for approval in approvals if approval.status is Status.PENDING]
 
-    def waiting_ids(self, topic: str, proposer: str) -> set[str]:
-        return self._waiting.get(topic, {}).get(proposer, set())
-
-    def add_waiting(self, topic: str, proposer: str, id: str) -> None:
-        self._waiting.setdefault(topic, {}).setdefault(proposer, set()).add(id)
-
-    def remove_waiting(self, topic: str, proposer: str, id: str) -> None:
-        """Stop counting a proposal as waiting, and wake the tasks that wait for its change."""
-        ids = self.waiting_ids(topic, proposer)
-        ids.discard(id)
-        if not ids and proposer in self._waiting.get(topic, {}):
-            del self._waiting[topic][proposer]
-            if not self._waiting[topic]:
-                del self._waiting[topic]
-        self._notify((topic, id))
-
-    # Changes
-
-    async def wait_for_change(self, key: Key) -> None:
-        """Wait until the proposal is tracked, changes its status, or stops waiting."""
-        changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        watchers = self._watchers.setdefault(key, set())
-        watchers.add(changed)
-        try:
-            await changed
-        finally:
-            watchers.discard(changed)
-            if not watchers and self._watchers.get(key) is watchers:
-                del self._watchers[key]
-
-    async def wait_until_tracked(self, key: Key) -> None:
-        """Wait at most TRACKED_WAIT_S until a recently published proposal is in the inbox."""
+    async def wait_until_tracked(self, topic: str, ids: Sequence[str]) -> None:
+        """Wait at most TRACKED_WAIT_S until recently published proposals are in the inbox."""
+        missing = list(ids)
         try:
             async with asyncio.timeout(TRACKED_WAIT_S):
-                while key not in self._tracked and self.is_waiting(*key):
-                    await self.wait_for_change(key)
+                while missing := [
+                    id for id in missing if id in self.waiting[topic] and (topic, id) not in self.tracked
+                ]:
+                    await self.changed.wait()
         except TimeoutError:
-            log.warning("room %s: the proposal %s is not in the inbox after %g s", *key, TRACKED_WAIT_S)
-
-    async def wait_until_all_tracked(self, topic: str) -> None:
-        """Wait until every recently published proposal of a room is in the inbox."""
-        ids = [id for each in self._waiting.get(topic, {}).values() for id in each]
-        untracked = [(topic, id) for id in ids if (topic, id) not in self._tracked]
-        if untracked:
-            await asyncio.gather(*map(self.wait_until_tracked, untracked))
-
-    def _notify(self, key: Key) -> None:
-        for changed in self._watchers.pop(key, ()):
-            if not changed.done():
-                changed.set_result(None)
-
-    # As a room lists them
+            log.warning("room %s: proposals not in the inbox after %g s: %s", topic, TRACKED_WAIT_S, ", ".join(missing))
 
     async def described(self, room: Room, approval: Approval) -> dict[str, Any]:
         """Return the description of a proposal that MCPx 10.2 defines. Raise StoreError if reading fails."""
-        tracked = self._tracked.get(key_of(approval))
+        tracked = self.tracked.get(key_of(approval))
         envelope = await room.timeline.find_envelope(approval.proposal_id or "")
         proposed = None if envelope is None else rules.read_proposed(envelope.payload)
         expires_at = approval.expires_at
@@ -294,108 +235,3 @@ def decider(decision: Decision) -> str:
     principal.
     """
     return decision.by if decision.proof is None else f"operator:{decision.proof.anchor}"
-
-
-ANSWER_S: Final = 300.0  # how long the answer of a target may take; then it is not known what happened
-
-
-class _Claim(msgspec.Struct, frozen=True):
-    """A fulfilment that waits for its reply."""
-
-    approval_id: str
-    target: str
-    rpc_id: bytes
-    timer: asyncio.TimerHandle
-    is_gated: bool = False  # the gate uses the approval, and ends it
-
-
-class FulfilmentOutcome(msgspec.Struct, frozen=True):
-    """The result of a fulfilment, taken from the reply of its target."""
-
-    approval_id: str
-    end: Move
-    text: str
-    is_gated: bool  # the gate finishes the approval itself
-
-
-class Fulfilments:
-    """The requests that carry out proposals. Each is tracked from its publication until the target replies, at
-    most for ANSWER_S.
-    """
-
-    def __init__(self, inbox: Inbox) -> None:
-        self._inbox = inbox
-        self._claims: dict[str, _Claim] = {}  # by the id of the envelope
-        self._work = BackgroundTasks()
-
-    async def close(self) -> None:
-        for claim in self._claims.values():
-            claim.timer.cancel()
-        await self._work.close()
-
-    def __contains__(self, envelope_id: str | None) -> bool:
-        return envelope_id in self._claims
-
-    def begin(self, envelope_id: str, approval_id: str, target: str, rpc_id: bytes, *, is_gated: bool = False) -> None:
-        """Start waiting for the reply to a fulfilment, for at most ANSWER_S."""
-        timer = asyncio.get_running_loop().call_later(ANSWER_S, self._on_silence, envelope_id)
-        self._claims[envelope_id] = _Claim(approval_id, target, rpc_id, timer, is_gated)
-
-    def find_released_approval(self, envelope_id: str) -> str | None:
-        """Return the approval with which the gate releases the call of this fulfilment, or None if the gate does not
-        hold the call.
-        """
-        claim = self._claims.get(envelope_id)
-        return claim.approval_id if claim is not None and claim.is_gated else None
-
-    async def send(
-        self, room: Room, approval: Approval, who: Participant, principal: str, *, is_gated: bool
-    ) -> Envelope | EnvelopeRefusal | Refusal:
-        """Publish the proposed request unchanged. With `is_gated` the gate consumes the approval, otherwise this method
-        does.
-        """
-        if not is_gated:
-            used = await self._inbox.use(approval.id)
-            if isinstance(used, Refusal):
-                return used
-            approval = used
-        stamp, target = room.stamp(), approval.target or ""
-        envelope = Envelope(
-            id=stamp.id,
-            ts=stamp.ts,
-            kind=MCP,
-            sender=who.id,  # X-4.2.1-1
-            to=(target,),
-            correlation_id=approval.proposal_id,
-            payload=rules.fulfilment_payload(approval.method or "", approval.params, stamp.id),
-        )
-        self.begin(envelope.id, approval.id, target, b'"%b"' % stamp.id.encode(), is_gated=is_gated)
-        refusal = await room.publish(envelope, who, principal)
-        if refusal is None:
-            return envelope
-        self._forget(envelope.id)
-        if is_gated:
-            await self._inbox.void(approval.id, refusal.code)
-        else:
-            await self._inbox.finish(approval.id, Move.FAIL, refusal.code)
-        return refusal
-
-    def take_reply(self, envelope: Envelope) -> FulfilmentOutcome | None:
-        """Return the outcome that a reply reports, or None if the envelope does not reply to a fulfilment."""
-        id = envelope.correlation_id or ""
-        claim = self._claims.get(id)
-        end = None if claim is None else rules.read_outcome(envelope.payload, claim.rpc_id)
-        if claim is None or end is None or envelope.sender != claim.target:
-            return None
-        self._forget(id)
-        return FulfilmentOutcome(claim.approval_id, *end, claim.is_gated)
-
-    def _forget(self, envelope_id: str) -> None:
-        claim = self._claims.pop(envelope_id, None)
-        if claim is not None:
-            claim.timer.cancel()
-
-    def _on_silence(self, envelope_id: str) -> None:
-        claim = self._claims.pop(envelope_id, None)
-        if claim is not None and not claim.is_gated:
-            self._work.begin(self._inbox.finish(claim.approval_id, Move.LOSE, "the target did not answer"))

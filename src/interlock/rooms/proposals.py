@@ -13,6 +13,9 @@ the same decision: one item, one action (X-10.2-3).
 Two queues keep the order. `_follow_envelopes` handles what rooms publish, one envelope after the other: an answer must
 not overtake the fulfilment that it answers. `_follow_inbox` announces what the inbox decided. Neither polls.
 
+A fulfilment sends the proposed request once, as the approver; the target's reply ends the proposal. If the target does
+not answer within ANSWER_S, it may have acted or not: the proposal ends as unknown, never as failed.
+
 With several replicas, the one at which a proposal was sent puts it into the inbox, and each announces the changes that
 it makes itself. If the first replica stops too early, another one adopts the proposal after ADOPTED_S. A claim in the
 shared store makes sure that only one of them does (`_is_first`).
@@ -28,7 +31,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.approvals.inbox import Inbox
-from interlock.approvals.protocol.approval import Approval, Decision, Kind, Source, Status, What
+from interlock.approvals.protocol.approval import Approval, Decision, Kind, Move, Source, Status, What
 from interlock.approvals.protocol.digests import proposal_digest
 from interlock.catalog.routes import Route
 from interlock.core.background import BackgroundTasks
@@ -37,8 +40,6 @@ from interlock.core.feed import Feed
 from interlock.core.recorder import Recorder
 from interlock.core.replicas import LEASE_S, Replicas
 from interlock.rooms.proposal_records import (
-    DecisionTimes,
-    Fulfilments,
     Key,
     ProposalIndex,
     Tracked,
@@ -64,6 +65,8 @@ log = logging.getLogger("interlock.rooms")
 LISTED_MAX: Final = 100  # proposals in one answer, the newest
 ADOPTED_S: Final = 5.0  # a proposal that its own replica did not put into the inbox until then is put there here
 CARRIED_OUT_MAX: Final = 10_000  # requests of other replicas whose answer is awaited; some are never answered
+NAMES_MAX: Final = 10_000  # principals whose participant is remembered
+ANSWER_S: Final = 300.0  # how long the answer of a target may take; then it is not known what happened
 NONCE_BYTES: Final = 24
 IN_THE_ROOM: Final = "carried out in the room"
 _UNDER_WAY: Final = (ProposalStatus.PENDING, ProposalStatus.CLAIMED)
@@ -74,6 +77,16 @@ class SettledProposal(msgspec.Struct, frozen=True):
 
     approval: Approval
     answer: Envelope | None = None
+
+
+class _Claim(msgspec.Struct, frozen=True):
+    """A fulfilment that waits for its reply."""
+
+    approval_id: str
+    target: str
+    rpc_id: bytes
+    timer: asyncio.TimerHandle
+    is_gated: bool  # the gate uses the approval, and ends it
 
 
 class ProposalTracker:
@@ -98,8 +111,8 @@ class ProposalTracker:
         self._audit = RoomAudit(recorder, clock)
         self._clock = clock
         self._find_tool = tool
-        self._rooms: dict[str, Room] = {}
-        self._fulfilments = Fulfilments(inbox)
+        self.rooms: dict[str, Room] = {}  # those that are open
+        self._claims: dict[str, _Claim] = {}  # the fulfilments that wait for a reply, by the id of the envelope
         self._expected: set[str] = set()  # fulfilments that are yet to be looked at
         self._published: asyncio.Queue[tuple[Room, Envelope, str, float | None]] = asyncio.Queue()
         self._work = BackgroundTasks()
@@ -111,10 +124,6 @@ class ProposalTracker:
 
     # Life
 
-    def load(self) -> None:
-        """Read the proposals in the inbox. Call this before the rooms open."""
-        self.index.load()
-
     def start(self) -> None:
         """Start to process envelopes and changes of the inbox. Call this after the rooms are open, because ended
         proposals are announced there.
@@ -124,14 +133,9 @@ class ProposalTracker:
 
     async def close(self) -> None:
         self._changes.close()
+        for claim in self._claims.values():
+            claim.timer.cancel()
         await self._work.close()
-        await self._fulfilments.close()
-
-    def begin(self, room: Room) -> None:
-        self._rooms[room.topic] = room
-
-    def end(self, room: Room) -> None:
-        self._rooms.pop(room.topic, None)
 
     # What a room tells
 
@@ -139,9 +143,10 @@ class ProposalTracker:
         """Count a new proposal, or refuse it if too many proposals of its sender are waiting (X-7.3-3)."""
         if not room.settings.tracker:
             return None
-        waiting, most = self.index.waiting_ids(room.topic, who.id), room.settings.proposals_pending
+        waiting = [id for id, proposer in self.index.waiting[room.topic].items() if proposer == who.id]
+        most = room.settings.proposals_pending
         if len(waiting) < most:
-            self.index.add_waiting(room.topic, who.id, envelope.id)
+            self.index.waiting[room.topic][envelope.id] = who.id
             return None
         ends = [approval.expires_at for id in waiting if (approval := self.index.find(room.topic, id)) is not None]
         left_s = min((end for end in ends if end is not None), default=self._clock.wall()) - self._clock.wall()
@@ -149,22 +154,18 @@ class ProposalTracker:
         details = {"limit": most, "retry_after_ms": max(1000, int(left_s * 1000))}
         return EnvelopeRefusal("rate_limited", message, details, id=envelope.id)
 
-    def on_lost(self, room: Room, envelope: Envelope) -> None:
-        """Stop counting a proposal that was admitted but could not be stored."""
-        self.index.remove_waiting(room.topic, envelope.sender or "", envelope.id)
-
     def recover(self, room: Room, envelope: Envelope, received_at: float, principal: str = "") -> None:
         """Queue a proposal for the inbox because the replica responsible for it may have stopped first. Do nothing if
         it is tracked already. If its time is over, only stop counting it. `principal` is the proposer's, or empty if
         unknown.
         """
-        if (room.topic, envelope.id) in self.index:
+        if (room.topic, envelope.id) in self.index.tracked:
             return
         is_over = received_at + room.settings.proposal_ttl_s <= self._clock.wall()
         if is_over or not room.settings.tracker:
-            self.index.remove_waiting(room.topic, envelope.sender or "", envelope.id)
+            self.index.stop_waiting(room.topic, envelope.id)
             return
-        self.index.add_waiting(room.topic, envelope.sender or "", envelope.id)
+        self.index.waiting[room.topic][envelope.id] = envelope.sender or ""
         principal = principal or f"participant:{envelope.sender}"
         self._published.put_nowait((room, envelope, principal, received_at))
 
@@ -182,17 +183,17 @@ class ProposalTracker:
         answers = envelope.correlation_id or ""
         if envelope.kind == PROPOSAL:
             # Its replica puts it into the inbox, unless that replica stops before.
-            self.index.add_waiting(room.topic, envelope.sender or "", envelope.id)
+            self.index.waiting[room.topic][envelope.id] = envelope.sender or ""
             asyncio.get_running_loop().call_later(ADOPTED_S, self.recover, room, envelope, received_at)
-        elif envelope.kind == MCP and (answers in self._fulfilments or answers in self._expected):
+        elif envelope.kind == MCP and (answers in self._claims or answers in self._expected):
             self._published.put_nowait((room, envelope, "", None))
-        elif envelope.kind == MCP and (tracked := self.index.find_tracked((room.topic, answers))) is not None:
+        elif envelope.kind == MCP and (tracked := self.index.tracked.get((room.topic, answers))) is not None:
             tracked.fulfilment = envelope.id
             self._carried_out[envelope.id] = (room.topic, answers)
             if len(self._carried_out) > CARRIED_OUT_MAX:
                 del self._carried_out[next(iter(self._carried_out))]
         elif (key := self._carried_out.pop(answers, None)) is not None:
-            tracked = self.index.find_tracked(key)
+            tracked = self.index.tracked.get(key)
             if tracked is not None and tracked.answer is None:
                 tracked.answer = envelope
 
@@ -203,13 +204,13 @@ class ProposalTracker:
         if approval.kind is not Kind.PROPOSAL:
             return
         key, status = key_of(approval), STATUS[approval.status]
-        tracked = self.index.find_tracked(key)
+        tracked = self.index.tracked.get(key)
         if status is ProposalStatus.PENDING:
             if tracked is None:
                 self.index.add(key, Tracked(approval.id, approval.agent or ""))
             elif tracked.approval_id != approval.id:  # it was edited
                 tracked.approval_id, tracked.sent_params = approval.id, approval.params
-            self.index.add_waiting(key[0], approval.agent or "", key[1])
+            self.index.waiting[key[0]][key[1]] = approval.agent or ""
         elif tracked is not None and tracked.approval_id == approval.id and tracked.announced is not status:
             self._note_status(approval, tracked, status)
 
@@ -219,13 +220,13 @@ class ProposalTracker:
         """
         if envelope.kind != MCP:
             return envelope.kind in (PROPOSAL, REJECT, WITHDRAW)
-        answers = envelope.correlation_id
-        if envelope.id in self._fulfilments:  # it was sent here
+        answers = envelope.correlation_id or ""
+        if envelope.id in self._claims:  # it was sent here
             return False
-        if answers is not None and (answers in self._fulfilments or answers in self._expected):
+        if answers in self._claims or answers in self._expected:
             return True
-        is_named = answers is not None and (room.topic, answers) in self.index
-        if not is_named and (not self.index.has_waiting(room.topic) or len(envelope.to or ()) != 1):
+        is_named = (room.topic, answers) in self.index.tracked
+        if not is_named and (not self.index.waiting[room.topic] or len(envelope.to or ()) != 1):
             return False
         self._expected.add(envelope.id)
         return True
@@ -245,7 +246,7 @@ class ProposalTracker:
                     refusal = await self.decide(room, envelope, who, principal)
                     if refusal is not None:
                         room.tell(id, refusal)
-                elif envelope.correlation_id in self._fulfilments:
+                elif envelope.correlation_id in self._claims:
                     await self._take_answer(envelope)
                 else:
                     await self._take_fulfilment(room, envelope, principal)
@@ -272,7 +273,7 @@ class ProposalTracker:
                 return
             code: Any = "rate_limited" if raised.code == BUDGET_EXCEEDED else "unavailable"
             refusal = EnvelopeRefusal(code, "the inbox does not take it; it is not tracked", id=envelope.id)
-        self.index.remove_waiting(room.topic, proposer, envelope.id)
+        self.index.stop_waiting(room.topic, envelope.id)
         room.tell(proposer, refusal)
 
     def _draft(
@@ -318,7 +319,7 @@ class ProposalTracker:
             is_first = False
         raised = self.index.find(room.topic, envelope.id)
         if not is_first and (raised is None or raised.status is not Status.PENDING):
-            self.index.remove_waiting(room.topic, envelope.sender or "", envelope.id)
+            self.index.stop_waiting(room.topic, envelope.id)
         if not is_first and raised is None:  # who claimed it may be no more before it is in the inbox
             began = self._clock.wall() if received_at is None else received_at
             asyncio.get_running_loop().call_later(LEASE_S, self.recover, room, envelope, began, principal)
@@ -354,12 +355,12 @@ class ProposalTracker:
             self._audit.add("fulfil", room.topic, principal, outcome, envelope, participant=sender)
             room.tell(sender, refusal)
             return
-        tracked = self.index.find_tracked(key_of(approval))
+        tracked = self.index.tracked.get(key_of(approval))
         if tracked is not None:
             tracked.matched_by, tracked.fulfilment = matched_by, envelope.id
             if not rules.is_as_proposed(approval.method or "", approval.params, sent):
                 tracked.sent_params = sent.params or Raw(b"{}")
-        self._fulfilments.begin(envelope.id, approval.id, (envelope.to or ("",))[0], bytes(sent.id))
+        self._await_reply(envelope, approval.id, bytes(sent.id))
         self._audit.add("fulfil", room.topic, principal, "ok", envelope, participant=sender, approval=approval.id)
 
     def _find_matching_proposal(self, room: Room, envelope: Envelope, sent: Fulfilment) -> Approval | None:
@@ -376,21 +377,34 @@ class ProposalTracker:
         ]
         return matches[0] if len(matches) == 1 else None
 
+    def _await_reply(self, envelope: Envelope, approval_id: str, rpc_id: bytes, *, is_gated: bool = False) -> None:
+        """Start waiting for the reply to a fulfilment, for at most ANSWER_S."""
+        timer = asyncio.get_running_loop().call_later(ANSWER_S, self._on_silence, envelope.id)
+        self._claims[envelope.id] = _Claim(approval_id, (envelope.to or ("",))[0], rpc_id, timer, is_gated)
+
+    def _on_silence(self, envelope_id: str) -> None:
+        claim = self._claims.pop(envelope_id, None)
+        if claim is not None and not claim.is_gated:
+            self._work.begin(self._inbox.finish(claim.approval_id, Move.LOSE, "the target did not answer"))
+
     async def _take_answer(self, envelope: Envelope) -> None:
         """End the proposal whose fulfilment this envelope replies to. If the gate ends it, only void an approval that
         the gate did not use.
         """
-        outcome = self._fulfilments.take_reply(envelope)
-        if outcome is None:
+        claim = self._claims[envelope.correlation_id or ""]
+        outcome = rules.read_outcome(envelope.payload, claim.rpc_id)
+        if outcome is None or envelope.sender != claim.target:
             return
-        approval = self._inbox.get(outcome.approval_id)
-        tracked = None if approval is None else self.index.find_tracked(key_of(approval))
+        del self._claims[envelope.correlation_id or ""]
+        claim.timer.cancel()
+        approval = self._inbox.get(claim.approval_id)
+        tracked = None if approval is None else self.index.tracked.get(key_of(approval))
         if tracked is not None:
             tracked.answer = envelope
-        if not outcome.is_gated:
-            await self._inbox.finish(outcome.approval_id, outcome.end, outcome.text)
+        if not claim.is_gated:
+            await self._inbox.finish(claim.approval_id, *outcome)
         elif approval is not None and approval.status is Status.APPROVED:  # a check before the gate refused the call
-            await self._inbox.void(outcome.approval_id, "refused before it was sent")
+            await self._inbox.void(claim.approval_id, "refused before it was sent")
 
     # What people decide in the inbox
 
@@ -401,7 +415,7 @@ class ProposalTracker:
 
     def find_decider_refusal(self, approval: Approval, decision: Decision) -> Refusal | None:
         """Return why this approver is not allowed to decide, or None if it is."""
-        room, principal = self._rooms.get(approval.room or ""), decider(decision)
+        room, principal = self.rooms.get(approval.room or ""), decider(decision)
         participant = participant_of(principal)
         refusal = refuse_own(approval, participant, principal, approval.proposal_id)
         if refusal is None and room is not None and room.granted(participant) is Privilege.RESTRICTED:
@@ -480,7 +494,7 @@ class ProposalTracker:
         if old is None or old.kind is not Kind.PROPOSAL:
             return EnvelopeRefusal("unknown_proposal", "it is no proposal of a room", id=approval_id)
         topic, id = key_of(old)
-        room, tracked = self._rooms.get(topic), self.index.find_tracked((topic, id))
+        room, tracked = self.rooms.get(topic), self.index.tracked.get((topic, id))
         if room is None or tracked is None or tracked.approval_id != old.id or old.status is not Status.PENDING:
             return refuse_over(old, id) or EnvelopeRefusal("already_claimed", "it no longer waits", id=id)
         payload = b'{"method":%b,"params":%b}' % (msgspec.json.encode(old.method), params)
@@ -509,7 +523,7 @@ class ProposalTracker:
 
     async def find(self, topic: str, proposal_id: str) -> Approval | None:
         """Return the approval of a proposal, or None. If the proposal was just published, wait until it is tracked."""
-        await self.index.wait_until_tracked((topic, proposal_id))
+        await self.index.wait_until_tracked(topic, (proposal_id,))
         return self.index.find(topic, proposal_id)
 
     async def _find_decidable(self, topic: str, proposal_id: str, who: Participant) -> Approval | EnvelopeRefusal:
@@ -523,14 +537,16 @@ class ProposalTracker:
         self, approval: Approval, what: What, by: str, principal: str, reason: str | None
     ) -> Approval | Refusal:
         decision = Decision(what=what, by=principal, at=self._clock.wall(), reason=reason)
-        self.index.name(approval.room or "", principal, by)
+        if len(self.index.names) >= NAMES_MAX:
+            self.index.names.clear()
+        self.index.names[approval.room or "", principal] = by
         return await self._inbox.decide(approval.id, decision)
 
     # Sending
 
     def _find_obstacle(self, approval: Approval) -> EnvelopeRefusal | None:
         """Return why the request of a proposal cannot be sent now, or None if it can."""
-        room, id = self._rooms.get(approval.room or ""), approval.proposal_id
+        room, id = self.rooms.get(approval.room or ""), approval.proposal_id
         if room is None:
             return EnvelopeRefusal("unavailable", "its room no longer exists; deny it", id=id)
         if approval.target is None:
@@ -541,26 +557,52 @@ class ProposalTracker:
         message = f"{approval.target} is not in the room {room.topic}; approve it when it is back, or deny it"
         return EnvelopeRefusal("target_absent", message, id=id)
 
-    async def _send(self, approval: Approval, who: Participant, principal: str) -> Approval | Refusal | EnvelopeRefusal:
-        """Send the request of an approved proposal. If that is no longer possible, void the approval."""
-        refusal, room = self._find_obstacle(approval), self._rooms.get(approval.room or "")
-        if refusal is not None or room is None:  # since it was decided
-            refusal = refusal or EnvelopeRefusal("unavailable", "its room no longer exists", id=approval.proposal_id)
+    async def _send(self, approval: Approval, who: Participant, principal: str) -> Approval | Refusal:
+        """Publish the request of an approved proposal unchanged. If the gate holds that call, the gate uses the
+        approval, otherwise this method does. If the request can no longer be sent, void the approval.
+        """
+        refusal, is_gated = self._find_obstacle(approval), self._is_held(approval)
+        if refusal is not None:  # since it was decided
             await self._inbox.void(approval.id, refusal.code)
             return refusal
-        sent = await self._fulfilments.send(room, approval, who, principal, is_gated=self._is_held(approval))
-        if not isinstance(sent, Envelope):
-            return sent
-        tracked = self.index.find_tracked(key_of(approval))
+        if not is_gated:
+            used = await self._inbox.use(approval.id)
+            if isinstance(used, Refusal):
+                return used
+            approval = used
+        room = self.rooms[approval.room or ""]
+        stamp = room.stamp()
+        envelope = Envelope(
+            id=stamp.id,
+            ts=stamp.ts,
+            kind=MCP,
+            sender=who.id,  # X-4.2.1-1
+            to=(approval.target or "",),
+            correlation_id=approval.proposal_id,
+            payload=rules.fulfilment_payload(approval.method or "", approval.params, stamp.id),
+        )
+        self._await_reply(envelope, approval.id, b'"%b"' % stamp.id.encode(), is_gated=is_gated)
+        refusal = await room.publish(envelope, who, principal)
+        if refusal is not None:
+            claim = self._claims.pop(envelope.id, None)
+            if claim is not None:
+                claim.timer.cancel()
+            if is_gated:
+                await self._inbox.void(approval.id, refusal.code)
+            else:
+                await self._inbox.finish(approval.id, Move.FAIL, refusal.code)
+            return refusal
+        tracked = self.index.tracked.get(key_of(approval))
         if tracked is not None:
-            tracked.fulfilment = sent.id
+            tracked.fulfilment = envelope.id
         return self._inbox.get(approval.id) or approval
 
     def find_released_approval(self, envelope_id: str) -> str | None:
         """Return the approval with which the gate releases the call of this fulfilment, or None if the gate does not
         hold the call.
         """
-        return self._fulfilments.find_released_approval(envelope_id)
+        claim = self._claims.get(envelope_id)
+        return claim.approval_id if claim is not None and claim.is_gated else None
 
     # What the inbox tells
 
@@ -573,7 +615,7 @@ class ProposalTracker:
     def _announce_status(self, approval: Approval) -> None:
         """Announce the new status of a proposal in its room."""
         topic, proposal_id = key_of(approval)
-        status, tracked = STATUS[approval.status], self.index.find_tracked((topic, proposal_id))
+        status, tracked = STATUS[approval.status], self.index.tracked.get((topic, proposal_id))
         if (
             tracked is None
             or tracked.approval_id != approval.id
@@ -582,7 +624,7 @@ class ProposalTracker:
             return
         self._note_status(approval, tracked, status)
         self.judged.publish((topic, tracked.proposer, approval.method or "", status))
-        room, decision = self._rooms.get(topic), approval.decision
+        room, decision = self.rooms.get(topic), approval.decision
         if room is None:
             return
         details = {
@@ -601,11 +643,11 @@ class ProposalTracker:
     def _note_status(self, approval: Approval, tracked: Tracked, status: ProposalStatus) -> None:
         """Record that a status was announced, and stop counting the proposal as waiting."""
         topic, proposal_id = key_of(approval)
-        self.index.remove_waiting(topic, tracked.proposer, proposal_id)
-        self.index.count(topic, status)
+        self.index.stop_waiting(topic, proposal_id)
+        self.index.counts[topic, status.value] += 1
         if tracked.announced is None and approval.decision is not None:
             waited_s = max(0.0, approval.decision.at - approval.created_at)
-            self.index.waits.setdefault(topic, DecisionTimes()).add(waited_s)
+            self.index.waits[topic].add(waited_s)
         tracked.announced = status
 
     # Looking
@@ -619,15 +661,15 @@ class ProposalTracker:
             async with asyncio.timeout(wait_s):
                 # A proposal that was published a moment ago has no approval yet.
                 while (approval := self.index.find(*key)) is None or STATUS[approval.status] in _UNDER_WAY:
-                    await self.index.wait_for_change(key)
+                    await self.index.changed.wait()
         except TimeoutError:
             pass
-        approval, tracked = self.index.find(*key), self.index.find_tracked(key)
+        approval, tracked = self.index.find(*key), self.index.tracked.get(key)
         return None if approval is None else SettledProposal(approval, None if tracked is None else tracked.answer)
 
     async def list_all(self, room: Room, limit: int = LISTED_MAX) -> list[dict[str, Any]]:
         """Return the proposals of a room as MCPx 10.2 describes them, newest first. Raise StoreError if reading
         fails.
         """
-        await self.index.wait_until_all_tracked(room.topic)
+        await self.index.wait_until_tracked(room.topic, [*self.index.waiting[room.topic]])
         return [await self.index.described(room, approval) for approval in self.index.all_of(room.topic)[:limit]]

@@ -201,12 +201,12 @@ class Room:
 
     async def open(self) -> None:
         """Restore the timeline. Raise StoreError if that fails."""
-        self._tracker.begin(self)
+        self._tracker.rooms[self.topic] = self
         self._set_heartbeat()
         await self.timeline.open()
 
     async def close(self) -> None:
-        self._tracker.end(self)
+        self._tracker.rooms.pop(self.topic, None)
         if self._heartbeat is not None:
             self._heartbeat.cancel()
         for seat in self.seats.values():
@@ -613,7 +613,7 @@ class Room:
     def on_lost(self, envelope: Envelope) -> None:
         """Stop counting a proposal that could not be stored."""
         if envelope.kind == PROPOSAL:
-            self._tracker.on_lost(self, envelope)
+            self._tracker.index.stop_waiting(self.topic, envelope.id)
 
 
 _COUNTED: Final[dict[str, tuple[What, ...]]] = {PROPOSAL: ("proposals", "envelopes"), CHAT: ("chat", "envelopes")}

@@ -87,15 +87,6 @@ class Created(msgspec.Struct, frozen=True, kw_only=True):
     at: float
 
 
-class PrivilegeChange(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of changing a participant's privilege."""
-
-    participant: str
-    old: Privilege
-    new: Privilege
-    at: float
-
-
 class RoomRegistry:
     """The rooms of a node, and the decisions of admins about participants.
 
@@ -141,7 +132,7 @@ class RoomRegistry:
     async def open(self) -> None:
         """Read grants, created rooms and records, and open every room. Raise StoreError if that fails."""
         now = self._clock.wall()
-        self.proposals.load()
+        self.proposals.index.load()
         await self.records.open()
         for entry in await self._store.kv.entries(GRANTS, now):
             grant = self._grants[entry.key] = msgspec.json.decode(entry.value, type=PrivilegeGrant)
@@ -386,15 +377,15 @@ class RoomRegistry:
         lasts: bool = True,
         until: float | None = None,
         reason: str = "",
-    ) -> PrivilegeChange | None:
-        """Promote or demote a participant. Return None if it is unknown. Raise StoreError if writing fails.
+    ) -> Privilege | None:
+        """Promote or demote a participant. Return its old privilege, or None if it is unknown. Raise StoreError if
+        writing fails.
 
         Without `lasts` the change holds only while the participant is present.
         """
         old = self.find_privilege(room, participant)
         if old is None:
             return None
-        now = self._clock.wall()
         if lasts:
             await self.grant(room, participant, privilege, by, until, old)
         else:
@@ -403,11 +394,9 @@ class RoomRegistry:
             room.announce_privilege(Participant(id=participant, privilege=privilege), old, by)
         event = "promote" if privilege is Privilege.FULL else "demote"
         ends, scope = None if until is None else rfc3339(until), None if lasts else "connection"
-        recorded_reason = reason or None
-        self.audit.add(
-            event, room.topic, by, "ok", participant=participant, reason=recorded_reason, scope=scope, until=ends
-        )
-        return PrivilegeChange(participant=participant, old=old, new=privilege, at=now)
+        details = {"participant": participant, "reason": reason or None, "scope": scope, "until": ends}
+        self.audit.add(event, room.topic, by, "ok", None, **details)
+        return old
 
     async def grant(
         self,

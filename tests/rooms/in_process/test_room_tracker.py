@@ -12,7 +12,7 @@ from tests.approvals.inboxes import ManualClock, StoredInbox, stored_inbox
 
 from interlock.approvals.protocol.approval import Approval, Kind, Source, Status, refusal_of
 from interlock.core.replicas import Replicas
-from interlock.rooms import proposal_records
+from interlock.rooms import proposals
 from interlock.rooms.participant_records import ParticipantRecords
 from interlock.rooms.proposals import ProposalTracker
 from interlock.rooms.protocol.envelope import Envelope, EnvelopeRefusal
@@ -94,7 +94,7 @@ async def garden_at(
         (garden,) = instances
         if sweeps:
             await desk.inbox.sweep()
-        garden.proposals.load()
+        garden.proposals.index.load()
         await garden.room.open()
         garden.room.join(Ear(), Participant(id="robot", privilege=Privilege.FULL), "room:robot", "token")
         garden.proposals.start()
@@ -179,7 +179,7 @@ async def test_a_second_fulfilment_is_recorded_as_a_duplicate(tmp_path: Path) ->
 async def test_a_target_that_does_not_answer_leaves_the_outcome_unknown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(proposal_records, "ANSWER_S", 0.02)
+    monkeypatch.setattr(proposals, "ANSWER_S", 0.02)
     async with garden_at(tmp_path, ManualClock()) as garden:
         await garden.publish("p1")
         await garden.approval("p1")
@@ -218,7 +218,7 @@ async def test_an_answer_counts_only_from_the_target_and_for_that_request(tmp_pa
 async def test_a_decision_waits_for_a_proposal_that_was_just_published(tmp_path: Path) -> None:
     async with garden_at(tmp_path, ManualClock()) as garden:
         await garden.publish("p1")
-        assert ("garden", "p1") not in garden.proposals.index
+        assert ("garden", "p1") not in garden.proposals.index.tracked
         rejected = await garden.proposals.reject("garden", "p1", HUMAN, "room:human", "not today")
         assert isinstance(rejected, Approval) and rejected.status is Status.DENIED
 
@@ -264,4 +264,4 @@ async def test_a_cancelled_wait_leaves_no_watcher(tmp_path: Path) -> None:
         await garden.approval("p1")
         settled = await garden.proposals.wait_until_settled("garden", "p1", 0.01)
         assert settled is not None and settled.approval.status is Status.PENDING
-        assert garden.proposals.index._watchers == {}
+        assert not garden.proposals.index.changed._waiters  # type: ignore[attr-defined]

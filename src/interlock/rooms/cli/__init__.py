@@ -2,16 +2,19 @@
 
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from interlock.cli.command import Invocation, verb, verb_app
+from interlock.cli.command import Invocation, option, verb, verb_app
 from interlock.cli.terminal.errors import BadUsage, Unreachable
 from interlock.wire.refusal import Refused
 
 if TYPE_CHECKING:
-    from interlock.cli.client.operator import Answer
+    from rich.text import Text
+
+    from interlock.operator.operation import Operation, Output
     from interlock.sdk.rooms import Participant
 
 app = verb_app(
@@ -27,10 +30,31 @@ app = verb_app(
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The room.")]
 ParticipantId = Annotated[str, typer.Argument(metavar="PARTICIPANT", help="Its id in the room.")]
-InRoom = Annotated[
-    str | None, typer.Option("--topic", metavar="TOPIC", help="Which room, where it is in several.", show_default=False)
-]
-Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it is recorded.", show_default=False)]
+InRoom = Annotated[str | None, option("--topic", "Which room, where it is in several.", "TOPIC")]
+Reason = Annotated[str, option("--reason", "Why; it is recorded.", "TEXT")]
+
+
+def _call(
+    invocation: Invocation, operation: "Operation[Output]", body: object = None, **arguments: Any
+) -> "Output | None":
+    """Call an operation and return its reply. With --json, print the reply and return None."""
+    answer = invocation.node.call(operation, body=body, **arguments)
+    if invocation.out.as_json:
+        invocation.out.raw_json(answer.raw)
+        return None
+    return answer.as_(cast("type[Output]", operation.output))
+
+
+def _draw(
+    invocation: Invocation, heads: Iterable[str], rows: Iterable[list["Text"]], shrink: Mapping[int, int]
+) -> None:
+    """Draw a table. `shrink` maps the columns that may be shortened to their minimum widths."""
+    from rich.text import Text
+
+    from interlock.cli.terminal.drawing import in_columns
+
+    lines = [[Text(head, style="dim") for head in heads], *rows]
+    invocation.out.draw(*in_columns(lines, width=invocation.out.console.width, shrink=shrink))
 
 
 @verb(
@@ -45,22 +69,15 @@ def list_rooms(invocation: Invocation) -> None:
     """List rooms, and how many are in each."""
     from interlock.rooms.api import LIST_ROOMS
 
-    answer = invocation.node.call(LIST_ROOMS)
-    out = invocation.out
-    if out.as_json:
-        out.raw_json(answer.raw)
+    answer = _call(invocation, LIST_ROOMS)
+    if answer is None:
+        return
+    if not answer.rooms:
+        invocation.out.remark("there are no rooms; interlock rooms create TOPIC makes one")
         return
     from rich.text import Text
 
-    from interlock.cli.terminal.drawing import in_columns
-    from interlock.rooms.api import Rooms
-
-    rooms = answer.as_(Rooms).rooms
-    if not rooms:
-        out.remark("there are no rooms; interlock rooms create TOPIC makes one")
-        return
-    rows = [[Text(head, style="dim") for head in ("ROOM", "MODE", "PRESENT", "ENVELOPES", "")]]
-    rows += [
+    rows = [
         [
             Text(room.topic, style="bold"),
             Text(room.mode, style="red" if room.mode == "open" else ""),
@@ -68,64 +85,43 @@ def list_rooms(invocation: Invocation) -> None:
             Text(str(room.envelopes)),
             Text("" if room.is_configured else "created", style="dim"),
         ]
-        for room in rooms
+        for room in answer.rooms
     ]
-    out.draw(*in_columns(rows, width=out.console.width, shrink={0: 12}))
+    _draw(invocation, ("ROOM", "MODE", "PRESENT", "ENVELOPES", ""), rows, {0: 12})
 
 
-@verb(
-    app,
-    "create",
-    examples="""
-    interlock rooms create garden
-    """,
-)
+@verb(app, "create", examples="interlock rooms create garden")
 def create(invocation: Invocation, topic: Topic) -> None:
     """Make a room. It keeps its history while it is empty."""
     from interlock.rooms.api import CREATE_ROOM, CreateRoom
 
-    answer = invocation.node.call(CREATE_ROOM, body=CreateRoom(topic=topic))
-    out = invocation.out
-    if out.as_json:
-        out.raw_json(answer.raw)
-        return
-    out.line(f"made: {topic}")
-    out.remark(f"interlock access token --for room --topic {topic} --participant ID --name NAME lets somebody in")
+    if _call(invocation, CREATE_ROOM, CreateRoom(topic=topic)) is not None:
+        out = invocation.out
+        out.line(f"made: {topic}")
+        out.remark(f"interlock access token --for room --topic {topic} --participant ID --name NAME lets somebody in")
 
 
-@verb(
-    app,
-    "show",
-    examples="""
-    interlock rooms show garden
-    """,
-)
+@verb(app, "show", examples="interlock rooms show garden")
 def show(invocation: Invocation, topic: Topic) -> None:
     """Show who is connected to a room, and what they may do."""
     from interlock.rooms.api import LIST_CONNECTIONS
 
-    answer = invocation.node.call(LIST_CONNECTIONS, topic=topic)
-    out = invocation.out
-    if out.as_json:
-        out.raw_json(answer.raw)
+    shown = _call(invocation, LIST_CONNECTIONS, topic=topic)
+    if shown is None:
         return
     from rich.text import Text
 
-    from interlock.cli.terminal.drawing import in_columns
     from interlock.cli.terminal.text import local_time, one_line
-    from interlock.rooms.api import RoomConnections
 
-    shown = answer.as_(RoomConnections)
-    connections = shown.connections
+    out, connections = invocation.out, shown.connections
     for gone in shown.removed:
         out.line(f"removed: {one_line(gone.participantId)} (by {one_line(gone.by)}, {local_time(gone.at)})")
     if not connections:
         out.remark("no participant is connected")
         return
-    is_split = any(connection.isElsewhere for connection in connections)
-    heads = ("PARTICIPANT", "PRIVILEGE", "BY", "SINCE", "SPEAKS", "IS", *(("AT",) if is_split else ()))
-    rows = [[Text(head, style="dim") for head in heads]]
-    rows += [
+    # The last column is left out while no connection is elsewhere.
+    elsewhere = any(connection.isElsewhere for connection in connections)
+    rows = [
         [
             Text(one_line(connection.participantId), style="bold"),
             Text(connection.privilege),
@@ -133,11 +129,12 @@ def show(invocation: Invocation, topic: Topic) -> None:
             Text(local_time(connection.connectedAt, "%H:%M:%S")),
             Text(connection.protocol),
             Text(one_line(connection.principal)),
-            *([Text("elsewhere" if connection.isElsewhere else "", style="dim")] if is_split else []),
+            Text("elsewhere" if connection.isElsewhere else "", style="dim"),
         ]
         for connection in connections
     ]
-    out.draw(*in_columns(rows, width=out.console.width, shrink={0: 12, 5: 12}))
+    heads = ("PARTICIPANT", "PRIVILEGE", "BY", "SINCE", "SPEAKS", "IS", "AT" if elsewhere else "")
+    _draw(invocation, heads, rows, {0: 12, 5: 12})
 
 
 HISTORY = 50  # messages that a person sees on coming in
@@ -156,23 +153,18 @@ EXTRA = "interlock[rooms]"
 )
 def join(
     invocation: Invocation,
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The room.")],
+    topic: Topic,
     *,
     name: Annotated[
         str | None, typer.Option("--as", metavar="PARTICIPANT", help="Your id in the room; by default your login name.")
     ] = None,
-    restricted: Annotated[
-        bool, typer.Option("--restricted", help="Come in without the right to decide.", show_default=False)
-    ] = False,
+    restricted: Annotated[bool, option("--restricted", "Come in without the right to decide.")] = False,
 ) -> None:
     """Take part in a room: read, speak, and decide on proposals.
 
     At this machine's node an operator comes in with a token for a day that ends with the visit. At another one, --url
     is its public URL and the token in INTERLOCK_TOKEN is one for the room, or of a client that is a member.
     """
-    from interlock.access.api import ISSUE_TOKEN, REVOKE_TOKEN
-    from interlock.operator.api import GET_STATUS
-
     if invocation.out.as_json:
         raise BadUsage("usage", "join is for people; programs use interlock.rooms, or the history over HTTP")
     if not sys.stdout.isatty() or not sys.stdin.isatty():
@@ -180,18 +172,20 @@ def join(
     try:
         import textual  # noqa: F401
     except ImportError:
-        raise Refused(
-            "not_installed",
-            "the terminal client of rooms is not installed",
-            hint=f"{sys.executable} -m pip install '{EXTRA}'",
-        ) from None
-    if invocation.remote_url is not None:
-        _run(_remote(invocation.remote_url, topic))
-        return
-    from interlock.access.api import IssuedToken, IssueToken, TokenRoom
-    from interlock.operator.api import Status
-    from interlock.sdk.rooms import Participant
+        hint = f"{sys.executable} -m pip install '{EXTRA}'"
+        raise Refused("not_installed", "the terminal client of rooms is not installed", hint=hint) from None
+    from interlock.access.api import ISSUE_TOKEN, REVOKE_TOKEN, IssuedToken, IssueToken, TokenRoom
+    from interlock.operator.api import GET_STATUS, Status
+    from interlock.sdk.rooms import Participant, RoomInvalid
 
+    if invocation.remote_url is not None:
+        address, token = _address(invocation.remote_url), os.environ.get("INTERLOCK_TOKEN")
+        try:
+            participant = Participant(address, topic, token=token, history=HISTORY, kind="human")
+        except RoomInvalid as wrong:
+            raise BadUsage("usage", str(wrong)) from None
+        _run(participant)
+        return
     who = name or _login_name()
     room = TokenRoom(topic=topic, participant=who, privilege="restricted" if restricted else "full")
     wanted = IssueToken(name=f"join-{who}", audience="room", days=TOKEN_DAYS, room=room)
@@ -201,15 +195,6 @@ def join(
         _run(Participant(address, topic, token=issued.token, history=HISTORY, kind="human"))
     finally:
         invocation.node.call(REVOKE_TOKEN, ref=issued.id)
-
-
-def _remote(url: str, topic: str) -> "Participant":
-    from interlock.sdk.rooms import Participant, RoomInvalid
-
-    try:
-        return Participant(_address(url), topic, token=os.environ.get("INTERLOCK_TOKEN"), history=HISTORY, kind="human")
-    except RoomInvalid as wrong:
-        raise BadUsage("usage", str(wrong)) from None
 
 
 def _run(participant: "Participant") -> None:
@@ -257,40 +242,34 @@ def _login_name() -> str:
 )
 def promote(invocation: Invocation, participant: ParticipantId, *, topic: InRoom = None, reason: Reason = "") -> None:
     """Let a participant send MCP messages, from its next one on."""
-    _change(invocation, participant, "promote", topic, reason)
+    from interlock.rooms.api import PROMOTE, ChangePrivilege
+
+    if _call(invocation, PROMOTE, ChangePrivilege(reason=reason), id=participant, topic=topic) is not None:
+        invocation.out.line(f"{participant} is now full")
 
 
-@verb(
-    app,
-    "demote",
-    examples="""
-    interlock rooms demote planner
-    """,
-)
+@verb(app, "demote", examples="interlock rooms demote planner")
 def demote(invocation: Invocation, participant: ParticipantId, *, topic: InRoom = None, reason: Reason = "") -> None:
     """Let a participant only propose, from its next message on."""
-    _change(invocation, participant, "demote", topic, reason)
+    from interlock.rooms.api import DEMOTE, ChangePrivilege
+
+    if _call(invocation, DEMOTE, ChangePrivilege(reason=reason), id=participant, topic=topic) is not None:
+        invocation.out.line(f"{participant} is now restricted")
 
 
-@verb(
-    app,
-    "disconnect",
-    examples="""
-    interlock rooms disconnect planner
-    """,
-)
+@verb(app, "disconnect", examples="interlock rooms disconnect planner")
 def disconnect(invocation: Invocation, participant: ParticipantId, *, topic: InRoom = None) -> None:
     """Remove a participant from a room.
 
     Its connections are closed, and it may come back when it is promoted or demoted.
     """
-    from interlock.rooms.api import DISCONNECT, Disconnected
+    from interlock.rooms.api import DISCONNECT
 
-    answer = invocation.node.call(DISCONNECT, id=participant, topic=topic)
-    closed = answer.as_(Disconnected).closedConnections
-    _say(invocation, answer, f"removed: {participant}" + ("" if closed else " (it had no connection)"))
-    if not invocation.out.as_json:
-        invocation.out.remark(f"interlock rooms demote {participant} lets it in again, restricted; promote, full")
+    removal = _call(invocation, DISCONNECT, id=participant, topic=topic)
+    if removal is not None:
+        out = invocation.out
+        out.line(f"removed: {participant}" + ("" if removal.closedConnections else " (it had no connection)"))
+        out.remark(f"interlock rooms demote {participant} lets it in again, restricted; promote, full")
 
 
 @verb(
@@ -313,52 +292,28 @@ def migrate(
     A room with mode = "observe" refuses nothing and records what it would. --apply makes the participants that it
     names full, so that the mode can be changed to "mixed" without stopping them.
     """
+    from interlock.cli.terminal.text import local_time, one_line
     from interlock.rooms.api import MIGRATE, SHOW_OBSERVED
 
     if plan and apply:
         raise BadUsage("usage", "--plan shows and --apply changes: give one of them")
-    node = invocation.node
-    answer = node.call(MIGRATE, topic=topic) if apply else node.call(SHOW_OBSERVED, topic=topic)
-    out = invocation.out
-    if out.as_json:
-        out.raw_json(answer.raw)
+    out, observed = invocation.out, _call(invocation, MIGRATE if apply else SHOW_OBSERVED, topic=topic)
+    if observed is None:
         return
-    from interlock.cli.terminal.text import local_time, one_line
-    from interlock.rooms.api import ObservedRoom
-
-    observed = answer.as_(ObservedRoom)
     if not observed.participants:
         out.remark(f"nothing was observed in {topic} that a mixed room would refuse (its mode is {observed.mode})")
         return
     for participant in observed.participants:
-        when = f"{local_time(participant.first, '%m-%d %H:%M')} to {local_time(participant.last, '%m-%d %H:%M')}"
+        first, last = (local_time(at, "%m-%d %H:%M") for at in (participant.first, participant.last))
         out.line(
             f"{one_line(participant.participant)} ({one_line(participant.principal)}): {participant.envelopes} of kind "
-            f"{', '.join(participant.kinds)} would be refused, {when}"
+            f"{', '.join(participant.kinds)} would be refused, {first} to {last}"
         )
-        out.line(
-            "  is full by an admin's grant"
-            if participant.is_full
-            else f"  keeps working with: {one_line(participant.remedy)}"
-        )
+        remedy = f"keeps working with: {one_line(participant.remedy)}"
+        out.line("  is full by an admin's grant" if participant.is_full else f"  {remedy}")
     if apply and not all(participant.is_full for participant in observed.participants):
         out.remark("those whom an admin demoted or removed stay so")
     if apply:
         out.remark(f'now mode = "mixed" for {topic} in interlock.toml refuses nothing of those who are full')
     else:
         out.remark(f"interlock rooms migrate {topic} --apply makes them full")
-
-
-def _change(invocation: Invocation, participant: str, what: str, topic: str | None, reason: str) -> None:
-    from interlock.rooms.api import DEMOTE, PROMOTE, ChangePrivilege
-
-    operation = PROMOTE if what == "promote" else DEMOTE
-    answer = invocation.node.call(operation, id=participant, topic=topic, body=ChangePrivilege(reason=reason))
-    _say(invocation, answer, f"{participant} is now {'full' if what == 'promote' else 'restricted'}")
-
-
-def _say(invocation: Invocation, answer: "Answer", line: str) -> None:
-    if invocation.out.as_json:
-        invocation.out.raw_json(answer.raw)
-    else:
-        invocation.out.line(line)
