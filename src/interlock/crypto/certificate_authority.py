@@ -71,8 +71,18 @@ class DevelopmentAuthority:
             raise NameTaken(f"{certificate} is there already")
         authority_made = self._make_authority(now)
         ca, ca_key = self._authority()
-        private_key = generate_private_key(SECP256R1())
-        node_certificate = _node_certificate(name, dns, addresses, private_key, ca, ca_key, _at(now), days)
+        private_key, at = generate_private_key(SECP256R1()), _at(now)
+        ends = min(at + datetime.timedelta(days=days), ca.not_valid_after_utc)
+        names = [*map(x509.DNSName, dns), *(x509.IPAddress(ipaddress.ip_address(address)) for address in addresses)]
+        both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+        serial, issuer_key = x509.random_serial_number(), ca_key.public_key()
+        node_certificate = (
+            _certificate(_common_name(name), ca.subject, private_key, serial, at, ends, is_authority=False)
+            .add_extension(x509.ExtendedKeyUsage(both), critical=False)
+            .add_extension(x509.SubjectAlternativeName(names), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key), critical=False)
+            .sign(ca_key, SHA256())
+        )
         _replace(key, _private(private_key), 0o600)
         _replace(certificate, node_certificate.public_bytes(Encoding.PEM), 0o644)
         return Issued(
@@ -178,29 +188,6 @@ def _at(now: float) -> datetime.datetime:
 
 def _private(key: EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-
-
-def _node_certificate(
-    name: str,
-    dns: Sequence[str],
-    addresses: Sequence[str],
-    key: EllipticCurvePrivateKey,
-    ca: x509.Certificate,
-    ca_key: EllipticCurvePrivateKey,
-    at: datetime.datetime,
-    days: int,
-) -> x509.Certificate:
-    ends = min(at + datetime.timedelta(days=days), ca.not_valid_after_utc)
-    names = [*map(x509.DNSName, dns), *(x509.IPAddress(ipaddress.ip_address(address)) for address in addresses)]
-    both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
-    serial, issuer_key = x509.random_serial_number(), ca_key.public_key()
-    return (
-        _certificate(_common_name(name), ca.subject, key, serial, at, ends, is_authority=False)
-        .add_extension(x509.ExtendedKeyUsage(both), critical=False)
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key), critical=False)
-        .sign(ca_key, SHA256())
-    )
 
 
 def _common_name(name: str) -> x509.Name:

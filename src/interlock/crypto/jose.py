@@ -16,6 +16,7 @@ Public keys are also read as persons write them into a configuration: `ed25519:B
 
 import base64
 import binascii
+import contextlib
 import enum
 import hashlib
 import re
@@ -289,19 +290,16 @@ def read_jwks_untrusted(data: bytes) -> tuple[Jwk, ...]:
     set, or has more than KEYS_MAX keys.
     """
     try:
-        keys = msgspec.json.decode(data, type=_KeySet).keys
+        members = msgspec.json.decode(data, type=_KeySet).keys
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise BadKeySet("the answer is not a JSON Web Key Set") from None
-    if len(keys) > KEYS_MAX:
+    if len(members) > KEYS_MAX:
         raise BadKeySet(f"the key set has more than {KEYS_MAX} keys")
-    return tuple(key for each in keys if (key := _read_key(each)) is not None)
-
-
-def _read_key(each: object) -> Jwk | None:
-    try:
-        return msgspec.convert(each, Jwk)
-    except msgspec.ValidationError:
-        return None
+    keys: list[Jwk] = []
+    for each in members:
+        with contextlib.suppress(msgspec.ValidationError):
+            keys.append(msgspec.convert(each, Jwk))
+    return tuple(keys)
 
 
 def select(keys: Sequence[Jwk], alg: Algorithm, kid: str | None) -> Jwk | InvalidToken:
@@ -310,15 +308,11 @@ def select(keys: Sequence[Jwk], alg: Algorithm, kid: str | None) -> Jwk | Invali
 
     The reason KEY_UNKNOWN means that a newer key set may contain the key.
     """
-    if kid is None:
-        fitting = [key for key in keys if key.fits(alg)]
-        if not fitting:
-            return InvalidToken(Reason.KEY_UNKNOWN)
-        return fitting[0] if len(fitting) == 1 else InvalidToken(Reason.KEY_UNFIT)
-    named = [key for key in keys if key.kid == kid]
-    if not named:
+    candidates = [key for key in keys if (key.fits(alg) if kid is None else key.kid == kid)]
+    if not candidates:
         return InvalidToken(Reason.KEY_UNKNOWN)
-    return named[0] if len(named) == 1 and named[0].fits(alg) else InvalidToken(Reason.KEY_UNFIT)
+    is_usable = len(candidates) == 1 and candidates[0].fits(alg)
+    return candidates[0] if is_usable else InvalidToken(Reason.KEY_UNFIT)
 
 
 # A public key as a person writes it into a configuration or a file: `ed25519:BASE64`, a JWK, or a set of JWKs.
@@ -337,8 +331,7 @@ class BadKey(Exception):
 
 def find_pem_label(text: str) -> str | None:
     """Return the label of a PEM block, such as PUBLIC KEY. Return None if the text is not PEM."""
-    match = _PEM.search(text)
-    return match[1] if match is not None else None
+    return match[1] if (match := _PEM.search(text)) is not None else None
 
 
 def is_key_text(text: str) -> bool:
@@ -350,20 +343,27 @@ def read_key_untrusted(text: str) -> tuple[Jwk, ...]:
     """Read a key, or a key set with at least one usable key. Raise BadKey if the text is neither."""
     text = text.strip()
     if text.startswith(ED25519):
-        return (_ed25519(text.removeprefix(ED25519)),)
+        standard = text.removeprefix(ED25519).replace("-", "+").replace("_", "/").rstrip("=")
+        try:
+            public = base64.b64decode(standard + "=" * (-len(standard) % 4), validate=True)
+        except (binascii.Error, ValueError):
+            raise BadKey("what stands behind ed25519: is not base64") from None
+        if len(public) != ED25519_BYTES:
+            raise BadKey(f"behind ed25519: stand {ED25519_BYTES} bytes in base64, not {len(public)}")
+        return (ed25519_key(public),)
     try:
         members = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError):
         members = None
     if not isinstance(members, dict):
         raise BadKey("it is neither ed25519:BASE64 nor a JWK nor PEM")
-    if "keys" not in members:
-        return (named(_jwk(members)),)
     try:
-        keys = read_jwks_untrusted(text.encode())
+        keys = read_jwks_untrusted(text.encode()) if "keys" in members else (msgspec.convert(members, Jwk),)
     except BadKeySet as bad:
         raise BadKey(str(bad)) from None
-    if any(key.d is not None for key in keys):
+    except msgspec.ValidationError:
+        raise BadKey("it is JSON, and not a JWK") from None
+    if any(key.d is not None for key in keys) or members.get("kty") == "oct":
         raise BadKey(PRIVATE)
     fitting = tuple(named(key) for key in keys if (key.kty, key.crv) in KEY_TYPES.values())
     if not fitting:
@@ -390,26 +390,3 @@ def format_key(key: Jwk) -> str:
         return ED25519 + base64.b64encode(public).decode("ascii")
     members = {name: value for name, value in msgspec.to_builtins(key).items() if value}
     return msgspec.json.encode(members).decode()
-
-
-def _ed25519(text: str) -> Jwk:
-    standard = text.replace("-", "+").replace("_", "/").rstrip("=")
-    try:
-        public = base64.b64decode(standard + "=" * (-len(standard) % 4), validate=True)
-    except (binascii.Error, ValueError):
-        raise BadKey("what stands behind ed25519: is not base64") from None
-    if len(public) != ED25519_BYTES:
-        raise BadKey(f"behind ed25519: stand {ED25519_BYTES} bytes in base64, not {len(public)}")
-    return ed25519_key(public)
-
-
-def _jwk(members: dict[str, Any]) -> Jwk:
-    try:
-        key = msgspec.convert(members, Jwk)
-    except msgspec.ValidationError:
-        raise BadKey("it is JSON, and not a JWK") from None
-    if key.d is not None or key.kty == "oct":
-        raise BadKey(PRIVATE)
-    if (key.kty, key.crv) not in KEY_TYPES.values():
-        raise BadKey(UNFIT)
-    return key

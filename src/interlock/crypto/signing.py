@@ -27,18 +27,7 @@ import msgspec
 
 from interlock.ax.protocol.messages import AuthorityProof
 from interlock.ax.protocol.registration.authority import audience_of, proof_claims
-from interlock.crypto.jose import (
-    PRIVATE,
-    UNFIT,
-    Algorithm,
-    BadKey,
-    Jwk,
-    ed25519_key,
-    encode,
-    find_pem_label,
-    format_key,
-    named,
-)
+from interlock.crypto import jose
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
@@ -48,7 +37,7 @@ FILE_BYTES_MAX: Final = 64 * 1024
 P256_BYTES: Final = 32
 JTI_BYTES: Final = 16
 OTHERS: Final = 0o077  # permissions of everybody but the owner
-_ALGORITHMS: Final[dict[str, Algorithm]] = {"OKP": "EdDSA", "EC": "ES256", "RSA": "RS256"}
+_ALGORITHMS: Final[dict[str, jose.Algorithm]] = {"OKP": "EdDSA", "EC": "ES256", "RSA": "RS256"}
 
 
 class KeyFileError(Exception):
@@ -88,37 +77,33 @@ class SigningKey:
         self._private = private
         try:
             self.public = jwk_of(private.public_key())
-        except BadKey as bad:
+        except jose.BadKey as bad:
             raise FileDamaged(f"{path} holds a key of another kind: {bad}") from None
         self.alg = _ALGORITHMS[self.public.kty]
 
     def sign(self, typ: str, claims: Mapping[str, Any]) -> str:
         """Sign claims as a JWS in compact form. `typ` is the type in its header."""
         header = {"alg": self.alg, "kid": self.public.kid, "typ": typ}
-        signed = f"{encode(msgspec.json.encode(header))}.{encode(msgspec.json.encode(claims))}"
-        return f"{signed}.{encode(self._signature(signed.encode()))}"
+        signed = f"{jose.encode(msgspec.json.encode(header))}.{jose.encode(msgspec.json.encode(claims))}"
+        return f"{signed}.{jose.encode(self._make_signature(signed.encode()))}"
 
     def prove(self, authority: str, url: str, now: float) -> AuthorityProof:
         """Sign a proof of authority for one registration at the aggregator with this URL (MCP-AX 4.2)."""
         claims = proof_claims(authority, audience_of(url), now=now, jti=secrets.token_urlsafe(JTI_BYTES))
         return AuthorityProof(type="jwt", token=self.sign("JWT", claims))
 
-    def _signature(self, signed: bytes) -> bytes:
-        from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, EllipticCurvePrivateKey
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-        from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
-        from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
-        from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
+    def _make_signature(self, signed: bytes) -> bytes:
+        from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa, utils
         from cryptography.hazmat.primitives.hashes import SHA256
 
         match self._private:
-            case Ed25519PrivateKey():
+            case ed25519.Ed25519PrivateKey():
                 return self._private.sign(signed)
-            case EllipticCurvePrivateKey():
-                r, s = decode_dss_signature(self._private.sign(signed, ECDSA(SHA256())))
+            case ec.EllipticCurvePrivateKey():
+                r, s = utils.decode_dss_signature(self._private.sign(signed, ec.ECDSA(SHA256())))
                 return r.to_bytes(P256_BYTES) + s.to_bytes(P256_BYTES)  # RFC 7518 3.4
-            case RSAPrivateKey():
-                return self._private.sign(signed, PKCS1v15(), SHA256())
+            case rsa.RSAPrivateKey():
+                return self._private.sign(signed, padding.PKCS1v15(), SHA256())
             case _:
                 raise TypeError("no key that signs")  # `jwk_of` has refused it
 
@@ -145,9 +130,8 @@ def read_signing_key(path: Path, passphrase: bytes | None = None) -> SigningKey:
     except ValueError:
         if passphrase is not None:
             raise PassphraseWrong(f"the key {path} cannot be opened with this passphrase") from None
-        raise FileDamaged(
-            f"{path} does not hold a private key in PEM; restore it, or remove it and make another"
-        ) from None
+        why = f"{path} does not hold a private key in PEM; restore it, or remove it and make another"
+        raise FileDamaged(why) from None
     return SigningKey(private, path)
 
 
@@ -165,9 +149,8 @@ def make_signing_key(path: Path, passphrase: bytes | None = None) -> SigningKey:
     encryption: serialization.KeySerializationEncryption = serialization.NoEncryption()
     if passphrase is not None:
         encryption = serialization.BestAvailableEncryption(passphrase)
-    text = Ed25519PrivateKey.generate().private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption
-    )
+    encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    text = Ed25519PrivateKey.generate().private_bytes(encoding, form, encryption)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_once(path, text)
@@ -199,41 +182,39 @@ def write_draft(path: Path, data: bytes, mode: int) -> Path:
     return Path(draft)
 
 
-def jwk_of(public: object) -> Jwk:
+def jwk_of(public: object) -> jose.Jwk:
     """Convert a public key of the library `cryptography` into a Jwk. Raise BadKey if its type is not supported."""
-    from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePublicKey
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+    from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
     match public:
-        case Ed25519PublicKey():
-            return ed25519_key(public.public_bytes_raw())
-        case EllipticCurvePublicKey() if isinstance(public.curve, SECP256R1):
+        case ed25519.Ed25519PublicKey():
+            return jose.ed25519_key(public.public_bytes_raw())
+        case ec.EllipticCurvePublicKey() if isinstance(public.curve, ec.SECP256R1):
             at = public.public_numbers()
-            x, y = (encode(number.to_bytes(P256_BYTES)) for number in (at.x, at.y))
-            return named(Jwk(kty="EC", crv="P-256", x=x, y=y))
-        case RSAPublicKey():
+            x, y = (jose.encode(number.to_bytes(P256_BYTES)) for number in (at.x, at.y))
+            return jose.named(jose.Jwk(kty="EC", crv="P-256", x=x, y=y))
+        case rsa.RSAPublicKey():
             numbers = public.public_numbers()
-            n, e = (encode(number.to_bytes((number.bit_length() + 7) // 8)) for number in (numbers.n, numbers.e))
-            return named(Jwk(kty="RSA", n=n, e=e))
+            n, e = (jose.encode(number.to_bytes((number.bit_length() + 7) // 8)) for number in (numbers.n, numbers.e))
+            return jose.named(jose.Jwk(kty="RSA", n=n, e=e))
         case _:
-            raise BadKey(UNFIT)
+            raise jose.BadKey(jose.UNFIT)
 
 
-def read_pem_untrusted(text: str) -> Jwk:
+def read_pem_untrusted(text: str) -> jose.Jwk:
     """Read a public key in PEM. Raise BadKey if the text is not a supported key."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
-    label = find_pem_label(text) or ""
+    label = jose.find_pem_label(text) or ""
     if "PRIVATE" in label:
-        raise BadKey(PRIVATE)
+        raise jose.BadKey(jose.PRIVATE)
     if label not in ("PUBLIC KEY", "RSA PUBLIC KEY"):
-        raise BadKey(f"it is PEM with {label}, and PUBLIC KEY is needed")
+        raise jose.BadKey(f"it is PEM with {label}, and PUBLIC KEY is needed")
     try:
         key = load_pem_public_key(text.encode())
     except (ValueError, UnsupportedAlgorithm):
-        raise BadKey("its PEM block cannot be read") from None
+        raise jose.BadKey("its PEM block cannot be read") from None
     return jwk_of(key)
 
 
@@ -261,8 +242,16 @@ def public_text(private: Path) -> str:
 
 def make_key(private: Path, kind: KeyKind, passphrase: bytes | None) -> str:
     """Create a key pair and return its public half. Raise KeyExists if the file exists, or OSError if writing fails."""
-    public, pem = _pair(kind, passphrase)
-    text = format_key(jwk_of(public))
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+
+    key = ed25519.Ed25519PrivateKey.generate() if kind == "ed25519" else ec.generate_private_key(ec.SECP256R1())
+    form, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    if passphrase is None:
+        pem = key.private_bytes(serialization.Encoding.PEM, form, plain)
+    else:
+        pem = encrypt_pem(key.private_bytes(serialization.Encoding.DER, form, plain), passphrase)
+    text = jose.format_key(jwk_of(key.public_key()))
     private.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if private.exists():
         raise KeyExists(private)
@@ -273,20 +262,6 @@ def make_key(private: Path, kind: KeyKind, passphrase: bytes | None) -> str:
     beside.unlink(missing_ok=True)  # of a private key that is gone
     write_once(beside, f"{text}\n".encode(), 0o644)
     return text
-
-
-def _pair(kind: KeyKind, passphrase: bytes | None) -> tuple[object, bytes]:
-    """Generate a key pair. Return the public key and the private key as PEM."""
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-    private = Ed25519PrivateKey.generate() if kind == "ed25519" else generate_private_key(SECP256R1())
-    form, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    if passphrase is None:
-        return private.public_key(), private.private_bytes(serialization.Encoding.PEM, form, plain)
-    der = private.private_bytes(serialization.Encoding.DER, form, plain)
-    return private.public_key(), encrypt_pem(der, passphrase)
 
 
 SCRYPT_N: Final = 2**17  # 128 MiB and about half a second, once per signature

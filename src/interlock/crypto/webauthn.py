@@ -167,10 +167,9 @@ class PasskeyRegistration(msgspec.Struct, frozen=True, kw_only=True):
     counter: int
 
 
-class _Authenticator(msgspec.Struct, frozen=True, kw_only=True):
-    """Authenticator data (WebAuthn 6.1): its fields of fixed length, and the bytes after them."""
+class _Authenticator(msgspec.Struct, frozen=True):
+    """Authenticator data (WebAuthn 6.1): its flags and its counter, and the bytes after its fields of fixed length."""
 
-    party_hash: bytes
     flags: int
     counter: int
     attested: bytes
@@ -188,11 +187,8 @@ def read_assertion_untrusted(token: str) -> Assertion | Wrong:
     if len(parts) != PARTS or not all(decoded):
         return Wrong("malformed", "the proof is not CREDENTIAL.CLIENT_DATA.AUTHENTICATOR_DATA.SIGNATURE in base64url")
     credential, client_data, authenticator_data, signature = (part or b"" for part in decoded)
-    if (
-        len(credential) > CREDENTIAL_BYTES_MAX
-        or len(client_data) > CLIENT_DATA_BYTES_MAX
-        or len(signature) > SIGNATURE_BYTES_MAX
-    ):
+    limits = (CREDENTIAL_BYTES_MAX, CLIENT_DATA_BYTES_MAX, SIGNATURE_BYTES_MAX)
+    if any(len(part) > most for part, most in zip((credential, client_data, signature), limits, strict=True)):
         return Wrong("too_long", "a part of the proof is longer than any that authenticators make")
     return Assertion(
         credential=parts[0], client_data=client_data, authenticator_data=authenticator_data, signature=signature
@@ -213,9 +209,9 @@ def check_assertion(assertion: Assertion, *, challenge: bytes, party: Party) -> 
     """
     if (wrong := _check_client_data(assertion.client_data, GET, challenge, party)) is not None:
         return wrong
-    read = _read_authenticator(assertion.authenticator_data)
-    if isinstance(read, Wrong) or (wrong := _check_authenticator(read, party)) is not None:
-        return read if isinstance(read, Wrong) else wrong or _UNREADABLE
+    read = _check_authenticator(assertion.authenticator_data, party)
+    if isinstance(read, Wrong):
+        return read
     if read.flags & _CREDENTIAL:
         return Wrong("authenticator_data", "the passkey answered as if it were being made")
     if read.attested and not read.flags & _EXTENSIONS:
@@ -236,11 +232,9 @@ def read_registration_untrusted(
     except CborError:
         attestation_object, rest = None, b""
     data = attestation_object.get("authData") if isinstance(attestation_object, dict) and not rest else None
-    read = _read_authenticator(data) if isinstance(data, bytes) else _UNREADABLE
+    read = _check_authenticator(data, party) if isinstance(data, bytes) else _UNREADABLE
     if isinstance(read, Wrong):
         return read
-    if (wrong := _check_authenticator(read, party)) is not None:
-        return wrong
     if not read.flags & _CREDENTIAL:
         return Wrong("authenticator_data", "no passkey was made")
     key = _read_credential(read.attested)
@@ -275,25 +269,18 @@ def _check_client_data(client_data: bytes, kind: str, challenge: bytes, party: P
     return None
 
 
-def _read_authenticator(data: bytes) -> _Authenticator | Wrong:
+def _check_authenticator(data: bytes, party: Party) -> _Authenticator | Wrong:
+    """Read authenticator data. Return Wrong if it is not of this party, or if no person was present and verified."""
     if len(data) < _FIXED_BYTES:
         return _UNREADABLE
-    return _Authenticator(
-        party_hash=data[:32],
-        flags=data[32],
-        counter=int.from_bytes(data[33:_FIXED_BYTES]),
-        attested=data[_FIXED_BYTES:],
-    )
-
-
-def _check_authenticator(read: _Authenticator, party: Party) -> Wrong | None:
-    if read.party_hash != party.id_hash:
+    if data[:32] != party.id_hash:
         return Wrong("party", f"the passkey is of another site than {party.id}")
-    if not read.flags & _PRESENT:
+    flags = data[32]
+    if not flags & _PRESENT:
         return Wrong("presence", "the authenticator was not touched")
-    if not read.flags & _VERIFIED:
+    if not flags & _VERIFIED:
         return Wrong("verification", "the authenticator did not verify who used it, by a PIN or otherwise")
-    return None
+    return _Authenticator(flags, int.from_bytes(data[33:_FIXED_BYTES]), data[_FIXED_BYTES:])
 
 
 def _read_credential(attested: bytes) -> Jwk | Wrong:

@@ -23,7 +23,7 @@ from interlock.net.message_pipe import INTERNAL, POLICY, TOO_BIG
 from interlock.rooms.protocol import gateway_messages
 from interlock.rooms.protocol.envelope import V0, V01, Envelope, EnvelopeRefusal, decode_untrusted, encode, encode_v0
 from interlock.rooms.protocol.participants import Participant
-from interlock.rooms.room import Room
+from interlock.rooms.room import Connected, Room
 from interlock.rooms.timeline import Delivery, limit_bytes
 from interlock.store.ports import StoreError
 from interlock.wire.jsonrpc.oversized import Oversized
@@ -66,16 +66,12 @@ class Admission(msgspec.Struct, frozen=True):
     options: ConnectionOptions = ConnectionOptions()
 
 
-class ParticipantConnection:
+class ParticipantConnection(Connected):
     """A WebSocket connection of a participant."""
-
-    can_answer = True
-    is_here = True
 
     def __init__(self, admission: Admission, clock: Clock) -> None:
         room, options = admission.room, admission.options
         self.id = room.stamp().id
-        self.since = 0
         self.connected_at = clock.wall()
         self.principal = admission.principal
         self.source = admission.source
@@ -255,24 +251,19 @@ class ParticipantConnection:
 LEASE_S: Final = 600.0
 
 
-class PresenceLease:
+class PresenceLease(Connected):
     """The presence of a client that has no connection. Nothing is delivered to it; the client reads the history
     instead.
     """
 
     can_answer = False
-    is_here = True
 
     def __init__(self, room: Room, participant: str) -> None:
         self.id = room.stamp().id
-        self.since = 0
         self.is_over = False
         self._room = room
         self._participant = participant
         self._timer: asyncio.TimerHandle | None = None
-
-    def deliver(self, delivery: Delivery) -> None:
-        pass
 
     def renew(self, seconds: float) -> None:
         """Set the lease to end `seconds` from now."""

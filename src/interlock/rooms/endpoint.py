@@ -18,7 +18,8 @@ Refusals are values (`HttpRefusal`, `EnvelopeRefusal`); `_turn_away` answers the
 import contextlib
 import re
 import secrets
-from collections.abc import Callable, Coroutine, MutableMapping
+from collections.abc import Callable, Coroutine, Iterable, MutableMapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import parse_qs, unquote
 from weakref import WeakKeyDictionary
@@ -107,33 +108,28 @@ class SocketTicket(msgspec.Struct, frozen=True):
     ends: float
 
 
+@dataclass(eq=False)
 class RoomsEndpoint:
     """The ASGI application below /v0. It stores only unused tickets and the certificates of connections; everything
     else belongs to the rooms.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        tokens: TokenRegistry,
-        rooms: RoomRegistry,
-        refusals: Refusals,
-        bearers: "AccessTokens | None",
-        clock: Clock,
-        certificates: "Certificates | None" = None,
-    ) -> None:
-        self._plan = plan
-        self._certificates = certificates
-        self._proxies = TrustedProxies(plan.node.trusted_proxies)
-        self._by_certificate: WeakKeyDictionary[ParticipantConnection, ClientCertificate] = WeakKeyDictionary()
-        self._tokens = tokens
-        self._rooms = rooms
-        self._refusals = refusals
-        self._bearers = bearers
-        self._clock = clock
-        self._inspector = HeadInspector(plan)
-        self._tickets: dict[str, SocketTicket] = {}
-        self._swept = 0.0
+    _plan: Plan
+    _tokens: TokenRegistry
+    _rooms: RoomRegistry
+    _refusals: Refusals
+    _bearers: "AccessTokens | None"
+    _clock: Clock
+    _certificates: "Certificates | None" = None
+    _by_certificate: WeakKeyDictionary[ParticipantConnection, ClientCertificate] = field(
+        default_factory=WeakKeyDictionary
+    )
+    _tickets: dict[str, SocketTicket] = field(default_factory=dict)
+    _swept: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._proxies = TrustedProxies(self._plan.node.trusted_proxies)
+        self._inspector = HeadInspector(self._plan)
 
     def replan(self, plan: Plan) -> None:
         self._plan = plan
@@ -180,13 +176,12 @@ class RoomsEndpoint:
                 return _BAD_TICKET
             is_same = (issued.topic, issued.origin) == (query.get("topic"), head.headers.get(b"origin"))
             return issued.caller if is_same else _BAD_TICKET
-        credential = head.credential
+        credential, peer = head.credential, address_of(scope["client"][0] if scope.get("client") else None)
         if credential is None:
             shown = find_client_certificate(self._certificates, self._proxies, scope, head)
             name = shown.principal if isinstance(shown, ClientCertificate) else None
             if isinstance(shown, ClientCertificate) and name is not None and self._rooms.is_listed(name):  # X-5.1-2
                 return RoomCaller(principal=name, certificate=shown)
-            peer = address_of(scope["client"][0] if scope["client"] else None)
             local = peer is not None and is_loopback(peer) and PROXY_HEADERS.isdisjoint(head.headers)
             return RoomCaller(principal="local") if local and self._plan.auth.anonymous != "never" else _UNAUTHORISED
         record = self._tokens.room(credential)
@@ -203,7 +198,6 @@ class RoomsEndpoint:
             return RoomCaller(principal=client.name)
         if self._bearers is None:
             return _UNKNOWN_TOKEN
-        peer = address_of(scope["client"][0] if scope["client"] else None)
         vouched = await self._bearers.admit(credential, source_of(peer))
         return vouched if isinstance(vouched, HttpRefusal) else RoomCaller(principal=vouched.name)
 
@@ -274,25 +268,21 @@ class RoomsEndpoint:
     ) -> None:
         """Answer an HTTP request according to its method and path."""
         parts = [unquote(part) for part in scope["raw_path"].decode("latin-1").partition("?")[0].split("/")[2:]]
-        method = scope["method"]
-        match (method, *parts):
+        named = parts[1] if len(parts) > 1 else None  # the topic that the request is about
+        match (scope["method"], *parts):
             case ("GET", "topics"):
+                every = self._rooms.by_topic.items()
                 if caller.topic is not None:
-                    topics = [caller.topic] if caller.topic in self._rooms.by_topic else []
+                    topics = [id for id, _ in every if id == caller.topic]
                 else:
-                    topics = [
-                        id for id, room in self._rooms.by_topic.items() if self._rooms.may_join(room, caller.principal)
-                    ]
-                answer: Json | HttpRefusal = {"topics": topics}
+                    topics = [id for id, room in every if self._rooms.may_join(room, caller.principal)]
+                answer: Json | HttpRefusal | EnvelopeRefusal = {"topics": topics}
             case ("POST", "ws-ticket"):
                 body, _ = await _read(receive, TICKET_BYTES)
-                requested: str | None = None
+                named = None
                 with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
-                    requested = msgspec.json.decode(body, type=_TicketRequest).topic
-                answer = await self._issue_ticket(scope, requested, caller)
-                if isinstance(answer, HttpRefusal):
-                    await self._turn_away(scope, send, answer, caller, requested)
-                    return
+                    named = msgspec.json.decode(body, type=_TicketRequest).topic
+                answer = await self._issue_ticket(scope, named, caller)
             case ("POST", "topics", topic, "messages"):
                 await self._post(scope, receive, send, caller, topic)
                 return
@@ -300,17 +290,15 @@ class RoomsEndpoint:
                 answer = await self._read_room(caller, topic, what, query)
             case ("POST", "topics", topic, "proposals", id, ("fulfil" | "reject" | "withdraw") as what):
                 body, _ = await _read(receive, DECISION_BYTES)
-                decided = await self._decide(caller, topic, id, what, body)
-                if isinstance(decided, EnvelopeRefusal):
-                    await _say_refused(send, decided)
-                    return
-                answer = decided
+                answer = await self._decide(caller, topic, id, what, body)
             case (_, "ws"):
                 answer = HttpRefusal("upgrade_required", "open a WebSocket", headers=b"upgrade: websocket\r\n")
             case _:
                 answer = HttpRefusal("not_found", "there is no such path; rooms are at /v0/topics")
         if isinstance(answer, HttpRefusal):
-            await self._turn_away(scope, send, answer, caller, parts[1] if len(parts) > 1 else None)
+            await self._turn_away(scope, send, answer, caller, named)
+        elif isinstance(answer, EnvelopeRefusal):
+            await _say_refused(send, answer)
         else:
             await _say(send, 200, answer)
 
@@ -350,13 +338,9 @@ class RoomsEndpoint:
                     return {"participants": [participant.described() for participant in room.present()]}
                 case "rate-limit":
                     window, now = room.rate(joined.who.id), self._clock.now()
-                    used = window.used(now)
-                    return {
-                        "messages": used["envelopes"],
-                        "chatMessages": used["chat"],
-                        "proposals": used["proposals"],
-                        "resetTime": rfc3339(self._clock.wall() + window.resets_in(now)),
-                    }
+                    used, resets_at = window.used(now), rfc3339(self._clock.wall() + window.resets_in(now))
+                    counts = {"messages": used["envelopes"], "chatMessages": used["chat"]}
+                    return {**counts, "proposals": used["proposals"], "resetTime": resets_at}
                 case "proposals":
                     limit = _parse_limit(query)
                     if isinstance(limit, HttpRefusal):
@@ -417,14 +401,12 @@ class RoomsEndpoint:
         if after is None:
             upto = position - 1
             records = await timeline.history.read(max(readable_after, upto - limit), upto, limit)
-            return {"history": [_describe_record(record) for record in reversed(records)]}
+            return {"history": _describe_records(reversed(records))}
         await timeline.wait_beyond(position, wait_s)
         records = await timeline.history.read(max(readable_after, position), timeline.delivered, limit)
         records = limit_bytes(records, HISTORY_ANSWER_BYTES)
-        return {
-            "history": [_describe_record(record) for record in records],
-            "more": bool(records) and records[-1].sequence < timeline.delivered,
-        }
+        has_more = bool(records) and records[-1].sequence < timeline.delivered
+        return {"history": _describe_records(records), "more": has_more}
 
     async def _post(self, scope: Scope, receive: Receive, send: Send, caller: RoomCaller, topic: str) -> None:
         """Publish the envelope in the body of a POST request. Answer after it is stored."""
@@ -461,15 +443,14 @@ class RoomsEndpoint:
     ) -> None:
         """Answer a request with a refusal. Log refusals that concern access."""
         if refusal.status in (401, 403, 421):
-            method = str(scope.get("method", "GET"))[:20]
-            if caller is None:
-                peer = scope["client"][0] if scope["client"] else None
-                self._refusals.note(f"peer:{peer}", "rooms", method, refusal.code)
-            elif topic in self._rooms.by_topic:  # a name that is none is not written: callers have any number of them
+            method, more = str(scope.get("method", "GET"))[:20], dict[str, Any]()
+            peer = scope["client"][0] if scope["client"] else None
+            who = f"peer:{peer}" if caller is None else caller.principal
+            # A name that is none is not written: callers have any number of them.
+            if caller is not None and topic in self._rooms.by_topic:
                 place = RefusalPlace(topic, caller.participant or participant_of(caller.principal))
-                self._refusals.note(caller.principal, "rooms", method, refusal.code, f"rooms.{topic}", place=place)
-            else:
-                self._refusals.note(caller.principal, "rooms", method, refusal.code)
+                more = {"target": f"rooms.{topic}", "place": place}
+            self._refusals.note(who, "rooms", method, refusal.code, **more)
         kind = "websocket.http.response" if scope["type"] == "websocket" else "http.response"
         body = {"error": refusal.code, "message": refusal.message, "details": {}}
         await _say(send, refusal.status, body, kind, refusal.headers)
@@ -479,8 +460,11 @@ class _TicketRequest(msgspec.Struct):
     topic: str
 
 
-def _describe_record(record: StoredEnvelope) -> Json:
-    return {"seq": record.sequence, "received_at": rfc3339_ms(record.received_at), "envelope": Raw(record.data)}
+def _describe_records(records: Iterable[StoredEnvelope]) -> list[Json]:
+    return [
+        {"seq": record.sequence, "received_at": rfc3339_ms(record.received_at), "envelope": Raw(record.data)}
+        for record in records
+    ]
 
 
 def _apply_options(joined: Admission, query: dict[str, str], token_protocol: str | None) -> Admission | HttpRefusal:
@@ -553,10 +537,7 @@ async def _say(send: Send, status: int, answer: Json, kind: str = "http.response
     body = msgspec.json.encode(answer)
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     headers.append((b"cache-control", b"no-store"))
-    for line in extra.split(b"\r\n"):
-        name, colon, value = line.partition(b": ")
-        if colon:
-            headers.append((name, value))
+    headers += [(name, value) for name, _, value in (line.partition(b": ") for line in extra.splitlines())]
     await send({"type": f"{kind}.start", "status": status, "headers": headers})
     await send({"type": f"{kind}.body", "body": body})
 

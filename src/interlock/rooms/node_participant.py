@@ -25,35 +25,14 @@ from interlock.core.calls.caller import Caller, ClientRequest, Principal, ViewKe
 from interlock.core.calls.check import NOT_FOUND
 from interlock.dispatch.dispatch import Dispatch
 from interlock.links.connected_link import OUR_INFO
+from interlock.mcp import methods
 from interlock.mcp.items import decode_cursor_untrusted, encode_cursor
-from interlock.mcp.methods import (
-    CANCELLED,
-    INITIALIZE,
-    LATEST_LEGACY,
-    PING,
-    PROGRESS,
-    TOOLS_CALL,
-    TOOLS_LIST,
-    Era,
-    negotiate_legacy,
-)
 from interlock.rooms.protocol.envelope import MCP, Envelope, EnvelopeRefusal
 from interlock.rooms.protocol.participants import OWN, Participant, Privilege
-from interlock.rooms.room import Room
+from interlock.rooms.room import Connected, Room
 from interlock.rooms.rooms import RoomRegistry
 from interlock.rooms.timeline import Delivery
-from interlock.wire.jsonrpc.codec import (
-    CodecError,
-    Notification,
-    Request,
-    decode_object,
-    decode_string,
-    decode_untrusted,
-    encode_refusal,
-    encode_result,
-    encode_value,
-    find_string,
-)
+from interlock.wire.jsonrpc import codec
 from interlock.wire.jsonrpc.oversized import result_too_large
 from interlock.wire.refusal import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, Refusal
 
@@ -61,26 +40,19 @@ log = logging.getLogger("interlock.rooms")
 
 CALLERS_MAX: Final = 1000  # remembered callers, idle ones included
 NODE: Final = Participant(
-    id=OWN, privilege=Privilege.FULL, name=OUR_INFO["title"], kind="robot", mcp_version=LATEST_LEGACY
+    id=OWN, privilege=Privilege.FULL, name=OUR_INFO["title"], kind="robot", mcp_version=methods.LATEST_LEGACY
 )
-_PROGRESS: Final = b'"method":"%b"' % PROGRESS.encode()
+_PROGRESS: Final = b'"method":"%b"' % methods.PROGRESS.encode()
 
 
-class NodeParticipant:
-    """The node's own participant `interlock` in one room. The room treats it as a connection (`Connected`)."""
-
-    can_answer = True
-    is_here = True
+class NodeParticipant(Connected):
+    """The node's own participant `interlock` in one room."""
 
     def __init__(self, room: Room, node: "NodeParticipants") -> None:
         self.id = room.stamp().id
-        self.since = 0
         self._room = room
         self._node = node
         self._callers: dict[tuple[str, str], Caller] = {}
-
-    def begin(self) -> None:
-        self._room.join(self, NODE, OWN, "configuration")
 
     def close(self, code: int, reason: str) -> None:
         self._room.leave(self, OWN)
@@ -93,15 +65,15 @@ class NodeParticipant:
         if not delivery.sequence or envelope.kind != MCP or OWN not in (envelope.to or ()) or envelope.sender == OWN:
             return
         try:
-            message = decode_untrusted(envelope.payload)
-        except CodecError:
+            message = codec.decode_untrusted(envelope.payload)
+        except codec.CodecError:
             return  # whom to answer, and under which id, cannot be told
-        if isinstance(message, Request):
+        if isinstance(message, codec.Request):
             self._on_request(message, envelope, delivery.principal)
-        elif isinstance(message, Notification) and message.method == CANCELLED:
+        elif isinstance(message, codec.Notification) and message.method == methods.CANCELLED:
             self._on_cancelled(message, envelope, delivery.principal)
 
-    def _on_request(self, request: Request, envelope: Envelope, principal: str) -> None:
+    def _on_request(self, request: codec.Request, envelope: Envelope, principal: str) -> None:
         """Answer an MCP request, or start the tool call that it asks for."""
         # The reply goes to the requester, and for a fulfilment also to the proposer (X-4.2.1-4).
         sender = envelope.sender or ""
@@ -109,19 +81,19 @@ class NodeParticipant:
         proposer = None if proposal is None else proposal.agent
         to = (sender,) if proposer is None or proposer == sender else (sender, proposer)
         sink = _RoomReply(self._room, envelope, to)
-        params = decode_object(request.params) if request.params else {}
+        params = codec.decode_object(request.params) if request.params else {}
         if params is None:
             sink.refusal(request.id, Refusal(INVALID_PARAMS, "params must be an object"))
-        elif request.method == TOOLS_CALL:
+        elif request.method == methods.TOOLS_CALL:
             self._call(request.id, params, sink, self._caller(sender, principal))
-        elif request.method == TOOLS_LIST:
+        elif request.method == methods.TOOLS_LIST:
             self._list(request.id, params, sink, self._caller(sender, principal))
-        elif request.method == INITIALIZE:
-            version = negotiate_legacy(find_string(params.get("protocolVersion")) or "")
+        elif request.method == methods.INITIALIZE:
+            version = methods.negotiate_legacy(codec.find_string(params.get("protocolVersion")) or "")
             result = {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": OUR_INFO}
-            sink.answer(encode_result(request.id, encode_value(result)))
-        elif request.method == PING:
-            sink.answer(encode_result(request.id, b"{}"))
+            sink.answer(codec.encode_result(request.id, codec.encode_value(result)))
+        elif request.method == methods.PING:
+            sink.answer(codec.encode_result(request.id, b"{}"))
         else:
             sink.refusal(request.id, Refusal(METHOD_NOT_FOUND, "Method not found", {"method": request.method[:100]}))
 
@@ -136,8 +108,8 @@ class NodeParticipant:
             return earlier
         if len(self._callers) >= CALLERS_MAX:
             self._callers = {who: each for who, each in self._callers.items() if each.calls}
-        caller = self._callers[sender, name] = Caller(principal, Era.LEGACY, "rooms", key)
-        caller.version = LATEST_LEGACY
+        caller = self._callers[sender, name] = Caller(principal, methods.Era.LEGACY, "rooms", key)
+        caller.version = methods.LATEST_LEGACY
         caller.calls = {} if earlier is None else earlier.calls
         return caller
 
@@ -148,24 +120,24 @@ class NodeParticipant:
         if caller.calls is not None and id in caller.calls:
             sink.refusal(id, Refusal(INVALID_REQUEST, "this id is in use by a request under way"))
             return
-        meta = decode_object(params["_meta"]) if "_meta" in params else {}
+        meta = codec.decode_object(params["_meta"]) if "_meta" in params else {}
         if meta is None:
             sink.refusal(id, Refusal(INVALID_PARAMS, "params._meta must be an object"))
             return
-        name = find_string(params.get("name"))
+        name = codec.find_string(params.get("name"))
         route = self._node.dispatch.view(caller.key).find_tool(name) if name is not None else None
         if route is not None and not _may_use(caller.principal, route):
             sink.refusal(id, NOT_FOUND)
             return
         released = self._node.rooms.proposals.find_released_approval(sink.request.id)
-        request = ClientRequest(caller, id, TOOLS_CALL, params, meta, sink)
+        request = ClientRequest(caller, id, methods.TOOLS_CALL, params, meta, sink)
         self._node.dispatch.call_tool(request, released_by=released)
 
     def _list(self, id: bytes, params: dict[str, Raw], sink: "_RoomReply", caller: Caller) -> None:
         """Answer tools/list with the tools that fit into half an envelope, and with a cursor for the rest."""
         try:
-            after = decode_cursor_untrusted(decode_string(params["cursor"])) if "cursor" in params else ""
-        except CodecError:
+            after = decode_cursor_untrusted(codec.decode_string(params["cursor"])) if "cursor" in params else ""
+        except codec.CodecError:
             after = None
         if after is None:
             sink.refusal(id, Refusal(INVALID_PARAMS, "this cursor is not one of ours; list again from the start"))
@@ -176,21 +148,21 @@ class NodeParticipant:
         for route in view.tool_routes:
             if route.qualified <= after or not _may_use(caller.principal, route):
                 continue
-            shown = view.show_tool(route, Era.LEGACY)
+            shown = view.show_tool(route, methods.Era.LEGACY)
             size += len(shown)
             if size > most and page:
-                more = b',"nextCursor":%b' % encode_value(encode_cursor(last))
+                more = b',"nextCursor":%b' % codec.encode_value(encode_cursor(last))
                 break
             last = route.qualified
             page.append(shown)
-        sink.answer(encode_result(id, b'{"tools":[%b]%b}' % (b",".join(page), more)))
+        sink.answer(codec.encode_result(id, b'{"tools":[%b]%b}' % (b",".join(page), more)))
 
-    def _on_cancelled(self, message: Notification, envelope: Envelope, principal: str) -> None:
+    def _on_cancelled(self, message: codec.Notification, envelope: Envelope, principal: str) -> None:
         caller = self._callers.get((envelope.sender or "", principal))
-        params = decode_object(message.params) or {}
+        params = codec.decode_object(message.params) or {}
         call = (caller.calls or {}).get(bytes(params.get("requestId", b""))) if caller is not None else None
         if call is not None:
-            call.cancel(find_string(params.get("reason")) or "cancelled by the participant")
+            call.cancel(codec.find_string(params.get("reason")) or "cancelled by the participant")
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,11 +180,11 @@ class _RoomReply:
     def answer(self, message: bytes, status: int = 200) -> None:
         if self._publish(message) is None:
             return
-        members = decode_object(message) or {}
+        members = codec.decode_object(message) or {}
         self.refusal(bytes(members.get("id", b"null")), result_too_large(self.room.settings.max_envelope_bytes))
 
     def refusal(self, id: bytes, refusal: Refusal) -> None:
-        self._publish(encode_refusal(id, refusal, draft=True))
+        self._publish(codec.encode_refusal(id, refusal, draft=True))
 
     def drop(self) -> None:
         """Do nothing: the request was cancelled."""
@@ -261,6 +233,5 @@ class NodeParticipants:
                 self._by_room.pop(room).close(0, "")
         for room in self.rooms.by_topic.values():
             if room.settings.interlock_tools and room not in self._by_room:
-                here = NodeParticipant(room, self)
-                self._by_room[room] = here
-                here.begin()
+                self._by_room[room] = NodeParticipant(room, self)
+                room.join(self._by_room[room], NODE, OWN, "configuration")

@@ -39,14 +39,7 @@ from interlock.rooms.protocol.participants import OWN, Participant, Privilege
 from interlock.rooms.protocol.proposals import STATUS, TOOLS_CALL, ProposalStatus, secret_refusal
 from interlock.rooms.room import Room
 from interlock.rooms.rooms import RoomRegistry
-from interlock.wire.jsonrpc.codec import (
-    CodecError,
-    Notification,
-    Response,
-    decode_untrusted,
-    encode_notification,
-    encode_value,
-)
+from interlock.wire.jsonrpc import codec
 from interlock.wire.refusal import INVALID_PARAMS, SCOPE_DENIED, TOOL_DEGRADED, UNAVAILABLE, Refusal, ax_refusal
 
 
@@ -57,11 +50,8 @@ def refusal_for(refused: EnvelopeRefusal) -> Refusal:
         case "privilege_violation":
             return ax_refusal(SCOPE_DENIED, "you are restricted in this room", reason=refused.code)
         case "rate_limited":
-            data = {
-                "reason": refused.code,
-                "outcome": "not_sent",
-                "retry_after_ms": details.get("retry_after_ms", 1000),
-            }
+            retry_after_ms = details.get("retry_after_ms", 1000)
+            data = {"reason": refused.code, "outcome": "not_sent", "retry_after_ms": retry_after_ms}
             return Refusal(TOOL_DEGRADED, "tool_degraded", data)
         case "unavailable":
             return Refusal(UNAVAILABLE, "unavailable", {"reason": refused.code, "detail": refused.message})
@@ -102,14 +92,18 @@ _UNTRACKED: Final = Refused(
     Refusal(UNAVAILABLE, "unavailable", {"reason": "not_tracked", "detail": "the proposal is not in the inbox yet"}),
 )
 
-_CallKey = tuple[str, str, str, str, bytes]
+CallKey = tuple[str, str, str, str, bytes]
 
 
 @dataclass(slots=True, eq=False)
 class ProposalHold:
-    """The hold for a call by a restricted participant. It publishes the call as a proposal and never releases it."""
+    """The hold for a call by a restricted participant. It publishes the call as a proposal and never releases it.
 
-    calls: "ProposedCalls"
+    `proposed` has the ids of the calls that were proposed, by room, client, tool and arguments. All holds share it.
+    """
+
+    proposals: ProposalTracker
+    proposed: dict[CallKey, str]
     room: Room
     who: Participant
     target: str
@@ -127,69 +121,54 @@ class ProposalHold:
         return None
 
     async def find_release(self, call: Call) -> Release | Refused:
-        return await self.calls.settle(call, self)
+        """Publish a call as a proposal, or find its earlier proposal. Return the answer to the client. If the
+        target's reply has arrived, the call is answered with that before this method returns.
+        """
+        arguments = bytes(call.params.get("arguments") or RAW_EMPTY)
+        principal = call.caller.principal.name
+        key = (self.room.topic, principal, self.target, self.tool, hashlib.sha256(arguments).digest())
+        proposal = self.proposed.get(key) or await self._propose(key, principal, arguments)
+        if isinstance(proposal, EnvelopeRefusal):
+            return Refused(CheckNumber.GATE, refusal_for(proposal))
+        settled = await self.proposals.wait_until_settled(self.room.topic, proposal, TRACKED_S)
+        if settled is None:
+            return _UNTRACKED
+        if STATUS[settled.approval.status] not in _UNDER_WAY:
+            self.proposed.pop(key, None)
+        try:
+            response = codec.decode_untrusted(settled.answer.payload) if settled.answer is not None else None
+        except codec.CodecError:
+            response = None
+        if not isinstance(response, codec.Response):
+            call.reason = "confirmation_required"
+            return Refused(CheckNumber.GATE, CONFIRMATION_REQUIRED.refusal, _result(call, self, settled))
+        call.on_response(response, Era.LEGACY)
+        return CONFIRMATION_REQUIRED  # the call has its answer
+
+    async def _propose(self, key: CallKey, principal: str, arguments: bytes) -> str | EnvelopeRefusal:
+        """Publish a call as a proposal and return its id. Arguments that appear to contain a secret are refused
+        first.
+        """
+        warning = secret_refusal(arguments, self.room.settings.secret_patterns)  # X-7.2-1
+        if warning is not None:
+            return warning
+        payload = codec.encode_value({"method": TOOLS_CALL, "params": {"name": self.tool, "arguments": Raw(arguments)}})
+        envelope = self.room.compose(PROPOSAL, self.who.id, (self.target,), payload)
+        if isinstance(envelope, EnvelopeRefusal):
+            return envelope
+        if len(self.proposed) >= KNOWN_MAX:
+            del self.proposed[next(iter(self.proposed))]
+        self.proposed[key] = envelope.id  # before anything is awaited: the same call made twice is proposed once
+        refusal = await self.room.publish(envelope, self.who, principal)
+        if refusal is not None:
+            self.proposed.pop(key, None)
+        return refusal or envelope.id
 
     def on_sent(self, call: Call) -> None:
         pass
 
     def on_ended(self, call: Call, outcome: Outcome, message: bytes) -> bytes:
         return message
-
-
-class ProposedCalls:
-    """The calls of restricted clients that were published as proposals, keyed by room, client, tool and arguments."""
-
-    def __init__(self, proposals: ProposalTracker) -> None:
-        self._proposals = proposals
-        self._known: dict[_CallKey, str] = {}  # the ids of proposals
-
-    async def settle(self, call: Call, hold: ProposalHold) -> Refused:
-        """Publish a call as a proposal, or find its earlier proposal. Return the answer to the client. If the
-        target's reply has arrived, the call is answered with that before this method returns.
-        """
-        arguments = bytes(call.params.get("arguments") or RAW_EMPTY)
-        principal = call.caller.principal.name
-        key = (hold.room.topic, principal, hold.target, hold.tool, hashlib.sha256(arguments).digest())
-        proposal = self._known.get(key) or await self._propose(key, hold, principal, arguments)
-        if isinstance(proposal, EnvelopeRefusal):
-            return Refused(CheckNumber.GATE, refusal_for(proposal))
-        settled = await self._proposals.wait_until_settled(hold.room.topic, proposal, TRACKED_S)
-        if settled is None:
-            return _UNTRACKED
-        if STATUS[settled.approval.status] not in _UNDER_WAY:
-            self._known.pop(key, None)
-        try:
-            response = decode_untrusted(settled.answer.payload) if settled.answer is not None else None
-        except CodecError:
-            response = None
-        if not isinstance(response, Response):
-            call.reason = "confirmation_required"
-            return Refused(CheckNumber.GATE, CONFIRMATION_REQUIRED.refusal, _result(call, hold, settled))
-        call.on_response(response, Era.LEGACY)
-        return CONFIRMATION_REQUIRED  # the call has its answer
-
-    async def _propose(
-        self, key: _CallKey, hold: ProposalHold, principal: str, arguments: bytes
-    ) -> str | EnvelopeRefusal:
-        """Publish a call as a proposal and return its id. Arguments that appear to contain a secret are refused
-        first.
-        """
-        room = hold.room
-        warning = secret_refusal(arguments, room.settings.secret_patterns)  # X-7.2-1
-        if warning is not None:
-            return warning
-        payload = encode_value({"method": TOOLS_CALL, "params": {"name": hold.tool, "arguments": Raw(arguments)}})
-        envelope = room.compose(PROPOSAL, hold.who.id, (hold.target,), payload)
-        if isinstance(envelope, EnvelopeRefusal):
-            return envelope
-        if len(self._known) >= KNOWN_MAX:
-            del self._known[next(iter(self._known))]
-        self._known[key] = envelope.id  # before anything is awaited: the same call made twice is proposed once
-        refusal = await room.publish(envelope, hold.who, principal)
-        if refusal is not None:
-            self._known.pop(key, None)
-            return refusal
-        return envelope.id
 
 
 def _result(call: Call, hold: ProposalHold, settled: SettledProposal) -> bytes:
@@ -211,7 +190,9 @@ def _result(call: Call, hold: ProposalHold, settled: SettledProposal) -> bytes:
     confirmation |= {"room": hold.room.topic, "proposalId": approval.proposal_id}
     era: dict[str, Any] = {"resultType": "complete"} if call.caller.era is Era.MODERN else {}
     content = [{"type": "text", "text": text}]
-    return encode_value({**era, "content": content, "isError": True, "_meta": {"x-mcpax-confirmation": confirmation}})
+    return codec.encode_value(
+        {**era, "content": content, "isError": True, "_meta": {"x-mcpax-confirmation": confirmation}}
+    )
 
 
 NODE: Final = Participant(id=OWN, privilege=Privilege.FULL)  # the node, asking on its own behalf
@@ -247,7 +228,7 @@ class ParticipantLink(ConnectedLink):
         clock: Clock,
         participant: str,
         members: RoomMembers,
-        proposed: ProposedCalls,
+        proposed: dict[CallKey, str],
         *,
         vendor_meta: bool,
     ) -> None:
@@ -257,7 +238,7 @@ class ParticipantLink(ConnectedLink):
         self.participant = participant
         self.members = members
         self._room = members.room
-        self.pipe = RoomPipe(self, members, participant)
+        self.pipe = RoomPipe(self)
         self._proposed = proposed
 
     @property
@@ -279,28 +260,53 @@ class ParticipantLink(ConnectedLink):
         call = Call(*fields)
         who = self.members.speaker(call.caller.principal.name)
         if who.privilege is not Privilege.FULL and self._room.settings.tracker and isinstance(call.route, Route):
-            call.hold = ProposalHold(self._proposed, self._room, who, self.participant, call.route.original)
+            proposals, target = self.members.rooms.proposals, self.participant
+            call.hold = ProposalHold(proposals, self._proposed, self._room, who, target, call.route.original)
         return call
 
     def cancel(self, pending: Pending, reason: str) -> None:
         """Cancel a call on behalf of its caller."""
-        if self.waiting.pop(pending.upstream_id) is not None and isinstance(self.pipe, RoomPipe):
-            params = encode_value({"requestId": pending.upstream_id, "reason": reason})
-            self.pipe.take_back(encode_notification(CANCELLED.encode(), params), pending)
+        if self.waiting.pop(pending.upstream_id) is not None and self.pipe is not None:
+            params = codec.encode_value({"requestId": pending.upstream_id, "reason": reason})
+            envelope_id = pending.handle if isinstance(pending.handle, str) else None
+            self.publish(codec.encode_notification(CANCELLED.encode(), params), None, pending, envelope_id)
+
+    def publish(
+        self, message: bytes, origin: Pending | None, asking: Pending | None, correlation_id: str | None = None
+    ) -> str:
+        """Publish a message in the name of the sender of the call `asking`, or of the node if that is no call. Return
+        the envelope's id, or an empty text if the message exceeds the limits of an envelope.
+
+        A refusal fails the call `origin`, immediately or when the envelope could not be stored.
+        """
+        who, principal = NODE, OWN
+        if isinstance(asking, Call):
+            principal = asking.caller.principal.name
+            who = self.members.speaker(principal)
+        envelope = self._room.compose(MCP, who.id, (self.participant,), message, correlation_id)
+        if isinstance(envelope, EnvelopeRefusal):
+            self.on_refused(origin, envelope)
+            return ""
+
+        def settle(failure: EnvelopeRefusal | None) -> None:
+            if failure is not None:
+                self.on_refused(origin, failure)
+
+        settle(self._room.receive(envelope, who, principal, settle))
+        return envelope.id
 
     def on_envelope(self, envelope: Envelope) -> None:
         """Handle an `mcp` envelope of this participant."""
         try:
-            message = decode_untrusted(envelope.payload)
-        except CodecError as error:
+            message = codec.decode_untrusted(envelope.payload)
+        except codec.CodecError as error:
             request = envelope.correlation_id
             self.noise.count_garbage()
-            for call in list(self.in_flight.values()):
-                if request is not None and call.handle == request:
-                    self.on_undelivered(call, Undelivered(Trouble.MALFORMED, f"its answer cannot be read: {error}"))
-                    break
+            call = next((call for call in self.in_flight.values() if call.handle == request), None)
+            if request is not None and call is not None:
+                self.on_undelivered(call, Undelivered(Trouble.MALFORMED, f"its answer cannot be read: {error}"))
             return
-        if isinstance(message, Response):
+        if isinstance(message, codec.Response):
             uid = int(message.id) if message.id.isdigit() and len(message.id) <= ID_DIGITS_MAX else 0
             pending = self.in_flight.get(uid) or self.waiting.suspended.get(uid)
             if pending is None or pending.handle != envelope.correlation_id:
@@ -308,7 +314,7 @@ class ParticipantLink(ConnectedLink):
                 return
             self.waiting.pop(uid)
             pending.on_response(message, self.era)
-        elif isinstance(message, Notification) and message.method in _HEARD:
+        elif isinstance(message, codec.Notification) and message.method in _HEARD:
             self._on_notification(message, None)
 
     def on_refused(self, origin: Pending | None, refused: EnvelopeRefusal) -> None:
@@ -324,46 +330,10 @@ class RoomPipe:
     """The message pipe of a link. It publishes each message in the room, addressed to one participant."""
 
     owner: ParticipantLink
-    members: RoomMembers
-    participant: str
 
     def send(self, message: bytes, head: bytes, origin: Pending | None) -> object:
-        """Publish a message. Return the id of its envelope, which identifies the message later, or an empty text if it
-        exceeds the limits of an envelope.
-        """
-        return self._publish(message, origin, None)
-
-    def take_back(self, message: bytes, pending: Pending) -> None:
-        envelope_id = pending.handle if isinstance(pending.handle, str) else None
-        self._publish(message, None, envelope_id, as_of=pending)
-
-    def _publish(
-        self, message: bytes, origin: Pending | None, correlation_id: str | None, as_of: Pending | None = None
-    ) -> str:
-        """Publish a message in the name of the call's sender, or of the node if there is none. Return the envelope's
-        id, or an empty text if the message exceeds the limits of an envelope.
-
-        A refusal fails the call, immediately or when the envelope could not be stored.
-        """
-        asking = as_of if origin is None else origin
-        if isinstance(asking, Call):
-            principal = asking.caller.principal.name
-            who = self.members.speaker(principal)
-        else:
-            who, principal = NODE, OWN
-        envelope = self.members.room.compose(MCP, who.id, (self.participant,), message, correlation_id)
-        if isinstance(envelope, EnvelopeRefusal):
-            self.owner.on_refused(origin, envelope)
-            return ""
-
-        def settle(failed: EnvelopeRefusal | None) -> None:
-            if failed is not None:
-                self.owner.on_refused(origin, failed)
-
-        refused = self.members.room.receive(envelope, who, principal, settle)
-        if refused is not None:
-            self.owner.on_refused(origin, refused)
-        return envelope.id
+        """Publish a message. Return the id of its envelope, which identifies the message later."""
+        return self.owner.publish(message, origin, origin)
 
     def abort(self, handle: object) -> None:
         """Do nothing, because a request in a room has no connection of its own."""

@@ -25,8 +25,6 @@ METHODS_MAX: Final = 20  # that are counted apart; a proposer makes them up
 METHOD_CHARS_MAX: Final = 100
 WRITE_AFTER_S: Final = 0.5
 
-Key = tuple[str, str]  # topic, participant
-
 
 class MethodCounts(msgspec.Struct):
     """The numbers of a participant's proposals for one method, by their outcome."""
@@ -58,43 +56,40 @@ class ParticipantRecords:
     def __init__(self, store: KeyValue, clock: Clock) -> None:
         self._store = store
         self._clock = clock
-        self._records: dict[Key, ParticipantRecord] = {}
-        self._changed: set[Key] = set()
+        self._records: dict[str, ParticipantRecord] = {}
+        self._changed: set[str] = set()
         self._tasks = BackgroundTasks()
 
     async def open(self) -> None:
         """Read the records, least recently seen first. Raise StoreError if that fails."""
-        records = []
-        for entry in await self._store.entries(BUCKET, self._clock.wall()):
-            topic, _, participant = entry.key.partition("\n")
-            records.append(((topic, participant), msgspec.json.decode(entry.value, type=ParticipantRecord)))
-        self._records = dict(sorted(records, key=lambda item: item[1].last_seen))
+        entries = await self._store.entries(BUCKET, self._clock.wall())
+        records = {entry.key: msgspec.json.decode(entry.value, type=ParticipantRecord) for entry in entries}
+        self._records = dict(sorted(records.items(), key=lambda item: item[1].last_seen))
 
     def take_change(self, change: Change) -> None:
         """Apply a record that another replica wrote, unless this replica is about to write a newer change of it."""
-        topic, _, participant = change.key.partition("\n")
-        key = (topic, participant)
-        if key in self._changed:
+        if change.key in self._changed:
             return
-        self._records.pop(key, None)
+        self._records.pop(change.key, None)
         if change.entry is not None:
-            self._records[key] = msgspec.json.decode(change.entry.value, type=ParticipantRecord)
+            self._records[change.key] = msgspec.json.decode(change.entry.value, type=ParticipantRecord)
 
     async def close(self) -> None:
         await self._tasks.close()
         await self._write()
 
     def find(self, topic: str, participant: str) -> ParticipantRecord | None:
-        return self._records.get((topic, participant))
+        return self._records.get(f"{topic}\n{participant}")
 
     def of_room(self, topic: str) -> Iterator[tuple[str, ParticipantRecord]]:
-        return ((id, record) for (room, id), record in self._records.items() if room == topic)
+        records, prefix = self._records.items(), f"{topic}\n"
+        return ((key.removeprefix(prefix), record) for key, record in records if key.startswith(prefix))
 
     def note_seen(self, topic: str, participant: str, principal: str, privilege: Privilege) -> None:
         """Record that a participant joined or sent something. If there are too many records, delete the least recently
         seen one.
         """
-        key, now = (topic, participant), self._clock.wall()
+        key, now = f"{topic}\n{participant}", self._clock.wall()
         record = self._records.pop(key, None)
         if record is None:
             record = ParticipantRecord(principal=principal, privilege=privilege, first_seen=now, last_seen=now)
@@ -108,14 +103,14 @@ class ParticipantRecords:
 
     def note_violation(self, topic: str, participant: str) -> None:
         """Count an MCP message that was refused because the participant is restricted."""
-        record = self._records.get((topic, participant))
+        record = self.find(topic, participant)
         if record is not None:
             record.violations += 1
-            self._note((topic, participant))
+            self._note(f"{topic}\n{participant}")
 
     def note_proposal(self, topic: str, participant: str, method: str, status: ProposalStatus) -> None:
         """Count a proposal that is now pending, claimed or rejected. Other statuses do not show how it was judged."""
-        record = self._records.get((topic, participant))
+        record = self.find(topic, participant)
         if record is None:
             return
         method = method[:METHOD_CHARS_MAX]
@@ -127,9 +122,9 @@ class ParticipantRecords:
                 counted.proposals += status is ProposalStatus.PENDING
                 counted.approved += status is ProposalStatus.CLAIMED
                 counted.rejected += status is ProposalStatus.REJECTED
-        self._note((topic, participant))
+        self._note(f"{topic}\n{participant}")
 
-    def _note(self, key: Key) -> None:
+    def _note(self, key: str) -> None:
         self._changed.add(key)
         if not len(self._tasks):
             self._tasks.begin(self._write_soon(), "records of participants")
@@ -145,11 +140,11 @@ class ParticipantRecords:
         """
         changed, self._changed = self._changed, set()
         try:
-            for topic, participant in changed:
-                name, record = f"{topic}\n{participant}", self._records.get((topic, participant))
+            for key in changed:
+                record = self._records.get(key)
                 if record is None:
-                    await self._store.delete(BUCKET, name)
+                    await self._store.delete(BUCKET, key)
                 else:
-                    await self._store.put(BUCKET, name, msgspec.json.encode(record), self._clock.wall())
+                    await self._store.put(BUCKET, key, msgspec.json.encode(record), self._clock.wall())
         except StoreError as away:
             log.warning("records of participants could not be written: %s", away)

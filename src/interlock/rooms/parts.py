@@ -14,12 +14,11 @@ from interlock.core.calls.caller import Principal
 from interlock.core.part import Part
 from interlock.node.capability_parts import App, CapabilityParts, NodeParts, Stage
 from interlock.node.reload import ReloadStep, ReloadSteps
-from interlock.rooms.connections import PresenceLeases
 from interlock.rooms.endpoint import RoomsEndpoint
 from interlock.rooms.node_participant import NodeParticipants
 from interlock.rooms.operations import RoomOperations
 from interlock.rooms.room_links import RoomLinks
-from interlock.rooms.room_tools import Participation, RoomResources, RoomTools
+from interlock.rooms.room_tools import RoomTools
 from interlock.rooms.rooms import RoomRegistry, define_room_metrics
 
 
@@ -40,18 +39,22 @@ class RoomParts(CapabilityParts):
         self.room_links = RoomLinks(
             stores.current, self.rooms, calls.catalog, calls.keepers, node.links.connector_parts, calls.link_events
         )
-        leases = PresenceLeases()
-        participation = Participation(self.rooms, leases, self.room_links.is_held)
-        common = (self.rooms, calls.catalog, calls.link_events, stores.clock, participation)
-        self.resources = RoomResources(*common, calls.audience)
-        self.tools = RoomTools(plan.ax.root_segment, *common, leases)
+        self.tools = RoomTools(
+            plan.ax.root_segment,
+            self.rooms,
+            calls.catalog,
+            calls.link_events,
+            stores.clock,
+            self.room_links.is_held,
+            calls.audience,
+        )
         self._operations = RoomOperations(self.rooms, calls.approvals, stores.audit, stores.recorder, stores.clock)
         self.node = NodeParticipants(self.rooms, calls.dispatch, lambda name: _principal_in_a_room(stores.tokens, name))
 
     def stages(self) -> Mapping[Stage, tuple[Part, ...]]:
         return {
             Stage.RECORDS: (self.rooms,),
-            Stage.TOOLS: (self.room_links, self.node, self.tools, self.resources),
+            Stage.TOOLS: (self.room_links, self.node, self.tools),
         }
 
     def services(self) -> tuple[object, ...]:

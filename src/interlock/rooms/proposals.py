@@ -39,19 +39,7 @@ from interlock.core.clock import Clock
 from interlock.core.feed import Feed
 from interlock.core.recorder import Recorder
 from interlock.core.replicas import LEASE_S, Replicas
-from interlock.rooms.proposal_records import (
-    Key,
-    ProposalIndex,
-    Tracked,
-    approval_refusal,
-    decider,
-    envelope_refusal,
-    key_of,
-    refuse_over,
-    refuse_own,
-    restricted,
-    unknown,
-)
+from interlock.rooms import proposal_records as records
 from interlock.rooms.protocol import proposals as rules
 from interlock.rooms.protocol.envelope import MCP, PROPOSAL, REJECT, WITHDRAW, Envelope, EnvelopeRefusal
 from interlock.rooms.protocol.participants import OWN, Participant, Privilege, participant_of
@@ -105,7 +93,7 @@ class ProposalTracker:
         replicas: Replicas,
     ) -> None:
         """Create the tracker. `tool` returns the route of one of this node's tools by name, or None."""
-        self.index = ProposalIndex(inbox)
+        self.index = records.ProposalIndex(inbox)
         self.judged = Feed[tuple[str, str, str, ProposalStatus]]()  # room, proposer, method, and what it came to
         self._inbox = inbox
         self._audit = RoomAudit(recorder, clock)
@@ -119,7 +107,9 @@ class ProposalTracker:
         # From now on, and not from `start`: the inbox opens first, and ends what was left behind.
         self._changes = inbox.listen(only_own=True)
         self._replicas = replicas
-        self._carried_out: dict[str, Key] = {}  # fulfilments that another replica sent, by the id of the envelope
+        self._carried_out: dict[
+            str, records.Key
+        ] = {}  # fulfilments that another replica sent, by the id of the envelope
         inbox.heard.subscribe(self._apply_remote_change)
 
     # Life
@@ -203,11 +193,11 @@ class ProposalTracker:
         """
         if approval.kind is not Kind.PROPOSAL:
             return
-        key, status = key_of(approval), STATUS[approval.status]
+        key, status = records.key_of(approval), STATUS[approval.status]
         tracked = self.index.tracked.get(key)
         if status is ProposalStatus.PENDING:
             if tracked is None:
-                self.index.add(key, Tracked(approval.id, approval.agent or ""))
+                self.index.add(key, records.Tracked(approval.id, approval.agent or ""))
             elif tracked.approval_id != approval.id:  # it was edited
                 tracked.approval_id, tracked.sent_params = approval.id, approval.params
             self.index.waiting[key[0]][key[1]] = approval.agent or ""
@@ -268,7 +258,7 @@ class ProposalTracker:
         else:
             raised = await self._inbox.raise_(self._draft(room, envelope, proposed, principal, received_at))
             if isinstance(raised, Approval):
-                self.index.add((room.topic, envelope.id), Tracked(raised.id, proposer))
+                self.index.add((room.topic, envelope.id), records.Tracked(raised.id, proposer))
                 self.judged.publish((room.topic, proposer, raised.method or "", ProposalStatus.PENDING))
                 return
             code: Any = "rate_limited" if raised.code == BUDGET_EXCEEDED else "unavailable"
@@ -342,20 +332,22 @@ class ProposalTracker:
             approval, matched_by = self._find_matching_proposal(room, envelope, sent), "content"
         if approval is None:
             return
-        refusal = refuse_own(approval, sender, principal, envelope.id) or refuse_over(approval, envelope.id)
+        refusal = records.refuse_own(approval, sender, principal, envelope.id) or records.refuse_over(
+            approval, envelope.id
+        )
         if refusal is None:
             # Of several attempts to claim a proposal exactly one succeeds.
             claimed = await self._decide(approval, What.APPROVED, sender, principal, IN_THE_ROOM)
             if not isinstance(claimed, Refusal):
                 claimed = await self._inbox.use(approval.id)
-            refusal = envelope_refusal(claimed, envelope.id) if isinstance(claimed, Refusal) else None
+            refusal = records.envelope_refusal(claimed, envelope.id) if isinstance(claimed, Refusal) else None
         if refusal is not None:
             outcomes = {"proposal_expired": "late_fulfilment", "already_claimed": "duplicate_fulfilment"}
             outcome = outcomes.get(refusal.code, refusal.code)
             self._audit.add("fulfil", room.topic, principal, outcome, envelope, participant=sender)
             room.tell(sender, refusal)
             return
-        tracked = self.index.tracked.get(key_of(approval))
+        tracked = self.index.tracked.get(records.key_of(approval))
         if tracked is not None:
             tracked.matched_by, tracked.fulfilment = matched_by, envelope.id
             if not rules.is_as_proposed(approval.method or "", approval.params, sent):
@@ -398,7 +390,7 @@ class ProposalTracker:
         del self._claims[envelope.correlation_id or ""]
         claim.timer.cancel()
         approval = self._inbox.get(claim.approval_id)
-        tracked = None if approval is None else self.index.tracked.get(key_of(approval))
+        tracked = None if approval is None else self.index.tracked.get(records.key_of(approval))
         if tracked is not None:
             tracked.answer = envelope
         if not claim.is_gated:
@@ -411,16 +403,16 @@ class ProposalTracker:
     def find_obstacle(self, approval: Approval) -> Refusal | None:
         """Return why a proposal cannot be carried out now, or None if it can."""
         refusal = self._find_obstacle(approval)
-        return None if refusal is None else approval_refusal(refusal)
+        return None if refusal is None else records.approval_refusal(refusal)
 
     def find_decider_refusal(self, approval: Approval, decision: Decision) -> Refusal | None:
         """Return why this approver is not allowed to decide, or None if it is."""
-        room, principal = self.rooms.get(approval.room or ""), decider(decision)
+        room, principal = self.rooms.get(approval.room or ""), records.decider(decision)
         participant = participant_of(principal)
-        refusal = refuse_own(approval, participant, principal, approval.proposal_id)
+        refusal = records.refuse_own(approval, participant, principal, approval.proposal_id)
         if refusal is None and room is not None and room.granted(participant) is Privilege.RESTRICTED:
-            refusal = restricted(approval.proposal_id)
-        return None if refusal is None else approval_refusal(refusal)
+            refusal = records.restricted(approval.proposal_id)
+        return None if refusal is None else records.approval_refusal(refusal)
 
     async def settle(self, approval: Approval) -> Approval | Refusal:
         """Send the approved request in the name of the approver, who need not be connected (X-N-1). Return an approval
@@ -428,10 +420,10 @@ class ProposalTracker:
         """
         if approval.status is not Status.APPROVED or approval.decision is None:
             return approval
-        principal = decider(approval.decision)
+        principal = records.decider(approval.decision)
         who = Participant(id=participant_of(principal), privilege=Privilege.FULL)
         sent = await self._send(approval, who, principal)
-        return approval_refusal(sent) if isinstance(sent, EnvelopeRefusal) else sent
+        return records.approval_refusal(sent) if isinstance(sent, EnvelopeRefusal) else sent
 
     # What participants decide
 
@@ -442,7 +434,9 @@ class ProposalTracker:
         approval = await self._find_decidable(topic, proposal_id, who)
         if isinstance(approval, EnvelopeRefusal):
             return approval
-        refusal = refuse_own(approval, who.id, principal, proposal_id) or refuse_over(approval, proposal_id)
+        refusal = records.refuse_own(approval, who.id, principal, proposal_id) or records.refuse_over(
+            approval, proposal_id
+        )
         if refusal is None and self._is_held(approval):
             message = "a person has to approve it in the inbox, with a proof"
             refusal = EnvelopeRefusal("kind_not_allowed", message, id=proposal_id)
@@ -451,9 +445,9 @@ class ProposalTracker:
             return refusal
         decided = await self._decide(approval, What.APPROVED, who.id, principal, IN_THE_ROOM)
         if isinstance(decided, Refusal):
-            return envelope_refusal(decided, proposal_id)
+            return records.envelope_refusal(decided, proposal_id)
         sent = await self._send(decided, who, principal)
-        return envelope_refusal(sent, proposal_id) if isinstance(sent, Refusal) else sent
+        return records.envelope_refusal(sent, proposal_id) if isinstance(sent, Refusal) else sent
 
     async def reject(
         self, topic: str, proposal_id: str, who: Participant, principal: str, reason: str | None
@@ -463,17 +457,17 @@ class ProposalTracker:
         if isinstance(approval, EnvelopeRefusal):
             return approval
         decided = await self._decide(approval, What.DENIED, who.id, principal, reason)
-        return envelope_refusal(decided, proposal_id) if isinstance(decided, Refusal) else decided
+        return records.envelope_refusal(decided, proposal_id) if isinstance(decided, Refusal) else decided
 
     async def withdraw(self, topic: str, proposal_id: str, who: Participant) -> Approval | EnvelopeRefusal:
         """Withdraw a proposal on behalf of its proposer."""
         approval = await self.find(topic, proposal_id)
         if approval is None:
-            return unknown(proposal_id)
+            return records.unknown(proposal_id)
         if who.id != approval.agent:
             return EnvelopeRefusal("not_proposer", "only its proposer withdraws a proposal", id=proposal_id)
         withdrawn = await self._inbox.withdraw(approval.id)
-        return envelope_refusal(withdrawn, proposal_id) if isinstance(withdrawn, Refusal) else withdrawn
+        return records.envelope_refusal(withdrawn, proposal_id) if isinstance(withdrawn, Refusal) else withdrawn
 
     async def decide(self, room: Room, envelope: Envelope, who: Participant, principal: str) -> EnvelopeRefusal | None:
         """Reject or withdraw the proposal that an envelope names. Return why that is refused, or None."""
@@ -493,10 +487,10 @@ class ProposalTracker:
         old = self._inbox.get(approval_id)
         if old is None or old.kind is not Kind.PROPOSAL:
             return EnvelopeRefusal("unknown_proposal", "it is no proposal of a room", id=approval_id)
-        topic, id = key_of(old)
+        topic, id = records.key_of(old)
         room, tracked = self.rooms.get(topic), self.index.tracked.get((topic, id))
         if room is None or tracked is None or tracked.approval_id != old.id or old.status is not Status.PENDING:
-            return refuse_over(old, id) or EnvelopeRefusal("already_claimed", "it no longer waits", id=id)
+            return records.refuse_over(old, id) or EnvelopeRefusal("already_claimed", "it no longer waits", id=id)
         payload = b'{"method":%b,"params":%b}' % (msgspec.json.encode(old.method), params)
         proposed = rules.read_proposed(payload)
         if proposed is None:
@@ -516,7 +510,7 @@ class ProposalTracker:
             tracked.approval_id = old.id
             if not isinstance(voided, Refusal):
                 self._announce_status(voided)
-            return envelope_refusal(raised, id)
+            return records.envelope_refusal(raised, id)
         tracked.sent_params = proposed.params
         self._audit.add("edit", topic, by, "ok", participant=old.agent, approval=raised.id, instead_of=old.id)
         return raised
@@ -530,8 +524,8 @@ class ProposalTracker:
         """Return the approval of a proposal, or the reason for which this participant cannot decide on it."""
         approval = await self.find(topic, proposal_id)
         if approval is None:
-            return unknown(proposal_id)
-        return approval if who.privilege is Privilege.FULL else restricted(proposal_id)
+            return records.unknown(proposal_id)
+        return approval if who.privilege is Privilege.FULL else records.restricted(proposal_id)
 
     async def _decide(
         self, approval: Approval, what: What, by: str, principal: str, reason: str | None
@@ -592,7 +586,7 @@ class ProposalTracker:
             else:
                 await self._inbox.finish(approval.id, Move.FAIL, refusal.code)
             return refusal
-        tracked = self.index.tracked.get(key_of(approval))
+        tracked = self.index.tracked.get(records.key_of(approval))
         if tracked is not None:
             tracked.fulfilment = envelope.id
         return self._inbox.get(approval.id) or approval
@@ -614,7 +608,7 @@ class ProposalTracker:
 
     def _announce_status(self, approval: Approval) -> None:
         """Announce the new status of a proposal in its room."""
-        topic, proposal_id = key_of(approval)
+        topic, proposal_id = records.key_of(approval)
         status, tracked = STATUS[approval.status], self.index.tracked.get((topic, proposal_id))
         if (
             tracked is None
@@ -640,9 +634,9 @@ class ProposalTracker:
             event | {name: value for name, value in details.items() if value is not None}, answers=proposal_id
         )
 
-    def _note_status(self, approval: Approval, tracked: Tracked, status: ProposalStatus) -> None:
+    def _note_status(self, approval: Approval, tracked: records.Tracked, status: ProposalStatus) -> None:
         """Record that a status was announced, and stop counting the proposal as waiting."""
-        topic, proposal_id = key_of(approval)
+        topic, proposal_id = records.key_of(approval)
         self.index.stop_waiting(topic, proposal_id)
         self.index.counts[topic, status.value] += 1
         if tracked.announced is None and approval.decision is not None:

@@ -14,15 +14,13 @@ from collections.abc import Mapping
 from typing import Final, Literal
 
 import msgspec
-from msgspec.structs import replace
 
 from interlock.core.background import BackgroundTasks
 from interlock.core.clock import Clock
 from interlock.core.replicas import Replicas
 from interlock.rooms.connections import ParticipantConnection
 from interlock.rooms.protocol.participants import OWN, Participant, Privilege
-from interlock.rooms.room import Room
-from interlock.rooms.timeline import Delivery
+from interlock.rooms.room import Connected, Room
 from interlock.store.ports import Change, Store, StoreError
 
 log = logging.getLogger("interlock.rooms")
@@ -31,6 +29,8 @@ BUCKET: Final = "room-seats"  # topic, participant, connection, each after a lin
 REQUESTS: Final = "room-asks"  # replica, a random id, each after a line feed -> ReplicaRequest
 REQUEST_S: Final = 60.0
 WRITE_AGAIN_S: Final = 1.0  # after the store was away
+
+_SOCKET_FIELDS: Final = ("connected_at", "protocol", "source")
 
 Place = tuple[str, str]  # topic, participant
 
@@ -47,7 +47,7 @@ class ConnectionRecord(msgspec.Struct, frozen=True, kw_only=True):
     source: str = ""
 
 
-class ReplicaRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ReplicaRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     """A stored request to the replica that holds a connection: to close it, or to change its privilege."""
 
     what: Literal["close", "privilege"]
@@ -60,31 +60,22 @@ class ReplicaRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     by: str = ""
 
 
-class RemoteConnection:
-    """A connection that another replica holds. In this replica it only marks the participant as present."""
+class RemoteConnection(Connected):
+    """A connection that another replica holds. In this replica it only marks the participant as present. The replica
+    that holds it delivers envelopes.
+    """
 
     is_here = False
 
     def __init__(self, place: Place, id: str, record: ConnectionRecord, seats: "RemoteSeats") -> None:
         self.id = id
-        self.since = 0
         self.record = record
+        self.can_answer = record.can_answer
         self._place = place
         self._seats = seats
 
-    @property
-    def can_answer(self) -> bool:
-        return self.record.can_answer
-
-    def deliver(self, delivery: Delivery) -> None:
-        """Do nothing, because the replica that holds the connection delivers the envelope."""
-
     def close(self, code: int, reason: str) -> None:
-        topic, participant = self._place
-        request = ReplicaRequest(
-            what="close", topic=topic, participant=participant, connection=self.id, code=code, reason=reason
-        )
-        self._seats.ask(self.record.replica, request)
+        self._seats.ask(self.record.replica, ReplicaRequest("close", *self._place, self.id, code, reason))
 
 
 class RemoteSeats:
@@ -138,28 +129,22 @@ class RemoteSeats:
             for connection in seat.connections:
                 if not connection.is_here:
                     continue
-                record = ConnectionRecord(
+                of_socket = isinstance(connection, ParticipantConnection)
+                now[connection.id] = ConnectionRecord(
                     replica=self._replicas.own_id,
                     participant=seat.participant,
                     principal=seat.principal,
                     can_answer=connection.can_answer,
+                    **{name: getattr(connection, name) for name in _SOCKET_FIELDS if of_socket},
                 )
-                if isinstance(connection, ParticipantConnection):
-                    record = replace(
-                        record,
-                        connected_at=connection.connected_at,
-                        protocol=connection.protocol,
-                        source=connection.source,
-                    )
-                now[connection.id] = record
         if now:
             self._written[place] = now
         for id in before.keys() - now.keys():
             self._revisions.pop(id, None)
-            self._write_soon(_key(place, id), None)
+            self._write_soon("\n".join((*place, id)), None)
         for id, record in now.items():
             if before.get(id) != record:
-                self._write_soon(_key(place, id), msgspec.json.encode(record))
+                self._write_soon("\n".join((*place, id)), msgspec.json.encode(record))
 
     def _write_soon(self, key: str, value: bytes | None) -> None:
         self._unwritten[key] = value
@@ -218,7 +203,7 @@ class RemoteSeats:
             if remote is not None and room is not None:
                 room.leave(remote, participant)
         elif remote is not None:
-            remote.record = record
+            remote.record, remote.can_answer = record, record.can_answer
             if room is not None:
                 room.set_privilege(participant, record.participant.privilege, record.replica)
         elif room is not None and change.entry is not None:
@@ -267,10 +252,7 @@ class RemoteSeats:
         seat = room.seats.get(participant)
         remote = [] if seat is None else [each for each in seat.connections if isinstance(each, RemoteConnection)]
         for replica in {each.record.replica for each in remote}:
-            self.ask(
-                replica,
-                ReplicaRequest(what="privilege", topic=room.topic, participant=participant, privilege=privilege, by=by),
-            )
+            self.ask(replica, ReplicaRequest("privilege", room.topic, participant, privilege=privilege, by=by))
 
     def ask(self, replica: str, request: ReplicaRequest) -> None:
         """Store a request for another replica. While the store is unavailable, retry as long as that replica lives."""
@@ -302,7 +284,3 @@ class RemoteSeats:
         for connection in list(seat.connections):
             if connection.is_here and connection.id == request.connection:
                 connection.close(request.code, request.reason)
-
-
-def _key(place: Place, connection: str) -> str:
-    return "\n".join((*place, connection))

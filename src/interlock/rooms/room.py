@@ -26,7 +26,8 @@ import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -53,6 +54,7 @@ from interlock.rooms.protocol.gateway_messages import Stamp
 from interlock.rooms.protocol.participants import GATEWAY, OWN, Participant, Privilege
 from interlock.rooms.protocol.settings import RoomSettings
 from interlock.rooms.timeline import Delivery, History, Timeline
+from interlock.store.ports import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,25 +99,24 @@ REMOVED: Final = 4403
 REPLACEMENTS_MAX: Final = 5  # X-4.4.1-5, in REPLACEMENTS_S
 REPLACEMENTS_S: Final = 60.0
 NOTICE_EVERY_S: Final = 10.0  # X-5.3-2
-RECORDED_MAX: Final = 60  # refusals of one participant in a minute that are recorded in the audit log
-MINUTE_S: Final = 60.0
 RATES_MAX: Final = 1000  # participants whose last minute is remembered, idle ones included
 
 
-class Connected(Protocol):
-    """The interface of a connection as a room uses it: a WebSocket, a lease, or a connection of another replica."""
+class Connected:
+    """Base class of connections to a room: a WebSocket, a lease, the node itself, or a connection of another
+    replica.
+    """
 
     id: str
-    since: int  # the number of the first delivery that is news to it
-    is_here: bool  # and not at another replica
+    since = 0  # the number of the first delivery that is news to it
+    is_here = True  # and not at another replica
+    can_answer = True  # whether the participant receives requests over this connection
 
-    @property
-    def can_answer(self) -> bool:
-        """Return whether the participant receives requests over this connection."""
+    def deliver(self, delivery: Delivery) -> None:
+        """Deliver an envelope. Do nothing if this connection is only a sign of presence."""
 
-    def deliver(self, delivery: Delivery) -> None: ...
-
-    def close(self, code: int, reason: str) -> None: ...
+    def close(self, code: int, reason: str) -> None:
+        raise NotImplementedError
 
 
 class Seat(msgspec.Struct):
@@ -150,13 +151,17 @@ class RoomFeeds(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedRoomParts:
-    """The objects that all rooms of a node share."""
+    """The objects that all rooms of a node share. `granted` returns the privilege that an admin has granted to a
+    participant of a topic, or None.
+    """
 
+    store: Store
     clock: Clock
     audit: RoomAudit
     records: ParticipantRecords
     tracker: "ProposalTracker"
     feeds: RoomFeeds
+    granted: Callable[[str, str], Privilege | None]
 
 
 class Room:
@@ -166,31 +171,22 @@ class Room:
     endpoint and the registry have done so before they call `join`.
     """
 
-    def __init__(
-        self,
-        topic: str,
-        settings: RoomSettings,
-        history: History,
-        granted: Callable[[str], Privilege | None],
-        parts: SharedRoomParts,
-    ) -> None:
-        """Create a room. `granted` returns the privilege that an admin has granted to a participant, or None."""
+    def __init__(self, topic: str, settings: RoomSettings, parts: SharedRoomParts) -> None:
         self.topic = topic
-        self.granted = granted
-        self._tracker = parts.tracker
         self.settings = settings
+        self.granted = partial(parts.granted, topic)
         self.seats: dict[str, Seat] = {}
         self.accepted: Counter[str] = Counter()  # since the start, by kind
         self.refused: Counter[str] = Counter()  # by code
+        self.timeline = Timeline(self, History(parts.store, topic), parts.clock)
+        self._tracker = parts.tracker
         self._records = parts.records
-        self._joining: dict[str, int] = {}  # connections that are being accepted, by participant
         self._audit = parts.audit
         self._clock = parts.clock
         self._feeds = parts.feeds
-        self.timeline = Timeline(self, history, parts.clock)
+        self._joining: Counter[str] = Counter()  # connections that are being accepted, by participant
         self._known = self.timeline.known
         self._rates: dict[str, RateWindow] = {}
-        self._refused: dict[str, deque[float]] = {}  # when, by participant
         self._background = BackgroundTasks()
         self._heartbeat: asyncio.TimerHandle | None = None
 
@@ -229,13 +225,12 @@ class Room:
     @contextlib.contextmanager
     def reserve(self, participant: str) -> Iterator[None]:
         """Reserve a seat for a joining participant, until the block of this context manager ends."""
-        self._joining[participant] = self._joining.get(participant, 0) + 1
+        self._joining[participant] += 1
         try:
             yield
         finally:
             self._joining[participant] -= 1
-            if not self._joining[participant]:
-                del self._joining[participant]
+            self._joining = +self._joining  # without those that are zero
 
     def replaces_too_often(self, participant: str) -> bool:
         """Return whether a participant has recently replaced its connections too often. Two programs may be sharing one
@@ -257,24 +252,18 @@ class Room:
         connection.since = self.timeline.numbered + 1
         if seat is None:
             seat = self.seats[who.id] = Seat(who, principal, [connection])
-            self._announce(gateway_messages.presence(self.stamp(), "join", who), but=connection)
+            connection.since += 1  # it does not receive its own join
+            self._announce(gateway_messages.presence(self.stamp(), "join", who))
         else:
-            if seat.leave_timer is not None:
-                seat.leave_timer.cancel()
-                seat.leave_timer = None
             seat.participant, seat.principal = who, principal
-            seat.connections.append(connection)
-            self._replace_oldest(seat)
+            self._add_connection(seat, connection, len(seat.connections))
         seat.is_observed, seat.is_removed = is_observed, False
         self._note_seen(who, principal)
         self._audit.add("join", self.topic, principal, "ok", participant=who.id, source=source)
         self._feeds.presence.publish((self, who.id))
         self._feeds.seated.publish((self, who.id))
-        keeps = self.settings.history_visibility != "none"
-        others = self.present(who.id)
-        return gateway_messages.welcome(
-            self.stamp(), self.topic, who, others, keeps_history=keeps, last=self.timeline.delivered
-        )
+        keeps, others, last = self.settings.history_visibility != "none", self.present(who.id), self.timeline.delivered
+        return gateway_messages.welcome(self.stamp(), self.topic, who, others, keeps_history=keeps, last=last)
 
     def join_elsewhere(self, connection: Connected, who: Participant, principal: str, *, is_newer: bool) -> bool:
         """Add a connection that another replica holds. If another principal already uses this participant id here,
@@ -294,16 +283,18 @@ class Room:
             if seat.principal != principal:
                 self.disconnect(who.id, REPLACED, ID_TAKEN)
                 seat.participant, seat.principal = who, principal
-            if seat.leave_timer is not None:
-                seat.leave_timer.cancel()
-                seat.leave_timer = None
-            seat.connections.insert(len(seat.connections) if is_newer else 0, connection)
-            self._replace_oldest(seat)
+            self._add_connection(seat, connection, len(seat.connections) if is_newer else 0)
         self._feeds.presence.publish((self, who.id))
         return True
 
-    def _replace_oldest(self, seat: Seat) -> None:
-        """Close the oldest connections of a seat until it has no more than the room allows (X-4.4.1-5)."""
+    def _add_connection(self, seat: Seat, connection: Connected, place: int) -> None:
+        """Add a connection to a seat, and close the oldest ones until the seat has no more than the room allows
+        (X-4.4.1-5).
+        """
+        if seat.leave_timer is not None:
+            seat.leave_timer.cancel()
+            seat.leave_timer = None
+        seat.connections.insert(place, connection)
         while len(seat.connections) > self.settings.connections_per_participant:
             seat.replaced_at.append(self._clock.now())
             seat.connections.pop(0).close(REPLACED, "a newer connection of this participant took its place")
@@ -433,7 +424,7 @@ class Room:
         if seat is not None and seat.is_observed:
             # Record what a mixed room would have refused, so that an operator knows before changing the mode.
             would = enforcement.privilege_refusal(envelope, who.id, Privilege.RESTRICTED, self.settings, None)
-            if would is not None and self._is_recorded(who.id):
+            if would is not None and self._window(who.id).may_record(self._clock.now()):
                 self._audit.add("observe", self.topic, principal, would.code, envelope, participant=who.id)
         if envelope.kind != CHAT:
             self._audit.add("publish", self.topic, principal, "ok", envelope, participant=who.id)  # X-7.1-2
@@ -502,9 +493,6 @@ class Room:
         if participant not in self._rates and len(self._rates) >= RATES_MAX:
             now = self._clock.now()
             self._rates = {id: window for id, window in self._rates.items() if not window.is_idle(now)}
-            self._refused = {
-                id: window for id, window in self._refused.items() if window and window[-1] > now - MINUTE_S
-            }
         return self._rates.setdefault(participant, RateWindow())
 
     def rate(self, participant: str) -> RateWindow:
@@ -514,7 +502,7 @@ class Room:
         """Record a refusal, except of envelopes over the rate. Announce privilege violations in the room if its
         settings ask for that (X-5.3-2).
         """
-        if refusal.code == "rate_limited" or not self._is_recorded(who.id):
+        if refusal.code == "rate_limited" or not self._window(who.id).may_record(self._clock.now()):
             return  # a flood is not written down line by line
         self._audit.add("refuse", self.topic, principal, refusal.code, envelope, participant=who.id)  # X-7.1-2
         seat = self.seats.get(who.id)
@@ -524,17 +512,6 @@ class Room:
             seat.noticed_at = self._clock.now()
             event = {"event": "privilege_violation", "participant": who.id, "envelope": envelope.id}
             self._announce(gateway_messages.system_event(self.stamp(), {**event, "kind": envelope.kind}))
-
-    def _is_recorded(self, participant: str) -> bool:
-        """Return whether one more refusal of a participant should be recorded, and count it if so. At most RECORDED_MAX
-        per minute are recorded.
-        """
-        window = self._refused.setdefault(participant, deque(maxlen=RECORDED_MAX))
-        now = self._clock.now()
-        if len(window) == RECORDED_MAX and window[0] > now - MINUTE_S:
-            return False
-        window.append(now)
-        return True
 
     def notices(self, envelope: Envelope, to: str) -> Iterable[Envelope]:
         """Yield warnings for the sender of a published envelope, for example that a recipient is absent (X-4-8,
@@ -548,9 +525,8 @@ class Room:
             payload = {"event": "recipient_absent", "absent": absent}
             yield gateway_messages.system_event(self.stamp(), payload, to=to, answers=envelope.id)
         if envelope.kind == MCP and self.settings.restricted_replies == "deny":
-            mute = [
-                id for id in named if id in self.seats and self.seats[id].participant.privilege is not Privilege.FULL
-            ]
+            seats = [self.seats[id] for id in named if id in self.seats]
+            mute = [seat.participant.id for seat in seats if seat.participant.privilege is not Privilege.FULL]
             if mute:
                 payload = {"event": "recipient_cannot_answer", "participants": mute}
                 yield gateway_messages.system_event(self.stamp(), payload, to=to, answers=envelope.id)
@@ -571,10 +547,8 @@ class Room:
         """Send the refusal of an envelope only to its sender."""
         self.timeline.add(gateway_messages.refusal(self.stamp(), participant, refusal), only=participant)
 
-    def _announce(self, envelope: Envelope, but: Connected | None = None) -> None:
-        """Queue a gateway event that is delivered but not stored. The connection `but` does not receive it."""
-        if but is not None:
-            but.since = self.timeline.numbered + 2  # a new connection does not receive its own join
+    def _announce(self, envelope: Envelope) -> None:
+        """Queue a gateway event that is delivered but not stored."""
         self.timeline.add(envelope)
 
     # What the timeline tells

@@ -12,8 +12,10 @@ A participant that lost its connection keeps its link, marked as degraded, for t
 again if it comes back.
 """
 
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -29,7 +31,7 @@ from interlock.links.keeper import Keeper, ServerKeeper, StockCatalog
 from interlock.links.link import Link, LinkEvents
 from interlock.links.listing import Listing
 from interlock.mcp.methods import LATEST_MODERN, LEGACY_VERSIONS, TOOLS_LIST, Era
-from interlock.rooms.participant_link import ParticipantLink, ProposedCalls, RoomMembers
+from interlock.rooms.participant_link import CallKey, ParticipantLink, RoomMembers
 from interlock.rooms.protocol.envelope import MCP
 from interlock.rooms.protocol.participants import OWN, Privilege
 from interlock.rooms.room import Room, Seat
@@ -136,31 +138,25 @@ class ParticipantKeeper(ServerKeeper):
 ROOMS: Final = "rooms"  # the segment above all of them
 
 
+@dataclass(eq=False)
 class RoomLinks:
     """The links to the participants of all rooms."""
 
-    def __init__(
-        self,
-        current: CurrentPlan,
-        rooms: RoomRegistry,
-        catalog: Catalog,
-        keepers: dict[str, Keeper],
-        connector_parts: ConnectorParts,
-        events: LinkEvents,
-    ) -> None:
-        self._current = current
-        self._vendor_meta = current.plan.mcp.meta_pass == "vendor"  # noqa: S105  (a choice, not a password)
-        self._rooms = rooms
-        self._catalog = catalog
-        self._keepers = keepers
-        self._parts = connector_parts
-        self._events = events
-        self._proposed = ProposedCalls(rooms.proposals)
-        self._by_room: dict[Room, dict[str, ParticipantKeeper]] = {}
-        self._restocking = BackgroundTasks()
-        rooms.feeds.presence.subscribe(self._on_presence)
-        rooms.feeds.published.subscribe(self._on_published)
-        rooms.changed.subscribe(self._on_rooms_changed)
+    current: CurrentPlan
+    rooms: RoomRegistry
+    catalog: Catalog
+    keepers: dict[str, Keeper]
+    connector_parts: ConnectorParts
+    events: LinkEvents
+    _proposed: dict[CallKey, str] = field(default_factory=dict)
+    _by_room: defaultdict[Room, dict[str, ParticipantKeeper]] = field(default_factory=lambda: defaultdict(dict))
+    _restocking: BackgroundTasks = field(default_factory=BackgroundTasks)
+
+    def __post_init__(self) -> None:
+        self._vendor_meta = self.current.plan.mcp.meta_pass == "vendor"  # noqa: S105  (a choice, not a password)
+        self.rooms.feeds.presence.subscribe(self._on_presence)
+        self.rooms.feeds.published.subscribe(self._on_published)
+        self.rooms.changed.subscribe(self._on_rooms_changed)
 
     async def open(self) -> None:
         """Do nothing, because links are created when participants join."""
@@ -174,21 +170,17 @@ class RoomLinks:
 
     def _on_published(self, event: tuple[Room, Delivery]) -> None:
         """Pass an `mcp` envelope to the link of its sender, where it may be the reply to a call."""
-        room, delivery = event
-        envelope = delivery.envelope
-        if envelope.kind != MCP or envelope.sender is None:
-            return
-        keepers = self._by_room.get(room)
-        keeper = None if keepers is None else keepers.get(envelope.sender)
+        room, envelope = event[0], event[1].envelope
+        keeper = self._find_keeper(room, envelope.sender or "") if envelope.kind == MCP else None
         if keeper is not None:
             keeper.link.on_envelope(envelope)
 
     def _on_presence(self, event: tuple[Room, str]) -> None:
         """Create, suspend or remove the link of a participant after its presence or privilege changed."""
         room, participant = event
-        if self._rooms.is_stopping:
+        if self.rooms.is_stopping:
             return
-        keeper, seat = self._by_room.get(room, {}).get(participant), room.seats.get(participant)
+        keeper, seat = self._find_keeper(room, participant), room.seats.get(participant)
         if keeper is not None and (seat is None or not self._may_have_link(room, seat)):
             self._leave(room, participant)
         elif keeper is not None and seat is not None and not seat.connections:
@@ -203,9 +195,9 @@ class RoomLinks:
         """Remove the links that changed settings no longer allow, create those that they now allow, and list all tools
         again.
         """
-        for room in [room for room in self._by_room if self._rooms.by_topic.get(room.topic) is not room]:
+        for room in [room for room in self._by_room if self.rooms.by_topic.get(room.topic) is not room]:
             self._leave_all(room)
-        for room in self._rooms.by_topic.values():
+        for room in self.rooms.by_topic.values():
             for participant in list(self._by_room.get(room, ())):
                 seat = room.seats.get(participant)
                 if seat is None or not self._may_have_link(room, seat):
@@ -214,20 +206,23 @@ class RoomLinks:
 
         async def list_again() -> None:
             for keeper in [keeper for keepers in self._by_room.values() for keeper in keepers.values()]:
-                self._catalog.reconsider(keeper.link.segment)
+                self.catalog.reconsider(keeper.link.segment)
                 if keeper.listing is not None:
-                    await self._catalog.stock_again(keeper.link, keeper.listing)
+                    await self.catalog.stock_again(keeper.link, keeper.listing)
 
         # All tools are listed again by the current settings.
         self._restocking.begin(list_again(), "tools of rooms")
-        self._catalog.readmit()
+        self.catalog.readmit()
 
     # Links
+
+    def _find_keeper(self, room: Room, participant: str) -> ParticipantKeeper | None:
+        return self._by_room[room].get(participant) if room in self._by_room else None
 
     def _may_have_link(self, room: Room, seat: Seat) -> bool:
         may_answer = seat.participant.privilege is Privilege.FULL or room.settings.restricted_replies == "allow"
         hears = not seat.connections or any(connection.can_answer for connection in seat.connections)
-        return hears and may_answer and seat.participant.id != OWN and self._rooms.may_anyone_join(room)
+        return hears and may_answer and seat.participant.id != OWN and self.rooms.may_anyone_join(room)
 
     def is_held(self, room: Room, participant: str, tool: str) -> bool:
         """Return whether a call of this tool is held for approval by a person. For an unlisted tool, return whether
@@ -235,26 +230,23 @@ class RoomLinks:
         """
         if participant == OWN:
             return False  # its own gate sees to it
-        keeper = self._by_room.get(room, {}).get(participant)
-        listed = [
-            candidate
-            for candidate in self._catalog.namespace.link_items
-            if keeper is not None and candidate.link is keeper.link
-        ]
-        routes = [route for items in listed for route in items.tools if route.original == tool]
-        return routes[0].is_held if routes else self._current.plan.gate.mode != "open"
+        keeper = self._find_keeper(room, participant)
+        listed = self.catalog.namespace.link_items if keeper is not None else ()
+        own = [items for items in listed if keeper is not None and items.link is keeper.link]
+        routes = [route for items in own for route in items.tools if route.original == tool]
+        return routes[0].is_held if routes else self.current.plan.gate.mode != "open"
 
     def _name_all(self, room: Room) -> None:
         """Give every eligible and connected participant of a room a link. Its name depends on which participants are
         present.
         """
         seats = {id: seat for id, seat in room.seats.items() if self._may_have_link(room, seat)}
-        topic = resolve_locals([*self._rooms.by_topic]).local_names.get(room.topic)
+        topic = resolve_locals([*self.rooms.by_topic]).local_names.get(room.topic)
         if topic is None:
             return
         for participant, local in resolve_locals([*seats]).local_names.items():
             path = (ROOMS, topic, local)
-            keeper = self._by_room.get(room, {}).get(participant)
+            keeper = self._find_keeper(room, participant)
             if keeper is not None and keeper.link.path == path:
                 continue
             if keeper is not None:
@@ -264,19 +256,16 @@ class RoomLinks:
 
     def _join(self, room: Room, seat: Seat, path: tuple[str, ...]) -> None:
         """Create the link of a participant and start its session."""
-        participant, members = seat.participant, RoomMembers(self._rooms, room)
-        clock = self._parts.clock
-        keeper = ParticipantKeeper(
-            lambda events: ParticipantLink(
-                path, events, clock, participant.id, members, self._proposed, vendor_meta=self._vendor_meta
-            ),
-            self._parts,
-            self._stock,
-            self._events,
-            participant.mcp_version,
-        )
-        self._by_room.setdefault(room, {})[participant.id] = keeper
-        self._keepers[keeper.link.segment] = keeper
+        id, members, proposed = seat.participant.id, RoomMembers(self.rooms, room), self._proposed
+        clock, vendor_meta = self.connector_parts.clock, self._vendor_meta
+
+        def make_link(events: LinkEvents) -> ParticipantLink:
+            return ParticipantLink(path, events, clock, id, members, proposed, vendor_meta=vendor_meta)
+
+        parts, version = self.connector_parts, seat.participant.mcp_version
+        keeper = ParticipantKeeper(make_link, parts, self._stock, self.events, version)
+        self._by_room[room][id] = keeper
+        self.keepers[keeper.link.segment] = keeper
         keeper.greet()
 
     def _leave_all(self, room: Room) -> None:
@@ -285,17 +274,16 @@ class RoomLinks:
 
     def _leave(self, room: Room, participant: str) -> None:
         """Remove the link of a participant. Waiting calls fail immediately."""
-        keepers = self._by_room[room]
-        keeper = keepers.pop(participant)
-        if not keepers:
+        keeper = self._by_room[room].pop(participant)
+        if not self._by_room[room]:
             del self._by_room[room]
-        if self._keepers.get(keeper.link.segment) is keeper:
-            del self._keepers[keeper.link.segment]
+        if self.keepers.get(keeper.link.segment) is keeper:
+            del self.keepers[keeper.link.segment]
         keeper.cut(LEFT)
-        self._catalog.drop(keeper.link)
+        self.catalog.drop(keeper.link)
 
     async def _stock(self, link: Link, listing: Listing | None) -> None:
         if listing is None or not listing.tools.items:
-            self._catalog.drop(link)
+            self.catalog.drop(link)
         else:
-            await self._catalog.stock(link, listing)
+            await self.catalog.stock(link, listing)

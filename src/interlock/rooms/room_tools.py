@@ -10,10 +10,11 @@ the participants. Subscribers are notified when something is published, at most 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cache
-from typing import Annotated, Any, Final, Literal
+from inspect import get_annotations
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Raw
@@ -48,6 +49,7 @@ SCHEME: Final = "room://"
 PACE_S: Final = 1.0  # a client reads the whole resource for each notice
 
 Json = dict[str, Any]
+_Operation = TypeVar("_Operation", bound=Callable[..., Any])
 Topic = Annotated[str, Meta(description="The room.", max_length=128)]
 ProposalId = Annotated[str, Meta(description="Of the proposal.", max_length=128)]
 Wait = Annotated[float, Meta(description="How long to wait for it, in seconds.", ge=0, le=WAIT_MAX_S)]
@@ -117,16 +119,75 @@ class RoomMember(msgspec.Struct, frozen=True):
     principal: str
 
 
+class RoomTool(msgspec.Struct, frozen=True):
+    """The declaration of one tool `rooms.*`."""
+
+    description: str
+    effect: Literal["reads", "changes"]
+    arguments: type[msgspec.Struct] = NoArguments
+    operation: Any = None  # a method of `RoomTools`, or None for `list`, which is about no room
+
+
+_LIST: Final = "The rooms that you may join, who you are in each, and how many are there."
+TOOLS: Final = {"list": RoomTool(_LIST, "reads")}
+
+
+def _tool(description: str, effect: Literal["reads", "changes"] = "changes") -> Callable[[_Operation], _Operation]:
+    """Declare a method of `RoomTools` as the tool of the same name. The type of its arguments gives the schema."""
+
+    def declare(operation: _Operation) -> _Operation:
+        types = get_annotations(operation)
+        TOOLS[operation.__name__] = RoomTool(description, effect, types["arguments"], operation)
+        return operation
+
+    return declare
+
+
 @dataclass(frozen=True, slots=True)
-class Participation:
-    """The operations behind the tools `rooms.*`.
+class _AnyRoom:
+    """The set of clients that may join at least one room."""
+
+    admits: Callable[[str], bool]
+    name: str = ""  # no topic
+
+    def find_refusal(self, principal: str) -> Refusal | None:
+        return None
+
+
+@dataclass(eq=False)
+class RoomTools:
+    """The tools `rooms.*`, in the namespace while any room exists, and each room as a resource for its members.
 
     `is_held` returns whether a call of a participant's tool is held for a person in the namespace.
     """
 
+    root_segment: str | None
     rooms: RoomRegistry
-    leases: PresenceLeases
+    catalog: Catalog
+    events: LinkEvents
+    clock: Clock
     is_held: Callable[[Room, str, str], bool]  # a room, a participant, and the name of its tool there
+    audience: Audience
+    leases: PresenceLeases = field(default_factory=PresenceLeases)
+    _links: dict[Room, LocalLink] = field(default_factory=dict)  # with the resources
+    _pauses: dict[Room, asyncio.TimerHandle] = field(default_factory=dict)
+    _with_news: set[Room] = field(default_factory=set)  # rooms with news that subscribers were not notified of yet
+
+    def __post_init__(self) -> None:
+        tools = tuple(self._local_tool(name, tool) for name, tool in TOOLS.items())
+        self._link = LocalLink((ROOMS,), self.events, self.clock, tools=tools, members=_AnyRoom(self.may_join_any))
+        self.rooms.changed.subscribe(self._update_links)
+        self.rooms.feeds.published.subscribe(lambda event: self._notify(event[0]))
+
+    async def open(self) -> None:
+        self._update_links(None)
+
+    async def close(self) -> None:
+        self.leases.close()
+        for timer in self._pauses.values():
+            timer.cancel()
+        for link in (self._link, *self._links.values()):
+            await link.close()
 
     def may_join_any(self, principal: str) -> bool:
         """Return whether a client is a member of any room. Removed clients count; they are refused when they join."""
@@ -134,9 +195,9 @@ class Participation:
 
     async def perform(self, name: str, principal: str, arguments: Any) -> Json | EnvelopeRefusal:
         """Perform the operation of one tool for a client and return the reply."""
-        operation = TOOLS[name].operation
-        if operation is None:
+        if name == "list":
             return self.list_rooms(principal)
+        operation = TOOLS[name].operation
         member = self._admit(arguments.topic, principal)
         return member if isinstance(member, EnvelopeRefusal) else await operation(self, member, arguments)
 
@@ -179,6 +240,7 @@ class Participation:
             ]
         }
 
+    @_tool("Be present in a room. Every room tool renews it; after ten minutes without one you have left.")
     async def join(self, member: RoomMember, arguments: RoomArguments) -> Json | EnvelopeRefusal:
         room, who = member.room, member.participant
         if not self.leases.begin(room, who, member.principal):
@@ -187,9 +249,11 @@ class Participation:
         others = [participant.described() for participant in room.present(who.id)]
         return {"topic": room.topic, "you": who.described(), "participants": others, "cursor": room.timeline.delivered}
 
+    @_tool("Leave a room.")
     async def leave(self, member: RoomMember, arguments: RoomArguments) -> Json | EnvelopeRefusal:
         return {"topic": member.room.topic, "left": self.leases.end(member.room, member.participant.id)}
 
+    @_tool("Who is in a room, and with which privilege.", "reads")
     async def participants(self, member: RoomMember, arguments: RoomArguments) -> Json | EnvelopeRefusal:
         return {
             "topic": member.room.topic,
@@ -198,6 +262,10 @@ class Participation:
 
     # Messages
 
+    @_tool(
+        "What was said in a room since a cursor, and the proposals that wait. Without a cursor the newest messages.",
+        "reads",
+    )
     async def read(self, member: RoomMember, arguments: ReadArguments) -> Json | EnvelopeRefusal:
         """Return the messages after a cursor or, without one, the newest messages. Also return the waiting
         proposals.
@@ -236,6 +304,7 @@ class Participation:
             ],
         }
 
+    @_tool("Say something to everyone in a room. There are no private messages.")
     async def say(self, member: RoomMember, arguments: SayArguments) -> Json | EnvelopeRefusal:
         payload: Json = {"text": arguments.text}
         if arguments.format != "plain":
@@ -259,6 +328,10 @@ class Participation:
 
     # Proposals
 
+    @_tool(
+        "Propose that a participant's tool is called. A full participant or a person decides. Everyone in the room"
+        " sees it while it waits, arguments included."
+    )
     async def propose(self, member: RoomMember, arguments: ProposeArguments) -> Json | EnvelopeRefusal:
         """Publish a tool call as a proposal, and wait briefly for its end. What appears to contain a secret is refused
         first, unless the arguments say otherwise.
@@ -281,6 +354,7 @@ class Participation:
         status = {"status": "published"} if settled is None else _describe_settled(settled)
         return {"topic": room.topic, "proposalId": published["id"], **status}
 
+    @_tool("Have a proposal of another carried out in your own name. Only for full participants.")
     async def fulfil(self, member: RoomMember, arguments: FulfilArguments) -> Json | EnvelopeRefusal:
         """Carry out a proposal, unless the gate holds the same call for approval by a person."""
         proposals, topic, proposal_id = self.rooms.proposals, arguments.topic, arguments.proposal_id
@@ -300,19 +374,99 @@ class Participation:
         outcome = _describe_settled(settled or SettledProposal(claimed))
         return {"topic": topic, "proposalId": proposal_id, **outcome}
 
+    @_tool("Reject a proposal. Only for full participants.")
     async def reject(self, member: RoomMember, arguments: RejectArguments) -> Json | EnvelopeRefusal:
-        return _describe_decision(
-            arguments,
-            await self.rooms.proposals.reject(
-                arguments.topic, arguments.proposal_id, member.participant, member.principal, arguments.reason
-            ),
+        topic, id, who = arguments.topic, arguments.proposal_id, member.participant
+        decided = await self.rooms.proposals.reject(topic, id, who, member.principal, arguments.reason)
+        return _describe_decision(arguments, decided)
+
+    @_tool("Take back a proposal of your own.")
+    async def withdraw(self, member: RoomMember, arguments: WithdrawArguments) -> Json | EnvelopeRefusal:
+        topic, id, who = arguments.topic, arguments.proposal_id, member.participant
+        return _describe_decision(arguments, await self.rooms.proposals.withdraw(topic, id, who))
+
+    # Links
+
+    def _local_tool(self, name: str, tool: RoomTool) -> LocalTool:
+        """Return a local tool that decodes its arguments and performs the operation `name`."""
+
+        async def call(principal: str, arguments: bytes) -> ToolResult:
+            reply: Json | EnvelopeRefusal
+            try:
+                decoded = msgspec.json.decode(arguments, type=tool.arguments)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                reply = EnvelopeRefusal("input_invalid", str(error)[:500])
+            else:
+                reply = await self.perform(name, principal, decoded)
+            if isinstance(reply, EnvelopeRefusal):
+                content = {"error": reply.code, "message": reply.message, "details": reply.details or {}}
+                return ToolResult(content=content, is_error=True)
+            return ToolResult(content=reply)
+
+        has_effect = tool.effect == "changes"
+        return LocalTool(
+            name=name,
+            description=tool.description,
+            input_schema=input_schema(tool.arguments),
+            handler=call,
+            has_effect=has_effect,
+            latency_class=LatencyClass.STANDARD,
+            timeout_s=TIMEOUT_S,
+            scope="write" if has_effect else "read",
         )
 
-    async def withdraw(self, member: RoomMember, arguments: WithdrawArguments) -> Json | EnvelopeRefusal:
-        return _describe_decision(
-            arguments,
-            await self.rooms.proposals.withdraw(arguments.topic, arguments.proposal_id, member.participant),
+    def _update_links(self, _: None) -> None:
+        """List the tools while there is a room, and give each room a link under its current name."""
+        if not self.rooms.by_topic:
+            self.catalog.drop(self._link)
+        elif not self.catalog.has_segment(ROOMS):
+            self.catalog.place(local_items(self._link, self.root_segment))
+        local_names = resolve_locals([*self.rooms.by_topic]).local_names
+        for room, link in list(self._links.items()):
+            is_as_before = link.path == (ROOMS, local_names.get(room.topic))
+            if self.rooms.by_topic.get(room.topic) is not room or not is_as_before:
+                self.catalog.drop(self._links.pop(room))
+        for topic, room in self.rooms.by_topic.items():
+            local_name = local_names.get(topic)
+            if room not in self._links and local_name is not None:
+                link = self._links[room] = self._new_link(local_name, room)
+                self.catalog.place(local_items(link, None))
+
+    def _new_link(self, local_name: str, room: Room) -> LocalLink:
+        """Return a link that offers one room as a resource to its members."""
+
+        async def read(principal: str) -> str | Refusal:
+            messages = await self.perform("read", principal, ReadArguments(topic=room.topic))
+            participants = await self.perform("participants", principal, RoomArguments(topic=room.topic))
+            if isinstance(messages, EnvelopeRefusal) or isinstance(participants, EnvelopeRefusal):
+                return Refusal(INVALID_PARAMS, "unknown room, or you are not a member of it")
+            return encode_value(participants | messages).decode()
+
+        resource = LocalResource(
+            uri=f"{SCHEME}{room.topic}",
+            name=room.topic,
+            description="Who is in this room, what was said last, and the proposals that wait.",
+            mime_type="application/json",
+            handler=read,
         )
+        members = RoomMembers(self.rooms, room)
+        return LocalLink((ROOMS, local_name), self.events, self.clock, resources=(resource,), members=members)
+
+    def _notify(self, room: Room) -> None:
+        """Notify the subscribers of a room. If the last notification is less than PACE_S ago, do it later."""
+        link = self._links.get(room)
+        if link is None or room in self._pauses:
+            self._with_news.add(room)
+            return
+        self._with_news.discard(room)
+
+        def after_pause() -> None:
+            del self._pauses[room]
+            if room in self._with_news:
+                self._notify(room)
+
+        if self.audience.tell_updated(link, f"{SCHEME}{room.topic}"):
+            self._pauses[room] = asyncio.get_running_loop().call_later(PACE_S, after_pause)
 
 
 def _describe_settled(settled: SettledProposal) -> Json:
@@ -328,20 +482,8 @@ def _describe_settled(settled: SettledProposal) -> Json:
 def _describe_decision(arguments: WithdrawArguments, decided: Approval | EnvelopeRefusal) -> Json | EnvelopeRefusal:
     if isinstance(decided, EnvelopeRefusal):
         return decided
-    return {
-        "topic": arguments.topic,
-        "proposalId": arguments.proposal_id,
-        "status": STATUS[decided.status].value,
-    }
-
-
-class RoomTool(msgspec.Struct, frozen=True):
-    """The declaration of one tool `rooms.*`."""
-
-    description: str
-    arguments: type[msgspec.Struct]
-    operation: Callable[[Participation, RoomMember, Any], Awaitable[Json | EnvelopeRefusal]] | None  # None: list
-    effect: Literal["reads", "changes"] = "changes"
+    status = STATUS[decided.status].value
+    return {"topic": arguments.topic, "proposalId": arguments.proposal_id, "status": status}
 
 
 @cache
@@ -360,200 +502,3 @@ def input_schema(arguments: type[msgspec.Struct]) -> Json:
         "required": schema["required"],
         "additionalProperties": False,
     }
-
-
-TOOLS: Final = {
-    "list": RoomTool(
-        "The rooms that you may join, who you are in each, and how many are there.", NoArguments, None, "reads"
-    ),
-    "join": RoomTool(
-        "Be present in a room. Every room tool renews it; after ten minutes without one you have left.",
-        RoomArguments,
-        Participation.join,
-    ),
-    "leave": RoomTool("Leave a room.", RoomArguments, Participation.leave),
-    "participants": RoomTool(
-        "Who is in a room, and with which privilege.", RoomArguments, Participation.participants, "reads"
-    ),
-    "read": RoomTool(
-        "What was said in a room since a cursor, and the proposals that wait. Without a cursor the newest messages.",
-        ReadArguments,
-        Participation.read,
-        "reads",
-    ),
-    "say": RoomTool(
-        "Say something to everyone in a room. There are no private messages.", SayArguments, Participation.say
-    ),
-    "propose": RoomTool(
-        "Propose that a participant's tool is called. A full participant or a person decides. Everyone in the room"
-        " sees it while it waits, arguments included.",
-        ProposeArguments,
-        Participation.propose,
-    ),
-    "fulfil": RoomTool(
-        "Have a proposal of another carried out in your own name. Only for full participants.",
-        FulfilArguments,
-        Participation.fulfil,
-    ),
-    "reject": RoomTool("Reject a proposal. Only for full participants.", RejectArguments, Participation.reject),
-    "withdraw": RoomTool("Take back a proposal of your own.", WithdrawArguments, Participation.withdraw),
-}
-
-
-class _AnyRoom:
-    """The set of clients that may join at least one room."""
-
-    name = ""  # no topic
-
-    def __init__(self, participation: Participation) -> None:
-        self.admits = participation.may_join_any
-
-    def find_refusal(self, principal: str) -> Refusal | None:
-        return None
-
-
-class RoomTools:
-    """The link that offers the tools `rooms.*`. It is in the namespace while any room exists."""
-
-    def __init__(
-        self,
-        root_segment: str | None,
-        rooms: RoomRegistry,
-        catalog: Catalog,
-        events: LinkEvents,
-        clock: Clock,
-        participation: Participation,
-        leases: PresenceLeases,
-    ) -> None:
-        self._root_segment = root_segment
-        self._rooms = rooms
-        self._catalog = catalog
-        self._leases = leases
-        self._participation = participation
-        tools = tuple(self._local_tool(name, tool) for name, tool in TOOLS.items())
-        self._link = LocalLink((ROOMS,), events, clock, tools=tools, members=_AnyRoom(participation))
-        rooms.changed.subscribe(self._update_links)
-
-    async def open(self) -> None:
-        self._update_links(None)
-
-    async def close(self) -> None:
-        self._leases.close()
-        await self._link.close()
-
-    def _update_links(self, _: None) -> None:
-        if not self._rooms.by_topic:
-            self._catalog.drop(self._link)
-        elif not self._catalog.has_segment(ROOMS):
-            self._catalog.place(local_items(self._link, self._root_segment))
-
-    def _local_tool(self, name: str, tool: RoomTool) -> LocalTool:
-        """Return a local tool that decodes its arguments and performs the operation `name`."""
-
-        async def call(principal: str, arguments: bytes) -> ToolResult:
-            reply: Json | EnvelopeRefusal
-            try:
-                decoded = msgspec.json.decode(arguments, type=tool.arguments)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                reply = EnvelopeRefusal("input_invalid", str(error)[:500])
-            else:
-                reply = await self._participation.perform(name, principal, decoded)
-            if isinstance(reply, EnvelopeRefusal):
-                content = {"error": reply.code, "message": reply.message, "details": reply.details or {}}
-                return ToolResult(content=content, is_error=True)
-            return ToolResult(content=reply)
-
-        has_effect = tool.effect == "changes"
-        return LocalTool(
-            name=name,
-            description=tool.description,
-            input_schema=input_schema(tool.arguments),
-            handler=call,
-            has_effect=has_effect,
-            latency_class=LatencyClass.STANDARD,
-            timeout_s=TIMEOUT_S,
-            scope="write" if has_effect else "read",
-        )
-
-
-class RoomResources:
-    """The links that offer each room as a resource. They also notify the subscribers of that resource."""
-
-    def __init__(
-        self,
-        rooms: RoomRegistry,
-        catalog: Catalog,
-        events: LinkEvents,
-        clock: Clock,
-        participation: Participation,
-        audience: Audience,
-    ) -> None:
-        self._rooms = rooms
-        self._catalog = catalog
-        self._events = events
-        self._clock = clock
-        self._participation = participation
-        self._audience = audience
-        self._links: dict[Room, LocalLink] = {}
-        self._pauses: dict[Room, asyncio.TimerHandle] = {}
-        self._with_news: set[Room] = set()  # rooms with news that subscribers were not notified of yet
-        rooms.changed.subscribe(self._update_links)
-        rooms.feeds.published.subscribe(lambda event: self._notify(event[0]))
-
-    async def open(self) -> None:
-        self._update_links(None)
-
-    async def close(self) -> None:
-        for timer in self._pauses.values():
-            timer.cancel()
-        for link in self._links.values():
-            await link.close()
-
-    def _update_links(self, _: None) -> None:
-        """Give each room a link under its current name."""
-        local_names = resolve_locals([*self._rooms.by_topic]).local_names
-        for room, link in list(self._links.items()):
-            is_as_before = link.path == (ROOMS, local_names.get(room.topic))
-            if self._rooms.by_topic.get(room.topic) is not room or not is_as_before:
-                self._catalog.drop(self._links.pop(room))
-        for topic, room in self._rooms.by_topic.items():
-            local_name = local_names.get(topic)
-            if room not in self._links and local_name is not None:
-                link = self._links[room] = self._new_link(local_name, room)
-                self._catalog.place(local_items(link, None))
-
-    def _new_link(self, local_name: str, room: Room) -> LocalLink:
-        """Return a link that offers one room as a resource to its members."""
-
-        async def read(principal: str) -> str | Refusal:
-            messages = await self._participation.perform("read", principal, ReadArguments(topic=room.topic))
-            participants = await self._participation.perform("participants", principal, RoomArguments(topic=room.topic))
-            if isinstance(messages, EnvelopeRefusal) or isinstance(participants, EnvelopeRefusal):
-                return Refusal(INVALID_PARAMS, "unknown room, or you are not a member of it")
-            return encode_value(participants | messages).decode()
-
-        resource = LocalResource(
-            uri=f"{SCHEME}{room.topic}",
-            name=room.topic,
-            description="Who is in this room, what was said last, and the proposals that wait.",
-            mime_type="application/json",
-            handler=read,
-        )
-        members = RoomMembers(self._rooms, room)
-        return LocalLink((ROOMS, local_name), self._events, self._clock, resources=(resource,), members=members)
-
-    def _notify(self, room: Room) -> None:
-        """Notify the subscribers of a room. If the last notification is less than PACE_S ago, do it later."""
-        link = self._links.get(room)
-        if link is None or room in self._pauses:
-            self._with_news.add(room)
-            return
-        self._with_news.discard(room)
-
-        def after_pause() -> None:
-            del self._pauses[room]
-            if room in self._with_news:
-                self._notify(room)
-
-        if self._audience.tell_updated(link, f"{SCHEME}{room.topic}"):
-            self._pauses[room] = asyncio.get_running_loop().call_later(PACE_S, after_pause)

@@ -18,7 +18,6 @@ applies it; the others apply it when they learn of the write.
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from typing import Final
 
 import msgspec
@@ -47,7 +46,6 @@ from interlock.rooms.protocol.participants import (
 from interlock.rooms.protocol.settings import RoomSettings
 from interlock.rooms.remote_seats import RemoteSeats
 from interlock.rooms.room import REMOVED, Room, RoomAudit, RoomFeeds, SharedRoomParts
-from interlock.rooms.timeline import History
 from interlock.store.ports import Change, Store, StoreError
 
 log = logging.getLogger("interlock.rooms")
@@ -79,12 +77,10 @@ class PrivilegeGrant(msgspec.Struct, frozen=True, kw_only=True):
     is_removal: bool = False  # it may not come in; `privilege` is what it had
     admits: bool = False  # also a client that the room's lists do not name (X-8-3)
 
-
-class Created(msgspec.Struct, frozen=True, kw_only=True):
-    """The stored record of a room that an operator or a connection created."""
-
-    by: str
-    at: float
+    @property
+    def lasting(self) -> Privilege | None:
+        """Return the privilege that an admin granted permanently, or None."""
+        return self.beneath if self.until is not None else self.privilege
 
 
 class RoomRegistry:
@@ -101,26 +97,33 @@ class RoomRegistry:
         clock: Clock,
         proposals: ProposalTracker,
         replicas: Replicas,
-        feeds: RoomFeeds | None = None,
     ) -> None:
         self._plan = plan
-        self._store = store
-        self._replicas = replicas
+        self._kv = store.kv
         self._clock = clock
-        self.feeds = feeds or RoomFeeds()
+        self.feeds = RoomFeeds()
         self.changed = Feed[None]()  # there are other rooms, or other settings of one
         self.audit = RoomAudit(recorder, clock)
         self.records = ParticipantRecords(store.kv, clock)
         self.proposals = proposals
-        proposals.judged.subscribe(lambda judgement: self.records.note_proposal(*judgement))
         self.by_topic: dict[str, Room] = {}
+        self._room_parts = SharedRoomParts(
+            store=store,
+            clock=clock,
+            audit=self.audit,
+            records=self.records,
+            tracker=proposals,
+            feeds=self.feeds,
+            granted=self._find_granted_privilege,
+        )
         self._elsewhere = RemoteSeats(store, replicas, clock, self.by_topic)
+        proposals.judged.subscribe(lambda judgement: self.records.note_proposal(*judgement))
         self.feeds.seated.subscribe(lambda event: self._elsewhere.note(*event))
         replicas.on_change(GRANTS, self._apply_remote_grant)
         replicas.on_change(CREATED, self._open_remote_room)
         replicas.on_change(JOINS, self._note_remote_join)
         replicas.on_change(participant_records.BUCKET, self.records.take_change)
-        self._created: dict[str, Created] = {}
+        self._created: dict[str, None] = {}  # the topics of rooms that an operator or a connection created, in order
         self._grants: dict[str, PrivilegeGrant] = {}
         self._joins: dict[str, int] = {}
         self._ends: dict[str, asyncio.TimerHandle] = {}  # of grants
@@ -134,14 +137,12 @@ class RoomRegistry:
         now = self._clock.wall()
         self.proposals.index.load()
         await self.records.open()
-        for entry in await self._store.kv.entries(GRANTS, now):
+        for entry in await self._kv.entries(GRANTS, now):
             grant = self._grants[entry.key] = msgspec.json.decode(entry.value, type=PrivilegeGrant)
             if not self._is_over(grant):  # nobody is here yet from whom an expired grant would take something back
                 self._schedule_end(entry.key, grant)
-        for entry in await self._store.kv.entries(CREATED, now):
-            self._created[entry.key] = msgspec.json.decode(entry.value, type=Created)
-        for entry in await self._store.kv.entries(JOINS, now):
-            self._joins[entry.key] = int(entry.value)
+        self._created = {entry.key: None for entry in await self._kv.entries(CREATED, now)}
+        self._joins = {entry.key: int(entry.value) for entry in await self._kv.entries(JOINS, now)}
         for topic in self._list_topics(self._plan):
             await self._open_room(topic)
         await self._elsewhere.open()
@@ -187,8 +188,8 @@ class RoomRegistry:
                 room.disconnect(participant, REMOVED, "this room was removed from the configuration")
             await room.close()
         for topic, room in self.by_topic.items():
-            settings, was = self._settings(topic), room.settings.mode
-            room.replan(settings)
+            was = room.settings.mode
+            room.replan(self._settings(topic))
             if was != "open":
                 _warn_if_open(room)
         for topic in wanted:
@@ -206,12 +207,7 @@ class RoomRegistry:
 
     async def _open_room(self, topic: str) -> Room:
         """Construct and open a room, including its connections to other replicas."""
-        history = History(self._store, topic)
-        granted = partial(self._find_granted_privilege, topic)
-        parts = SharedRoomParts(
-            clock=self._clock, audit=self.audit, records=self.records, tracker=self.proposals, feeds=self.feeds
-        )
-        room = Room(topic, self._settings(topic), history, granted, parts)
+        room = Room(topic, self._settings(topic), self._room_parts)
         await room.open()
         self.by_topic[topic] = room
         self._elsewhere.look_at(room)
@@ -237,7 +233,7 @@ class RoomRegistry:
         async with self._creating:
             if change.entry is None or change.key in self.by_topic:
                 return
-            self._created[change.key] = msgspec.json.decode(change.entry.value, type=Created)
+            self._created[change.key] = None
             await self._open_room(change.key)
             self.changed.publish(None)
 
@@ -255,9 +251,9 @@ class RoomRegistry:
         async with self._creating:
             if topic in self.by_topic:
                 return None
-            created = Created(by=by, at=self._clock.wall())
-            await self._store.kv.put(CREATED, topic, msgspec.json.encode(created), created.at)
-            self._created[topic] = created
+            now = self._clock.wall()
+            await self._kv.put(CREATED, topic, msgspec.json.encode({"by": by, "at": now}), now)
+            self._created[topic] = None
             self.audit.add("create", topic, by, "ok")
             room = await self._open_room(topic)
             self.changed.publish(None)
@@ -287,8 +283,11 @@ class RoomRegistry:
             return True
         if matches_any(principal, (*settings.members, *settings.full)):
             return True
-        grant = self._grants.get(f"{room.topic}\n{participant_of(principal)}")
+        grant = self._find_grant(room.topic, participant_of(principal))
         return grant is not None and grant.admits
+
+    def _find_grant(self, topic: str, participant: str) -> PrivilegeGrant | None:
+        return self._grants.get(f"{topic}\n{participant}")
 
     def is_listed(self, principal: str) -> bool:
         """Return whether the configured lists of any room contain a principal."""
@@ -331,11 +330,11 @@ class RoomRegistry:
         key = f"{room.topic}\n{participant}"
         if key not in self._joins:
             self._joins[key] = room.timeline.delivered
-            await self._store.kv.put(JOINS, key, b"%d" % room.timeline.delivered, self._clock.wall())
+            await self._kv.put(JOINS, key, b"%d" % room.timeline.delivered, self._clock.wall())
         return self._joins[key]
 
     def _find_granted_privilege(self, topic: str, participant: str) -> Privilege | None:
-        grant = self._grants.get(f"{topic}\n{participant}")
+        grant = self._find_grant(topic, participant)
         if grant is None:
             return None
         if grant.is_removal:
@@ -358,14 +357,15 @@ class RoomRegistry:
         return room.granted(participant) or room.find_recorded_privilege(participant)
 
     def find_removal(self, room: Room, participant: str) -> PrivilegeGrant | None:
-        grant = self._grants.get(f"{room.topic}\n{participant}")
+        grant = self._find_grant(room.topic, participant)
         return grant if grant is not None and grant.is_removal else None
 
     def list_removals(self, room: Room) -> list[tuple[str, PrivilegeGrant]]:
         """Return the ids of removed participants with the decisions that removed them."""
-        prefix = f"{room.topic}\n"
-        removals = [(key, grant) for key, grant in self._grants.items() if grant.is_removal and key.startswith(prefix)]
-        return [(key.removeprefix(prefix), grant) for key, grant in sorted(removals, key=lambda item: item[0])]
+        prefix, grants = f"{room.topic}\n", sorted(self._grants.items(), key=lambda item: item[0])
+        return [
+            (key.removeprefix(prefix), grant) for key, grant in grants if grant.is_removal and key.startswith(prefix)
+        ]
 
     async def change_privilege(
         self,
@@ -406,64 +406,46 @@ class RoomRegistry:
         by: str,
         until: float | None = None,
         before: Privilege | None = None,
-    ) -> None:
-        """Store a privilege that takes effect at the participant's next connection. Raise StoreError if writing
-        fails.
+        *,
+        admits: bool = False,
+    ) -> bool:
+        """Store a privilege that takes effect at the participant's next connection. It keeps the membership of the
+        previous grant and, if it is temporary, its permanent privilege. Raise StoreError if writing fails.
+
+        With `admits` the participant becomes a member, unless that would change nothing or undo a demotion or removal
+        by an admin. Return False in this case, otherwise True.
         """
         async with self._deciding:
-            await self._grant(room, participant, privilege, by, until, before)
+            earlier = self._find_grant(room.topic, participant)
+            lasting = None if earlier is None else earlier.lasting
+            if admits and earlier is not None:
+                is_full_member = earlier.admits and lasting is Privilege.FULL
+                if earlier.is_removal or lasting is Privilege.RESTRICTED or is_full_member:
+                    return False
+            grant = PrivilegeGrant(
+                privilege=privilege,
+                by=by,
+                at=self._clock.wall(),
+                until=until,
+                before=before,
+                beneath=None if until is None else lasting,
+                admits=admits or (earlier is not None and earlier.admits),
+            )
+            await self._store_grant(room, participant, grant)
+            return True
 
     async def admit(self, room: Room, participant: str, by: str) -> bool:
         """Give a participant full privilege permanently, and make it a member even if the room's lists do not contain
-        it (X-8-3).
-
-        Return whether this changed anything. A demotion or removal by an admin stays in effect. Raise StoreError if
-        writing fails.
+        it (X-8-3). Return whether this changed anything. Raise StoreError if writing fails.
         """
-        async with self._deciding:
-            earlier = self._grants.get(f"{room.topic}\n{participant}")
-            lasting = None if earlier is None else self._lasting_privilege(earlier)
-            if earlier is not None and (earlier.is_removal or lasting is Privilege.RESTRICTED):
-                return False
-            if earlier is not None and earlier.admits and lasting is Privilege.FULL:
-                return False
-            await self._grant(room, participant, Privilege.FULL, by, admits=True)
-        room.set_privilege(participant, Privilege.FULL, by)
-        return True
-
-    async def _grant(
-        self,
-        room: Room,
-        participant: str,
-        privilege: Privilege,
-        by: str,
-        until: float | None = None,
-        before: Privilege | None = None,
-        *,
-        admits: bool = False,
-    ) -> None:
-        """Store a grant. It keeps the membership of the previous grant and, if it is temporary, its permanent
-        privilege.
-        """
-        earlier, at = self._grants.get(f"{room.topic}\n{participant}"), self._clock.wall()
-        grant = PrivilegeGrant(
-            privilege=privilege,
-            by=by,
-            at=at,
-            until=until,
-            before=before,
-            beneath=None if until is None or earlier is None else self._lasting_privilege(earlier),
-            admits=admits or (earlier is not None and earlier.admits),
-        )
-        await self._store_grant(room, participant, grant)
-
-    def _lasting_privilege(self, grant: PrivilegeGrant) -> Privilege | None:
-        """Return the privilege that an admin granted permanently, or None."""
-        return grant.beneath if grant.until is not None else grant.privilege
+        is_changed = await self.grant(room, participant, Privilege.FULL, by, admits=True)
+        if is_changed:
+            room.set_privilege(participant, Privilege.FULL, by)
+        return is_changed
 
     async def _store_grant(self, room: Room, participant: str, grant: PrivilegeGrant) -> None:
         key = f"{room.topic}\n{participant}"
-        await self._store.kv.put(GRANTS, key, msgspec.json.encode(grant), grant.at)
+        await self._kv.put(GRANTS, key, msgspec.json.encode(grant), grant.at)
         self._set_grant(key, grant)
 
     def _set_grant(self, key: str, grant: PrivilegeGrant) -> None:
@@ -514,9 +496,9 @@ class RoomRegistry:
         if had is None or participant == OWN:
             return None
         async with self._deciding:
-            earlier = self._grants.get(f"{room.topic}\n{participant}")
+            earlier, at = self._find_grant(room.topic, participant), self._clock.wall()
             admits = earlier is not None and earlier.admits
-            removal = PrivilegeGrant(privilege=had, by=by, at=self._clock.wall(), admits=admits, is_removal=True)
+            removal = PrivilegeGrant(privilege=had, by=by, at=at, admits=admits, is_removal=True)
             await self._store_grant(room, participant, removal)
         closed = room.disconnect(participant, REMOVED, REMOVED_WHY, everywhere=True)
         self.audit.add("disconnect", room.topic, by, "ok", participant=participant)
@@ -559,43 +541,23 @@ def define_room_metrics(metrics: Metrics, rooms: RoomRegistry) -> None:
             yield Sample(waits.total_s, {"room": topic}, "_sum")
             yield Sample(waits.count, {"room": topic}, "_count")
 
-    metrics.gauge(
-        "interlock_room_participants",
-        "Participants that are connected.",
-        per_room(lambda room: sum(bool(seat.connections) for seat in room.seats.values())),
-    )
-    metrics.gauge(
-        "interlock_room_connections",
-        "Connections of participants.",
-        per_room(lambda room: sum(len(seat.connections) for seat in room.seats.values())),
-    )
-    metrics.read_counter(
-        "interlock_room_envelopes_total",
-        "Envelopes that were accepted, by kind.",
-        per_label("kind", lambda room: room.accepted),
-    )
-    metrics.read_counter(
-        "interlock_room_refusals_total",
-        "Envelopes that were refused, by code.",
-        per_label("code", lambda room: room.refused),
-    )
-    metrics.read_counter(
-        "interlock_room_violations_total",
-        "MCP messages of restricted participants, which were refused.",
-        per_room(lambda room: room.refused["privilege_violation"]),
-    )
+    participants = per_room(lambda room: sum(bool(seat.connections) for seat in room.seats.values()))
+    metrics.gauge("interlock_room_participants", "Participants that are connected.", participants)
+    connections = per_room(lambda room: sum(len(seat.connections) for seat in room.seats.values()))
+    metrics.gauge("interlock_room_connections", "Connections of participants.", connections)
+    accepted = per_label("kind", lambda room: room.accepted)
+    metrics.read_counter("interlock_room_envelopes_total", "Envelopes that were accepted, by kind.", accepted)
+    refused = per_label("code", lambda room: room.refused)
+    metrics.read_counter("interlock_room_refusals_total", "Envelopes that were refused, by code.", refused)
+    violations = per_room(lambda room: room.refused["privilege_violation"])
+    help = "MCP messages of restricted participants, which were refused."
+    metrics.read_counter("interlock_room_violations_total", help, violations)
     metrics.read_counter(
         "interlock_room_proposals_total",
         "Proposals that reached a status, by status.",
         lambda: [Sample(count, {"room": topic, "status": status}) for (topic, status), count in index.counts.items()],
     )
-    metrics.gauge(
-        "interlock_room_proposals_pending",
-        "Proposals that wait.",
-        per_room(lambda room: len(index.pending(room.topic))),
-    )
-    metrics.histogram(
-        "interlock_room_proposal_decision_seconds",
-        "How long proposals waited until they were decided.",
-        read_decision_times,
-    )
+    pending = per_room(lambda room: len(index.pending(room.topic)))
+    metrics.gauge("interlock_room_proposals_pending", "Proposals that wait.", pending)
+    help = "How long proposals waited until they were decided."
+    metrics.histogram("interlock_room_proposal_decision_seconds", help, read_decision_times)

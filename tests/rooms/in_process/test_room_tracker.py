@@ -19,7 +19,7 @@ from interlock.rooms.protocol.envelope import Envelope, EnvelopeRefusal
 from interlock.rooms.protocol.participants import Participant, Privilege
 from interlock.rooms.protocol.settings import RoomSettings
 from interlock.rooms.room import Room, RoomAudit, RoomFeeds, SharedRoomParts
-from interlock.rooms.timeline import Delivery, History
+from interlock.rooms.timeline import Delivery
 from interlock.wire.refusal import Refusal
 
 AGENT = Participant(id="agent", privilege=Privilege.RESTRICTED)
@@ -47,13 +47,18 @@ class Garden:
             desk.inbox, desk.recorder, desk.clock, lambda _: None, Replicas(desk.store, desk.clock)
         )
         audit = RoomAudit(desk.recorder, desk.clock)
-        history = History(desk.store, "garden")
         room_settings = RoomSettings(proposal_ttl_s=60, **settings)
         self.records = records = ParticipantRecords(desk.store.kv, desk.clock)
         parts = SharedRoomParts(
-            clock=desk.clock, audit=audit, records=records, tracker=self.proposals, feeds=RoomFeeds()
+            store=desk.store,
+            clock=desk.clock,
+            audit=audit,
+            records=records,
+            tracker=self.proposals,
+            feeds=RoomFeeds(),
+            granted=lambda topic, participant: None,
         )
-        self.room = Room("garden", room_settings, history, lambda _: None, parts)
+        self.room = Room("garden", room_settings, parts)
 
     async def publish(self, id: str, who: Participant = AGENT, kind: str = "mcp/proposal", **members: Any) -> None:
         done: asyncio.Future[EnvelopeRefusal | None] = asyncio.get_running_loop().create_future()

@@ -216,6 +216,7 @@ def _decode_text(raw: Raw | None) -> str | None:
 
 
 SPAN_S: Final = 60.0
+RECORDED_MAX: Final = 60  # refusals of one participant in SPAN_S that are recorded in the audit log
 
 What = Literal["proposals", "chat", "envelopes"]
 
@@ -225,6 +226,7 @@ class RateWindow:
 
     def __init__(self) -> None:
         self._sent: dict[What, deque[float]] = {"proposals": deque(), "chat": deque(), "envelopes": deque()}
+        self._recorded: deque[float] = deque(maxlen=RECORDED_MAX)  # when refusals were recorded
 
     def refused(self, what: tuple[What, ...], rates: Rates, now: float, id: str) -> EnvelopeRefusal | None:
         """Return a refusal if one more envelope would exceed the rates. Otherwise count the envelope and return
@@ -243,15 +245,23 @@ class RateWindow:
         for kind in what:
             self._sent[kind].append(now)
 
+    def may_record(self, now: float) -> bool:
+        """Return whether one more refusal should be recorded, and count it if so."""
+        if len(self._recorded) == RECORDED_MAX and self._recorded[0] > now - SPAN_S:
+            return False
+        self._recorded.append(now)
+        return True
+
     def used(self, now: float) -> dict[What, int]:
         return {what: len(self._recent(what, now)) for what in self._sent}
 
     def resets_in(self, now: float) -> float:
-        firsts = [self._recent(what, now)[0] for what in self._sent if self._recent(what, now)]
-        return max(0.0, min(firsts) + SPAN_S - now) if firsts else 0.0
+        firsts = [sent[0] for what in self._sent if (sent := self._recent(what, now))]
+        return max(0.0, min(firsts, default=now - SPAN_S) + SPAN_S - now)
 
     def is_idle(self, now: float) -> bool:
-        return not any(self._recent(what, now) for what in self._sent)
+        is_recorded = bool(self._recorded) and self._recorded[-1] > now - SPAN_S
+        return not is_recorded and not any(self._recent(what, now) for what in self._sent)
 
     def _recent(self, what: What, now: float) -> deque[float]:
         sent = self._sent[what]

@@ -17,22 +17,12 @@ from typing import Annotated, Any, Final, TypeVar, overload
 
 import msgspec
 
+from interlock.aql.protocol import model
 from interlock.aql.protocol.classification import category_of_request
 from interlock.aql.protocol.families import MODES, PREFIX, PROFILES, AqlEndpoints, Mode, Profile
 from interlock.aql.protocol.field_selection import PRESETS
-from interlock.aql.protocol.model import (
-    DEFAULT_DANGER,
-    AqlOperation,
-    AqlParameter,
-    Category,
-    Danger,
-    Example,
-    ExecutionStatus,
-    Lifecycle,
-    TypeDeclaration,
-    check_operation,
-)
 from interlock.aql.protocol.requests import PayloadLimits
+from interlock.aql.protocol.validation import Validator
 from interlock.sdk.aql.executions import AdapterExecutions
 from interlock.sdk.aql.operations import (
     CONCURRENCIES,
@@ -45,12 +35,12 @@ from interlock.sdk.aql.operations import (
 from interlock.sdk.aql.signature import DeclarationInvalid, read_signature
 from interlock.sdk.aql.values import Context
 
-CANONICAL: Final[Mapping[Category, tuple[str, ...]]] = {
-    Category.CREATE: ("create",),
-    Category.READ: ("get", "list"),
-    Category.UPDATE: ("update",),
-    Category.DELETE: ("delete",),
-    Category.EXECUTE: ("execute", "cancel"),
+CANONICAL: Final[Mapping[model.Category, tuple[str, ...]]] = {
+    model.Category.CREATE: ("create",),
+    model.Category.READ: ("get", "list"),
+    model.Category.UPDATE: ("update",),
+    model.Category.DELETE: ("delete",),
+    model.Category.EXECUTE: ("execute", "cancel"),
 }
 # Other verbs, with the canonical verb that each is similar to.
 SIMILAR: Final[Mapping[str, str]] = {
@@ -65,7 +55,7 @@ SIMILAR: Final[Mapping[str, str]] = {
 WHOLE: Final = frozenset({"introspect", "search"})  # system-wide names that need no resource
 
 
-def canonical_verb(name: str, category: Category) -> str:
+def canonical_verb(name: str, category: model.Category) -> str:
     """Return the canonical verb that best replaces the verb in an operation's name."""
     verb = name.partition("_")[0]
     verbs = CANONICAL[category]
@@ -75,7 +65,7 @@ def canonical_verb(name: str, category: Category) -> str:
     return near if near in verbs else verbs[0]
 
 
-def objection(name: str, category: Category, reason: str | None) -> str | None:
+def objection(name: str, category: model.Category, reason: str | None) -> str | None:
     """Return how a name violates the naming rules (8.5.3), or None if it follows them or `reason` justifies the
     exception.
     """
@@ -91,7 +81,7 @@ def objection(name: str, category: Category, reason: str | None) -> str | None:
     return f"operation '{name}': the canonical verb is '{canonical}'; use it, or give reason= (8.5.1)"
 
 
-def describe_operation(description: str, name: str, category: Category, reason: str | None) -> str:
+def describe_operation(description: str, name: str, category: model.Category, reason: str | None) -> str:
     """Return an operation's description. If its verb is not canonical, append the reason and the canonical equivalent
     (8.5.3).
     """
@@ -103,7 +93,7 @@ def describe_operation(description: str, name: str, category: Category, reason: 
 
 log = logging.getLogger("interlock.aql")
 
-FIELDS_PARAMETER: Final = AqlParameter(
+FIELDS_PARAMETER: Final = model.AqlParameter(
     name=FIELDS,
     type="FieldSelection",
     description=f"{', '.join(PRESETS)}, or an array of paths such as id or owner.name.",
@@ -111,7 +101,35 @@ FIELDS_PARAMETER: Final = AqlParameter(
 )
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-_CORE: Final = tuple(status.value for status in ExecutionStatus)
+_CORE: Final = tuple(status.value for status in model.ExecutionStatus)
+
+
+class _Decorator:
+    """A decorator that adds functions to an adapter as handlers of one category: `@adapter.read` or
+    `@adapter.read(presets=...)`. The options are those of `Adapter.add`.
+    """
+
+    def __init__(self, category: model.Category, adapter: "Adapter | None" = None) -> None:
+        self._category = category
+        self._adapter = adapter
+
+    def __get__(self, adapter: "Adapter", owner: type) -> "_Decorator":
+        return _Decorator(self._category, adapter)
+
+    @overload
+    def __call__(self, function: _Function) -> _Function: ...
+
+    @overload
+    def __call__(self, function: None = None, **options: Any) -> Callable[[_Function], _Function]: ...
+
+    def __call__(self, function: Any = None, **options: Any) -> Any:
+        def declare(function: _Function) -> _Function:
+            if self._adapter is None:
+                raise TypeError("handlers are declared on an adapter, not on its class")
+            self._adapter.add(self._category, function, **options)
+            return function
+
+        return declare if function is None else declare(function)
 
 
 class Adapter:
@@ -159,71 +177,12 @@ class Adapter:
         self.executions = AdapterExecutions()
         self._strict_names = strict_names
 
-    @overload
-    def create(self, function: _Function) -> _Function: ...
-
-    @overload
-    def create(self, function: None = None, **options: Any) -> Callable[[_Function], _Function]: ...
-
-    def create(self, function: Any = None, **options: Any) -> Any:
-        """Declare a handler that adds something. `upsert=True` means that it also accepts something that already
-        exists.
-        """
-        return self._declare(Category.CREATE, function, options)
-
-    @overload
-    def read(self, function: _Function) -> _Function: ...
-
-    @overload
-    def read(self, function: None = None, **options: Any) -> Callable[[_Function], _Function]: ...
-
-    def read(self, function: Any = None, **options: Any) -> Any:
-        """Declare a handler that changes nothing. `presets={"minimal": ("id", "title")}` defines sets of fields that a
-        client can select by name.
-        """
-        return self._declare(Category.READ, function, options)
-
-    @overload
-    def update(self, function: _Function) -> _Function: ...
-
-    @overload
-    def update(self, function: None = None, **options: Any) -> Callable[[_Function], _Function]: ...
-
-    def update(self, function: Any = None, **options: Any) -> Any:
-        """Declare a handler that changes an existing resource. Its parameters are the identifiers of the resource and
-        `input`.
-
-        With `load=get_document` (a function of the same identifiers) `input` is the whole resource with the changes
-        merged in. Without it, `input` contains only the changes. `fixed=("id",)` lists fields that cannot be changed.
-        """
-        return self._declare(Category.UPDATE, function, options)
-
-    @overload
-    def delete(self, function: _Function) -> _Function: ...
-
-    @overload
-    def delete(self, function: None = None, **options: Any) -> Callable[[_Function], _Function]: ...
-
-    def delete(self, function: Any = None, **options: Any) -> Any:
-        """Declare a handler that removes something. If `load` returns a versioned type, the operation also accepts
-        `if_match`.
-        """
-        return self._declare(Category.DELETE, function, options)
-
-    @overload
-    def execute(self, function: _Function) -> _Function: ...
-
-    @overload
-    def execute(self, function: None = None, **options: Any) -> Callable[[_Function], _Function]: ...
-
-    def execute(self, function: Any = None, **options: Any) -> Any:
-        """Declare a handler that runs something. With `long_running=True`, a call returns immediately with an execution
-        that continues in the background.
-
-        `supports_retry=True` and `progress=True` say what the execution can do. `states={"queued": "pending"}` adds
-        states and maps each to a core state.
-        """
-        return self._declare(Category.EXECUTE, function, options)
+    # The decorators that declare handlers. Handlers of `update` and `delete` take the identifiers of the resource.
+    create = _Decorator(model.Category.CREATE)
+    read = _Decorator(model.Category.READ)
+    update = _Decorator(model.Category.UPDATE)
+    delete = _Decorator(model.Category.DELETE)
+    execute = _Decorator(model.Category.EXECUTE)
 
     def request(self, method: str, **options: Any) -> Callable[[_Function], _Function]:
         """Declare a handler for a request of a REST API.
@@ -260,26 +219,19 @@ class Adapter:
         else:
             run_http((self, *beside), http, token)
 
-    def _declare(self, category: Category, function: Any, options: dict[str, Any]) -> Any:
-        def declare(function: _Function) -> _Function:
-            self.add(category, function, **options)
-            return function
-
-        return declare if function is None else declare(function)
-
     def add(
         self,
-        category: Category,
+        category: model.Category,
         function: Callable[..., Any],
         *,
         name: str | None = None,
         description: str | None = None,
         reason: str | None = None,
         family: str | None = None,
-        danger: Danger | None = None,
+        danger: model.Danger | None = None,
         danger_reasons: Sequence[str] = (),
         confirmation_message: str = "",
-        examples: Sequence[Example] = (),
+        examples: Sequence[model.Example] = (),
         upsert: bool = False,
         load: Callable[..., Any] | None = None,
         fixed: Sequence[str] = (),
@@ -293,15 +245,27 @@ class Adapter:
         """Declare an operation. Raise DeclarationInvalid, whose message describes the fault, if the declaration is
         invalid.
 
+        CREATE: `upsert=True` means that the handler also accepts something that already exists. READ:
+        `presets={"minimal": ("id", "title")}` defines sets of fields that a client can select by name.
+
+        UPDATE: the parameters of the handler are the identifiers of the resource and `input`. With `load=get_document`
+        (a function of the same identifiers) `input` is the whole resource with the changes merged in. Without it,
+        `input` contains only the changes. `fixed=("id",)` lists fields that cannot be changed. DELETE: if `load`
+        returns a versioned type, the operation also accepts `if_match`.
+
+        EXECUTE: with `long_running=True`, a call returns immediately with an execution that continues in the
+        background. `supports_retry=True` and `progress=True` say what the execution can do.
+        `states={"queued": "pending"}` adds states and maps each to a core state.
+
         `own` marks the operations of the library itself, which may have reserved names.
         """
         named = name if name is not None else getattr(function, "__name__", "")
         text = description if description is not None else inspect.getdoc(function) or ""
-        problem = check_operation(AqlOperation(name=named, category=category, description=text))
+        problem = model.check_operation(model.AqlOperation(name=named, category=category, description=text))
         if problem is not None and not own:
             raise DeclarationInvalid(problem)
         identifiers = [parameter for parameter in inspect.signature(function).parameters if parameter != "input"]
-        partial = {"input": (*fixed, *identifiers)} if category is Category.UPDATE else {}
+        partial = {"input": (*fixed, *identifiers)} if category is model.Category.UPDATE else {}
         signature = read_signature(named, function, partial=partial)
         parameters, types = [*signature.parameters], list(signature.types)
         # By default all fields of one resource are shown, few of a search, the usual ones of another collection
@@ -309,24 +273,24 @@ class Adapter:
         default_preset = "full"
         if signature.is_listing:
             default_preset = "minimal" if named.partition("_")[0] == "search" else "standard"
-        if category is Category.READ and signature.resource is not None:
+        if category is model.Category.READ and signature.resource is not None:
             parameters.append(msgspec.structs.replace(FIELDS_PARAMETER, default=default_preset))
         is_versioned = load is not None and (
             read_signature(getattr(load, "__name__", "load"), load, partial={}).resource in self.versioned
         )
-        if category in (Category.UPDATE, Category.DELETE) and is_versioned:
+        if category in (model.Category.UPDATE, model.Category.DELETE) and is_versioned:
             parameters.append(IF_MATCH)
-        level = DEFAULT_DANGER[category] if danger is None else danger
-        if level >= Danger.DESTRUCTIVE and self.danger_levels:
+        level = model.DEFAULT_DANGER[category] if danger is None else danger
+        if level >= model.Danger.DESTRUCTIVE and self.danger_levels:
             parameters.append(CONFIRMATION)
         lifecycle = None
         if long_running:
             lifecycle, extra = self._lifecycle(named, states or {}, supports_retry=supports_retry, progress=progress)
             types.append(extra)
         description = describe_operation(text, named, category, reason)
-        if level >= Danger.DESTRUCTIVE and self.danger_levels:  # C.danger-4
+        if level >= model.Danger.DESTRUCTIVE and self.danger_levels:  # C.danger-4
             description = f"{description.rstrip()} Danger: {level.word}; it asks for a confirmation."
-        operation = AqlOperation(
+        operation = model.AqlOperation(
             name=named,
             category=category,
             description=description,
@@ -343,25 +307,26 @@ class Adapter:
         )
         self._check(operation, category, reason, own=own)
         self.operations[named] = AdapterOperation(
-            operation,
-            signature,
+            declaration=operation,
+            validator=Validator(operation),
+            signature=signature,
             load=load,
             versioned=self.versioned,
-            presets={key: tuple(value) for key, value in (presets or {}).items()},
+            presets=presets or {},
             default_preset=default_preset,
-            states=states,
+            states=states or {},
         )
         if long_running and "get_execution" not in self.operations:
             add_execution_operations(self)
 
-    def _check(self, operation: AqlOperation, category: Category, reason: str | None, *, own: bool) -> None:
+    def _check(self, operation: model.AqlOperation, category: model.Category, reason: str | None, *, own: bool) -> None:
         """Raise DeclarationInvalid if an operation is not valid. Log a warning about an unusual name."""
-        problem = check_operation(operation)
+        problem = model.check_operation(operation)
         if operation.name in self.operations:  # AQL-6.2-1
             problem = f"operation '{operation.name}': there is one of this name already (6.2)"
-        if problem is None and category is Category.UPDATE:
+        if problem is None and category is model.Category.UPDATE:
             problem = _find_update_problem(operation)  # AQL-4.5-1
-        if problem is None and operation.upsert and category is not Category.CREATE:
+        if problem is None and operation.upsert and category is not model.Category.CREATE:
             problem = f"operation '{operation.name}': upsert goes with CREATE (8.3)"
         if problem is None and not own:
             warning = objection(operation.name, category, reason)
@@ -374,7 +339,7 @@ class Adapter:
 
     def _lifecycle(
         self, name: str, states: Mapping[str, str], *, supports_retry: bool, progress: bool
-    ) -> tuple[Lifecycle, TypeDeclaration]:
+    ) -> tuple[model.Lifecycle, model.TypeDeclaration]:
         """Return the life cycle of a long-running operation and the type of its states. Raise DeclarationInvalid if
         `states` is invalid.
         """
@@ -385,13 +350,13 @@ class Adapter:
                 )
         every = (*_CORE, *states)
         extra = "; ".join(f"{state} counts as {core}" for state, core in states.items())
-        declaration = TypeDeclaration(
+        declaration = model.TypeDeclaration(
             name="ExecutionState",  # AQL-8.4.4-2
             kind="enum",
             values=every,
             description=f"The states of an execution. {extra}".strip(),
         )
-        return Lifecycle(
+        return model.Lifecycle(
             every, supports_cancel=True, supports_retry=supports_retry, progress_reporting=progress
         ), declaration
 
@@ -413,7 +378,7 @@ def _endpoints(mode: str, profile: str | Profile, prefix: str) -> AqlEndpoints:
     return AqlEndpoints(mode=mode, profile=chosen, prefix=prefix)
 
 
-def _find_update_problem(operation: AqlOperation) -> str | None:
+def _find_update_problem(operation: model.AqlOperation) -> str | None:
     """Return why an operation is not a valid UPDATE, or None. Identifiers must be outside `input`, and everything else
     inside it (4.5).
     """
@@ -433,30 +398,26 @@ def add_execution_operations(adapter: "Adapter") -> None:
     """Add the operations with which clients query, list, cancel and retry executions (8.4)."""
     executions = adapter.executions
 
+    @adapter.read(own=True)
     async def get_execution(execution_id: _Id, context: Context) -> dict[str, Any]:
+        """The state of an execution, with its result once completed. Changes no state."""
         return executions.found(execution_id, context.caller).answer()
 
+    @adapter.read(own=True)
     async def list_executions(context: Context) -> dict[str, Any]:
+        """The executions of this caller. Changes no state."""
         return {"items": [{"operation": each.operation, **each.answer()} for each in executions.of(context.caller)]}
 
+    @adapter.execute(own=True)
     async def cancel_execution(execution_id: _Id, context: Context) -> dict[str, Any]:
+        """Ends an execution: pending or running becomes cancelled."""
         execution = executions.found(execution_id, context.caller)
         execution.cancel()
         return execution.answer()
 
+    @adapter.execute(own=True)
     async def retry_execution(execution_id: _Id, context: Context) -> dict[str, Any]:
+        """Runs a failed execution again, where its operation supports that: failed becomes running."""
         execution = executions.found(execution_id, context.caller)
         execution.retry()
         return execution.answer()
-
-    for category, function, description in (
-        (Category.READ, get_execution, "The state of an execution, with its result once completed. Changes no state."),
-        (Category.READ, list_executions, "The executions of this caller. Changes no state."),
-        (Category.EXECUTE, cancel_execution, "Ends an execution: pending or running becomes cancelled."),
-        (
-            Category.EXECUTE,
-            retry_execution,
-            "Runs a failed execution again, where its operation supports that: failed becomes running.",
-        ),
-    ):
-        adapter.add(category, function, description=description, own=True)

@@ -11,8 +11,9 @@ overwrite the first.
 import asyncio
 import inspect
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
 import msgspec
@@ -116,41 +117,26 @@ CONFIRMATION: Final = AqlParameter(
 FIELDS: Final = "fields"
 
 
+@dataclass(frozen=True, kw_only=True)
 class AdapterOperation:
-    """An operation of an adapter: its declaration and its handler."""
+    """An operation of an adapter: its declaration and its handler.
 
-    def __init__(
-        self,
-        declaration: AqlOperation,
-        signature: Signature,
-        *,
-        load: Callable[..., Any] | None = None,
-        versioned: tuple[type, ...] = (),
-        presets: Mapping[str, tuple[str, ...]] | None = None,
-        default_preset: str = "full",
-        states: Mapping[str, str] | None = None,
-    ) -> None:
-        """Create an operation. `load` takes the identifiers and returns the stored resource of an UPDATE or DELETE.
-        `presets` maps each preset to its fields. `states` maps each additional state of an execution to a core state.
-        """
-        self.declaration = declaration
-        self.validator = Validator(declaration)
-        self._signature = signature
-        self._load = load
-        self._versioned = versioned
-        self._presets = presets or {}
-        self._default_preset = default_preset
-        self._states = states or {}
+    `load` takes the identifiers and returns the stored resource of an UPDATE or DELETE. `presets` maps each preset to
+    its fields. `states` maps each additional state of an execution to a core state.
+    """
+
+    declaration: AqlOperation
+    validator: Validator
+    signature: Signature
+    load: Callable[..., Any] | None
+    versioned: tuple[type, ...]
+    presets: Mapping[str, Sequence[str]]
+    default_preset: str
+    states: Mapping[str, str]
 
     @property
     def is_read(self) -> bool:
         return self.declaration.category is Category.READ
-
-    def resource_key(self, arguments: Mapping[str, Any]) -> Hashable:
-        """Return a key for the resource that a call concerns: the values of its required parameters
-        except `input`.
-        """
-        return tuple(str(arguments.get(name)) for name in self.declaration.required if name != "input")
 
     async def run(
         self,
@@ -165,21 +151,25 @@ class AdapterOperation:
         """
         for name, value in arguments.items():
             check_integers(name, value)
-        key = self.resource_key(arguments)
+        # The resource that a call concerns is named by its required parameters, except `input`.
+        resource = tuple(str(arguments.get(name)) for name in self.declaration.required if name != "input")
         selection = self._read_selection(own)
         values, page = self._read_values(arguments, context)
         if_match = arguments.get(IF_MATCH.name)
         lifecycle = self.declaration.lifecycle
         if lifecycle is not None:
             return self._start(lifecycle, values, context, executions)
-        async with schedule.turn(is_read=self.is_read, resource=key):
-            if self._load is not None:
-                await self._prepare(self._load, values, if_match)
-            result = await _call(self._signature.function, values)
-        if page is not None:
-            for warning in page.warnings():
-                context.add_warning(warning)
-        return self._describe_result(result, selection)
+        async with schedule.turn(is_read=self.is_read, resource=resource):
+            if self.load is not None:
+                await self._prepare(self.load, values, if_match)
+            result = await _call(self.signature.function, values)
+        context.warnings += page.warnings() if page is not None else ()
+        if isinstance(result, Listing):
+            items = [select(self._describe(item), selection) for item in result.items]
+            return listing_data(result, items, self.declaration.name)
+        if isinstance(result, list | tuple):
+            return [select(self._describe(item), selection) for item in result]
+        return select(self._describe(result), selection)
 
     # What a handler is given
 
@@ -187,7 +177,7 @@ class AdapterOperation:
         """Convert the arguments to the annotated types. Return them with the requested page, or None if no page
         applies.
         """
-        signature, values = self._signature, dict[str, Any]()
+        signature, values = self.signature, dict[str, Any]()
         page = read_page(arguments, self.declaration.name) if signature.page is not None else None
         if signature.page is not None:
             values[signature.page] = page
@@ -229,62 +219,39 @@ class AdapterOperation:
         them.
         """
         requested = own.get(FIELDS)
-        if requested is None:
-            return self._preset(self._default_preset)
-        read = read_selection(requested)
+        read = self.default_preset if requested is None else read_selection(requested)
         if isinstance(read, AqlFailure):
             raise OperationFailed(read)
-        if isinstance(read, str):
-            return self._preset(read)
-        resource = self._signature.resource
-        fields = None
-        if resource is not None:
-            fields = {*resource.__struct_encode_fields__, "_etag", "_computed"}  # type: ignore[attr-defined]
-        unknown = [".".join(path) for path in read if fields is not None and path[0] not in fields]
+        if isinstance(read, str):  # a preset that the operation defines, or else the protocol
+            fields = self.presets.get(read)
+            return read if fields is None else tuple(tuple(path.split(".")) for path in fields)
+        if self.signature.resource is None:
+            return read
+        known = {*self.signature.resource.__struct_encode_fields__, "_etag", "_computed"}  # type: ignore[attr-defined]
+        unknown = [".".join(path) for path in read if path[0] not in known]
         if unknown:
-            details = {
-                "operation": self.declaration.name,
-                "unknown_fields": unknown,
-                "valid_fields": sorted(fields or ()),
-            }
-            raise OperationFailed(
-                failure(Code.VALIDATION_UNKNOWN_FIELD, f"Unknown field(s): {', '.join(unknown)}", details)
-            )
+            details = {"operation": self.declaration.name, "unknown_fields": unknown, "valid_fields": sorted(known)}
+            why = f"Unknown field(s): {', '.join(unknown)}"
+            raise OperationFailed(failure(Code.VALIDATION_UNKNOWN_FIELD, why, details))
         return read
-
-    def _preset(self, name: str) -> Selection:
-        """Return the fields of a preset. If the operation does not define it, use the preset that the protocol
-        defines.
-        """
-        named = self._presets.get(name)
-        return name if named is None else tuple(tuple(path.split(".")) for path in named)
-
-    def _describe_result(self, result: Any, selection: Selection) -> Any:
-        """Convert a single result, a list or a page to JSON values that contain only the selected fields."""
-        if isinstance(result, Listing):
-            items = [select(self._describe(item), selection) for item in result.items]
-            return listing_data(result, items, self.declaration.name)
-        if isinstance(result, list | tuple):
-            return [select(self._describe(item), selection) for item in result]
-        return select(self._describe(result), selection)
 
     def _describe(self, value: Any) -> Any:
         """Convert one resource to JSON values. If its type is versioned, add its etag."""
         shown = plain(value)
-        return {**shown, "_etag": etag_of(value)} if isinstance(value, self._versioned) else shown
+        return {**shown, "_etag": etag_of(value)} if isinstance(value, self.versioned) else shown
 
     def _start(
         self, lifecycle: Lifecycle, values: dict[str, Any], context: Context, executions: AdapterExecutions
     ) -> Any:
         """Start a long-running operation and return its execution at once (8.4)."""
-        signature = self._signature
+        signature = self.signature
 
         async def work(execution: Execution) -> Any:
             if signature.execution is not None:
                 values[signature.execution] = execution
-            return plain(await _call(self._signature.function, values))
+            return plain(await _call(signature.function, values))
 
-        execution = Execution(self.declaration.name, context.caller, lifecycle, self._states, work)
+        execution = Execution(self.declaration.name, context.caller, lifecycle, self.states, work)
         return executions.start(execution).answer()
 
 

@@ -32,16 +32,7 @@ from interlock.sdk.aql.values import Context
 from interlock.sdk.subserver import tools
 from interlock.sdk.subserver.mcp_server import McpServer, ToolOffer, is_modern
 from interlock.sdk.subserver.stdio import open_standard
-from interlock.wire.jsonrpc.codec import (
-    CodecError,
-    Notification,
-    Request,
-    Response,
-    decode_object,
-    decode_untrusted,
-    encode_refusal,
-    encode_value,
-)
+from interlock.wire.jsonrpc import codec
 from interlock.wire.jsonrpc.oversized import MessageKind, Oversized, message_too_large
 from interlock.wire.refusal import INVALID_REQUEST, Refusal
 from interlock.wire.sse import encode_event
@@ -136,21 +127,21 @@ class _StdioClient:
             self._early.append(data)
             return
         try:
-            message = decode_untrusted(data)
-        except CodecError as error:
-            self._send(answer_unreadable(data) or encode_refusal(error.message_id, error.refusal))
+            message = codec.decode_untrusted(data)
+        except codec.CodecError as error:
+            self._send(answer_unreadable(data) or codec.encode_refusal(error.message_id, error.refusal))
             return
         match message:
-            case Request():
+            case codec.Request():
                 self._server.serve(message)
-            case Notification():
+            case codec.Notification():
                 self._server.hear(message)
-            case Response():
+            case codec.Response():
                 self._server.hear_answer(message)
 
     def on_oversized(self, oversized: Oversized) -> None:
         if oversized.kind is MessageKind.REQUEST:
-            self._send(encode_refusal(oversized.id, message_too_large(oversized.limit)))
+            self._send(codec.encode_refusal(oversized.id, message_too_large(oversized.limit)))
 
     def on_closed(self, code: int, reason: str) -> None:
         self._server.leave()
@@ -171,10 +162,10 @@ def answer_unreadable(data: bytes) -> bytes | None:
     else:
         return None
     try:
-        message = decode_untrusted(data.decode(errors="replace").encode())
-    except CodecError:
+        message = codec.decode_untrusted(data.decode(errors="replace").encode())
+    except codec.CodecError:
         return None
-    if not isinstance(message, Request) or message.method != "tools/call":
+    if not isinstance(message, codec.Request) or message.method != "tools/call":
         return None
     envelope = failed(invalid_encoding("request", offset)).decode()
     result = {
@@ -264,22 +255,22 @@ class HttpApplication:
             await _reply(send, 413)
             return
         try:
-            message = decode_untrusted(body)
-        except CodecError as error:
+            message = codec.decode_untrusted(body)
+        except codec.CodecError as error:
             envelope = answer_unreadable(body)
-            refusal = encode_refusal(error.message_id, error.refusal)
+            refusal = codec.encode_refusal(error.message_id, error.refusal)
             await _reply(send, 400 if envelope is None else 200, envelope or refusal)
             return
         session_id = headers.get(H_SESSION, b"").decode("latin-1")
         session = self._sessions.get(session_id)
         if session is not None:
             self._sessions.move_to_end(session_id)
-        if isinstance(message, Request):
+        if isinstance(message, codec.Request):
             await self._request(message, session, headers, receive, send)
             return
-        if isinstance(message, Notification) and message.method == CANCELLED and session is not None:
+        if isinstance(message, codec.Notification) and message.method == CANCELLED and session is not None:
             # The cancelled request of a legacy session arrived with another HTTP request.
-            params = decode_object(message.params) if message.params else None
+            params = codec.decode_object(message.params) if message.params else None
             server = session.running.get(bytes((params or {}).get("requestId", b"")))
             if server is not None:
                 server.hear(message)
@@ -305,7 +296,12 @@ class HttpApplication:
         return None if all(_is_on_this_machine(host) for host in named) else 403
 
     async def _request(
-        self, request: Request, session: _Session | None, headers: Mapping[bytes, bytes], receive: Receive, send: Send
+        self,
+        request: codec.Request,
+        session: _Session | None,
+        headers: Mapping[bytes, bytes],
+        receive: Receive,
+        send: Send,
     ) -> None:
         """Answer a JSON-RPC request. A legacy client needs a session, a modern one does not."""
         outgoing: asyncio.Queue[bytes] = asyncio.Queue()
@@ -320,14 +316,14 @@ class HttpApplication:
         if modern:
             validated = validate_request(request, headers)
             if isinstance(validated, Refusal):
-                await _reply(send, validated.mcp_status, encode_refusal(request.id, validated))
+                await _reply(send, validated.mcp_status, codec.encode_refusal(request.id, validated))
                 return
         elif request.method == INITIALIZE:
             session = _Session(server.agreed)
         elif session is None:
             status, problem = (404, "unknown or ended") if H_SESSION in headers else (400, "missing")
             refusal = Refusal(INVALID_REQUEST, f"the session is {problem}; send initialize first")
-            await _reply(send, status, encode_refusal(request.id, refusal))
+            await _reply(send, status, codec.encode_refusal(request.id, refusal))
             return
         else:
             server.agreed = session.agreed
@@ -398,8 +394,8 @@ async def _answer(
             if not following.done():
                 following.cancel()
                 if is_cancelled_by_leaving:
-                    named = encode_value({"requestId": Raw(request_id)})
-                    server.hear(Notification(CANCELLED, Raw(named)))
+                    named = codec.encode_value({"requestId": Raw(request_id)})
+                    server.hear(codec.Notification(CANCELLED, Raw(named)))
                 return
             message = following.result()
             is_last = message.startswith(_ANSWER)

@@ -21,28 +21,9 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
+from interlock.aql.protocol import errors, introspection
 from interlock.aql.protocol.envelope import AnswerWarning, Halted, batch, failed, success
-from interlock.aql.protocol.errors import (
-    AqlFailure,
-    Code,
-    OperationFailed,
-    confirmation_required,
-    endpoint_mismatch,
-    internal_error,
-    too_large,
-    unknown_operation,
-)
 from interlock.aql.protocol.families import EndpointTool, discovery, input_schema, primary_categories
-from interlock.aql.protocol.introspection import (
-    DECLARATION,
-    PAGE,
-    WHOLE_MAX,
-    IntrospectQuery,
-    operation_details,
-    operation_info,
-    protocol_types,
-    read_query,
-)
 from interlock.aql.protocol.model import PERMISSIONS, SPEC_VERSION, AqlOperation, Category, Danger, Permissions
 from interlock.aql.protocol.requests import BatchRequest, OperationRequest, read_item, read_request
 from interlock.aql.protocol.search import SearchIndex, nearest, term_weights
@@ -64,7 +45,7 @@ class OperationOutcome(msgspec.Struct, frozen=True):
     """The outcome of one operation: the response envelope, and the failure if there was one."""
 
     envelope: bytes
-    failure: AqlFailure | None = None
+    failure: errors.AqlFailure | None = None
 
 
 class Service:
@@ -74,7 +55,7 @@ class Service:
         self._adapter = adapter
         self._schedule = Schedule(adapter.concurrency, adapter.max_concurrent_requests)
         self._operations: dict[str, AqlOperation] = {
-            DECLARATION.name: DECLARATION,
+            introspection.DECLARATION.name: introspection.DECLARATION,
             **{name: native.declaration for name, native in adapter.operations.items()},
         }
         self._names = sorted(self._operations)
@@ -133,7 +114,7 @@ class Service:
         lines = [self._adapter.description or f"The operations of {self._adapter.name}."]
         lines += [f"Supported operations: {names}{more}.", effect, *primary_categories(self._adapter.endpoints, tool)]
         if operations:
-            shown = operation_details(operations[0], self._adapter.endpoints)["examples"][0]["request"]
+            shown = introspection.operation_details(operations[0], self._adapter.endpoints)["examples"][0]["request"]
             lines.append(f"Example: {msgspec.json.encode(shown).decode()}")
         to = "" if tool.name == where else f" (send to {where})"
         lines.append(f"Find operations with introspect{to}: {request}")
@@ -147,8 +128,8 @@ class Service:
         """
         endpoint = self._adapter.endpoints.by_name[tool]
         read = read_request(arguments, self._adapter.limits)
-        if isinstance(read, AqlFailure):
-            return failed(read, bare=read.code == Code.BATCH_VALIDATION_ERROR.value), read.is_error
+        if isinstance(read, errors.AqlFailure):
+            return failed(read, bare=read.code == errors.Code.BATCH_VALIDATION_ERROR.value), read.is_error
         if isinstance(read, BatchRequest):
             return await self._batch(read, endpoint, make_context), False
         outcome = await self._perform(read, endpoint, make_context, in_batch=False)
@@ -159,12 +140,12 @@ class Service:
         results: list[tuple[str, bytes, bool]] = []
         for index, item in enumerate(read.items):
             request = read_item(item)
-            if isinstance(request, AqlFailure):
+            if isinstance(request, errors.AqlFailure):
                 results.append(("", failed(request), False))
                 continue
             outcome = await self._perform(request, endpoint, make_context, in_batch=True)
             failure = outcome.failure
-            if failure is not None and failure.code == Code.CONFIRMATION_REQUIRED.value:
+            if failure is not None and failure.code == errors.Code.CONFIRMATION_REQUIRED.value:
                 later = enumerate(read.items[index + 1 :], index + 1)
                 pending = tuple({"index": place, **msgspec.json.decode(later_item)} for place, later_item in later)
                 halted = Halted(index=index, operation=request.operation, failure=failure, pending=pending)
@@ -178,31 +159,33 @@ class Service:
         """Perform one operation, in the order of 3.2. Every exception of the handler becomes a failure."""
         operation = self._operations.get(request.operation)
         if operation is None:
-            return self._failed(unknown_operation(request.operation, nearest(request.operation, self._names)), in_batch)
+            return self._failed(
+                errors.unknown_operation(request.operation, nearest(request.operation, self._names)), in_batch
+            )
         endpoints = self._adapter.endpoints
         family = endpoints.profile.family_of(operation)
         if endpoint.family is not None and family != endpoint.family:
             right_tool = endpoints.tool_of(operation)
-            mismatch = endpoint_mismatch(operation.name, family, right_tool, endpoint.family, endpoint.name)
+            mismatch = errors.endpoint_mismatch(operation.name, family, right_tool, endpoint.family, endpoint.name)
             return self._failed(mismatch, in_batch)
-        if operation is DECLARATION:
+        if operation is introspection.DECLARATION:
             return self._introspect(request)
         native = self._adapter.operations[request.operation]
         context = make_context(request.operation)
         try:
             data = await self._run(native, request, context)
-        except OperationFailed as refused:
+        except errors.OperationFailed as refused:
             return self._failed(refused.failure, in_batch, request)
         except Exception:
             ref = secrets.token_hex(4)
             log.exception("the operation %s failed (ref %s)", request.operation, ref)
-            return self._failed(internal_error(f"the operation failed (ref {ref})"), in_batch, request)
+            return self._failed(errors.internal_error(f"the operation failed (ref {ref})"), in_batch, request)
         return self._succeeded(data, context, request, native, in_batch)
 
     async def _run(self, native: AdapterOperation, request: OperationRequest, context: Context) -> Any:
         read = native.validator.validate(request, strict=self._adapter.strict_mode)
-        if isinstance(read, AqlFailure):
-            raise OperationFailed(read)
+        if isinstance(read, errors.AqlFailure):
+            raise errors.OperationFailed(read)
         arguments = msgspec.json.decode(read.text)
         self._confirm(native.declaration, request, read)
         for name in read.ignored:
@@ -228,7 +211,7 @@ class Service:
             with contextlib.suppress(KeyError, ValueError, IndexError, AttributeError):
                 message = message.format_map(values)
             message = message or f"'{operation.name}' is {danger.word}. Send it again with the token."
-            refused = confirmation_required(
+            refused = errors.confirmation_required(
                 operation.name,
                 danger.word,
                 token=token,
@@ -236,11 +219,11 @@ class Service:
                 message=message,
                 reasons=operation.danger_reasons,
             )
-            raise OperationFailed(refused)
+            raise errors.OperationFailed(refused)
         token = tokens.pop() if len(tokens) == 1 else ""
         wrong = self._tokens.redeem(token, LOCAL, LOCAL, operation.name, digest)
         if wrong is not None:
-            raise OperationFailed(wrong)
+            raise errors.OperationFailed(wrong)
 
     def _succeeded(
         self, data: Any, context: Context, request: OperationRequest, native: AdapterOperation, in_batch: bool
@@ -253,35 +236,39 @@ class Service:
         most = self._adapter.limits.response_bytes
         if len(envelope) > most:
             hint = {"hint": "Ask for less with fields, first or a filter"} if native.is_read else {}
-            large = too_large("response_size", most, len(envelope), executed=True, **hint)
+            large = errors.too_large("response_size", most, len(envelope), executed=True, **hint)
             return self._failed(large, in_batch, request)
         return OperationOutcome(envelope)
 
-    def _failed(self, failure: AqlFailure, in_batch: bool, request: OperationRequest | None = None) -> OperationOutcome:
+    def _failed(
+        self, failure: errors.AqlFailure, in_batch: bool, request: OperationRequest | None = None
+    ) -> OperationOutcome:
         """Return the failure envelope. In a batch, a required confirmation is shown by the batch and not by the
         item.
         """
         if request is not None and request.request_id is not None:
             details = {**(failure.details or {}), "request_id": request.request_id}
-            failure = AqlFailure(failure.code, failure.message, details, confirmation=failure.confirmation)
-        alone = AqlFailure(failure.code, failure.message, failure.details) if in_batch else failure
+            failure = errors.AqlFailure(failure.code, failure.message, details, confirmation=failure.confirmation)
+        alone = errors.AqlFailure(failure.code, failure.message, failure.details) if in_batch else failure
         return OperationOutcome(failed(alone), failure)
 
     # introspect
 
     def _introspect(self, request: OperationRequest) -> OperationOutcome:
         """Answer the operation `introspect`."""
-        query = read_query(request, strict=self._adapter.strict_mode)
-        if isinstance(query, AqlFailure):
+        query = introspection.read_query(request, strict=self._adapter.strict_mode)
+        if isinstance(query, errors.AqlFailure):
             return OperationOutcome(failed(query, bare=True), query)
         data = self._operations_data(query) if query.query == "operations" else self._types_data(query)
         return OperationOutcome(success(data))
 
-    def _operations_data(self, query: IntrospectQuery) -> dict[str, Any]:
+    def _operations_data(self, query: introspection.IntrospectQuery) -> dict[str, Any]:
         """Return the details of the requested operation, or a page of the list of all operations."""
         if query.name is not None:
             match = self._operations.get(query.name)
-            return {"operation": None if match is None else operation_details(match, self._adapter.endpoints)}
+            return {
+                "operation": None if match is None else introspection.operation_details(match, self._adapter.endpoints)
+            }
         names = self._names
         if query.search is not None:
             names = [self._names[place] for place in self._index.search(query.search, len(self._names))]
@@ -289,7 +276,13 @@ class Service:
         total = len(names)
         if query.after is not None:
             names = names[names.index(query.after) + 1 :] if query.after in names else []
-        first = query.first if query.first is not None else PAGE if query.is_paged or total > WHOLE_MAX else total
+        first = (
+            query.first
+            if query.first is not None
+            else introspection.PAGE
+            if query.is_paged or total > introspection.WHOLE_MAX
+            else total
+        )
         protocol = self._protocol()
         if len(names) > first:
             protocol["page_info"] = {"total": total, "next": names[first - 1]}
@@ -298,19 +291,21 @@ class Service:
         return {
             "_protocol": protocol,
             "operations": [
-                operation_info(operation.name, operation.category, profile.family_of(operation), operation.summary)
+                introspection.operation_info(
+                    operation.name, operation.category, profile.family_of(operation), operation.summary
+                )
                 for operation in shown
             ],
         }
 
-    def _types_data(self, query: IntrospectQuery) -> dict[str, Any]:
+    def _types_data(self, query: introspection.IntrospectQuery) -> dict[str, Any]:
         """Return the details of the requested type, or the list of all types."""
         more = {
             declaration.name: declaration for operation in self._operations.values() for declaration in operation.types
         }
         types = {
             declaration.name: declaration
-            for declaration in protocol_types(
+            for declaration in introspection.protocol_types(
                 has_danger=self._adapter.danger_levels, has_fields=True, more=more.values()
             )
         }

@@ -23,16 +23,8 @@ from uuid import UUID
 
 import msgspec
 
+from interlock.aql.protocol import errors
 from interlock.aql.protocol.envelope import WARNING_CODES, AnswerWarning, Severity
-from interlock.aql.protocol.errors import (
-    AqlFailure,
-    Code,
-    OperationFailed,
-    failure,
-    invalid_type,
-    invalid_value,
-    resource_not_found,
-)
 from interlock.aql.protocol.model import AqlParameter
 from interlock.aql.protocol.validation import SAFE_INTEGER
 
@@ -119,7 +111,7 @@ def read_base64(param: str, text: str) -> bytes:
         return base64.b64decode(text, validate=True)  # AQL-4.7.4-1
     except (binascii.Error, ValueError):
         why = "it must be base64 (RFC 4648) with the standard alphabet and padding, without white space"
-        raise OperationFailed(invalid_value(param, why)) from None
+        raise errors.OperationFailed(errors.invalid_value(param, why)) from None
 
 
 def check_integers(param: str, value: Any) -> None:
@@ -131,28 +123,28 @@ def check_integers(param: str, value: Any) -> None:
         place, item = left.pop()
         if isinstance(item, int) and not isinstance(item, bool) and abs(item) > SAFE_INTEGER:
             hint = f"Integers beyond {SAFE_INTEGER} are sent as text"
-            raise OperationFailed(invalid_type(place, "string", "integer", hint=hint))
+            raise errors.OperationFailed(errors.invalid_type(place, "string", "integer", hint=hint))
         if isinstance(item, dict):
             left += [(f"{place}.{key}", each) for key, each in item.items()]
         elif isinstance(item, list):
             left += [(f"{place}.{index}", each) for index, each in enumerate(item)]
 
 
-def fail(code: Code, message: str, details: Mapping[str, Any] | None = None) -> NoReturn:
+def fail(code: errors.Code, message: str, details: Mapping[str, Any] | None = None) -> NoReturn:
     """Raise OperationFailed with an error code that the specification defines."""
-    raise OperationFailed(failure(code, message, details))
+    raise errors.OperationFailed(errors.failure(code, message, details))
 
 
 def not_found(resource_type: str, resource_id: str) -> NoReturn:
     """Raise OperationFailed because a resource does not exist."""
-    raise OperationFailed(resource_not_found(resource_type, resource_id))
+    raise errors.OperationFailed(errors.resource_not_found(resource_type, resource_id))
 
 
 def already_exists(resource_type: str, resource_id: str) -> NoReturn:
     """Raise OperationFailed because the resource to be created already exists."""
     details = {"resource_type": resource_type, "resource_id": resource_id}
     message = f"Resource '{resource_type}' exists already: '{resource_id}'"
-    raise OperationFailed(failure(Code.CONFLICT_ALREADY_EXISTS, message, details))
+    raise errors.OperationFailed(errors.failure(errors.Code.CONFLICT_ALREADY_EXISTS, message, details))
 
 
 class Context:
@@ -193,10 +185,7 @@ class Context:
         if code not in WARNING_CODES:
             raise ValueError(f"'{code}' is none of {', '.join(sorted(WARNING_CODES))}")
         members = None if details is None else dict(details)
-        self.add_warning(AnswerWarning(code=code, message=message, details=members, severity=severity))
-
-    def add_warning(self, warning: AnswerWarning) -> None:
-        self.warnings.append(warning)
+        self.warnings.append(AnswerWarning(code=code, message=message, details=members, severity=severity))
 
 
 Item = TypeVar("Item")
@@ -292,11 +281,11 @@ def read_page(arguments: dict[str, Any], operation: str) -> Page:
         ("last", "after", last is not None and after is not None),
     ):
         if wrong:
-            raise OperationFailed(_combination(other, f"'{other}' does not go with '{parameter}'"))
+            raise errors.OperationFailed(_combination(other, f"'{other}' does not go with '{parameter}'"))
     if after is not None and first is None:
-        raise OperationFailed(_combination("after", "'after' goes with 'first'"))
+        raise errors.OperationFailed(_combination("after", "'after' goes with 'first'"))
     if before is not None and last is None:
-        raise OperationFailed(_combination("before", "'before' goes with 'last'"))
+        raise errors.OperationFailed(_combination("before", "'before' goes with 'last'"))
     wanted = last if last is not None else first if first is not None else PAGE_DEFAULT
     return Page(
         size=min(wanted, PAGE_MAX),
@@ -307,8 +296,8 @@ def read_page(arguments: dict[str, Any], operation: str) -> Page:
     )
 
 
-def _combination(param: str, why: str) -> AqlFailure:
-    return invalid_type(param, "absent", "present", hint=why)
+def _combination(param: str, why: str) -> errors.AqlFailure:
+    return errors.invalid_type(param, "absent", "present", hint=why)
 
 
 def listing_data(listing: Listing[Any], items: list[Any], operation: str) -> dict[str, Any]:
@@ -342,8 +331,10 @@ def read_cursor(param: str, cursor: str, operation: str) -> Any:
             return msgspec.json.decode(read[CHECK_BYTES:])
     except (binascii.Error, ValueError, msgspec.DecodeError):
         pass
-    problem = invalid_type(param, "cursor", "string", hint="Send a cursor of pageInfo of this operation, unchanged")
-    raise OperationFailed(problem) from None
+    problem = errors.invalid_type(
+        param, "cursor", "string", hint="Send a cursor of pageInfo of this operation, unchanged"
+    )
+    raise errors.OperationFailed(problem) from None
 
 
 def _check(text: bytes, operation: str) -> bytes:

@@ -39,17 +39,7 @@ from interlock.sdk.rooms.model import (
     Status,
 )
 from interlock.sdk.subserver.mcp_server import McpServer, ToolOffer
-from interlock.wire.jsonrpc.codec import (
-    CodecError,
-    Notification,
-    Request,
-    Response,
-    decode_object,
-    decode_untrusted,
-    decode_value,
-    encode_notification,
-    encode_value,
-)
+from interlock.wire.jsonrpc import codec
 
 KEPT_MAX: Final = 1000  # proposals; the oldest are forgotten
 ANSWERS_MAX: Final = 100  # answers of which the gateway may still say that they fulfil a proposal
@@ -80,8 +70,8 @@ class FollowedProposals:
     def __init__(self) -> None:
         self._by_id: dict[str, Proposal] = {}
         self._fulfilments: dict[str, tuple[str, tuple[str, ...]]] = {}  # a request -> its proposal, and who is asked
-        self._outcomes: dict[str, asyncio.Future[tuple[str, Response]]] = {}  # that we wait for
-        self._answers: dict[str, tuple[str, Response]] = {}  # the newest, by the request's envelope
+        self._outcomes: dict[str, asyncio.Future[tuple[str, codec.Response]]] = {}  # that we wait for
+        self._answers: dict[str, tuple[str, codec.Response]] = {}  # the newest, by the request's envelope
 
     def pending(self) -> list[Proposal]:
         """Return the pending proposals in the order in which this participant learned of them."""
@@ -137,7 +127,7 @@ class FollowedProposals:
             self._fulfilments[envelope.id] = proposal.id, envelope.to or ()
             self._set(proposal, "claimed")
 
-    def on_answer(self, envelope: Envelope, response: Response) -> None:
+    def on_answer(self, envelope: Envelope, response: codec.Response) -> None:
         """Handle a reply, which may end a proposal."""
         request, sender = envelope.correlation_id or "", envelope.sender or ""
         id, recipients = self._fulfilments.get(request, (None, ()))
@@ -163,7 +153,7 @@ class FollowedProposals:
         elif (answer := self._answers.get(str(payload.get("fulfilment")))) is not None:
             self._settle(proposal.id, answer)
 
-    def _settle(self, id: str, how: tuple[str, Response] | ProposalEnded) -> None:
+    def _settle(self, id: str, how: tuple[str, codec.Response] | ProposalEnded) -> None:
         """Complete the future of a proposal's outcome, with the reply or with the reason why there is none."""
         waiting = self._outcomes.get(id)
         if waiting is None or waiting.done():
@@ -173,7 +163,7 @@ class FollowedProposals:
         else:
             waiting.set_result(how)
 
-    def outcome(self, id: str) -> "asyncio.Future[tuple[str, Response]]":
+    def outcome(self, id: str) -> "asyncio.Future[tuple[str, codec.Response]]":
         """Return the future outcome of a proposal of this participant: the replying participant and its reply. It may
         raise ProposalEnded.
 
@@ -276,7 +266,7 @@ class ToolService:
         self._reply = reply
         self._running: dict[tuple[str, bytes], McpServer] = {}  # by sender and JSON-RPC id
 
-    def serve(self, envelope: Envelope, request: Request) -> None:
+    def serve(self, envelope: Envelope, request: codec.Request) -> None:
         """Serve a request with a separate MCP server, because JSON-RPC ids are unique only within one sender, unlike
         envelope ids (X-4.1-4).
         """
@@ -293,10 +283,10 @@ class ToolService:
         self._running[key] = server
         server.serve(request)
 
-    def hear(self, envelope: Envelope, notification: Notification) -> None:
+    def hear(self, envelope: Envelope, notification: codec.Notification) -> None:
         if notification.method != CANCELLED or not notification.params:
             return
-        id = bytes((decode_object(notification.params) or {}).get("requestId", b""))
+        id = bytes((codec.decode_object(notification.params) or {}).get("requestId", b""))
         server = self._running.pop((envelope.sender or "", id), None)
         if server is not None:
             server.hear(notification)
@@ -316,7 +306,7 @@ class _PendingRequest(msgspec.Struct):
 
     to: str
     rpc_id: bytes
-    answer: "asyncio.Future[Response]"
+    answer: "asyncio.Future[codec.Response]"
 
 
 class Conversation:
@@ -340,7 +330,7 @@ class Conversation:
         self._listeners: list[Listener] = []
         self._pending: dict[str, _PendingRequest] = {}  # by the envelope's id
         self._meetings: dict[str, asyncio.Task[None]] = {}  # peers that we have greeted
-        self._missed: list[tuple[Envelope, Request]] = []
+        self._missed: list[tuple[Envelope, codec.Request]] = []
         self._numbers = itertools.count(1)
 
     def listen(self) -> Listener:
@@ -436,7 +426,7 @@ class Conversation:
         if method != INITIALIZE:
             await self._meet(to, timeout_s)
         id, rpc_id = str(uuid.uuid4()), b"%d" % next(self._numbers)
-        answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[codec.Response] = asyncio.get_running_loop().create_future()
         self._pending[id] = _PendingRequest(to, rpc_id, answer)
         try:
             async with asyncio.timeout(timeout_s):
@@ -453,9 +443,11 @@ class Conversation:
 
     def _cancel(self, to: str, rpc_id: bytes) -> None:
         """Notify a participant that this one no longer waits for its reply."""
-        params = encode_value({"requestId": Raw(rpc_id), "reason": "nobody waits for it"})
+        params = codec.encode_value({"requestId": Raw(rpc_id), "reason": "nobody waits for it"})
         try:
-            taken = self._send(str(uuid.uuid4()), MCP, encode_notification(CANCELLED.encode(), params), (to,), None)
+            taken = self._send(
+                str(uuid.uuid4()), MCP, codec.encode_notification(CANCELLED.encode(), params), (to,), None
+            )
         except RoomError:
             return
         taken.add_done_callback(_log_refused)
@@ -466,10 +458,10 @@ class Conversation:
         async def greet() -> None:
             params = {"protocolVersion": LATEST_LEGACY, "capabilities": {}, "clientInfo": self._offer.info}
             try:
-                await self.request(peer, INITIALIZE, encode_value(params), timeout_s)
+                await self.request(peer, INITIALIZE, codec.encode_value(params), timeout_s)
             except CallFailed as failed:
                 log.info("%s answers initialize with %s; it is asked anyway", peer, failed)
-            await self.publish(MCP, encode_notification(INITIALIZED.encode(), b""), to=(peer,))
+            await self.publish(MCP, codec.encode_notification(INITIALIZED.encode(), b""), to=(peer,))
 
         if peer not in self._meetings:
             greeting = asyncio.get_running_loop().create_task(greet(), name=f"meet {peer}")
@@ -501,33 +493,35 @@ class Conversation:
             if envelope.kind == PROPOSAL:  # X-3.1-7
                 self.proposals.on_proposal(envelope)
             elif envelope.kind == MCP:
-                self._on_mcp(envelope, decode_untrusted(envelope.payload), is_old)
-        except (CodecError, msgspec.DecodeError, UnicodeDecodeError):
+                self._on_mcp(envelope, codec.decode_untrusted(envelope.payload), is_old)
+        except (codec.CodecError, msgspec.DecodeError, UnicodeDecodeError):
             log.info("%s sent %s that cannot be read", envelope.sender, envelope.kind)
         self._pass_on(Heard(envelope=envelope, sequence=sequence, is_old=is_old))
 
-    def _on_mcp(self, envelope: Envelope, message: Request | Notification | Response, is_old: bool) -> None:
+    def _on_mcp(
+        self, envelope: Envelope, message: codec.Request | codec.Notification | codec.Response, is_old: bool
+    ) -> None:
         """Handle an MCP message. Old requests wait until all missed envelopes were read, because some may already have
         a reply.
         """
         is_ours = self.id in (envelope.to or ()) and envelope.sender != self.id
         match message:
-            case Response():
+            case codec.Response():
                 self._on_answer(envelope, message)
-            case Request():
+            case codec.Request():
                 self.proposals.on_request(envelope)
                 if is_ours and is_old:
                     self._missed.append((envelope, message))
                 elif is_ours:
                     self._serve(envelope, message)
-            case Notification():
+            case codec.Notification():
                 if is_ours and message.method == CANCELLED:
-                    params = (decode_object(message.params) if message.params else None) or {}
+                    params = (codec.decode_object(message.params) if message.params else None) or {}
                     cancelled = (envelope.sender, bytes(params.get("requestId", b"")))
                     self._missed = [entry for entry in self._missed if (entry[0].sender, entry[1].id) != cancelled]
                     self._service.hear(envelope, message)
 
-    def _on_answer(self, envelope: Envelope, response: Response) -> None:
+    def _on_answer(self, envelope: Envelope, response: codec.Response) -> None:
         """Find the request for a reply by `correlation_id`, and check that the JSON-RPC ids are equal (X-4.1-4)."""
         self.proposals.on_answer(envelope, response)
         request = self._pending.get(envelope.correlation_id or "")
@@ -537,7 +531,7 @@ class Conversation:
         else:
             self._missed = [missed for missed in self._missed if missed[0].id != envelope.correlation_id]
 
-    def _serve(self, envelope: Envelope, request: Request) -> None:
+    def _serve(self, envelope: Envelope, request: codec.Request) -> None:
         """Serve a request for a tool of this participant. A restricted participant serves it only if the room allows
         that.
         """
@@ -558,7 +552,7 @@ class Conversation:
 
     def on_event(self, envelope: Envelope, *, is_old: bool = False) -> None:
         """Handle a gateway message. Some are stored in the room, such as the outcome of a proposal."""
-        payload = decode_value(envelope.payload)
+        payload = codec.decode_value(envelope.payload)
         event = payload.get("event")
         if envelope.kind == PRESENCE:
             peer = msgspec.convert(payload["participant"], Peer)
@@ -595,13 +589,13 @@ def request_payload(rpc_id: bytes, method: str, params: bytes) -> bytes:
     """Return the JSON-RPC payload of a request. The method may come from another participant, so it is encoded as a
     JSON string.
     """
-    return b'{"jsonrpc":"2.0","id":%b,"method":%b,"params":%b}' % (rpc_id, encode_value(method), params or b"{}")
+    return b'{"jsonrpc":"2.0","id":%b,"method":%b,"params":%b}' % (rpc_id, codec.encode_value(method), params or b"{}")
 
 
-def read_answer(sender: str, response: Response) -> Answer:
+def read_answer(sender: str, response: codec.Response) -> Answer:
     """Return the result of a response. Raise CallFailed if the response is an error."""
     if response.error:
-        error = decode_value(response.error)
+        error = codec.decode_value(response.error)
         members: dict[str, Any] = error if isinstance(error, dict) else {}
         code = members.get("code")
         raise CallFailed(code if isinstance(code, int) else 0, str(members.get("message", "")), members.get("data"))

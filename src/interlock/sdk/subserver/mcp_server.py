@@ -25,38 +25,10 @@ from interlock.ax.protocol import route
 from interlock.ax.protocol.messages import AuthorityProof, Register
 from interlock.ax.protocol.registration.registrant import JoinedParent
 from interlock.ax.uplink import Opener, Uplink
-from interlock.mcp.methods import (
-    ACKNOWLEDGED,
-    CANCELLED,
-    DISCOVER,
-    INITIALIZE,
-    LEGACY_VERSIONS,
-    LISTEN,
-    META_SERVER,
-    META_SUBSCRIPTION,
-    META_VERSION,
-    MODERN_VERSIONS,
-    PING,
-    PROGRESS,
-    TOOLS_CALL,
-    TOOLS_CHANGED,
-    TOOLS_LIST,
-    negotiate_legacy,
-)
+from interlock.mcp import methods
 from interlock.mcp.request_validation import ValidatedRequest, validate_request
 from interlock.sdk.subserver.tools import Context, ServedTool, ToolFailed, failure
-from interlock.wire.jsonrpc.codec import (
-    Notification,
-    Request,
-    Response,
-    decode_object,
-    decode_params_untrusted,
-    encode_notification,
-    encode_refusal,
-    encode_result,
-    encode_value,
-    find_string,
-)
+from interlock.wire.jsonrpc import codec
 from interlock.wire.refusal import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, TOOL_DEGRADED, Refusal
 
 log = logging.getLogger("interlock.subserver")
@@ -101,7 +73,7 @@ class McpServer:
         self._running: dict[bytes, tuple[asyncio.Task[None] | None, Context]] = {}  # no task: not to be interrupted
         self._listens: dict[bytes, None] = {}
         self._open = True
-        self.agreed = LEGACY_VERSIONS[-1]  # the revision of a legacy client
+        self.agreed = methods.LEGACY_VERSIONS[-1]  # the revision of a legacy client
 
     def leave(self) -> None:
         """Handle the loss of the link. Running calls continue, because an incomplete irreversible action is worse than
@@ -111,20 +83,22 @@ class McpServer:
 
     def notify(self, method: str, params: bytes) -> bool:
         """Send a notification. Return False if the link did not accept it."""
-        return self._open and self._send(encode_notification(method.encode(), params))
+        return self._open and self._send(codec.encode_notification(method.encode(), params))
 
     def tools_changed(self) -> None:
         """Announce changed tools to every modern subscription or, if there is none, as a plain notification."""
         for listen_id in self._listens:
-            self.notify(TOOLS_CHANGED, encode_value({"_meta": {META_SUBSCRIPTION: Raw(listen_id)}}))
+            self.notify(
+                methods.TOOLS_CHANGED, codec.encode_value({"_meta": {methods.META_SUBSCRIPTION: Raw(listen_id)}})
+            )
         if not self._listens:
-            self.notify(TOOLS_CHANGED, b"")
+            self.notify(methods.TOOLS_CHANGED, b"")
 
-    def hear(self, notification: Notification) -> None:
+    def hear(self, notification: codec.Notification) -> None:
         """Handle a notification. Only a cancellation of a request has an effect."""
-        if notification.method != CANCELLED:
+        if notification.method != methods.CANCELLED:
             return
-        params = decode_object(notification.params) if notification.params else None
+        params = codec.decode_object(notification.params) if notification.params else None
         named = bytes((params or {}).get("requestId", b""))
         self._listens.pop(named, None)
         running = self._running.pop(named, None)
@@ -134,30 +108,30 @@ class McpServer:
             if task is not None:
                 task.cancel()
 
-    def hear_answer(self, response: Response) -> None:
+    def hear_answer(self, response: codec.Response) -> None:
         """Do nothing, because a leaf sends no requests."""
 
-    def serve(self, request: Request) -> None:
+    def serve(self, request: codec.Request) -> None:
         """Serve a request. The reply is sent immediately or, for a tool call, when the tool has finished."""
         validated = _read(request)
         if isinstance(validated, Refusal):
             self._refuse(request.id, validated)
         elif request.id in self._running or request.id in self._listens:
             self._refuse(request.id, Refusal(INVALID_REQUEST, "this id is in use by a request under way"))
-        elif validated.method == TOOLS_CALL:
+        elif validated.method == methods.TOOLS_CALL:
             self._call(validated)
-        elif validated.method == TOOLS_LIST:
+        elif validated.method == methods.TOOLS_LIST:
             self._answer(validated, {"tools": [tool.listed for tool in self._offer.tools.values()]}, cached=True)
-        elif validated.method == DISCOVER and _is_modern(validated):
-            members = {"supportedVersions": list(MODERN_VERSIONS), "capabilities": CAPABILITIES}
+        elif validated.method == methods.DISCOVER and _is_modern(validated):
+            members = {"supportedVersions": list(methods.MODERN_VERSIONS), "capabilities": CAPABILITIES}
             self._answer(validated, members | self._offer.instruction_members, cached=True)
-        elif validated.method == LISTEN and _is_modern(validated):
+        elif validated.method == methods.LISTEN and _is_modern(validated):
             self._listen(validated)
-        elif validated.method == INITIALIZE and not _is_modern(validated):
-            self.agreed = negotiate_legacy(find_string(validated.params.get("protocolVersion")) or "")
+        elif validated.method == methods.INITIALIZE and not _is_modern(validated):
+            self.agreed = methods.negotiate_legacy(codec.find_string(validated.params.get("protocolVersion")) or "")
             members = {"protocolVersion": self.agreed, "capabilities": CAPABILITIES, "serverInfo": self._offer.info}
             self._answer(validated, members | self._offer.instruction_members)
-        elif validated.method == PING and not _is_modern(validated):
+        elif validated.method == methods.PING and not _is_modern(validated):
             self._answer(validated, {})
         else:
             self._refuse(request.id, Refusal(METHOD_NOT_FOUND, "Method not found"))
@@ -167,16 +141,16 @@ class McpServer:
         if len(self._listens) >= LISTENS_MAX:
             self._refuse(validated.id, Refusal(INVALID_REQUEST, f"at most {LISTENS_MAX} subscriptions/listen at once"))
             return
-        wanted = decode_object(validated.params.get("notifications", Raw(b"{}"))) or {}
+        wanted = codec.decode_object(validated.params.get("notifications", Raw(b"{}"))) or {}
         honoured = {"toolsListChanged": True} if bytes(wanted.get("toolsListChanged", b"")) == b"true" else {}
         if honoured:
             self._listens[validated.id] = None
-        body = {"_meta": {META_SUBSCRIPTION: Raw(validated.id)}, "notifications": honoured}
-        self.notify(ACKNOWLEDGED, encode_value(body))
+        body = {"_meta": {methods.META_SUBSCRIPTION: Raw(validated.id)}, "notifications": honoured}
+        self.notify(methods.ACKNOWLEDGED, codec.encode_value(body))
 
     def _call(self, validated: ValidatedRequest) -> None:
         """Start a tools/call. If a parent routed it, its route must name the segment of this leaf (MCP-AX 7.2)."""
-        name = find_string(validated.params.get("name"))
+        name = codec.find_string(validated.params.get("name"))
         if name is None:
             self._refuse(validated.id, Refusal(INVALID_PARAMS, "params.name must be a string"))
             return
@@ -211,12 +185,12 @@ class McpServer:
         """Run a tool and send the reply. A failure becomes a result with isError; only the message of ToolFailed is
         sent to the caller.
         """
-        version = validated.meta.get(META_VERSION)
-        revision = self.agreed if version is None else find_string(version) or MODERN_VERSIONS[0]
+        version = validated.meta.get(methods.META_VERSION)
+        revision = self.agreed if version is None else codec.find_string(version) or methods.MODERN_VERSIONS[0]
         try:
             members = await tool.answer(validated.params.get("arguments", Raw(b"{}")), context, revision=revision)
             # The other half of a message is for what surrounds the result, such as escapes.
-            if len(encode_value(members)) > self._offer.max_bytes // 2:
+            if len(codec.encode_value(members)) > self._offer.max_bytes // 2:
                 raise ToolFailed("the result is larger than a message may be; ask for less at a time")
         except asyncio.CancelledError:
             context.cancel()
@@ -244,9 +218,9 @@ class McpServer:
 
         def report(done: float, total: float | None, message: str | None) -> None:
             members = {"progressToken": token, "progress": done, "total": total, "message": message}
-            params = encode_value({key: value for key, value in members.items() if value is not None})
+            params = codec.encode_value({key: value for key, value in members.items() if value is not None})
             try:
-                loop.call_soon_threadsafe(self.notify, PROGRESS, params)
+                loop.call_soon_threadsafe(self.notify, methods.PROGRESS, params)
             except RuntimeError:
                 pass  # the loop has ended: there is no listener
 
@@ -260,14 +234,14 @@ class McpServer:
             members = {"resultType": "complete", **members}
             if cached:
                 members |= {"ttlMs": 0, "cacheScope": "private"}
-            members["_meta"] = {META_SERVER: self._offer.info}
+            members["_meta"] = {methods.META_SERVER: self._offer.info}
         if self._open:
-            self._send(encode_result(validated.id, encode_value(members)))
+            self._send(codec.encode_result(validated.id, codec.encode_value(members)))
 
     def _refuse(self, message_id: bytes, refusal: Refusal) -> None:
         """Send a JSON-RPC error, unless the link was lost."""
         if self._open:
-            self._send(encode_refusal(message_id, refusal, draft=True))
+            self._send(codec.encode_refusal(message_id, refusal, draft=True))
 
 
 class LeafUplink(Uplink):
@@ -309,25 +283,25 @@ class LeafUplink(Uplink):
         return McpServer(self._offer, send, step.registered.assigned_segment)
 
 
-def _read(request: Request) -> ValidatedRequest | Refusal:
+def _read(request: codec.Request) -> ValidatedRequest | Refusal:
     """Validate a request according to its era. A modern request is recognized by its version in `_meta`."""
-    params = decode_params_untrusted(request.params) if request.params else {}
+    params = codec.decode_params_untrusted(request.params) if request.params else {}
     if params is None:
         return Refusal(INVALID_PARAMS, "params must be an object, small but for its arguments")
-    meta = decode_object(params["_meta"]) if "_meta" in params else {}
+    meta = codec.decode_object(params["_meta"]) if "_meta" in params else {}
     if meta is None:
         return Refusal(INVALID_PARAMS, "params._meta must be an object")
-    if META_VERSION in meta or request.method == DISCOVER:
+    if methods.META_VERSION in meta or request.method == methods.DISCOVER:
         return validate_request(request, None)
     return ValidatedRequest(request.id, request.method, dict(params), meta)
 
 
 def _is_modern(validated: ValidatedRequest) -> bool:
-    return META_VERSION in validated.meta
+    return methods.META_VERSION in validated.meta
 
 
-def is_modern(request: Request) -> bool:
+def is_modern(request: codec.Request) -> bool:
     """Return whether a request, not yet validated, belongs to the modern era."""
-    params = decode_object(request.params) if request.params else None
-    meta = decode_object(params["_meta"]) if params is not None and "_meta" in params else None
-    return request.method == DISCOVER or (meta is not None and META_VERSION in meta)
+    params = codec.decode_object(request.params) if request.params else None
+    meta = codec.decode_object(params["_meta"]) if params is not None and "_meta" in params else None
+    return request.method == methods.DISCOVER or (meta is not None and methods.META_VERSION in meta)
