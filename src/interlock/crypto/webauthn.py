@@ -113,9 +113,8 @@ def passkey(alg: Algorithm, credential: str, key: bytes) -> Jwk:
 
 def format_passkey(key: Jwk) -> str:
     """Format a passkey in the way it is written in a configuration file."""
-    material = (
-        key.n if key.kty == "RSA" else encode((decode_base64url(key.x) or b"") + (decode_base64url(key.y) or b""))
-    )
+    point = (decode_base64url(key.x) or b"") + (decode_base64url(key.y) or b"")
+    material = key.n if key.kty == "RSA" else encode(point)
     return f"{_NAME_BY_ALGORITHM[algorithm_of(key)]}:{key.kid}:{material}"
 
 

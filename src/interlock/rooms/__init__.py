@@ -10,39 +10,18 @@ follow proposals from their publication to their end. `room_links` and `particip
 the namespace; `node_participant` is the reverse, the node as a participant. `remote_seats` shares between replicas who
 is connected. `protocol` has the rules, without I/O.
 
-The names in `__all__` are the participant library, `interlock.sdk.rooms`. This package is its public import path (`from
-interlock.rooms import Participant`); the library is loaded when one of the names is first used.
+The classes to import from here are the participant library, `interlock.sdk.rooms`. This package is its public
+import path (`from interlock.rooms import Participant`); the library is loaded when one of the names is first used.
 """
 
 from importlib import import_module
 from typing import Any
 
-__all__ = [
-    "Answer",
-    "CallFailed",
-    "Context",
-    "EnvelopeRefused",
-    "Heard",
-    "Listener",
-    "NoAnswer",
-    "Participant",
-    "Peer",
-    "Proposal",
-    "ProposalEnded",
-    "RoomError",
-    "RoomInvalid",
-    "RoomRefused",
-    "RoomUnreachable",
-    "ToolFailed",
-    "ToolInvalid",
-    "ToolResult",
-]
-
 
 def __getattr__(name: str) -> Any:
-    """Import the participant library lazily on first access to one of its names, so that running a node does not load
-    it.
+    """Import the participant library lazily on first access to one of its names, which are names of classes, so that
+    running a node does not load it.
     """
-    if name in __all__:
+    if name == "__all__" or name[:1].isupper():
         return getattr(import_module("interlock.sdk.rooms"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -260,7 +260,6 @@ class PresenceLease(Connected):
 
     def __init__(self, room: Room, participant: str) -> None:
         self.id = room.stamp().id
-        self.is_over = False
         self._room = room
         self._participant = participant
         self._timer: asyncio.TimerHandle | None = None
@@ -276,18 +275,21 @@ class PresenceLease(Connected):
 
     def end(self) -> None:
         """End the presence of the client."""
-        self.is_over = True
         if self._timer is not None:
             self._timer.cancel()
         self._room.leave(self, self._participant)
 
 
 class PresenceLeases:
-    """The presence leases in all rooms."""
+    """The presence leases in all rooms. Each is a connection in the seat of its participant."""
 
     def __init__(self, lease_s: float = LEASE_S) -> None:
         self._lease_s = lease_s
-        self._held: dict[tuple[Room, str], PresenceLease] = {}
+
+    def _find(self, room: Room, participant: str) -> PresenceLease | None:
+        seat = room.seats.get(participant)
+        connections = () if seat is None else seat.connections
+        return next((each for each in connections if isinstance(each, PresenceLease)), None)
 
     def begin(self, room: Room, who: Participant, principal: str) -> bool:
         """Begin or renew a lease. Return False if the room is full. A client that has a connection needs no lease."""
@@ -298,29 +300,21 @@ class PresenceLeases:
             return True
         if not room.has_free_seat(who.id):
             return False
-        lease = self._held[room, who.id] = PresenceLease(room, who.id)
+        lease = PresenceLease(room, who.id)
         room.join(lease, who, principal, "lease")
         lease.renew(self._lease_s)
         return True
 
     def renew(self, room: Room, participant: str) -> bool:
         """Renew the lease of a participant. Return False if it has none."""
-        lease = self._held.get((room, participant))
-        if lease is None or lease.is_over:
-            self._held.pop((room, participant), None)
-            return False
-        lease.renew(self._lease_s)
-        return True
+        lease = self._find(room, participant)
+        if lease is not None:
+            lease.renew(self._lease_s)
+        return lease is not None
 
     def end(self, room: Room, participant: str) -> bool:
         """End the lease of a participant. Return False if it has none."""
-        lease = self._held.pop((room, participant), None)
-        if lease is None or lease.is_over:
-            return False
-        lease.end()
-        return True
-
-    def close(self) -> None:
-        for lease in self._held.values():
+        lease = self._find(room, participant)
+        if lease is not None:
             lease.end()
-        self._held.clear()
+        return lease is not None

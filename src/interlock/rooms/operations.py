@@ -45,7 +45,7 @@ class _ObservedRecord(msgspec.Struct):
 
 
 class _Observed(msgspec.Struct):
-    """What the audit log says about one participant: the first and the last record, and the number of each kind."""
+    """The observations about one participant: its first and its last record, and the number of each kind."""
 
     first: _ObservedRecord
     last: _ObservedRecord
@@ -104,11 +104,11 @@ class RoomOperations:
                         isElsewhere=not connection.is_here,
                     )
                 )
-        removed = tuple(
+        removed = [
             api.RemovedParticipant(participantId=id, by=removal.by, at=rfc3339(removal.at))
             for id, removal in self.rooms.list_removals(room)
-        )
-        return api.RoomConnections(topic=topic, connections=tuple(connections), removed=removed)
+        ]
+        return api.RoomConnections(topic=topic, connections=tuple(connections), removed=tuple(removed))
 
     @handles(api.LIST_PARTICIPANTS)
     def participants(self, topic: str) -> api.RoomParticipants:

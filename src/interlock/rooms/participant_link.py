@@ -190,9 +190,8 @@ def _result(call: Call, hold: ProposalHold, settled: SettledProposal) -> bytes:
     confirmation |= {"room": hold.room.topic, "proposalId": approval.proposal_id}
     era: dict[str, Any] = {"resultType": "complete"} if call.caller.era is Era.MODERN else {}
     content = [{"type": "text", "text": text}]
-    return codec.encode_value(
-        {**era, "content": content, "isError": True, "_meta": {"x-mcpax-confirmation": confirmation}}
-    )
+    meta = {"x-mcpax-confirmation": confirmation}
+    return codec.encode_value({**era, "content": content, "isError": True, "_meta": meta})
 
 
 NODE: Final = Participant(id=OWN, privilege=Privilege.FULL)  # the node, asking on its own behalf

@@ -52,10 +52,7 @@ class RoomParts(CapabilityParts):
         self.node = NodeParticipants(self.rooms, calls.dispatch, lambda name: _principal_in_a_room(stores.tokens, name))
 
     def stages(self) -> Mapping[Stage, tuple[Part, ...]]:
-        return {
-            Stage.RECORDS: (self.rooms,),
-            Stage.TOOLS: (self.room_links, self.node, self.tools),
-        }
+        return {Stage.RECORDS: (self.rooms,), Stage.TOOLS: (self.room_links, self.node, self.tools)}
 
     def services(self) -> tuple[object, ...]:
         return (self._operations,)

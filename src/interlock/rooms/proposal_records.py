@@ -217,12 +217,9 @@ class ProposalIndex:
             "outcome": approval.outcome,
         }
         if tracked is not None:
-            more |= {
-                "fulfilment": tracked.fulfilment,
-                "matched_by": tracked.matched_by,
-                "modified": True if tracked.sent_params is not None else None,
-                "sent_params": tracked.sent_params,
-            }
+            modified = True if tracked.sent_params is not None else None
+            more |= {"fulfilment": tracked.fulfilment, "matched_by": tracked.matched_by}
+            more |= {"modified": modified, "sent_params": tracked.sent_params}
         return description | {name: value for name, value in more.items() if value is not None}
 
 

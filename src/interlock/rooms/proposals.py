@@ -85,12 +85,7 @@ class ProposalTracker:
     """
 
     def __init__(
-        self,
-        inbox: Inbox,
-        recorder: Recorder,
-        clock: Clock,
-        tool: Callable[[str], Route | None],
-        replicas: Replicas,
+        self, inbox: Inbox, recorder: Recorder, clock: Clock, tool: Callable[[str], Route | None], replicas: Replicas
     ) -> None:
         """Create the tracker. `tool` returns the route of one of this node's tools by name, or None."""
         self.index = records.ProposalIndex(inbox)
@@ -107,9 +102,8 @@ class ProposalTracker:
         # From now on, and not from `start`: the inbox opens first, and ends what was left behind.
         self._changes = inbox.listen(only_own=True)
         self._replicas = replicas
-        self._carried_out: dict[
-            str, records.Key
-        ] = {}  # fulfilments that another replica sent, by the id of the envelope
+        # The fulfilments that another replica sent, by the id of the envelope.
+        self._carried_out: dict[str, records.Key] = {}
         inbox.heard.subscribe(self._apply_remote_change)
 
     # Life
@@ -332,9 +326,8 @@ class ProposalTracker:
             approval, matched_by = self._find_matching_proposal(room, envelope, sent), "content"
         if approval is None:
             return
-        refusal = records.refuse_own(approval, sender, principal, envelope.id) or records.refuse_over(
-            approval, envelope.id
-        )
+        refusal = records.refuse_own(approval, sender, principal, envelope.id)
+        refusal = refusal or records.refuse_over(approval, envelope.id)
         if refusal is None:
             # Of several attempts to claim a proposal exactly one succeeds.
             claimed = await self._decide(approval, What.APPROVED, sender, principal, IN_THE_ROOM)
@@ -434,9 +427,8 @@ class ProposalTracker:
         approval = await self._find_decidable(topic, proposal_id, who)
         if isinstance(approval, EnvelopeRefusal):
             return approval
-        refusal = records.refuse_own(approval, who.id, principal, proposal_id) or records.refuse_over(
-            approval, proposal_id
-        )
+        refusal = records.refuse_own(approval, who.id, principal, proposal_id)
+        refusal = refusal or records.refuse_over(approval, proposal_id)
         if refusal is None and self._is_held(approval):
             message = "a person has to approve it in the inbox, with a proof"
             refusal = EnvelopeRefusal("kind_not_allowed", message, id=proposal_id)
@@ -472,11 +464,10 @@ class ProposalTracker:
     async def decide(self, room: Room, envelope: Envelope, who: Participant, principal: str) -> EnvelopeRefusal | None:
         """Reject or withdraw the proposal that an envelope names. Return why that is refused, or None."""
         proposal_id = envelope.correlation_id or ""
-        done = (
-            await self.withdraw(room.topic, proposal_id, who)
-            if envelope.kind == WITHDRAW
-            else await self.reject(room.topic, proposal_id, who, principal, rules.read_reason(envelope.payload))
-        )
+        if envelope.kind == WITHDRAW:
+            done = await self.withdraw(room.topic, proposal_id, who)
+        else:
+            done = await self.reject(room.topic, proposal_id, who, principal, rules.read_reason(envelope.payload))
         return msgspec.structs.replace(done, id=envelope.id) if isinstance(done, EnvelopeRefusal) else None
 
     async def edit(self, approval_id: str, params: bytes, by: str) -> Approval | EnvelopeRefusal:
@@ -494,12 +485,10 @@ class ProposalTracker:
         payload = b'{"method":%b,"params":%b}' % (msgspec.json.encode(old.method), params)
         proposed = rules.read_proposed(payload)
         if proposed is None:
-            return EnvelopeRefusal(
-                "invalid_proposal", "params are ambiguous JSON (duplicate keys or unsafe numbers)", id=id
-            )
-        envelope = Envelope(
-            id=id, kind=PROPOSAL, sender=old.agent, to=(old.target,) if old.target else None, payload=payload
-        )
+            why = "params are ambiguous JSON (duplicate keys or unsafe numbers)"
+            return EnvelopeRefusal("invalid_proposal", why, id=id)
+        to = (old.target,) if old.target else None
+        envelope = Envelope(id=id, kind=PROPOSAL, sender=old.agent, to=to, payload=payload)
         draft = self._draft(room, envelope, proposed, old.requested_by, None)
         draft = msgspec.structs.replace(draft, reason=old.reason, expires_at=old.expires_at)
         # From now on the end of the old approval is not announced as an end of the proposal.
@@ -629,10 +618,9 @@ class ProposalTracker:
             "modified": True if tracked.sent_params is not None else None,
             "outcome": approval.outcome,
         }
-        event = {"event": f"proposal_{status.value}", "proposalId": proposal_id}
-        room.announce(
-            event | {name: value for name, value in details.items() if value is not None}, answers=proposal_id
-        )
+        event: dict[str, Any] = {"event": f"proposal_{status.value}", "proposalId": proposal_id}
+        event |= {name: value for name, value in details.items() if value is not None}
+        room.announce(event, answers=proposal_id)
 
     def _note_status(self, approval: Approval, tracked: records.Tracked, status: ProposalStatus) -> None:
         """Record that a status was announced, and stop counting the proposal as waiting."""

@@ -183,7 +183,6 @@ class RoomTools:
         self._update_links(None)
 
     async def close(self) -> None:
-        self.leases.close()
         for timer in self._pauses.values():
             timer.cancel()
         for link in (self._link, *self._links.values()):
@@ -207,9 +206,8 @@ class RoomTools:
         """
         room = self.rooms.by_topic.get(topic)
         if room is None or not self.rooms.is_member(room, principal):
-            return EnvelopeRefusal(
-                "unknown_topic", "unknown room, or you are not a member of it; rooms.list names your rooms"
-            )
+            why = "unknown room, or you are not a member of it; rooms.list names your rooms"
+            return EnvelopeRefusal("unknown_topic", why)
         if not self.rooms.may_join(room, principal):
             return EnvelopeRefusal("removed", REMOVED_HINT)
         participant = self.rooms.participant(room, principal)
@@ -255,10 +253,8 @@ class RoomTools:
 
     @_tool("Who is in a room, and with which privilege.", "reads")
     async def participants(self, member: RoomMember, arguments: RoomArguments) -> Json | EnvelopeRefusal:
-        return {
-            "topic": member.room.topic,
-            "participants": [participant.described() for participant in member.room.present()],
-        }
+        participants = [participant.described() for participant in member.room.present()]
+        return {"topic": member.room.topic, "participants": participants}
 
     # Messages
 
@@ -288,11 +284,7 @@ class RoomTools:
         return {
             "topic": room.topic,
             "messages": [
-                {
-                    "seq": record.sequence,
-                    "received_at": rfc3339(record.received_at),
-                    "envelope": Raw(record.data),
-                }
+                {"seq": record.sequence, "received_at": rfc3339(record.received_at), "envelope": Raw(record.data)}
                 for record in records
             ],
             "cursor": cursor,
@@ -496,9 +488,4 @@ def input_schema(arguments: type[msgspec.Struct]) -> Json:
         # Of an optional member only the schema of a value is shown.
         value = next((each for each in declared.get("anyOf", ()) if each.get("type") != "null"), declared)
         properties[name] = {key: value[key] for key in value if key not in ("additionalProperties", "default")}
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": schema["required"],
-        "additionalProperties": False,
-    }
+    return {"type": "object", "properties": properties, "required": schema["required"], "additionalProperties": False}

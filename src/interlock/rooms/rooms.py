@@ -90,13 +90,7 @@ class RoomRegistry:
     """
 
     def __init__(
-        self,
-        plan: Plan,
-        store: Store,
-        recorder: Recorder,
-        clock: Clock,
-        proposals: ProposalTracker,
-        replicas: Replicas,
+        self, plan: Plan, store: Store, recorder: Recorder, clock: Clock, proposals: ProposalTracker, replicas: Replicas
     ) -> None:
         self._plan = plan
         self._kv = store.kv
@@ -363,9 +357,7 @@ class RoomRegistry:
     def list_removals(self, room: Room) -> list[tuple[str, PrivilegeGrant]]:
         """Return the ids of removed participants with the decisions that removed them."""
         prefix, grants = f"{room.topic}\n", sorted(self._grants.items(), key=lambda item: item[0])
-        return [
-            (key.removeprefix(prefix), grant) for key, grant in grants if grant.is_removal and key.startswith(prefix)
-        ]
+        return [(key[len(prefix) :], grant) for key, grant in grants if grant.is_removal and key.startswith(prefix)]
 
     async def change_privilege(
         self,

@@ -404,7 +404,7 @@ async def test_the_outcome_of_a_proposal_is_reported_once(node: RunningNode) -> 
         await agent.open()
         id = await agent.propose(target.id, "dangerous_operation")
         heard = agent.listen()
-        lost = agent._conversation.connection._pipe
+        lost = agent._connection._pipe
         assert lost is not None
         lost.abort()
         await human.reject(id, reason="meanwhile")

@@ -53,9 +53,8 @@ def _body(heard: Heard, own: str) -> Text | None:
         case "mcp/proposal":
             request = _request(payload)
             why = f" because {one_line(payload['reason'])}" if payload.get("reason") else ""
-            return Text.assemble(
-                name(heard.sender), " proposes", _recipients(heard), ": ", request, why, style="yellow"
-            )
+            parts = (name(heard.sender), " proposes", _recipients(heard), ": ", request, why)
+            return Text.assemble(*parts, style="yellow")
         case "mcp":
             return _mcp(heard, payload, own)
         case "presence" if payload.get("event") in ("join", "leave"):
@@ -216,8 +215,8 @@ class RoomApp(App[int]):
     .narrow #who { display: none; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+y", "approve", "Approve", priority=True),
-        Binding("ctrl+n", "deny", "Deny", priority=True),
+        Binding("ctrl+y", "decide(True)", "Approve", priority=True),
+        Binding("ctrl+n", "decide(False)", "Deny", priority=True),
         Binding("f1", "help", "Help"),
         Binding("ctrl+c,ctrl+q", "leave", "Leave", priority=True),
     ]
@@ -290,12 +289,9 @@ class RoomApp(App[int]):
         self._show_details()
         head = Text.assemble((room.topic, "bold"), " · ", name(room.id), " ", privilege, " · ", state)
         self.query_one("#head", Static).update(head)
-        rows = [Text.assemble(("in the room", "dim"))]
-        rows += [Text.assemble(name(room.id), ("  you", "dim"))]
-        rows += [
-            Text.assemble(name(peer.id), ("  restricted" if peer.privilege != "full" else "", "yellow"))
-            for peer in room.who()
-        ]
+        rows = [Text("in the room", style="dim"), Text.assemble(name(room.id), ("  you", "dim"))]
+        for peer in room.who():
+            rows.append(Text.assemble(name(peer.id), ("  restricted" if peer.privilege != "full" else "", "yellow")))
         self.query_one("#names", Static).update(Text("\n").join(rows))
 
     # Proposals
@@ -325,12 +321,8 @@ class RoomApp(App[int]):
     @work(exclusive=True, group="proposals")
     async def _read_proposals(self) -> None:
         """Fetch from the gateway when each proposal expires, and the status of older proposals."""
-        try:
-            await self._room.read_proposals()
-        except RoomError as failed:
-            self._say_failed(failed)
-            return
-        self._show_proposals()
+        if await self._try(self._room.read_proposals()) is not None:
+            self._show_proposals()
 
     def _find_selected_id(self) -> str | None:
         listed = self.query_one(ProposalList)
@@ -347,17 +339,10 @@ class RoomApp(App[int]):
         if not self._is_drawn:
             return
         proposal = self._find_selected()
-        self.query_one("#what", Static).update(
-            "" if proposal is None else proposal_details(proposal, datetime.now(UTC))
-        )
+        details = "" if proposal is None else proposal_details(proposal, datetime.now(UTC))
+        self.query_one("#what", Static).update(details)
 
-    def action_approve(self) -> None:
-        self._decide(is_approved=True)
-
-    def action_deny(self) -> None:
-        self._decide(is_approved=False)
-
-    def _decide(self, *, is_approved: bool) -> None:
+    def action_decide(self, is_approved: bool) -> None:
         """Approve or deny the highlighted proposal, or show why that is not possible."""
         proposal = self._find_selected()
         if proposal is None:
@@ -378,13 +363,9 @@ class RoomApp(App[int]):
     @work
     async def _send_decision(self, proposal: Proposal, *, is_approved: bool) -> None:
         """Send a decision to the gateway. The proposal is hidden from the list until the gateway answers."""
+        decide = self._room.fulfil if is_approved else self._room.reject
         try:
-            if is_approved:
-                await self._room.fulfil(proposal.id)
-            else:
-                await self._room.reject(proposal.id)
-        except (RoomError, RoomInvalid) as failed:
-            self._say_failed(failed)
+            await self._try(decide(proposal.id))
         finally:
             self._deciding.discard(proposal.id)
             self._show_proposals()
@@ -413,11 +394,8 @@ class RoomApp(App[int]):
             case ("tools", peer):
                 tools = await self._try(self._room.tools(peer))
                 for tool in tools or ():
-                    self._write(
-                        Text.assemble(
-                            "  ", (one_line(tool["name"]), "bold"), "  ", one_line(tool.get("description", ""))
-                        )
-                    )
+                    description = one_line(tool.get("description", ""))
+                    self._write(Text.assemble("  ", (one_line(tool["name"]), "bold"), "  ", description))
             case ("call" | "propose", peer, tool, *arguments):
                 try:
                     decoded = msgspec.json.decode(arguments[0] if arguments else "{}", type=dict[str, Any])
@@ -430,14 +408,12 @@ class RoomApp(App[int]):
                 self.action_help()
 
     async def _try(self, deed: Any) -> Any:
+        """Await a request and return its result. Show the error and return None if it fails."""
         try:
             return await deed
         except (RoomError, RoomInvalid) as failed:
-            self._say_failed(failed)
+            self._write(Text(one_line(str(failed)), style="red"))
             return None
-
-    def _say_failed(self, failed: Exception) -> None:
-        self._write(Text(one_line(str(failed)), style="red"))
 
     def action_help(self) -> None:
         self._write(Text(HELP, style="dim"))
@@ -450,8 +426,8 @@ class ProposalList(OptionList):
     """The list of pending proposals. It adds keys to approve and deny the highlighted one."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("a", "app.approve", "Approve", show=False),
-        Binding("d", "app.deny", "Deny", show=False),
+        Binding("a", "app.decide(True)", "Approve", show=False),
+        Binding("d", "app.decide(False)", "Deny", show=False),
     ]
 
 

@@ -25,10 +25,11 @@ from interlock.rooms.protocol.envelope import (
     WITHDRAW,
     Envelope,
     EnvelopeRefusal,
+    decode_members,
+    decode_text,
 )
 from interlock.rooms.protocol.participants import Privilege
 from interlock.rooms.protocol.settings import Rates, RoomSettings
-from interlock.wire.jsonrpc.codec import hide
 
 CHAT_BYTES_MAX: Final = 64 * 1024
 CHAT_PAYLOAD_BYTES_MAX: Final = 512 * 1024  # the other members and the escapes of the text included
@@ -38,9 +39,6 @@ _RESERVED: Final = frozenset((PRESENCE, SYSTEM))
 _KINDS: Final = frozenset((MCP, PROPOSAL, CHAT, PRESENCE, SYSTEM))
 _LATER: Final = "it is a kind of the released v0.1 or of MEW, which speak another protocol than mcpx/v0.1"
 _FORMATS: Final = ("plain", "markdown")
-
-_decode_any = msgspec.json.Decoder().decode
-_decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
 class OpenRequest(msgspec.Struct, frozen=True):
@@ -63,14 +61,10 @@ def protocol_refusal(envelope: Envelope, *, is_needed: bool = True) -> EnvelopeR
     missing name is refused too.
     """
     protocol = envelope.protocol
-    if (protocol is None and is_needed) or (protocol is not None and protocol not in PROTOCOLS):  # X-4-2
-        return EnvelopeRefusal(
-            "unsupported_protocol",
-            f"'protocol' is {PROTOCOLS[0]!r}; {PROTOCOLS[1]!r} is understood too",
-            {"supported": list(PROTOCOLS)},
-            id=envelope.id,
-        )
-    return None
+    if protocol in PROTOCOLS or (protocol is None and not is_needed):  # X-4-2
+        return None
+    why = f"'protocol' is {PROTOCOLS[0]!r}; {PROTOCOLS[1]!r} is understood too"
+    return EnvelopeRefusal("unsupported_protocol", why, {"supported": list(PROTOCOLS)}, id=envelope.id)
 
 
 def sender_refusal(envelope: Envelope, sender: str) -> EnvelopeRefusal | None:
@@ -96,9 +90,8 @@ def kind_refusal(envelope: Envelope, settings: RoomSettings) -> EnvelopeRefusal 
     details: dict[str, Any] = {"kinds": [MCP, PROPOSAL, CHAT, *settings.extra_kinds]}
     if kind.startswith(("mcp/", "reasoning/", "capability/", "space/", "system/")):
         details["hint"] = _LATER
-    return EnvelopeRefusal(
-        "unknown_kind", f"the kind {kind[:100]!r} is not one of this room's", details, id=envelope.id
-    )
+    why = f"the kind {kind[:100]!r} is not one of this room's"
+    return EnvelopeRefusal("unknown_kind", why, details, id=envelope.id)
 
 
 def is_decision(kind: str, settings: RoomSettings) -> bool:
@@ -123,9 +116,8 @@ def privilege_refusal(
         return EnvelopeRefusal("kind_not_allowed", "restricted participants do not chat in this room", id=envelope.id)
     takes_full = settings.extra_kinds.get(envelope.kind) is Privilege.FULL
     if takes_full or (envelope.kind == REJECT and is_decision(REJECT, settings)):
-        return EnvelopeRefusal(
-            "kind_not_allowed", f"{envelope.kind!r} takes full privilege in this room", id=envelope.id
-        )
+        why = f"{envelope.kind!r} takes full privilege in this room"
+        return EnvelopeRefusal("kind_not_allowed", why, id=envelope.id)
     if envelope.kind != MCP:  # X-3.1-6
         return None
     if settings.restricted_replies == "allow" and request is not None and _is_answer(envelope, sender, request):
@@ -171,48 +163,32 @@ def payload_refusal(envelope: Envelope) -> EnvelopeRefusal | None:
     if envelope.kind == PROPOSAL:
         if "jsonrpc" in members or "id" in members:  # X-4.2-5: a careless target must not take it for a call
             wrong = "a proposal is no MCP message: it has neither 'jsonrpc' nor 'id'"
-        elif not _decode_text(members.get("method")):
+        elif not decode_text(members.get("method")):
             wrong = "a proposal has a 'method', the MCP method that it proposes"
         elif "params" in members and bytes(members["params"])[:1] != b"{":
             wrong = "the 'params' of a proposal are an object"
         elif "reason" in members:
-            reason = _decode_text(members["reason"])
+            reason = decode_text(members["reason"])
             if reason is None or len(reason) > REASON_CHARS_MAX:
                 wrong = f"the 'reason' of a proposal is a string of at most {REASON_CHARS_MAX} characters"
         return None if wrong is None else EnvelopeRefusal("invalid_proposal", wrong, id=envelope.id)
-    text = _decode_text(members.get("text"))
+    text = decode_text(members.get("text"))
     if text is None:  # X-4.3-1
         wrong = "a chat message has a 'text', a string"
     elif len(text.encode()) > CHAT_BYTES_MAX:  # X-4.3-1
         wrong = f"the text of a chat message has at most {CHAT_BYTES_MAX} bytes"
     elif len(envelope.payload) > CHAT_PAYLOAD_BYTES_MAX:
         wrong = f"a chat message has at most {CHAT_PAYLOAD_BYTES_MAX} bytes"
-    elif "format" in members and _decode_text(members["format"]) not in _FORMATS:
+    elif "format" in members and decode_text(members["format"]) not in _FORMATS:
         wrong = "the 'format' of a chat message is 'plain' or 'markdown'"
     return None if wrong is None else EnvelopeRefusal("invalid_chat", wrong, id=envelope.id)
 
 
 def _decode_members_or_empty(payload: bytes) -> dict[str, Raw]:
     try:
-        return _decode_members(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        hidden = hide(payload)
-    if hidden is None:
-        return {}
-    try:
-        return {key: hidden.show(value) for key, value in _decode_members(hidden.data).items()}
+        return decode_members(payload)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return {}
-
-
-def _decode_text(raw: Raw | None) -> str | None:
-    if raw is None:
-        return None
-    try:
-        value = _decode_any(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
-    return value if isinstance(value, str) else None
 
 
 SPAN_S: Final = 60.0

@@ -16,7 +16,7 @@ import re
 from datetime import datetime
 from itertools import accumulate, count
 from operator import sub
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
@@ -25,35 +25,13 @@ from interlock.rooms.protocol.participants import GATEWAY
 from interlock.wire.jsonrpc.codec import hide
 from interlock.wire.refusal import Refusal
 
-Code = Literal[
-    "invalid_json",
-    "invalid_envelope",
-    "invalid_proposal",
-    "invalid_chat",
-    "unsupported_protocol",
-    "unknown_kind",
-    "kind_not_allowed",
-    "reserved_kind",
-    "from_mismatch",
-    "duplicate_id",
-    "envelope_too_large",
-    "rate_limited",
-    "one_recipient",
-    "not_proposer",
-    "already_claimed",
-    "proposal_expired",
-    "unknown_proposal",
-    "self_approval",
-    "target_absent",
-    "privilege_violation",
-    "unavailable",
-    "unknown_topic",
-    "room_full",
-    "removed",
-    "history_gap",
-    "input_invalid",
-    "secret_found",
-]
+# The codes of refused envelopes and of refused decisions on proposals.
+CODES: Final = (
+    "invalid_json invalid_envelope invalid_proposal invalid_chat unsupported_protocol unknown_kind kind_not_allowed"
+    " reserved_kind from_mismatch duplicate_id envelope_too_large rate_limited one_recipient not_proposer"
+    " already_claimed proposal_expired unknown_proposal self_approval target_absent privilege_violation unavailable"
+    " unknown_topic room_full removed history_gap input_invalid secret_found"
+)
 
 # MCPx 4.4.2, to the letter.
 VIOLATION_CODE: Final = -32001  # X-4.4.2-2
@@ -63,18 +41,15 @@ VIOLATION_SUGGESTION: Final = "Use kind: 'mcp/proposal' instead"
 
 
 class EnvelopeRefusal(Refusal, frozen=True, kw_only=True):
-    """The refusal of an envelope, or of a decision on a proposal. Its code is one of `Code`."""
+    """The refusal of an envelope, or of a decision on a proposal. Its code is one of `CODES`."""
 
     id: str | None = None  # of the envelope, if it could be read
     answers: bytes = b"null"  # the JSON-RPC id that a privilege violation is answered under
 
 
 def violation_error() -> dict[str, Any]:
-    return {
-        "code": VIOLATION_CODE,
-        "message": VIOLATION_MESSAGE,
-        "data": {"reason": VIOLATION_REASON, "suggestion": VIOLATION_SUGGESTION},
-    }
+    data = {"reason": VIOLATION_REASON, "suggestion": VIOLATION_SUGGESTION}
+    return {"code": VIOLATION_CODE, "message": VIOLATION_MESSAGE, "data": data}
 
 
 V01: Final = "mcpx/v0.1"
@@ -153,21 +128,21 @@ def decode_untrusted(data: bytes, max_bytes: int = ENVELOPE_BYTES_MAX) -> Envelo
     X-5.3-1.
     """
     if len(data) > max_bytes:
-        message = (
-            f"an envelope has at most {max_bytes} bytes, this one has {len(data)}; larger data is for MCP resources"
-        )
-        return EnvelopeRefusal("envelope_too_large", message, {"limit": max_bytes, "size": len(data)})
+        why = f"an envelope has at most {max_bytes} bytes, this one has {len(data)}; larger data is for MCP resources"
+        return EnvelopeRefusal("envelope_too_large", why, {"limit": max_bytes, "size": len(data)})
     members = _members_untrusted(data)
     if isinstance(members, EnvelopeRefusal):
         return members
+    if "id" not in members:
+        return EnvelopeRefusal("invalid_envelope", "the member 'id' is missing")
     wrong: str | None
-    id = _decode_text(members["id"]) if "id" in members else None
+    id = decode_text(members["id"])
     if id is None or not 0 < len(id) <= ID_CHARS_MAX or _CONTROL.search(id) is not None:  # X-4-3
         wrong = f"'id' is a string of 1 to {ID_CHARS_MAX} characters without control characters"
-        return EnvelopeRefusal("invalid_envelope", wrong if "id" in members else "the member 'id' is missing")
+        return EnvelopeRefusal("invalid_envelope", wrong)
     if "kind" not in members:
         return EnvelopeRefusal("invalid_envelope", "the member 'kind' is missing", id=id)
-    kind = _decode_text(members["kind"])
+    kind = decode_text(members["kind"])
     if kind is None or len(kind) > KIND_CHARS_MAX:
         return EnvelopeRefusal("unknown_kind", f"'kind' is a string of at most {KIND_CHARS_MAX} characters", id=id)
     payload = bytes(members.get("payload", b""))  # X-4.1-1: as it came
@@ -180,7 +155,7 @@ def decode_untrusted(data: bytes, max_bytes: int = ENVELOPE_BYTES_MAX) -> Envelo
         raw = members.get(name)
         if raw is None or (name == "to" and bytes(raw) == b"null"):
             continue
-        text = None if name == "to" else _decode_text(raw)
+        text = None if name == "to" else decode_text(raw)
         wrong = None
         if name == "to":
             try:
@@ -206,7 +181,7 @@ def decode_untrusted(data: bytes, max_bytes: int = ENVELOPE_BYTES_MAX) -> Envelo
         kind=kind,
         payload=payload,
         # A value that is no string becomes "". Enforcement refuses it later, as it does an unknown protocol.
-        protocol=None if protocol is None else _decode_text(protocol) or "",
+        protocol=None if protocol is None else decode_text(protocol) or "",
         sender=texts.get("from"),
         to=recipients,
         ts=texts.get("ts"),
@@ -219,7 +194,7 @@ def _members_untrusted(data: bytes) -> dict[str, Raw] | EnvelopeRefusal:
     """Decode the top-level members. Return a refusal for bytes that two parsers could read differently."""
     try:
         data.decode()
-        members = _members(data)
+        members = decode_members(data)
     except UnicodeDecodeError:
         return EnvelopeRefusal("invalid_json", "an envelope is UTF-8")
     except msgspec.ValidationError:
@@ -237,18 +212,20 @@ def _members_untrusted(data: bytes) -> dict[str, Raw] | EnvelopeRefusal:
     variant = next((key for key in members if key not in _KNOWN and key.casefold() in _KNOWN), None)
     doubled = _find_duplicate_member(members, data) or variant
     if doubled is not None:
-        return EnvelopeRefusal(
-            "invalid_envelope", f"the member {doubled[:100]!r} occurs twice; readers may take either"
-        )
+        why = f"the member {doubled[:100]!r} occurs twice; readers may take either"
+        return EnvelopeRefusal("invalid_envelope", why)
     return members
 
 
-def _members(data: bytes) -> dict[str, Raw]:
+def decode_members(data: bytes) -> dict[str, Raw]:
+    """Decode the members of an object. Text that msgspec refuses is kept as it is written. Raise DecodeError or
+    UnicodeDecodeError if the data is no object.
+    """
     try:
         return _decode_members(data)
     except msgspec.ValidationError:
         raise
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         hidden = hide(data)
         if hidden is None:
             raise
@@ -272,9 +249,10 @@ def _find_duplicate_member(members: dict[str, Raw], data: bytes) -> str | None:
     return doubled[0] if doubled else None
 
 
-def _decode_text(raw: Raw) -> str | None:
+def decode_text(raw: Raw | None) -> str | None:
+    """Return the text that raw JSON contains, or None if it is missing or no text."""
     try:
-        return _decode_string(raw)
+        return _decode_string(raw or b"")
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
 
@@ -283,10 +261,9 @@ def parse_moment(text: str) -> float | None:
     """Convert an RFC 3339 time to UNIX seconds, or return None if the text is no such time."""
     if _STAMP.fullmatch(text) is None:
         return None
+    text = _FRACTION.sub(lambda fraction: fraction[0][:7].ljust(7, "0"), text.upper())
     try:
-        return datetime.fromisoformat(
-            _FRACTION.sub(lambda fraction: fraction[0][:7].ljust(7, "0"), text.upper())
-        ).timestamp()
+        return datetime.fromisoformat(text).timestamp()
     except ValueError:
         return None
 

@@ -26,7 +26,7 @@ class Stamp(msgspec.Struct, frozen=True):
 
 
 def system_event(
-    stamp: Stamp, payload: dict[str, Any], *, to: str | None = None, answers: str | None = None
+    stamp: Stamp, payload: Any, *, to: str | None = None, answers: str | None = None, kind: str = SYSTEM
 ) -> Envelope:
     """Return a gateway event for everyone, or for the participant `to`. `answers` is the id of the envelope that it
     replies to.
@@ -36,7 +36,7 @@ def system_event(
         ts=stamp.ts,
         sender=GATEWAY,
         to=None if to is None else (to,),
-        kind=SYSTEM,
+        kind=kind,
         correlation_id=answers,
         payload=_encode(payload),
     )
@@ -70,49 +70,30 @@ def sequence(stamp: Stamp, number: int, of: str) -> Envelope:
 
 def presence(stamp: Stamp, event: Literal["join", "leave", "heartbeat"], who: Participant) -> Envelope:
     """Return the event that reports that a participant joined, left or is still present (X-4.4.1)."""
-    return Envelope(
-        id=stamp.id,
-        ts=stamp.ts,
-        sender=GATEWAY,
-        kind=PRESENCE,
-        payload=_encode({"event": event, "participant": who.described()}),
-    )
+    return system_event(stamp, {"event": event, "participant": who.described()}, kind=PRESENCE)
 
 
 def refusal(stamp: Stamp, to: str, refused: EnvelopeRefusal) -> Envelope:
     """Return the reply to a refused envelope: the violation of MCPx 4.4.2, or an error event (X-4-14)."""
     if refused.code == "privilege_violation":  # X-4.4.2-1
         # X-4.4.2-2, X-4.4.2-3
-        body = b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (refused.answers, _encode(violation_error()))
-        return Envelope(
-            id=stamp.id, ts=stamp.ts, sender=GATEWAY, to=(to,), kind=MCP, correlation_id=refused.id, payload=body
-        )
+        body = {"jsonrpc": "2.0", "id": Raw(refused.answers), "error": violation_error()}
+        return system_event(stamp, body, to=to, answers=refused.id, kind=MCP)
     payload = {"event": "error", "code": refused.code, "message": refused.message, "details": refused.details or {}}
     return system_event(stamp, payload, to=to, answers=refused.id)
 
 
 def privilege_changed(stamp: Stamp, who: Participant, old: Privilege, by: str) -> Envelope:
     """Return the event that reports a participant's new privilege. `by` is the admin who changed it."""
-    return system_event(
-        stamp,
-        {
-            "event": "privilege_changed",
-            "participant": {"id": who.id, "privilege": who.privilege.value},
-            "oldPrivilege": old.value,  # X-5.1-5
-            "newPrivilege": who.privilege.value,
-            "by": by,
-        },
-    )
+    new = who.privilege.value
+    payload = {"event": "privilege_changed", "participant": {"id": who.id, "privilege": new}}
+    return system_event(stamp, {**payload, "oldPrivilege": old.value, "newPrivilege": new, "by": by})  # X-5.1-5
 
 
 def history(stamp: Stamp, to: str, envelopes: Sequence[tuple[int, bytes]], *, more: bool) -> Envelope:
     """Return an event that contains old envelopes. They are wrapped so that no target mistakes an old call for a new
     one (X-4.4.1-6).
     """
-    payload = {
-        "event": "history",
-        "envelopes": [Raw(data) for _, data in envelopes],
-        "sequences": [sequence for sequence, _ in envelopes],
-        "more": more,
-    }
+    texts, sequences = [Raw(data) for _, data in envelopes], [sequence for sequence, _ in envelopes]
+    payload = {"event": "history", "envelopes": texts, "sequences": sequences, "more": more}
     return system_event(stamp, payload, to=to)

@@ -104,9 +104,8 @@ def assign_privilege(
     if mode == "restricted":  # X-N-3: full only by an admin's grant
         return AssignedPrivilege(Privilege.RESTRICTED, "mode")
     if mode == "observe":  # X-8-1: all are full, and those who would not be in a mixed room are watched
-        return AssignedPrivilege(
-            Privilege.FULL, "mode", not is_known_full if of_token is None else of_token != Privilege.FULL
-        )
+        is_observed = not is_known_full if of_token is None else of_token != Privilege.FULL
+        return AssignedPrivilege(Privilege.FULL, "mode", is_observed)
     if of_token is not None:
         return AssignedPrivilege(of_token, "token")  # X-5.1-4
     if is_known_full:

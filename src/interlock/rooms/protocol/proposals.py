@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -42,17 +42,10 @@ class ProposalStatus(enum.Enum):
     VOID = "void"
 
 
+# The states of an approval that have another name in a room.
+_RENAMED: Final = {"APPROVED": "CLAIMED", "USED": "CLAIMED", "DONE": "FULFILLED", "DENIED": "REJECTED"}
 STATUS: Final[Mapping[Status, ProposalStatus]] = {
-    Status.PENDING: ProposalStatus.PENDING,
-    Status.APPROVED: ProposalStatus.CLAIMED,
-    Status.USED: ProposalStatus.CLAIMED,
-    Status.DONE: ProposalStatus.FULFILLED,
-    Status.FAILED: ProposalStatus.FAILED,
-    Status.UNKNOWN: ProposalStatus.UNKNOWN,
-    Status.DENIED: ProposalStatus.REJECTED,
-    Status.WITHDRAWN: ProposalStatus.WITHDRAWN,
-    Status.EXPIRED: ProposalStatus.EXPIRED,
-    Status.VOID: ProposalStatus.VOID,
+    status: ProposalStatus[_RENAMED.get(status.name, status.name)] for status in Status
 }
 
 
@@ -66,12 +59,8 @@ class Proposed(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def tool(self) -> str | None:
         """Return the tool name if the proposal is a tools/call, otherwise None."""
-        if self.method != TOOLS_CALL or self.params is None:
-            return None
-        try:
-            return msgspec.json.decode(self.params, type=_ToolParams).name
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return None
+        params = _decode(self.params, _ToolParams) if self.method == TOOLS_CALL and self.params is not None else None
+        return None if params is None else params.name
 
 
 class Fulfilment(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,28 +106,37 @@ class _ToolResult(msgspec.Struct):
     is_error: bool = msgspec.field(name="isError", default=False)
 
 
+_T = TypeVar("_T")
+
+
+def _decode(data: bytes | Raw, shape: type[_T]) -> _T | None:
+    """Decode JSON of this shape, or return None if the data is something else."""
+    try:
+        return msgspec.json.decode(data, type=shape)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
 def read_proposed(payload: bytes) -> Proposed | None:
     """Decode a proposal. Return None if the payload is no proposal, or if its params are ambiguous, that is, if another
     parser could read them differently from what the approving person is shown.
     """
+    decoded = _decode(payload, _Proposed)
+    if decoded is None:
+        return None
     try:
-        decoded = msgspec.json.decode(payload, type=_Proposed)
-        if decoded.params:
-            read_untrusted(bytes(decoded.params), exact=False)
-    except (msgspec.DecodeError, UnicodeDecodeError, AmbiguousJson):
+        read_untrusted(bytes(decoded.params or b"{}"), exact=False)
+    except AmbiguousJson:
         return None
     # What was decoded points into the whole payload; this is kept for longer.
-    return Proposed(
-        method=decoded.method, params=decoded.params.copy() if decoded.params else None, reason=decoded.reason
-    )
+    params = decoded.params.copy() if decoded.params else None
+    return Proposed(method=decoded.method, params=params, reason=decoded.reason)
 
 
 def arguments_of(params: Raw | None) -> Raw:
     """Return the tool arguments in the params of a tools/call, or an empty object if there are none."""
-    try:
-        return msgspec.json.decode(params or b"{}", type=_ToolParams).arguments
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return Raw(b"{}")
+    decoded = _decode(params or b"{}", _ToolParams)
+    return Raw(b"{}") if decoded is None else decoded.arguments
 
 
 def fulfilment_payload(method: str, params: Raw | None, rpc_id: str) -> bytes:
@@ -151,13 +149,11 @@ def fulfilment_payload(method: str, params: Raw | None, rpc_id: str) -> bytes:
 
 def read_fulfilment(payload: bytes) -> Fulfilment | None:
     """Decode a request that may fulfil a proposal, or return None if the payload is no request."""
-    try:
-        decoded = msgspec.json.decode(payload, type=_Request)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    decoded = _decode(payload, _Request)
+    if decoded is None:
         return None
-    return Fulfilment(
-        method=decoded.method, id=decoded.id.copy(), params=decoded.params.copy() if decoded.params else None
-    )
+    params = decoded.params.copy() if decoded.params else None
+    return Fulfilment(method=decoded.method, id=decoded.id.copy(), params=params)
 
 
 def is_as_proposed(method: str, params: Raw | None, sent: Fulfilment) -> bool:
@@ -177,27 +173,18 @@ def read_outcome(payload: bytes, rpc_id: bytes) -> tuple[Move, str] | None:
     """Decode the reply to a fulfilment as a status change and a text. Return None if the payload does not reply to the
     request `rpc_id`.
     """
-    try:
-        response = msgspec.json.decode(payload, type=_Response)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
-    if bytes(response.id) != rpc_id or bool(response.result) == bool(response.error):
+    response = _decode(payload, _Response)
+    if response is None or bytes(response.id) != rpc_id or bool(response.result) == bool(response.error):
         return None
     if response.error:
         return Move.FAIL, "error"
-    try:
-        failed = msgspec.json.decode(response.result, type=_ToolResult).is_error
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        failed = False
-    return Move.SUCCEED, "tool_error" if failed else "ok"
+    result = _decode(response.result, _ToolResult)
+    return Move.SUCCEED, "tool_error" if result is not None and result.is_error else "ok"
 
 
 def read_reason(payload: bytes) -> str | None:
     """Return the reason that the payload of a rejection or withdrawal gives, or None."""
-    try:
-        reason = msgspec.json.decode(payload, type=dict[str, Any]).get("reason")
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
+    reason = (_decode(payload, dict[str, Any]) or {}).get("reason")
     return reason[:REASON_CHARS_MAX] if isinstance(reason, str) else None
 
 
@@ -242,23 +229,17 @@ def secret_places(arguments: bytes, patterns: tuple[str, ...]) -> list[str]:
         pointer, name, item = waiting.pop()
         values -= 1
         if isinstance(item, dict):
-            waiting += [
-                (f"{pointer}/{_escaped(key)}", key, each) for key, each in reversed([*islice(item.items(), VALUES_MAX)])
-            ]
+            members = reversed([*islice(item.items(), VALUES_MAX)])
+            waiting += [(f"{pointer}/{_escaped(key)}", key, each) for key, each in members]
         elif isinstance(item, list):
             waiting += [(f"{pointer}/{at}", name, each) for at, each in reversed([*enumerate(item[:VALUES_MAX])])]
         elif isinstance(item, str):
             chars -= min(len(item), TEXT_CHARS_MAX)
-            if _is_secret(name, item[:TEXT_CHARS_MAX], patterns):
+            text = item[:TEXT_CHARS_MAX]
+            words = _BETWEEN.split(text) if patterns else []
+            if is_plaintext(name, text) or any(fnmatchcase(word, each) for word in words for each in patterns):
                 places.append(pointer)
     return places
-
-
-def _is_secret(name: str, text: str, patterns: tuple[str, ...]) -> bool:
-    if is_plaintext(name, text):
-        return True
-    words = _BETWEEN.split(text) if patterns else []
-    return any(fnmatchcase(word, pattern) for word in words for pattern in patterns)
 
 
 def _escaped(key: str) -> str:

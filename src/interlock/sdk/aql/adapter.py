@@ -24,14 +24,7 @@ from interlock.aql.protocol.field_selection import PRESETS
 from interlock.aql.protocol.requests import PayloadLimits
 from interlock.aql.protocol.validation import Validator
 from interlock.sdk.aql.executions import AdapterExecutions
-from interlock.sdk.aql.operations import (
-    CONCURRENCIES,
-    CONFIRMATION,
-    FIELDS,
-    IF_MATCH,
-    AdapterOperation,
-    Concurrency,
-)
+from interlock.sdk.aql.operations import CONCURRENCIES, CONFIRMATION, FIELDS, IF_MATCH, AdapterOperation, Concurrency
 from interlock.sdk.aql.signature import DeclarationInvalid, read_signature
 from interlock.sdk.aql.values import Context
 
@@ -398,26 +391,25 @@ def add_execution_operations(adapter: "Adapter") -> None:
     """Add the operations with which clients query, list, cancel and retry executions (8.4)."""
     executions = adapter.executions
 
-    @adapter.read(own=True)
+    @adapter.read(own=True, description="The state of an execution, with its result once completed. Changes no state.")
     async def get_execution(execution_id: _Id, context: Context) -> dict[str, Any]:
-        """The state of an execution, with its result once completed. Changes no state."""
         return executions.found(execution_id, context.caller).answer()
 
-    @adapter.read(own=True)
+    @adapter.read(own=True, description="The executions of this caller. Changes no state.")
     async def list_executions(context: Context) -> dict[str, Any]:
-        """The executions of this caller. Changes no state."""
         return {"items": [{"operation": each.operation, **each.answer()} for each in executions.of(context.caller)]}
 
-    @adapter.execute(own=True)
+    @adapter.execute(own=True, description="Ends an execution: pending or running becomes cancelled.")
     async def cancel_execution(execution_id: _Id, context: Context) -> dict[str, Any]:
-        """Ends an execution: pending or running becomes cancelled."""
         execution = executions.found(execution_id, context.caller)
         execution.cancel()
         return execution.answer()
 
-    @adapter.execute(own=True)
+    @adapter.execute(
+        own=True,
+        description="Runs a failed execution again, where its operation supports that: failed becomes running.",
+    )
     async def retry_execution(execution_id: _Id, context: Context) -> dict[str, Any]:
-        """Runs a failed execution again, where its operation supports that: failed becomes running."""
         execution = executions.found(execution_id, context.caller)
         execution.retry()
         return execution.answer()

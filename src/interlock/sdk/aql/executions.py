@@ -10,6 +10,7 @@ import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -23,32 +24,28 @@ EXECUTIONS_MAX: Final = 1_000  # that are remembered; beyond, those that ended f
 Work = Callable[["Execution"], Awaitable[Any]]
 
 
+@dataclass(eq=False)
 class Execution:
-    """A running or finished execution of a long-running operation."""
+    """A running or finished execution of a long-running operation. `extra` maps each state that the adapter adds to the
+    core state that it represents (8.4.4).
+    """
 
-    def __init__(self, operation: str, owner: str, lifecycle: Lifecycle, extra: Mapping[str, str], work: Work) -> None:
-        """Create an execution. `extra` maps each state that the adapter adds to the core state that it represents
-        (8.4.4).
-        """
-        self.id = f"exec_{secrets.token_hex(16)}"
-        self.operation = operation
-        self.owner = owner
-        self.ended_at: float | None = None
-        self._lifecycle = lifecycle
-        self._extra = extra
-        self._work = work
-        self._status = ExecutionStatus.PENDING
-        self._state = self._status.value
-        self._started_at: str | None = None
-        self._finished_at: str | None = None
-        self._progress: dict[str, Any] | None = None
-        self._result: Any = None
-        self._error: dict[str, Any] | None = None
-        self.task: asyncio.Task[None] | None = None
-
-    @property
-    def status(self) -> ExecutionStatus:
-        return self._status
+    operation: str
+    owner: str
+    lifecycle: Lifecycle
+    extra: Mapping[str, str]
+    work: Work
+    id: str = field(default_factory=lambda: f"exec_{secrets.token_hex(16)}")
+    status: ExecutionStatus = ExecutionStatus.PENDING
+    ended_at: float | None = None
+    task: asyncio.Task[None] | None = None
+    # As clients see it: the same members as in `answer`, except those that are not set.
+    _state: str = ExecutionStatus.PENDING.value
+    _started_at: str | None = None
+    _finished_at: str | None = None
+    _progress: dict[str, Any] | None = None
+    _result: Any = None
+    _error: dict[str, Any] | None = None
 
     def progress(
         self,
@@ -68,17 +65,17 @@ class Execution:
         if (current is None) != (total is None):
             raise ValueError("current and total go together")
         members = {"percentage": percentage, "current": current, "total": total, "message": message}
-        if self._status not in TERMINAL:  # AQL-2.3.3-3
+        if self.status not in TERMINAL:  # AQL-2.3.3-3
             self._progress = {key: value for key, value in members.items() if value is not None}
 
     def enter(self, state: str) -> None:
         """Enter a state that the operation declared. Raise ValueError for an unknown state, or OperationFailed if the
         life cycle does not allow the change.
         """
-        if state not in self._extra:
+        if state not in self.extra:
             raise ValueError(f"'{state}' is no declared state of '{self.operation}'")
-        core = ExecutionStatus(self._extra[state])
-        if self._status is not core or core in TERMINAL:  # AQL-8.4.2-2
+        core = ExecutionStatus(self.extra[state])
+        if self.status is not core or core in TERMINAL:  # AQL-8.4.2-2
             self.move(core)
         self._state = state
 
@@ -86,9 +83,9 @@ class Execution:
         """Change the status. Raise OperationFailed (CONFLICT_INVALID_STATE) if the life cycle does not allow the
         change.
         """
-        if not may_move(self._status, to, supports_retry=self._lifecycle.supports_retry):  # AQL-8.4.2-1
+        if not may_move(self.status, to, supports_retry=self.lifecycle.supports_retry):  # AQL-8.4.2-1
             raise OperationFailed(self.invalid_state(to.value))
-        self._status, self._state = to, to.value
+        self.status, self._state = to, to.value
         now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         if to is ExecutionStatus.RUNNING:
             self._started_at, self._finished_at, self._error, self.ended_at = now, None, None, None
@@ -104,13 +101,13 @@ class Execution:
     def answer(self) -> dict[str, Any]:
         """Return the state in the form that clients receive (8.4.3)."""
         answer = state_answer(
-            self.id, self._status, started_at=self._started_at, finished_at=self._finished_at, error=self._error
+            self.id, self.status, started_at=self._started_at, finished_at=self._finished_at, error=self._error
         )
-        if self._state != self._status.value:
-            answer |= {"status": self._state, "core_status": self._status.value}
+        if self._state != self.status.value:
+            answer |= {"status": self._state, "core_status": self.status.value}
         if self._progress is not None:
             answer["progress"] = self._progress
-        if self._status is ExecutionStatus.COMPLETED:
+        if self.status is ExecutionStatus.COMPLETED:
             answer["result"] = self._result
         return answer
 
@@ -120,10 +117,10 @@ class Execution:
 
     async def _run(self) -> None:
         """Run the handler. End the execution with the handler's result, failure or cancellation."""
-        if self._status is ExecutionStatus.PENDING:
+        if self.status is ExecutionStatus.PENDING:
             self.move(ExecutionStatus.RUNNING)
         try:
-            result = await self._work(self)
+            result = await self.work(self)
         except asyncio.CancelledError:
             self._end(ExecutionStatus.CANCELLED)
         except OperationFailed as failed:
@@ -152,7 +149,7 @@ class Execution:
 
     def cancel(self) -> None:
         """Cancel the execution. Raise OperationFailed if it has ended; every other state allows this (8.4.4)."""
-        if self._status in TERMINAL:
+        if self.status in TERMINAL:
             raise OperationFailed(self.invalid_state("cancelled"))  # AQL-8.4.2-2
         self.move(ExecutionStatus.CANCELLED)  # AQL-8.4.4-4
         if self.task is not None:
@@ -160,7 +157,7 @@ class Execution:
 
     def retry(self) -> None:
         """Run a failed execution again. Raise OperationFailed if it has not failed or does not support retries."""
-        if not self._lifecycle.supports_retry or self._status is not ExecutionStatus.FAILED:
+        if not self.lifecycle.supports_retry or self.status is not ExecutionStatus.FAILED:
             raise OperationFailed(self.invalid_state("running"))
         self.move(ExecutionStatus.RUNNING)
         self._progress = None

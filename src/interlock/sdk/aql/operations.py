@@ -208,9 +208,8 @@ class AdapterOperation:
                 raise OperationFailed(failure(Code.CONFLICT_VERSION_MISMATCH, message, details))
         if self.declaration.category is Category.UPDATE:
             changed = merged(msgspec.to_builtins(stored), values["input"])
-            values["input"] = (
-                changed if isinstance(stored, Mapping) else _convert(HandlerArgument("input", type(stored)), changed)
-            )
+            argument = HandlerArgument("input", dict if isinstance(stored, Mapping) else type(stored))
+            values["input"] = _convert(argument, changed)
 
     # What becomes of the answer
 
@@ -227,10 +226,10 @@ class AdapterOperation:
             return read if fields is None else tuple(tuple(path.split(".")) for path in fields)
         if self.signature.resource is None:
             return read
-        known = {*self.signature.resource.__struct_encode_fields__, "_etag", "_computed"}  # type: ignore[attr-defined]
-        unknown = [".".join(path) for path in read if path[0] not in known]
+        valid = {*self.signature.resource.__struct_encode_fields__, "_etag", "_computed"}  # type: ignore[attr-defined]
+        unknown = [".".join(path) for path in read if path[0] not in valid]
         if unknown:
-            details = {"operation": self.declaration.name, "unknown_fields": unknown, "valid_fields": sorted(known)}
+            details = {"operation": self.declaration.name, "unknown_fields": unknown, "valid_fields": sorted(valid)}
             why = f"Unknown field(s): {', '.join(unknown)}"
             raise OperationFailed(failure(Code.VALIDATION_UNKNOWN_FIELD, why, details))
         return read

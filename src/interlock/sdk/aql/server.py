@@ -91,9 +91,8 @@ def make_offer(adapters: Sequence["Adapter"]) -> ToolOffer:
         service = Service(adapter)
         for item in service.definitions():
             if item["name"] in served:  # AQL-C.mode-4
-                raise DeclarationInvalid(
-                    f"two adapters of this session have the tool {item['name']!r}; give '{adapter.name}' a prefix"
-                )
+                why = f"two adapters of this session have the tool {item['name']!r}; give '{adapter.name}' a prefix"
+                raise DeclarationInvalid(why)
             served[item["name"]] = ServedEndpoint(item["name"], Raw(msgspec.json.encode(item)), service)
     first = adapters[0]
     return ToolOffer(
@@ -137,7 +136,7 @@ class _StdioClient:
             case codec.Notification():
                 self._server.hear(message)
             case codec.Response():
-                self._server.hear_answer(message)
+                pass  # this server sends no requests
 
     def on_oversized(self, oversized: Oversized) -> None:
         if oversized.kind is MessageKind.REQUEST:
@@ -157,27 +156,20 @@ def answer_unreadable(data: bytes) -> bytes | None:
     """
     try:
         data.decode()
+        return None
     except UnicodeDecodeError as error:
         offset = error.start
-    else:
-        return None
     try:
         message = codec.decode_untrusted(data.decode(errors="replace").encode())
     except codec.CodecError:
         return None
     if not isinstance(message, codec.Request) or message.method != "tools/call":
         return None
-    envelope = failed(invalid_encoding("request", offset)).decode()
-    result = {
-        "content": [{"type": "text", "text": envelope}],
-        "structuredContent": Raw(envelope.encode()),
-        "isError": False,
-    }
+    envelope = failed(invalid_encoding("request", offset))
+    content = [{"type": "text", "text": envelope.decode()}]
+    result = {"content": content, "structuredContent": Raw(envelope), "isError": False}
     return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (message.id, msgspec.json.encode(result))
 
-
-if TYPE_CHECKING:
-    from interlock.sdk.aql.adapter import Adapter
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -204,12 +196,11 @@ def run_http(adapters: Sequence["Adapter"], address: str, token: str | None) -> 
     uvicorn.run(app, host=host.strip("[]"), port=int(port), log_level="warning", limit_concurrency=CONNECTIONS_MAX)
 
 
-class _Session:
+class _Session(msgspec.Struct):
     """The session of a legacy client: its negotiated MCP revision and its running requests by id."""
 
-    def __init__(self, agreed: str) -> None:
-        self.agreed = agreed
-        self.running: dict[bytes, McpServer] = {}
+    agreed: str
+    running: dict[bytes, McpServer] = {}
 
 
 class HttpApplication:
@@ -239,42 +230,36 @@ class HttpApplication:
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request."""
         headers: dict[bytes, bytes] = dict(scope["headers"])
+        session_id = headers.get(H_SESSION, b"").decode("latin-1")
         refused = self._find_refusal(scope["path"], headers)
         if refused is not None:
-            await _reply(send, refused)
-            return
+            return await _reply(send, refused)
         if scope["method"] == "DELETE":
-            ended = self._sessions.pop(headers.get(H_SESSION, b"").decode("latin-1"), None)
-            await _reply(send, 204 if ended is not None else 404)
-            return
+            ended = self._sessions.pop(session_id, None)
+            return await _reply(send, 204 if ended is not None else 404)
         if scope["method"] != "POST":
-            await _reply(send, 405, head=[(b"allow", b"POST, DELETE")])
-            return
+            return await _reply(send, 405, head=[(b"allow", b"POST, DELETE")])
         body = await _read_body(receive)
         if body is None:
-            await _reply(send, 413)
-            return
+            return await _reply(send, 413)
         try:
             message = codec.decode_untrusted(body)
         except codec.CodecError as error:
             envelope = answer_unreadable(body)
             refusal = codec.encode_refusal(error.message_id, error.refusal)
-            await _reply(send, 400 if envelope is None else 200, envelope or refusal)
-            return
-        session_id = headers.get(H_SESSION, b"").decode("latin-1")
+            return await _reply(send, 400 if envelope is None else 200, envelope or refusal)
         session = self._sessions.get(session_id)
         if session is not None:
             self._sessions.move_to_end(session_id)
         if isinstance(message, codec.Request):
-            await self._request(message, session, headers, receive, send)
-            return
+            return await self._request(message, session, headers, receive, send)
         if isinstance(message, codec.Notification) and message.method == CANCELLED and session is not None:
             # The cancelled request of a legacy session arrived with another HTTP request.
             params = codec.decode_object(message.params) if message.params else None
             server = session.running.get(bytes((params or {}).get("requestId", b"")))
             if server is not None:
                 server.hear(message)
-        await _reply(send, 202)
+        return await _reply(send, 202)
 
     def _find_refusal(self, path: str, headers: Mapping[bytes, bytes]) -> int | None:
         """Return the HTTP status for a request that is refused, or None if it is allowed.
@@ -316,15 +301,13 @@ class HttpApplication:
         if modern:
             validated = validate_request(request, headers)
             if isinstance(validated, Refusal):
-                await _reply(send, validated.mcp_status, codec.encode_refusal(request.id, validated))
-                return
+                return await _reply(send, validated.mcp_status, codec.encode_refusal(request.id, validated))
         elif request.method == INITIALIZE:
             session = _Session(server.agreed)
         elif session is None:
             status, problem = (404, "unknown or ended") if H_SESSION in headers else (400, "missing")
             refusal = Refusal(INVALID_REQUEST, f"the session is {problem}; send initialize first")
-            await _reply(send, status, codec.encode_refusal(request.id, refusal))
-            return
+            return await _reply(send, status, codec.encode_refusal(request.id, refusal))
         else:
             server.agreed = session.agreed
         if session is not None:
@@ -355,16 +338,14 @@ def _is_on_this_machine(address: bytes) -> bool:
 
 async def _read_body(receive: Receive) -> bytes | None:
     """Read a request body, or return None if it is too large."""
-    pieces: list[bytes] = []
-    size, more = 0, True
+    body, more = bytearray(), True
     while more:
         event = await receive()
-        pieces.append(event.get("body", b""))
-        size += len(pieces[-1])
+        body += event.get("body", b"")
         more = event.get("more_body", False)
-        if size > REQUEST_BYTES_MAX:
+        if len(body) > REQUEST_BYTES_MAX:
             return None
-    return b"".join(pieces)
+    return bytes(body)
 
 
 async def _answer(
@@ -396,12 +377,11 @@ async def _answer(
                 if is_cancelled_by_leaving:
                     named = codec.encode_value({"requestId": Raw(request_id)})
                     server.hear(codec.Notification(CANCELLED, Raw(named)))
-                return
+                return None
             message = following.result()
             is_last = message.startswith(_ANSWER)
             if is_last and not is_stream:
-                await _reply(send, 200, message, head)
-                return
+                return await _reply(send, 200, message, head)
             if not is_stream:
                 is_stream = True
                 lines = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store"), *head]
@@ -409,7 +389,7 @@ async def _answer(
             event = encode_event(message, event=b"message")
             await send({"type": "http.response.body", "body": event, "more_body": not is_last})
             if is_last:
-                return
+                return None
     finally:
         gone.cancel()
 

@@ -59,12 +59,8 @@ class Service:
             **{name: native.declaration for name, native in adapter.operations.items()},
         }
         self._names = sorted(self._operations)
-        self._index = SearchIndex(
-            [
-                term_weights(name, self._operations[name].description, self._operations[name].by_name)
-                for name in self._names
-            ]
-        )
+        operations = [self._operations[name] for name in self._names]
+        self._index = SearchIndex([term_weights(each.name, each.description, each.by_name) for each in operations])
 
         def log_token(note: TokenNote) -> None:
             log.info("%s %s for %s", note.event, note.token, note.operation)
@@ -159,9 +155,8 @@ class Service:
         """Perform one operation, in the order of 3.2. Every exception of the handler becomes a failure."""
         operation = self._operations.get(request.operation)
         if operation is None:
-            return self._failed(
-                errors.unknown_operation(request.operation, nearest(request.operation, self._names)), in_batch
-            )
+            similar = nearest(request.operation, self._names)
+            return self._failed(errors.unknown_operation(request.operation, similar), in_batch)
         endpoints = self._adapter.endpoints
         family = endpoints.profile.family_of(operation)
         if endpoint.family is not None and family != endpoint.family:
@@ -205,19 +200,14 @@ class Service:
             token, expires_at = self._tokens.issue(LOCAL, LOCAL, operation.name, digest, danger)
             # The question to the caller names the values of parameters.
             message = operation.confirmation_message
-            values = {
-                name: each for name, each in msgspec.json.decode(read.text).items() if isinstance(each, str | int)
-            }
+            members = msgspec.json.decode(read.text).items()
+            values = {name: value for name, value in members if isinstance(value, str | int)}
             with contextlib.suppress(KeyError, ValueError, IndexError, AttributeError):
                 message = message.format_map(values)
             message = message or f"'{operation.name}' is {danger.word}. Send it again with the token."
+            issued = {"token": token, "expires_at": expires_at, "message": message}
             refused = errors.confirmation_required(
-                operation.name,
-                danger.word,
-                token=token,
-                expires_at=expires_at,
-                message=message,
-                reasons=operation.danger_reasons,
+                operation.name, danger.word, **issued, reasons=operation.danger_reasons
             )
             raise errors.OperationFailed(refused)
         token = tokens.pop() if len(tokens) == 1 else ""
@@ -266,9 +256,8 @@ class Service:
         """Return the details of the requested operation, or a page of the list of all operations."""
         if query.name is not None:
             match = self._operations.get(query.name)
-            return {
-                "operation": None if match is None else introspection.operation_details(match, self._adapter.endpoints)
-            }
+            endpoints = self._adapter.endpoints
+            return {"operation": None if match is None else introspection.operation_details(match, endpoints)}
         names = self._names
         if query.search is not None:
             names = [self._names[place] for place in self._index.search(query.search, len(self._names))]
@@ -300,15 +289,10 @@ class Service:
 
     def _types_data(self, query: introspection.IntrospectQuery) -> dict[str, Any]:
         """Return the details of the requested type, or the list of all types."""
-        more = {
-            declaration.name: declaration for operation in self._operations.values() for declaration in operation.types
-        }
-        types = {
-            declaration.name: declaration
-            for declaration in introspection.protocol_types(
-                has_danger=self._adapter.danger_levels, has_fields=True, more=more.values()
-            )
-        }
+        more = {each.name: each for operation in self._operations.values() for each in operation.types}.values()
+        has_danger = self._adapter.danger_levels
+        every = introspection.protocol_types(has_danger=has_danger, has_fields=True, more=more)
+        types = {declaration.name: declaration for declaration in every}
         if query.name is not None:
             match = types.get(query.name)
             return {"type": None if match is None else match.details()}

@@ -19,28 +19,16 @@ from msgspec import Meta
 from msgspec.inspect import StructType, type_info
 
 from interlock.aql.protocol.model import AqlParameter, Returns, TypeDeclaration
+from interlock.sdk.aql import values
 from interlock.sdk.aql.executions import Execution
-from interlock.sdk.aql.values import (
-    DATE,
-    DATE_TIME,
-    DECIMAL,
-    INTEGER,
-    OCTETS,
-    PAGE_PARAMETERS,
-    BigInt,
-    Binary,
-    Context,
-    Listing,
-    Page,
-)
 
 _WORDS: Final[Mapping[Any, str]] = {str: "string", int: "integer", float: "number", bool: "boolean", Any: "any"}
 _TEXTS: Final[Mapping[Any, tuple[str, str | None, str]]] = {  # pattern, format, what is said of them
     # AQL-4.7.2-1
-    datetime: (DATE_TIME, "date-time", "ISO 8601 with an offset, as 2026-02-04T10:30:00Z."),
-    date: (DATE, "date", "ISO 8601, as 2026-02-04; a day in UTC."),  # AQL-4.7.2-1
-    Decimal: (DECIMAL, None, "A decimal number as text, so that no digit is lost."),
-    BigInt: (INTEGER, None, "An integer as text of digits, of any size."),
+    datetime: (values.DATE_TIME, "date-time", "ISO 8601 with an offset, as 2026-02-04T10:30:00Z."),
+    date: (values.DATE, "date", "ISO 8601, as 2026-02-04; a day in UTC."),  # AQL-4.7.2-1
+    Decimal: (values.DECIMAL, None, "A decimal number as text, so that no digit is lost."),
+    values.BigInt: (values.INTEGER, None, "An integer as text of digits, of any size."),
 }
 _UNSET: Final = msgspec.UNSET
 
@@ -91,26 +79,25 @@ def read_signature(name: str, function: Callable[..., Any], *, partial: Mapping[
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise DeclarationInvalid(f"operation '{name}' takes {parameter}; parameters have names, one each")
         hint = hinted.get(parameter.name, Any)
-        role = {Context: "context", Execution: "execution", Page: "page"}.get(hint)
+        role = {values.Context: "context", Execution: "execution", values.Page: "page"}.get(hint)
         if role is not None:
             special[role] = parameter.name
-            parameters += PAGE_PARAMETERS if role == "page" else ()
+            parameters += values.PAGE_PARAMETERS if role == "page" else ()
             continue
-        default = _UNSET if parameter.default is parameter.empty else parameter.default
-        if _bare(hint)[0] is Binary:
-            parameters += _binary(parameter.name, reader.described(hint), required=parameter.default is parameter.empty)
-            arguments.append(HandlerArgument(parameter.name, Binary, is_binary=True))
+        is_required = parameter.default is parameter.empty
+        default = _UNSET if is_required else parameter.default
+        if _bare(hint)[0] is values.Binary:
+            parameters += _binary(parameter.name, reader.described(hint), required=is_required)
+            arguments.append(HandlerArgument(parameter.name, values.Binary, is_binary=True))
             continue
         if parameter.name in partial:
             parameters.append(reader.changes(parameter.name, hint, frozenset(partial[parameter.name])))
             arguments.append(HandlerArgument(parameter.name, dict))
             continue
-        parameters.append(
-            reader.parameter(parameter.name, hint, required=parameter.default is parameter.empty, default=default)
-        )
+        parameters.append(reader.parameter(parameter.name, hint, required=is_required, default=default))
         arguments.append(HandlerArgument(parameter.name, _bare(hint)[1]))
     returned = hinted.get("return", Any)
-    is_listing = get_origin(returned) is Listing or returned is Listing
+    is_listing = get_origin(returned) is values.Listing or returned is values.Listing
     held = (get_args(returned) or (Any,))[0] if is_listing else returned
     return Signature(
         function=function,
@@ -130,9 +117,13 @@ def _bare(hint: Any) -> tuple[Any, Any]:
     """
     if get_origin(hint) is not Annotated:
         return hint, hint
-    inner, *metadata = get_args(hint)
-    metas = [item for item in metadata if isinstance(item, Meta)]
+    inner, metas = get_args(hint)[0], [item for item in _metadata(hint) if isinstance(item, Meta)]
     return inner, Annotated[(inner, *metas)] if metas else inner
+
+
+def _metadata(hint: Any) -> tuple[Any, ...]:
+    """Return what an `Annotated` annotates its type with."""
+    return get_args(hint)[1:] if get_origin(hint) is Annotated else ()
 
 
 def _is_struct(kind: Any) -> bool:
@@ -145,7 +136,7 @@ def _binary(name: str, description: str, *, required: bool) -> list[AqlParameter
     return [
         AqlParameter(name=f"{name}_content", type="string", required=required, description=text),
         AqlParameter(name=f"{name}_encoding", type="string", enum=("base64",), default="base64"),  # AQL-4.7.4-1
-        AqlParameter(name=f"{name}_mime_type", type="string", default=OCTETS, description="Its media type."),
+        AqlParameter(name=f"{name}_mime_type", type="string", default=values.OCTETS, description="Its media type."),
     ]
 
 
@@ -158,13 +149,8 @@ class _TypeReader:
 
     def described(self, hint: Any) -> str:
         """Return the texts in an annotation, joined to one description."""
-        texts: list[str] = []
-        for annotation in get_args(hint)[1:] if get_origin(hint) is Annotated else ():
-            if isinstance(annotation, str):
-                texts.append(annotation.strip())
-            elif isinstance(annotation, Meta) and annotation.description:
-                texts.append(annotation.description.strip())
-        return " ".join(texts)
+        texts = [each.description if isinstance(each, Meta) else each for each in _metadata(hint)]
+        return " ".join(text.strip() for text in texts if isinstance(text, str) and text)
 
     def parameter(self, name: str, hint: Any, *, required: bool, default: Any = _UNSET) -> AqlParameter:
         """Return the parameter that an annotation declares. Raise DeclarationInvalid if null is allowed but its meaning
@@ -172,19 +158,14 @@ class _TypeReader:
         """
         inner, converted = _bare(hint)
         description = self.described(hint)
-        meta = (
-            [member for member in get_args(hint)[1:] if isinstance(member, Meta)]
-            if get_origin(hint) is Annotated
-            else []
-        )
+        meta = [member for member in _metadata(hint) if isinstance(member, Meta)]
         members = [member for member in _members(inner) if member not in (type(None), msgspec.UnsetType)]
         # In Python, `X | None = None` says that a parameter may be left out. Null itself is then refused.
         is_left_out = not required and default is None and "null" not in description.lower()
         is_null = type(None) in _members(inner) and not is_left_out
         if is_null and "null" not in description.lower():  # AQL-4.7.6-2
-            raise DeclarationInvalid(
-                f"operation '{self._operation}': the description of '{name}' must say what null does (4.7.6)"
-            )
+            why = f"the description of '{name}' must say what null does (4.7.6)"
+            raise DeclarationInvalid(f"operation '{self._operation}': {why}")
         fields: dict[str, Any] = {"name": name, "required": required}
         for flag in ("sensitive", "allow_nul"):
             fields[flag] = any((each.extra_json_schema or {}).get(flag) is True for each in meta)
@@ -209,9 +190,8 @@ class _TypeReader:
         """
         inner = _bare(hint)[0]
         if not _is_struct(inner):
-            raise DeclarationInvalid(
-                f"operation '{self._operation}': '{name}' takes the changes of a resource and needs a Struct type"
-            )
+            why = f"'{name}' takes the changes of a resource and needs a Struct type"
+            raise DeclarationInvalid(f"operation '{self._operation}': {why}")
         description = self.described(hint) or "The fields to change; null removes one, what is left out stays."
         return AqlParameter(name=name, type=self._changed(inner, fixed), required=True, description=description)
 
@@ -226,21 +206,13 @@ class _TypeReader:
             for field in info.fields if isinstance(info, StructType) else ():
                 if field.encode_name in fixed:  # AQL-4.5-2
                     continue
-                inner = _bare(hints[field.name])[0]
-                held = [member for member in _members(inner) if member not in (type(None), msgspec.UnsetType)]
+                name, hint = field.encode_name, hints[field.name]
+                held = [member for member in _members(hint) if member not in (type(None), msgspec.UnsetType)]
                 if len(held) == 1 and _is_struct(held[0]):
-                    changed = self._changed(held[0])
-                    description = self.described(hints[field.name])
-                    removable = not field.required
-                    fields.append(
-                        AqlParameter(
-                            name=field.encode_name,
-                            type=f"{changed} | null" if removable else changed,
-                            description=description,
-                        )
-                    )
+                    changed = self._changed(held[0]) + ("" if field.required else " | null")
+                    fields.append(AqlParameter(name=name, type=changed, description=self.described(hint)))
                     continue
-                read = self.parameter(field.encode_name, _nullable(hints[field.name], field.required), required=False)
+                read = self.parameter(name, _nullable(hint, field.required), required=False)
                 fields.append(msgspec.structs.replace(read, required=False, default=_UNSET))
             self.types[word] = TypeDeclaration(
                 name=word, kind="object", description=f"Changes of a {kind.__name__}.", fields=tuple(fields)
@@ -269,19 +241,14 @@ class _TypeReader:
         if origin is Literal:
             return "string", {"enum": inner}, ""
         if isinstance(kind, type) and issubclass(kind, Enum):
-            self.types[kind.__name__] = TypeDeclaration(
-                name=kind.__name__,
-                kind="enum",
-                values=tuple(str(member.value) for member in kind),
-                description=_doc(kind),
-            )
-            return kind.__name__, {}, ""
+            name, words = kind.__name__, tuple(str(member.value) for member in kind)
+            self.types[name] = TypeDeclaration(name=name, kind="enum", values=words, description=_doc(kind))
+            return name, {}, ""
         if _is_struct(kind) or _is_struct(origin):
             return self._object(kind), {}, ""
         if kind is list or origin in (list, tuple, set, frozenset):
             items: Any = {"type": self._word(_bare(inner[0])[0])[0]} if inner else {}
-            schema = _schema(kind)
-            return "array", {"items": items, "schema": schema}, ""
+            return "array", {"items": items, "schema": _schema(kind)}, ""
         if kind is dict or origin is dict:
             return "object", {"schema": _schema(kind)} if inner else {}, ""
         if kind in (None, type(None)):
@@ -331,18 +298,9 @@ def _nullable(hint: Any, required: bool, note: str = " null removes it.") -> Any
 
 def _bounds(metas: Iterable[Meta]) -> dict[str, Any]:
     """Return the constraints in the annotations, in the form of members of a parameter."""
-    bounds: dict[str, Any] = {}
-    for meta in metas:
-        for key, value in (
-            ("minimum", meta.ge),
-            ("maximum", meta.le),
-            ("min_length", meta.min_length),
-            ("max_length", meta.max_length),
-            ("pattern", meta.pattern),
-        ):
-            if value is not None:
-                bounds[key] = value
-    return bounds
+    names = {"minimum": "ge", "maximum": "le", "min_length": "min_length", "max_length": "max_length"}
+    names["pattern"] = "pattern"
+    return {key: value for meta in metas for key, name in names.items() if (value := getattr(meta, name)) is not None}
 
 
 def _schema(kind: Any) -> dict[str, Any]:

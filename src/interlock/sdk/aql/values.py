@@ -72,13 +72,9 @@ def plain(value: Any) -> Any:
     if isinstance(value, Binary | bytes):
         return _members({"data": value})
     if isinstance(value, msgspec.Struct):
-        return _members(
-            {
-                shown: getattr(value, name)
-                for name, shown in zip(value.__struct_fields__, value.__struct_encode_fields__, strict=True)
-                if getattr(value, name) is not msgspec.UNSET
-            }
-        )
+        names = zip(value.__struct_fields__, value.__struct_encode_fields__, strict=True)
+        fields = {shown: getattr(value, name) for name, shown in names}
+        return _members({shown: field for shown, field in fields.items() if field is not msgspec.UNSET})
     if isinstance(value, Mapping):
         return _members(value)
     if isinstance(value, Iterable):
@@ -247,9 +243,8 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
         ordered = sorted(items, key=key, reverse=is_falling)
         keys = [key(item) for item in ordered]
         low, high = (self.before, self.after) if is_falling else (self.after, self.before)
-        inside = [
-            index for index, item in enumerate(keys) if (low is None or item > low) and (high is None or item < high)
-        ]
+        above = [index for index, item in enumerate(keys) if low is None or item > low]
+        inside = [index for index in above if high is None or keys[index] < high]
         taken = inside[-self.size :] if self.from_end and self.size else inside[: self.size]
         start, end = (taken[0], taken[-1]) if taken else (0, -1)
         return Listing(
@@ -274,18 +269,17 @@ def read_page(arguments: dict[str, Any], operation: str) -> Page:
     """Remove the four page parameters from the arguments and return the requested page. Raise OperationFailed if they
     are invalid.
     """
-    first, after, last, before = (arguments.pop(name, None) for name in ("first", "after", "last", "before"))
-    for parameter, other, wrong in (
-        ("first", "last", first is not None and last is not None),
-        ("first", "before", first is not None and before is not None),
-        ("last", "after", last is not None and after is not None),
-    ):
-        if wrong:
-            raise errors.OperationFailed(_combination(other, f"'{other}' does not go with '{parameter}'"))
-    if after is not None and first is None:
-        raise errors.OperationFailed(_combination("after", "'after' goes with 'first'"))
-    if before is not None and last is None:
-        raise errors.OperationFailed(_combination("before", "'before' goes with 'last'"))
+    requested = {name: arguments.pop(name, None) for name in ("first", "after", "last", "before")}
+    first, after, last, before = requested.values()
+    names = {name for name, value in requested.items() if value is not None}
+    for name, other in (("first", "last"), ("first", "before"), ("last", "after")):
+        if names >= {name, other}:
+            why = f"'{other}' does not go with '{name}'"
+            raise errors.OperationFailed(errors.invalid_type(other, "absent", "present", hint=why))
+    for name, other in (("after", "first"), ("before", "last")):
+        if name in names and other not in names:
+            why = f"'{name}' goes with '{other}'"
+            raise errors.OperationFailed(errors.invalid_type(name, "absent", "present", hint=why))
     wanted = last if last is not None else first if first is not None else PAGE_DEFAULT
     return Page(
         size=min(wanted, PAGE_MAX),
@@ -296,18 +290,12 @@ def read_page(arguments: dict[str, Any], operation: str) -> Page:
     )
 
 
-def _combination(param: str, why: str) -> errors.AqlFailure:
-    return errors.invalid_type(param, "absent", "present", hint=why)
-
-
 def listing_data(listing: Listing[Any], items: list[Any], operation: str) -> dict[str, Any]:
     """Return a page in the form that clients receive, with the cursors of its first and last item."""
     info: dict[str, Any] = {"hasNextPage": listing.has_next, "hasPreviousPage": listing.has_previous}
     if listing.keys:
-        info |= {
-            "startCursor": make_cursor(listing.keys[0], operation),
-            "endCursor": make_cursor(listing.keys[-1], operation),
-        }
+        info["startCursor"] = make_cursor(listing.keys[0], operation)
+        info["endCursor"] = make_cursor(listing.keys[-1], operation)
     if listing.total is not None:
         info["totalCount"] = listing.total
     return {"items": items, "pageInfo": info}
@@ -331,10 +319,8 @@ def read_cursor(param: str, cursor: str, operation: str) -> Any:
             return msgspec.json.decode(read[CHECK_BYTES:])
     except (binascii.Error, ValueError, msgspec.DecodeError):
         pass
-    problem = errors.invalid_type(
-        param, "cursor", "string", hint="Send a cursor of pageInfo of this operation, unchanged"
-    )
-    raise errors.OperationFailed(problem) from None
+    hint = "Send a cursor of pageInfo of this operation, unchanged"
+    raise errors.OperationFailed(errors.invalid_type(param, "cursor", "string", hint=hint)) from None
 
 
 def _check(text: bytes, operation: str) -> bytes:

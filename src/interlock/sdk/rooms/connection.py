@@ -23,7 +23,7 @@ import random
 import ssl
 import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
@@ -38,7 +38,7 @@ from interlock.wire.jsonrpc.codec import CodecError, decode_value
 from interlock.wire.jsonrpc.oversized import Oversized
 
 if TYPE_CHECKING:
-    from interlock.sdk.rooms.conversation import Conversation
+    from interlock.sdk.rooms.participant import Participant
 
 log = logging.getLogger("interlock.rooms")
 
@@ -86,13 +86,13 @@ class _OutgoingEnvelope(msgspec.Struct):
 class GatewayConnection:
     """The connection of a participant to the gateway of a room.
 
-    `open` connects once, and `keep` reconnects until `close`. The connection passes the following to the conversation:
+    `open` connects once, and `keep` reconnects until `close`. The connection passes the following to the participant:
     a welcome after each connect, stored envelopes in order, events of the gateway, and a note when all missed envelopes
     have been read.
     """
 
     def __init__(
-        self, place: RoomAddress, reader: "Conversation", *, history: int = 0, after: int | None = None
+        self, place: RoomAddress, reader: "Participant", *, history: int = 0, after: int | None = None
     ) -> None:
         """Create a connection. `history` is the number of recent envelopes to read first. With `after`, read all
         envelopes after that sequence number instead.
@@ -130,14 +130,8 @@ class GatewayConnection:
         self._welcomed, self._over = loop.create_future(), loop.create_future()
         headers = {"Authorization": f"Bearer {self._place.token}"} if self._place.token is not None else {}
         try:
-            self._pipe = await dial(
-                await self._url(),
-                self,
-                subprotocol=None,
-                headers=headers,
-                tls=self._place.tls,
-                max_bytes=FRAME_BYTES_MAX,
-            )
+            url, tls = await self._url(), self._place.tls
+            self._pipe = await dial(url, self, subprotocol=None, headers=headers, tls=tls, max_bytes=FRAME_BYTES_MAX)
             async with asyncio.timeout(WELCOME_S):
                 await self._welcomed
         except DialFailed as failed:
@@ -244,7 +238,7 @@ class GatewayConnection:
                 if envelope.kind == "mcp" and envelope.correlation_id is not None:
                     error = decode_value(envelope.payload).get("error", {})
                     self._refused(envelope.correlation_id, "privilege_violation", error)
-                self._reader.on_event(envelope)
+                self._reader._on_event(envelope)
         except (CodecError, msgspec.DecodeError, KeyError, TypeError, ValueError, AttributeError):
             log.exception("room %s: the gateway sent what cannot be understood", self._place.topic)
             if self._pipe is not None:
@@ -274,7 +268,7 @@ class GatewayConnection:
                     self._caught_up()
             case "history_gap":
                 log.warning("room %s: some of what was said is no longer kept", self._place.topic)
-                self._reader.on_event(envelope)
+                self._reader._on_event(envelope)
                 if "after" not in payload:  # no history follows
                     self.position = max(self.position or 0, self._last)
                     self._caught_up()
@@ -282,7 +276,7 @@ class GatewayConnection:
                 if event == "error" and envelope.correlation_id is not None:
                     self._refused(envelope.correlation_id, str(payload.get("code")), payload)
                 self._last_event = envelope.id
-                self._reader.on_event(envelope)
+                self._reader._on_event(envelope)
 
     def _on_welcome(self, payload: dict[str, Any]) -> None:
         """Resume after connecting: determine the position to read from, and resend envelopes that were not
@@ -296,7 +290,7 @@ class GatewayConnection:
             self.position = last
         if self._welcomed is not None and not self._welcomed.done():
             self._welcomed.set_result(None)
-        self._reader.on_welcome(payload)
+        self._reader._on_welcome(payload)
         if self.position >= last:
             self._caught_up()  # no history follows
         for id, outgoing in list(self._outbox.items()):
@@ -304,10 +298,10 @@ class GatewayConnection:
 
     def _caught_up(self) -> None:
         away_s = None if self._lost_at is None else time.monotonic() - self._lost_at
-        self._reader.on_caught_up(away_s)
+        self._reader._on_caught_up(away_s)
 
     def _take(self, envelope: Envelope, sequence: int, *, is_old: bool) -> None:
-        """Pass a numbered envelope to the conversation, unless that was done before the connection was lost."""
+        """Pass a numbered envelope to the participant, unless that was done before the connection was lost."""
         before = self.position or 0
         if sequence <= before:
             return
@@ -316,9 +310,9 @@ class GatewayConnection:
         self.position = sequence
         self._taken(envelope.id)
         if envelope.sender != GATEWAY:
-            self._reader.on_stored(envelope, sequence, is_old=is_old)
+            self._reader._on_stored(envelope, sequence, is_old=is_old)
         elif envelope.id != self._last_event:  # otherwise it was passed on before, without its number
-            self._reader.on_event(envelope, is_old=is_old)
+            self._reader._on_event(envelope, is_old=is_old)
 
     def on_oversized(self, frame: Oversized) -> None:
         log.warning("room %s: the gateway sent a frame over %d bytes", self._place.topic, FRAME_BYTES_MAX)
@@ -389,32 +383,15 @@ class _History(msgspec.Struct):
 ANSWER_S: Final = 30.0
 ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 
-T = TypeVar("T")
 
-
-async def get_json(place: RoomAddress, *path: str, answer: type[T]) -> T:
-    """Read a resource under the URL of this room. Raise EnvelopeRefused with the gateway's error code, or
-    RoomUnreachable.
+def send_request(place: RoomAddress, *path: str, body: dict[str, Any] | None = None) -> bytes:
+    """Read a resource under the URL of this room, or POST a JSON body to it. Return the body of the response. Raise
+    EnvelopeRefused with the gateway's error code, or RoomUnreachable.
     """
-    try:
-        return msgspec.json.decode(await asyncio.to_thread(_request, place, "GET", path, None), type=answer)
-    except msgspec.DecodeError as error:
-        raise RoomUnreachable(f"the gateway's answer cannot be read: {error}") from None
-
-
-async def post_json(place: RoomAddress, *path: str, body: dict[str, Any]) -> None:
-    """Send a POST request with a JSON body under the URL of this room. Raise the same errors as `get_json`."""
-    await asyncio.to_thread(_request, place, "POST", path, body)
-
-
-def _request(place: RoomAddress, method: str, path: tuple[str, ...], body: dict[str, Any] | None) -> bytes:
-    """Send an HTTP request to the gateway and return the body of the response."""
-    parts = urlsplit(place.address)
-    connection: http.client.HTTPConnection
+    parts, method = urlsplit(place.address), "GET" if body is None else "POST"
+    connection = http.client.HTTPConnection(parts.netloc, timeout=ANSWER_S)
     if parts.scheme == "wss":
         connection = http.client.HTTPSConnection(parts.netloc, timeout=ANSWER_S, context=place.tls)
-    else:
-        connection = http.client.HTTPConnection(parts.netloc, timeout=ANSWER_S)
     headers = {"content-type": "application/json"} if body is not None else {}
     if place.token is not None:
         headers["authorization"] = f"Bearer {place.token}"

@@ -45,8 +45,7 @@ class RoomRefused(RoomError):
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(f"{message} ({code})")
-        self.code = code
-        self.message = message
+        self.code, self.message = code, message
 
 
 class EnvelopeRefused(RoomError):
@@ -54,9 +53,7 @@ class EnvelopeRefused(RoomError):
 
     def __init__(self, code: str, message: str, details: dict[str, Any] | None = None) -> None:
         super().__init__(f"{message} ({code})")
-        self.code = code
-        self.message = message
-        self.details = details or {}
+        self.code, self.message, self.details = code, message, details or {}
 
 
 class NoAnswer(RoomError):
@@ -68,9 +65,7 @@ class CallFailed(RoomError):
 
     def __init__(self, code: int, message: str, data: Any = None) -> None:
         super().__init__(f"{message} ({code})")
-        self.code = code
-        self.message = message
-        self.data = data
+        self.code, self.message, self.data = code, message, data
 
 
 class ProposalEnded(RoomError):
@@ -82,9 +77,7 @@ class ProposalEnded(RoomError):
     def __init__(self, status: str, by: str | None = None, reason: str | None = None) -> None:
         message = MESSAGES.get(status, f"the proposal was {status}")
         super().__init__(message + (f" by {by}" if by else "") + (f": {reason}" if reason else ""))
-        self.status = status
-        self.by = by
-        self.reason = reason
+        self.status, self.by, self.reason = status, by, reason
 
 
 DIGITS_MAX: Final = 4000  # of an integer; Python itself reads 4,300

@@ -29,14 +29,14 @@ async def open_standard(sink: MessageSink, max_bytes: int) -> "StandardPipe":
     os.dup2(2, 1)
     pipe = StandardPipe(sink, max_bytes)
     if is_never_waited_for(writing):
-        pipe.connect(cast(asyncio.WriteTransport, FileOutput(writing)))
+        writer = cast(asyncio.WriteTransport, FileOutput(writing))
     else:
-        transport, _ = await loop.connect_write_pipe(
-            lambda: _StandardOutput(pipe), os.fdopen(writing, "wb", buffering=0)
-        )
-        pipe.connect(transport)
+        output = os.fdopen(writing, "wb", buffering=0)
+        writer, _ = await loop.connect_write_pipe(lambda: _StandardOutput(pipe), output)
+    pipe._writer = writer
+    writer.set_write_buffer_limits(high=max_bytes)
     if is_never_waited_for(reading):
-        pipe.read_file(FileInput(_StandardInput(pipe), reading))
+        pipe._file = FileInput(_StandardInput(pipe), reading)
     else:
         await loop.connect_read_pipe(lambda: _StandardInput(pipe), os.fdopen(reading, "rb", buffering=0))
     return pipe
@@ -47,20 +47,12 @@ class StandardPipe:
 
     def __init__(self, sink: MessageSink, max_bytes: int) -> None:
         self._sink = sink
-        self._max_bytes = max_bytes
         self._lines = LineSplitter(max_bytes)
         self._reader: asyncio.ReadTransport | None = None
         self._writer: asyncio.WriteTransport | None = None
         self._full = False
         self._closed = False
         self._file: FileInput | None = None  # if standard input is a file, which cannot be awaited
-
-    def connect(self, writer: asyncio.WriteTransport) -> None:
-        self._writer = writer
-        writer.set_write_buffer_limits(high=self._max_bytes)
-
-    def read_file(self, file: FileInput) -> None:
-        self._file = file
 
     def send(self, message: bytes) -> bool:
         """Write a message. Return False if the aggregator is not reading or the pipe is closed."""

@@ -20,7 +20,8 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -31,12 +32,12 @@ from interlock.ax.protocol.capability import AuthScope
 from interlock.ax.protocol.messages import HEARTBEAT_MS, SUBPROTOCOL, VERSION, AuthorityProof, Register
 from interlock.ax.protocol.names import check_segment
 from interlock.config.folders import data_folder
+from interlock.crypto.signing import KeyFileError, SigningKey, read_signing_key, write_once
 from interlock.net.protocol.address_scope import is_loopback
 from interlock.sdk.subserver.tools import OfferedTools, RegistrationRefused, SubserverInvalid, ToolInvalid
 
 if TYPE_CHECKING:
     from interlock.ax.uplink import Opener
-    from interlock.crypto.signing import SigningKey
     from interlock.sdk.subserver.mcp_server import LeafUplink
 
 FILE_BYTES_MAX = 4096  # of the file that contains the subserver_id
@@ -60,33 +61,19 @@ def subserver_id(path: Path) -> str:
     except OSError as error:
         raise SubserverInvalid(f"{path} cannot be read: {error.strerror}; make it readable or give state=") from error
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise SubserverInvalid(
-            f"{path} holds no subserver_id; restore it, or remove it to become a new subserver"
-        ) from None
+        why = f"{path} holds no subserver_id; restore it, or remove it to become a new subserver"
+        raise SubserverInvalid(why) from None
 
 
 def _create(path: Path) -> str:
     """Write a new id to the file atomically. If another process has just written one, return that id."""
-    new_id = str(uuid.uuid4())
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        draft = path.with_suffix(f".{new_id}")
-        descriptor = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(json.dumps({"subserver_id": new_id}) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            os.link(draft, path)
-        finally:
-            draft.unlink()
-    except FileExistsError:
-        return subserver_id(path)
+        write_once(path, json.dumps({"subserver_id": str(uuid.uuid4())}).encode() + b"\n")
     except OSError as error:
-        raise SubserverInvalid(
-            f"the subserver_id cannot be kept in {path}: {error.strerror}; give state= a folder that can be written"
-        ) from error
-    return new_id
+        why = f"the subserver_id cannot be kept in {path}: {error.strerror}; give state= a folder that can be written"
+        raise SubserverInvalid(why) from error
+    return subserver_id(path)
 
 
 log = logging.getLogger("interlock.subserver")
@@ -145,14 +132,27 @@ class Subserver(OfferedTools):
             _check_parent(Parent(url=parent, token=token) if isinstance(parent, str) else parent) for parent in parents
         ]
         self._authority = _read_authority(authority)
-        self._proof = AuthorityProof(type="jwt", token=authority_proof) if authority_proof is not None else None
         self._key = _signing_key(authority_key, self._authority) if authority_key is not None else None
         try:
-            self._scope = AuthScope(auth_scope) if auth_scope is not None else None
+            scope = AuthScope(auth_scope) if auth_scope is not None else None
         except ValueError:
             raise SubserverInvalid("auth_scope is read, write or admin") from None
-        self._tree = tree
-        self._heartbeat_ms = heartbeat_interval_ms
+        # A proof that is signed with `authority_key` is added later, because it differs for each parent.
+        self._register = Register(
+            subserver_id="",  # read when the program is served
+            segment=segment,
+            authority=self._authority,
+            tools=True,
+            resources=False,
+            notifications=True,
+            prompts=False,
+            completions=False,
+            heartbeat_interval_ms=heartbeat_interval_ms,
+            version=VERSION,
+            authority_proof=AuthorityProof(type="jwt", token=authority_proof) if authority_proof is not None else None,
+            auth_scope=scope,
+            tree=tree,
+        )
         self._identity = identity_file(segment, Path(state) if state is not None else None)
         self._tls = tls
         self._version = version
@@ -217,7 +217,7 @@ class Subserver(OfferedTools):
         self._loop = asyncio.get_running_loop()
         self._stopping = stopping = asyncio.Event()
         uplink = LeafUplink(
-            self._register(),
+            msgspec.structs.replace(self._register, subserver_id=subserver_id(self._identity)),
             self._openers(stdio),
             offer,
             once=stdio,
@@ -244,32 +244,12 @@ class Subserver(OfferedTools):
             running.cancel()
             self._uplink = self._loop = self._stopping = None
 
-    def _register(self) -> Register:
-        """Return the registration message. A proof that is signed with `authority_key` is added later, because it
-        differs for each parent.
-        """
-        return Register(
-            subserver_id=subserver_id(self._identity),
-            segment=self.segment,
-            authority=self._authority,
-            tools=True,
-            resources=False,
-            notifications=True,
-            prompts=False,
-            completions=False,
-            heartbeat_interval_ms=self._heartbeat_ms,
-            version=VERSION,
-            authority_proof=self._proof,
-            auth_scope=self._scope,
-            tree=self._tree,
-        )
-
     def _prove(self, parent: int) -> AuthorityProof | None:
         """Return the proof of authority for one parent: a new signature, or the JWT that was passed to the constructor.
         Return None if neither exists.
         """
         if self._key is None or self._authority is None:
-            return self._proof
+            return self._register.authority_proof
         return self._key.prove(self._authority, self._parents[parent].url, time.time())
 
     def _openers(self, stdio: bool) -> "list[tuple[str, Opener]]":
@@ -278,21 +258,14 @@ class Subserver(OfferedTools):
             from interlock.sdk.subserver.stdio import open_standard
 
             return [("the aggregator that started us", lambda sink: open_standard(sink, self._max_bytes))]
-        return [(_place(parent.url), self._opener(parent)) for parent in self._parents]
-
-    def _opener(self, parent: Parent) -> "Opener":
-        """Return a function that connects to a parent and passes its messages to a sink."""
-        from interlock.net.message_pipe import MessagePipe, MessageSink
         from interlock.net.websocket import dial
 
-        headers = {"Authorization": f"Bearer {parent.token}"} if parent.token is not None else {}
-
-        def opened(sink: MessageSink) -> Coroutine[Any, Any, MessagePipe]:
-            return dial(
-                parent.url, sink, subprotocol=SUBPROTOCOL, headers=headers, tls=self._tls, max_bytes=self._max_bytes
-            )
-
-        return opened
+        options: dict[str, Any] = {"subprotocol": SUBPROTOCOL, "tls": self._tls, "max_bytes": self._max_bytes}
+        openers: list[tuple[str, Opener]] = []
+        for parent in self._parents:
+            headers = {"Authorization": f"Bearer {parent.token}"} if parent.token is not None else {}
+            openers.append((_place(parent.url), partial(dial, parent.url, headers=headers, **options)))
+        return openers
 
     def _tools_changed(self) -> None:
         if self._uplink is not None and self._uplink.server is not None:
@@ -325,12 +298,10 @@ def _place(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
-def _signing_key(path: str | os.PathLike[str], authority: str | None) -> "SigningKey":
+def _signing_key(path: str | os.PathLike[str], authority: str | None) -> SigningKey:
     """Read the private key that proves the authority. Raise SubserverInvalid if the key is not usable."""
     if authority is None:
         raise SubserverInvalid("authority_key= proves an authority; give authority= too")
-    from interlock.crypto.signing import KeyFileError, read_signing_key
-
     try:
         return read_signing_key(Path(path))
     except KeyFileError as refused:

@@ -145,10 +145,10 @@ class FunctionTool(msgspec.Struct, frozen=True, kw_only=True):
 def make_tool(
     function: Callable[..., Any],
     *,
-    name: str | None,
-    title: str | None,
-    description: str | None,
-    capability: Mapping[str, object],
+    name: str | None = None,
+    title: str | None = None,
+    description: str | None = None,
+    **capability: object,
 ) -> FunctionTool:
     """Return a tool that calls the function. Raise ToolInvalid if its signature or a given value is not supported."""
     local = name if name is not None else getattr(function, "__name__", "")
@@ -157,7 +157,7 @@ def make_tool(
             f"a tool's name is 1 to 63 characters of a-z, 0-9, _ and -, and {local!r} is not;"
             f' write @leaf.tool(name="{normalise(local) or "a_name"}")'
         )
-    declared = read_capability(dict(capability))
+    declared = read_capability(capability)
     if isinstance(declared, InvalidAnnotation):
         raise ToolInvalid(f"the tool {local}: {declared.reason}")
     fields, context = _parameters(local, function)
@@ -179,11 +179,7 @@ def make_tool(
     listed["annotations"] = hints(declared)
     listed["_meta"] = {CAPABILITY: as_object(declared)}
     return FunctionTool(
-        name=local,
-        function=function,
-        arguments=arguments,
-        context=context,
-        listed=Raw(msgspec.json.encode(listed)),
+        name=local, function=function, arguments=arguments, context=context, listed=Raw(msgspec.json.encode(listed))
     )
 
 
@@ -329,15 +325,7 @@ class OfferedTools:
         **capability: object,
     ) -> Callable[[_Function], _Function]: ...
 
-    def tool(
-        self,
-        function: Any = None,
-        *,
-        name: str | None = None,
-        title: str | None = None,
-        description: str | None = None,
-        **capability: object,
-    ) -> Any:
+    def tool(self, function: Any = None, **options: Any) -> Any:
         """Offer a function. `capability` are the keys of MCP-AX 9.1, such as mutable=False or latency_class="fast".
 
         A tool about which nothing is said counts as mutable and irreversible, and aggregators may ask a person before
@@ -345,7 +333,7 @@ class OfferedTools:
         """
 
         def offer(function: _Function) -> _Function:
-            offered = make_tool(function, name=name, title=title, description=description, capability=capability)
+            offered = make_tool(function, **options)
             if offered.name in self._tools:
                 raise ToolInvalid(f"there is a tool {offered.name} already; give this one another name=")
             self._tools[offered.name] = offered
