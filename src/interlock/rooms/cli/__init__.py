@@ -2,18 +2,17 @@
 
 import os
 import sys
-from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from interlock.cli.command import Invocation, option, verb, verb_app
 from interlock.cli.terminal.errors import BadUsage, Unreachable
+from interlock.cli.terminal.text import local_time, one_line
+from interlock.rooms import api
 from interlock.wire.refusal import Refused
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
     from interlock.operator.operation import Operation, Output
     from interlock.sdk.rooms import Participant
 
@@ -45,74 +44,56 @@ def _call(
     return answer.as_(cast("type[Output]", operation.output))
 
 
-def _draw(
-    invocation: Invocation, heads: Iterable[str], rows: Iterable[list["Text"]], shrink: Mapping[int, int]
-) -> None:
-    """Draw a table. `shrink` maps the columns that may be shortened to their minimum widths."""
-    from rich.text import Text
-
-    from interlock.cli.terminal.drawing import in_columns
-
-    lines = [[Text(head, style="dim") for head in heads], *rows]
-    invocation.out.draw(*in_columns(lines, width=invocation.out.console.width, shrink=shrink))
-
-
-@verb(
-    app,
-    "list",
-    examples="""
-    interlock rooms list
-    interlock rooms list --json | jq -r '.rooms[].topic'
-    """,
-)
+@verb(app, "list")
 def list_rooms(invocation: Invocation) -> None:
-    """List rooms, and how many are in each."""
-    from interlock.rooms.api import LIST_ROOMS
+    """List rooms, and how many are in each.
 
-    answer = _call(invocation, LIST_ROOMS)
+    Examples:
+        interlock rooms list
+        interlock rooms list --json | jq -r '.rooms[].topic'
+    """
+    answer = _call(invocation, api.LIST_ROOMS)
     if answer is None:
         return
     if not answer.rooms:
         invocation.out.remark("there are no rooms; interlock rooms create TOPIC makes one")
         return
-    from rich.text import Text
-
     rows = [
-        [
-            Text(room.topic, style="bold"),
-            Text(room.mode, style="red" if room.mode == "open" else ""),
-            Text(str(room.participants)),
-            Text(str(room.envelopes)),
-            Text("" if room.is_configured else "created", style="dim"),
-        ]
+        (
+            (room.topic, "bold"),
+            (room.mode, "red" if room.mode == "open" else ""),
+            str(room.participants),
+            str(room.envelopes),
+            ("" if room.is_configured else "created", "dim"),
+        )
         for room in answer.rooms
     ]
-    _draw(invocation, ("ROOM", "MODE", "PRESENT", "ENVELOPES", ""), rows, {0: 12})
+    invocation.out.draw_table("ROOM|MODE|PRESENT|ENVELOPES|", rows, {0: 12})
 
 
-@verb(app, "create", examples="interlock rooms create garden")
+@verb(app, "create")
 def create(invocation: Invocation, topic: Topic) -> None:
-    """Make a room. It keeps its history while it is empty."""
-    from interlock.rooms.api import CREATE_ROOM, CreateRoom
+    """Make a room. It keeps its history while it is empty.
 
-    if _call(invocation, CREATE_ROOM, CreateRoom(topic=topic)) is not None:
+    Examples:
+        interlock rooms create garden
+    """
+    if _call(invocation, api.CREATE_ROOM, api.CreateRoom(topic=topic)) is not None:
         out = invocation.out
         out.line(f"made: {topic}")
         out.remark(f"interlock access token --for room --topic {topic} --participant ID --name NAME lets somebody in")
 
 
-@verb(app, "show", examples="interlock rooms show garden")
+@verb(app, "show")
 def show(invocation: Invocation, topic: Topic) -> None:
-    """Show who is connected to a room, and what they may do."""
-    from interlock.rooms.api import LIST_CONNECTIONS
+    """Show who is connected to a room, and what they may do.
 
-    shown = _call(invocation, LIST_CONNECTIONS, topic=topic)
+    Examples:
+        interlock rooms show garden
+    """
+    shown = _call(invocation, api.LIST_CONNECTIONS, topic=topic)
     if shown is None:
         return
-    from rich.text import Text
-
-    from interlock.cli.terminal.text import local_time, one_line
-
     out, connections = invocation.out, shown.connections
     for gone in shown.removed:
         out.line(f"removed: {one_line(gone.participantId)} (by {one_line(gone.by)}, {local_time(gone.at)})")
@@ -120,21 +101,20 @@ def show(invocation: Invocation, topic: Topic) -> None:
         out.remark("no participant is connected")
         return
     # The last column is left out while no connection is elsewhere.
-    elsewhere = any(connection.isElsewhere for connection in connections)
+    elsewhere = "AT" if any(connection.isElsewhere for connection in connections) else ""
     rows = [
-        [
-            Text(one_line(connection.participantId), style="bold"),
-            Text(connection.privilege),
-            Text(connection.source),
-            Text(local_time(connection.connectedAt, "%H:%M:%S")),
-            Text(connection.protocol),
-            Text(one_line(connection.principal)),
-            Text("elsewhere" if connection.isElsewhere else "", style="dim"),
-        ]
+        (
+            (connection.participantId, "bold"),
+            connection.privilege,
+            connection.source,
+            local_time(connection.connectedAt, "%H:%M:%S"),
+            connection.protocol,
+            connection.principal,
+            ("elsewhere" if connection.isElsewhere else "", "dim"),
+        )
         for connection in connections
     ]
-    heads = ("PARTICIPANT", "PRIVILEGE", "BY", "SINCE", "SPEAKS", "IS", "AT" if elsewhere else "")
-    _draw(invocation, heads, rows, {0: 12, 5: 12})
+    out.draw_table(f"PARTICIPANT|PRIVILEGE|BY|SINCE|SPEAKS|IS|{elsewhere}", rows, {0: 12, 5: 12})
 
 
 HISTORY = 50  # messages that a person sees on coming in
@@ -142,15 +122,7 @@ TOKEN_DAYS = 1
 EXTRA = "interlock[rooms]"
 
 
-@verb(
-    app,
-    "join",
-    examples="""
-    interlock rooms join garden
-    interlock rooms join garden --as ann
-    INTERLOCK_TOKEN=… interlock rooms join garden --url https://node.example.com
-    """,
-)
+@verb(app, "join")
 def join(
     invocation: Invocation,
     topic: Topic,
@@ -164,6 +136,11 @@ def join(
 
     At this machine's node an operator comes in with a token for a day that ends with the visit. At another one, --url
     is its public URL and the token in INTERLOCK_TOKEN is one for the room, or of a client that is a member.
+
+    Examples:
+        interlock rooms join garden
+        interlock rooms join garden --as ann
+        INTERLOCK_TOKEN=… interlock rooms join garden --url https://node.example.com
     """
     if invocation.out.as_json:
         raise BadUsage("usage", "join is for people; programs use interlock.rooms, or the history over HTTP")
@@ -232,54 +209,46 @@ def _login_name() -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "-", user)[:64] or "operator"
 
 
-@verb(
-    app,
-    "promote",
-    examples="""
-    interlock rooms promote planner --reason "a week without a fault"
-    interlock rooms promote planner --topic garden
-    """,
-)
+@verb(app, "promote")
 def promote(invocation: Invocation, participant: ParticipantId, *, topic: InRoom = None, reason: Reason = "") -> None:
-    """Let a participant send MCP messages, from its next one on."""
-    from interlock.rooms.api import PROMOTE, ChangePrivilege
+    """Let a participant send MCP messages, from its next one on.
 
-    if _call(invocation, PROMOTE, ChangePrivilege(reason=reason), id=participant, topic=topic) is not None:
+    Examples:
+        interlock rooms promote planner --reason "a week without a fault"
+        interlock rooms promote planner --topic garden
+    """
+    if _call(invocation, api.PROMOTE, api.ChangePrivilege(reason=reason), id=participant, topic=topic) is not None:
         invocation.out.line(f"{participant} is now full")
 
 
-@verb(app, "demote", examples="interlock rooms demote planner")
+@verb(app, "demote")
 def demote(invocation: Invocation, participant: ParticipantId, *, topic: InRoom = None, reason: Reason = "") -> None:
-    """Let a participant only propose, from its next message on."""
-    from interlock.rooms.api import DEMOTE, ChangePrivilege
+    """Let a participant only propose, from its next message on.
 
-    if _call(invocation, DEMOTE, ChangePrivilege(reason=reason), id=participant, topic=topic) is not None:
+    Examples:
+        interlock rooms demote planner
+    """
+    if _call(invocation, api.DEMOTE, api.ChangePrivilege(reason=reason), id=participant, topic=topic) is not None:
         invocation.out.line(f"{participant} is now restricted")
 
 
-@verb(app, "disconnect", examples="interlock rooms disconnect planner")
+@verb(app, "disconnect")
 def disconnect(invocation: Invocation, participant: ParticipantId, *, topic: InRoom = None) -> None:
     """Remove a participant from a room.
 
     Its connections are closed, and it may come back when it is promoted or demoted.
-    """
-    from interlock.rooms.api import DISCONNECT
 
-    removal = _call(invocation, DISCONNECT, id=participant, topic=topic)
+    Examples:
+        interlock rooms disconnect planner
+    """
+    removal = _call(invocation, api.DISCONNECT, id=participant, topic=topic)
     if removal is not None:
         out = invocation.out
         out.line(f"removed: {participant}" + ("" if removal.closedConnections else " (it had no connection)"))
         out.remark(f"interlock rooms demote {participant} lets it in again, restricted; promote, full")
 
 
-@verb(
-    app,
-    "migrate",
-    examples="""
-    interlock rooms migrate garden
-    interlock rooms migrate garden --apply
-    """,
-)
+@verb(app, "migrate")
 def migrate(
     invocation: Invocation,
     topic: Topic,
@@ -291,13 +260,14 @@ def migrate(
 
     A room with mode = "observe" refuses nothing and records what it would. --apply makes the participants that it
     names full, so that the mode can be changed to "mixed" without stopping them.
-    """
-    from interlock.cli.terminal.text import local_time, one_line
-    from interlock.rooms.api import MIGRATE, SHOW_OBSERVED
 
+    Examples:
+        interlock rooms migrate garden
+        interlock rooms migrate garden --apply
+    """
     if plan and apply:
         raise BadUsage("usage", "--plan shows and --apply changes: give one of them")
-    out, observed = invocation.out, _call(invocation, MIGRATE if apply else SHOW_OBSERVED, topic=topic)
+    out, observed = invocation.out, _call(invocation, api.MIGRATE if apply else api.SHOW_OBSERVED, topic=topic)
     if observed is None:
         return
     if not observed.participants:
