@@ -104,11 +104,13 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         try:
             self.inputs = decode_value(params["arguments"]) if "arguments" in params else {}
         except CodecError:
-            return _ARGUMENTS_UNREADABLE
+            return Refusal(INVALID_PARAMS, "params.arguments cannot be read")
         if "requestState" in params:
             opened = open_state_untrusted(params["requestState"])
             if opened is None:
-                return _STATE_INVALID
+                return Refusal(
+                    INVALID_PARAMS, "this requestState was not made here, or was changed", {"reason": "state_invalid"}
+                )
             self.pinned, self.state = opened
         return self.served.find_refusal(self.inputs, self.caller)
 
@@ -174,7 +176,9 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         prepared = self.prepared = self.served.prepared(provider)
         if prepared is None:
             self.release_lease()
-            self.on_lease_failed(provider, _MISMATCH)
+            self.on_lease_failed(
+                provider, DriverRefusal("contract_mismatch", "the server behind this tool no longer fits it")
+            )
             return
         hooks = provider.hooks
         if hooks is None and prepared.is_plain(self.inputs):
@@ -219,7 +223,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         self.sent_at = self.services.clock.now()
         if self.send_over(link, params, head) is not None:
             self.sent_at = None
-            self._go_on_unsent(_GONE)
+            self._go_on_unsent(DriverRefusal("tool_unavailable", "the server went away", retryable=True))
 
     def on_lease_failed(self, provider: DriverProvider, error: DriverRefusal) -> None:
         log.info("%s: %s cannot take a call: %s %s", self.target, provider.driver.segment, error.code, error.message)
@@ -254,10 +258,10 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         try:
             result = decode_value(response.result)
         except CodecError:
-            self.fail(_UNREADABLE)
+            self.fail(DriverRefusal("output_parse_failed", "the server's result cannot be read"))
             return
         if not isinstance(result, dict):
-            self.fail(_NO_OBJECT)
+            self.fail(DriverRefusal("upstream_error", "the server's result is no object"))
             return
         kind = result.get("resultType", "complete") if era is MODERN else "complete"
         prepared, hooks = self.prepared, self.provider.hooks
@@ -352,7 +356,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         if not sent:
             self.sent_at = None
         if data.get("reason") == "unauthorised":
-            self.fail(_AUTH_FAILED)
+            self.fail(DriverRefusal("auth_failed", "the server behind this tool refuses our credential"))
         elif refusal.code == RESULT_TOO_LARGE:
             limit = f"the server's answer is larger than {data.get('limit_bytes')} bytes, the limit of this driver"
             self.fail(DriverRefusal("result_too_large", f"{limit}; ask for less at a time"))
@@ -440,15 +444,6 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         self.sent_at = None
 
 
-_STATE_INVALID: Final = Refusal(
-    INVALID_PARAMS, "this requestState was not made here, or was changed", {"reason": "state_invalid"}
-)
-_ARGUMENTS_UNREADABLE: Final = Refusal(INVALID_PARAMS, "params.arguments cannot be read")
-_MISMATCH: Final = DriverRefusal("contract_mismatch", "the server behind this tool no longer fits it")
-_UNREADABLE: Final = DriverRefusal("output_parse_failed", "the server's result cannot be read")
-_NO_OBJECT: Final = DriverRefusal("upstream_error", "the server's result is no object")
-_GONE: Final = DriverRefusal("tool_unavailable", "the server went away", retryable=True)
-_AUTH_FAILED: Final = DriverRefusal("auth_failed", "the server behind this tool refuses our credential")
 _MALFORMED: Final = DriverRefusal("upstream_error", "the server's answer cannot be read", retryable=True)
 _UNANSWERABLE: Final = DriverRefusal(
     "upstream_error", "input_required: the server asks something that this client cannot answer"

@@ -13,7 +13,7 @@ the result is either a valid file or the problems that prevent it. This module d
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 
@@ -23,6 +23,7 @@ from interlock.drivers.protocol.binding.effects import (
     GATE,
     RISK_IRREVERSIBLE,
     UNANNOTATED,
+    ProposedClass,
     effects_of,
     find_contradiction,
     proposed_class,
@@ -52,7 +53,6 @@ OWN_TOOLS: Final = "tools"  # the folder of a driver's own contracts
 ALWAYS: Final = "always"  # the approval of a contract that a person confirms before each call
 SUGGESTED: Final = ("name", "schema", "nothing")  # signs that only suggest a class: a person has to accept it
 
-ClassSource = Literal["annotations", "name", "schema", "nothing", "person", "contract"]
 Tool = Mapping[str, Any]
 
 _OUTSIDE_ID = re.compile(r"[^a-z0-9.]+")
@@ -325,18 +325,12 @@ class ExistingContract(msgspec.Struct, frozen=True, kw_only=True):
     text: str | None = None
 
 
-class ToolProposal(msgspec.Struct, frozen=True, kw_only=True):
-    """Proposal for one tool: its contract and its effect class, which a person confirms or changes.
-
-    `by` tells where the class comes from. `question` names a contradiction to the class, or is None if there is none.
-    """
+class ToolProposal(ProposedClass, frozen=True, kw_only=True):
+    """Proposal for one tool: its contract and its effect class, which a person confirms or changes."""
 
     tool_name: str
     contract_id: str
-    tool_class: ToolClass
-    by: ClassSource  # what says the class, or suggests it
     is_new: bool = True  # the contract does not exist yet
-    question: str | None = None  # what contradicts the class
 
 
 class ComposedDriver(msgspec.Struct, frozen=True, kw_only=True):
@@ -376,27 +370,18 @@ def propose(
         contract_id = (wanted or {}).get(name) or contract_id_of(driver_id, name)
         existing = (contracts or {}).get(contract_id)
         chosen = (classes or {}).get(name)
-        by: ClassSource
         if existing is not None:
-            contract, by, question = existing.contract, "contract", None
+            contract = existing.contract
             tool_class: ToolClass = "reversible" if contract.mutates else "read_only"
             if contract.risk_level >= RISK_IRREVERSIBLE:
                 tool_class = "irreversible"
+            proposed = ProposedClass(tool_class=tool_class, by="contract")
         elif chosen is not None:
-            tool_class, by, question = chosen, "person", find_contradiction(name, chosen)
+            proposed = ProposedClass(tool_class=chosen, by="person", question=find_contradiction(name, chosen))
         else:
             proposed = proposed_class(tool)
-            tool_class, by, question = proposed.tool_class, proposed.by, proposed.question
-        proposals.append(
-            ToolProposal(
-                tool_name=name,
-                contract_id=contract_id,
-                tool_class=tool_class,
-                by=by,
-                is_new=existing is None,
-                question=question,
-            )
-        )
+        fields = msgspec.structs.asdict(proposed)
+        proposals.append(ToolProposal(tool_name=name, contract_id=contract_id, is_new=existing is None, **fields))
     return tuple(proposals)
 
 

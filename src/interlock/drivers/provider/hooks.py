@@ -259,16 +259,17 @@ class _HookRun:
             future.set_result(message)
 
     def on_oversized(self, oversized: Oversized) -> None:
-        if self._expected is not None and not self._expected[1].done():
-            self._expected[1].set_exception(HookFailed(f"its answer is larger than {oversized.limit} bytes"))
+        self._fail(f"its answer is larger than {oversized.limit} bytes")
         self._expected = None
 
     def on_gone(self, reason: str) -> None:
         self.reason = reason
+        last = self.stderr.tail(1)
+        self._fail(f"its process {reason}" + (f" ({last[0].text})" if last else ""))
+
+    def _fail(self, why: str) -> None:
         if self._expected is not None and not self._expected[1].done():
-            last = self.stderr.tail(1)
-            output = f" ({last[0].text})" if last else ""
-            self._expected[1].set_exception(HookFailed(f"its process {reason}{output}"))
+            self._expected[1].set_exception(HookFailed(why))
 
     def on_stalled(self) -> None:
         self.child.end("does not read and was ended")

@@ -32,7 +32,7 @@ from interlock.wire.jsontext.canonical import quoted
 GATE: Final = "policy:gate"  # the class and gate.mode decide; AIP-author-5
 UNANNOTATED: Final = "policy:unannotated"  # its effects are not declared: a person says it once
 
-SuggestedBy = Literal["annotations", "name", "schema", "nothing"]
+ClassSource = Literal["annotations", "name", "schema", "nothing", "person", "contract"]
 
 ANNOTATION_HINTS: Final = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
 
@@ -72,7 +72,7 @@ class ProposedClass(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     tool_class: ToolClass
-    by: SuggestedBy  # what suggests the class; "nothing" means that it is the strictest because nothing suggests one
+    by: ClassSource  # what says or suggests the class; "nothing" means that it is the strictest without a reason
     question: str | None = None  # what a person should look at, because two signs contradict each other
 
 

@@ -149,23 +149,6 @@ def _server_schema(*, published: bool) -> dict[str, Any]:
     }
 
 
-MCP_SCHEMA_PUBLISHED: Final[dict[str, Any]] = {
-    "type": "object",
-    "required": ["kind", "server", "transport"],
-    "properties": {
-        **_SHARED,
-        "server": _server_schema(published=True),
-        "implements": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "required": ["tool", "version"],
-                "properties": {"metadata": {"type": "object", "properties": {"mcp": _PER_TOOL}}},
-            },
-        },
-    },
-}
-
 DRIVER_EXTENSIONS: Final = closed_schema(Extensions)
 BINDING_EXTENSIONS: Final = closed_schema(
     ToolBinding, "result_parse", "result_wrap", "text_fallback", "argument_defaults", "context_arguments"
@@ -189,31 +172,32 @@ _INSTALL = {
     },
 }
 
-MCP_SCHEMA: Final[dict[str, Any]] = {
-    "type": "object",
-    "required": ["kind", "server", "transport"],  # AIP-front-1 to -3
-    "properties": {
-        **_SHARED,
-        "server": _server_schema(published=False),
-        "implements": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "required": ["metadata"],  # AIP-front-9
-                "properties": {
-                    "metadata": {
-                        "type": "object",
-                        "required": ["mcp"],  # AIP-front-9
-                        "properties": {"mcp": _PER_TOOL, "interlock": BINDING_EXTENSIONS},
-                    }
-                },
-            },
-        },
+
+def _mcp_schema(*, published: bool) -> dict[str, Any]:
+    blocks = {"mcp": _PER_TOOL} if published else {"mcp": _PER_TOOL, "interlock": BINDING_EXTENSIONS}
+    # AIP-front-9: here every entry names its tool
+    named = {} if published else {"required": ["mcp"]}
+    entry = {"properties": {"metadata": {"type": "object", "properties": blocks, **named}}}
+    own = {
         "metadata": {"type": "object", "properties": {"interlock": DRIVER_EXTENSIONS}},
         "sandbox": closed_schema(SandboxBlock),  # AIP-29
         "install": _INSTALL,
-    },
-}
+    }
+    required = ["tool", "version"] if published else ["metadata"]  # AIP-front-9
+    return {
+        "type": "object",
+        "required": ["kind", "server", "transport"],  # AIP-front-1 to -3
+        "properties": {
+            **_SHARED,
+            "server": _server_schema(published=published),
+            "implements": {"type": "array", "items": {"type": "object", "required": required, **entry}},
+            **({} if published else own),
+        },
+    }
+
+
+MCP_SCHEMA_PUBLISHED: Final = _mcp_schema(published=True)
+MCP_SCHEMA: Final = _mcp_schema(published=False)
 
 EXTENSION_KEYS: Final[tuple[str, ...]] = (  # AIP-front-11
     *(f"metadata.interlock.{key}" for key in DRIVER_EXTENSIONS["properties"]),
