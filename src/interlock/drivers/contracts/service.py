@@ -20,7 +20,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import Raw
@@ -61,11 +61,12 @@ from interlock.wire.refusal import INVALID_PARAMS, Refusal
 _EXPRESSION: Final = re.compile(r"\{[^{}]*\}")
 
 
-class ExposedItem(msgspec.Struct, frozen=True, kw_only=True):
+class ExposedItem(msgspec.Struct, frozen=True):
     """An item of a driver's server that no contract binds. It is listed as `name`; its server calls it
     `server_name`.
     """
 
+    kind: Literal["tools", "prompts", "resources", "templates"]
     provider: DriverProvider
     name: str
     server_name: str
@@ -103,97 +104,87 @@ def expose(providers: Iterable[DriverProvider], contracts: Mapping[str, frozense
     segments: dict[str, ExposedItems] = {}
     for provider in drivers:
         segment = exposed_segment(provider.driver.id)
-        builder = _ExposureBuilder(provider, registered.kinds, contracts.get(segment, frozenset()))
         shown = segments.setdefault(segment, ExposedItems())
-        for kind in ExposedItems.__struct_fields__:
-            for each in getattr(builder, kind)():
-                getattr(shown, kind).setdefault(each.name, each)
-        problems += builder.problems
+        kinds = [kind.name for kind in registered.kinds.values() if kind.driver == provider.driver.key]
+        for each in (
+            *_exposed_tools(provider, contracts.get(segment, frozenset())),
+            *_exposed_prompts(provider),
+            *_exposed_resources(provider, kinds),
+        ):
+            if isinstance(each, FileProblem):
+                problems.append(each)
+            else:
+                getattr(shown, each.kind).setdefault(each.name, each)
     return Exposure(segments=segments, kinds=registered.kinds, problems=tuple(problems))
 
 
-class _ExposureBuilder:
-    """Collector of one driver's items that no contract binds, and of warnings about declared ones that the server
-    lacks.
-    """
+def _warning(driver: Driver, place: str, code: str, message: str) -> FileProblem:
+    hint = "nothing else of the driver is affected; remove it, or use a server that has it"
+    return driver.places.problem(place, code, message, hint, severity="warning")
 
-    def __init__(self, provider: DriverProvider, kinds: Mapping[str, ResourceKind], taken: frozenset[str]) -> None:
-        self._provider = provider
-        self._driver: Driver = provider.driver
-        self._listing = provider.listing
-        self._kinds = [kind for kind in kinds.values() if kind.driver == self._driver.key]
-        self._taken = taken
-        self.problems: list[FileProblem] = []
 
-    def tools(self) -> Iterator[ExposedItem]:
-        if self._driver.interlock.expose != "all" or self._listing is None:  # AIP-tools-16
-            return
-        bound = {binding.tool_name for binding in self._driver.implements}
-        for name, item in self._listing.tools.items:
-            if name in bound:
-                continue
-            if name in self._taken:
-                self._warn("", "name_collision", f"a contract is listed where its tool {name} would be")
-                continue
-            yield self._exposed_item(name, name, exposed_item(msgspec.json.decode(encode_value(item)), self._driver.id))
+def _exposed_tools(provider: DriverProvider, taken: frozenset[str]) -> Iterator[ExposedItem | FileProblem]:
+    """Yield the tools that no contract binds. `taken` are the names of contracts in the same segment."""
+    driver, listing = provider.driver, provider.listing
+    if driver.interlock.expose != "all" or listing is None:  # AIP-tools-16
+        return
+    bound = {binding.tool_name for binding in driver.implements}
+    for name, item in listing.tools.items:
+        if name in bound:
+            continue
+        if name in taken:
+            yield _warning(driver, "", "name_collision", f"a contract is listed where its tool {name} would be")
+        else:
+            unbound = exposed_item(msgspec.json.decode(encode_value(item)), driver.id)
+            yield ExposedItem("tools", provider, name, name, unbound)
 
-    def prompts(self) -> Iterator[ExposedItem]:
-        if not self._driver.prompts or self._listing is None:
-            return
-        # A list that the server does not support is never requested and has no digest.
-        if not self._listing.prompts.digest:
-            self._warn("/prompts", "prompts_unsupported", "its server has no prompts")  # AIP-prompts-1
-            return
-        listed = dict(self._listing.prompts.items)
-        for index, prompt in enumerate(self._driver.prompts):
-            item = listed.get(prompt.name)
-            if item is None:
-                # AIP-prompts-1
-                self._warn(f"/prompts/{index}/name", "prompt_missing", "its server has no prompt of this name")
-            elif prompt.integrate_as == "raw":  # AIP-prompts-2
-                yield self._exposed_item(prompt.name, prompt.name, dict(item))
-            else:
-                # A prompt with integrate_as: skill_block is a block of the skill whose folder skill_ref names.
-                skill = PurePosixPath(prompt.skill_ref or "").parent.name
-                name = f"{skill}_{prompt.name}"  # AIP-prompts-3
-                described = {} if prompt.description is None else {"description": prompt.description}
-                block = self._exposed_item(name, prompt.name, {**item, "name": name, **described})
-                yield msgspec.structs.replace(block, skill=skill)
 
-    def resources(self) -> Iterator[ExposedItem]:
-        for uri, item in self._raw_of("resources"):
-            if any(matches_template(each, uri) for each in self._raw_templates()):  # AIP-resources-4
-                yield self._exposed_item(uri, uri, dict(item))
+def _exposed_prompts(provider: DriverProvider) -> Iterator[ExposedItem | FileProblem]:
+    """Yield the prompts that the driver declares, and a warning for each that the server lacks."""
+    driver, listing = provider.driver, provider.listing
+    if not driver.prompts or listing is None:
+        return
+    # A list that the server does not support is never requested and has no digest.
+    if not listing.prompts.digest:
+        yield _warning(driver, "/prompts", "prompts_unsupported", "its server has no prompts")  # AIP-prompts-1
+        return
+    listed = dict(listing.prompts.items)
+    for index, prompt in enumerate(driver.prompts):
+        item = listed.get(prompt.name)
+        if item is None:
+            # AIP-prompts-1
+            place, message = f"/prompts/{index}/name", "its server has no prompt of this name"
+            yield _warning(driver, place, "prompt_missing", message)
+        elif prompt.integrate_as == "raw":  # AIP-prompts-2
+            yield ExposedItem("prompts", provider, prompt.name, prompt.name, dict(item))
+        else:
+            # A prompt with integrate_as: skill_block is a block of the skill whose folder skill_ref names.
+            skill = PurePosixPath(prompt.skill_ref or "").parent.name
+            name = f"{skill}_{prompt.name}"  # AIP-prompts-3
+            described = {} if prompt.description is None else {"description": prompt.description}
+            yield ExposedItem("prompts", provider, name, prompt.name, {**item, "name": name, **described}, skill)
 
-    def templates(self) -> Iterator[ExposedItem]:
-        for uri, item in self._raw_of("templates"):
+
+def _exposed_resources(provider: DriverProvider, kinds: Iterable[str]) -> Iterator[ExposedItem | FileProblem]:
+    """Yield the resources and templates that the driver declares. `kinds` are the kinds of references that it has."""
+    driver, listing = provider.driver, provider.listing
+    raw = [each.uri_template for each in driver.resources if each.integrate_as == "raw"]
+    if driver.resources and listing is not None:
+        if not listing.resources.digest:
+            yield _warning(driver, "/resources", "resources_unsupported", "its server has no resources")
+            listing = Listing()
+        for uri, item in listing.resources.items:
+            if any(matches_template(each, uri) for each in raw):  # AIP-resources-4
+                yield ExposedItem("resources", provider, uri, uri, dict(item))
+        for uri, item in listing.templates.items:
             # A template is shown where all that it names would be: its expressions stand for one plain word each.
-            if any(each == uri or matches_template(each, _EXPRESSION.sub("x", uri)) for each in self._raw_templates()):
-                yield self._exposed_item(uri, uri, dict(item))
-        for kind in self._kinds:
-            template = f"{kind.name}:{{+uri}}"
-            described = next((each.description for each in self._driver.resources if each.description), None)
-            members = {} if described is None else {"description": described}
-            yield self._exposed_item(template, template, {"uriTemplate": template, "name": kind.name, **members})
-
-    def _raw_templates(self) -> list[str]:
-        return [each.uri_template for each in self._driver.resources if each.integrate_as == "raw"]
-
-    def _raw_of(self, kind: str) -> Iterator[tuple[str, Item]]:
-        if not self._driver.resources or self._listing is None:
-            return
-        if not self._listing.resources.digest:
-            if kind == "resources":
-                self._warn("/resources", "resources_unsupported", "its server has no resources")
-            return
-        yield from getattr(self._listing, kind).items
-
-    def _exposed_item(self, name: str, server_name: str, item: dict[str, Any]) -> ExposedItem:
-        return ExposedItem(provider=self._provider, name=name, server_name=server_name, item=item)
-
-    def _warn(self, place: str, code: str, message: str) -> None:
-        hint = "nothing else of the driver is affected; remove it, or use a server that has it"
-        self.problems.append(self._driver.places.problem(place, code, message, hint, severity="warning"))
+            if any(each == uri or matches_template(each, _EXPRESSION.sub("x", uri)) for each in raw):
+                yield ExposedItem("templates", provider, uri, uri, dict(item))
+    described = next(({"description": each.description} for each in driver.resources if each.description), {})
+    for kind in kinds:
+        template = f"{kind}:{{+uri}}"
+        item_of_kind = {"uriTemplate": template, "name": kind, **described}
+        yield ExposedItem("templates", provider, template, template, item_of_kind)
 
 
 _NO_RESOURCE: Final = Refusal(INVALID_PARAMS, "Resource not found", {"reason": "resource_unavailable"})
