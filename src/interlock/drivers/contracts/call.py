@@ -24,22 +24,9 @@ from msgspec import Raw
 
 from interlock.core.calls.call import OK, Call, Outcome
 from interlock.core.calls.check import Admitted
-from interlock.drivers.contracts.contract import (
-    CompiledContract,
-    PreparedBinding,
-    ServingDecision,
-    context_of,
-    invoked_row,
-    resolution_row,
-)
+from interlock.drivers.contracts import contract
 from interlock.drivers.contracts.leased_call import INTERNAL, MESSAGE_CHARS_MAX, UNREACHABLE, LeasedCall, unreachable
-from interlock.drivers.protocol.binding.results import (
-    error_result,
-    open_state_untrusted,
-    seal_state,
-    value_result,
-    with_structured,
-)
+from interlock.drivers.protocol.binding import results
 from interlock.drivers.protocol.problems import DriverRefusal
 from interlock.drivers.protocol.resolver import SelectionChoice
 from interlock.drivers.protocol.server_name import server_name
@@ -79,7 +66,7 @@ _PASSING_CODES: Final = range(-32099, -32000 + 1)  # JSON-RPC's for the server's
 class ContractCall(LeasedCall, eq=False, kw_only=True):
     """A call of a contract that tries the drivers in `choices` in order until one of them answers."""
 
-    served: CompiledContract
+    served: contract.CompiledContract
     inputs: dict[str, Any] = msgspec.field(default_factory=dict)  # the arguments, decoded, as the contract has them
     pinned: str | None = None  # the driver that asked for the round this call answers
     state: Raw | None = None  # ... and the state that its server wants back
@@ -89,7 +76,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
     facts: tuple[bytes, ...] = ()
     at: int = 0  # the index of the current driver in the three tuples above
     tries: int = 0  # with the current driver
-    prepared: PreparedBinding | None = None  # the binding of the current driver
+    prepared: contract.PreparedBinding | None = None  # the binding of the current driver
     sent_at: float | None = None  # while the call is with a server
     left: bool = False  # some server has received the call
 
@@ -106,7 +93,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         except CodecError:
             return Refusal(INVALID_PARAMS, "params.arguments cannot be read")
         if "requestState" in params:
-            opened = open_state_untrusted(params["requestState"])
+            opened = results.open_state_untrusted(params["requestState"])
             if opened is None:
                 return Refusal(
                     INVALID_PARAMS, "this requestState was not made here, or was changed", {"reason": "state_invalid"}
@@ -122,9 +109,9 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         self._record(decision)
         return decision.resolution.error
 
-    def _record(self, decision: ServingDecision) -> None:
+    def _record(self, decision: contract.ServingDecision) -> None:
         error = decision.resolution.error
-        self._add_row(resolution_row, decision.row, None if error is None else error.code)
+        self._add_row(contract.resolution_row, decision.row, None if error is None else error.code)
 
     def _add_row(self, make: Callable[..., bytes], *facts: Any) -> None:
         services, caller = self.services, self.caller
@@ -184,7 +171,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         if hooks is None and prepared.is_plain(self.inputs):
             self._on_arguments(prepared, link, self.inputs)
             return
-        context = context_of(self.caller, self.served.workspace)
+        context = contract.context_of(self.caller, self.served.workspace)
         if hooks is not None and hooks.makes_arguments(prepared.bound):
             work = hooks.arguments(prepared.bound, self.inputs, context)
             self.begin(work, lambda arguments: self._on_arguments(prepared, link, arguments))
@@ -197,7 +184,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         self._on_arguments(prepared, link, arguments)
 
     def _on_arguments(
-        self, prepared: PreparedBinding, link: ServerLink, arguments: dict[str, Any] | DriverRefusal
+        self, prepared: contract.PreparedBinding, link: ServerLink, arguments: dict[str, Any] | DriverRefusal
     ) -> None:
         if isinstance(arguments, DriverRefusal):
             self.fail(arguments)
@@ -208,7 +195,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         else:
             self._forward(prepared, link, arguments)
 
-    def _forward(self, prepared: PreparedBinding, link: ServerLink, arguments: dict[str, Any]) -> None:
+    def _forward(self, prepared: contract.PreparedBinding, link: ServerLink, arguments: dict[str, Any]) -> None:
         self.timeout_s = prepared.timeout_s
         head = prepared.head
         if prepared.mirrored:
@@ -290,11 +277,11 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
             return
         self._record_invocation(None)
         if not keeps:
-            self.answer_result(without_claims(value_result(value)), OK)
+            self.answer_result(without_claims(results.value_result(value)), OK)
         elif "structuredContent" in result:
             super().on_response(response, era)
         else:
-            whole = Raw(with_structured(response.result, value))
+            whole = Raw(results.with_structured(response.result, value))
             super().on_response(Response(response.id, whole, response.error), era)
 
     def _on_error_response(self, response: Response, era: Era) -> None:
@@ -340,7 +327,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
             self.fail(_UNANSWERABLE)
             return
         self._record_invocation("input_required")
-        result = seal_state(response.result, self.provider.driver.key)
+        result = results.seal_state(response.result, self.provider.driver.key)
         super().on_response(Response(response.id, result, response.error), era)
 
     def on_failed(self, refusal: Refusal, outcome: Outcome) -> None:
@@ -426,7 +413,9 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         self.reason = error.code
         if not self.left:
             self.refund()
-        self.answer_result(error_result(error, ref, content), Outcome.TOOL_ERROR if self.left else Outcome.REFUSED)
+        self.answer_result(
+            results.error_result(error, ref, content), Outcome.TOOL_ERROR if self.left else Outcome.REFUSED
+        )
 
     def _log_ref(self, error: DriverRefusal) -> str:
         return self.log_failure(
@@ -440,7 +429,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         if self.sent_at is None:
             return
         seconds = self.services.clock.now() - self.sent_at
-        self._add_row(invoked_row, self.facts[self.at], tuple(self.inputs), seconds, code)
+        self._add_row(contract.invoked_row, self.facts[self.at], tuple(self.inputs), seconds, code)
         self.sent_at = None
 
 

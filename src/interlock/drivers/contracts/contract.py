@@ -23,20 +23,12 @@ from interlock.core.clock import Clock, rfc3339
 from interlock.core.link_state import Outlook
 from interlock.drivers.api import RankedDriver, RejectedDriver, ServedContract
 from interlock.drivers.driver_state import UNHEALTHY, DriverState
+from interlock.drivers.protocol import resolver
 from interlock.drivers.protocol.binding.effects import OfferedContract
 from interlock.drivers.protocol.binding.match import ArgumentRules, Bound
 from interlock.drivers.protocol.binding.uri_access import UriWatch
-from interlock.drivers.protocol.model import Contract, Driver, Retry, ToolBinding
+from interlock.drivers.protocol.model import Contract, Retry, ToolBinding
 from interlock.drivers.protocol.problems import DriverRefusal
-from interlock.drivers.protocol.resolver import (
-    Candidate,
-    DriverResolution,
-    SelectionChoice,
-    SelectionPolicy,
-    SelectionRequest,
-    resolve,
-    resolved_row,
-)
 from interlock.drivers.protocol.server_name import server_name
 from interlock.drivers.provider.provider import DriverProvider
 from interlock.mcp.headers import Mirrored, mirrored_arguments, modern_head
@@ -127,7 +119,7 @@ def invoked_row(
     return b'%b,"duration_ms":%.3f}' % (frame, seconds * 1000)
 
 
-def facts_of(contract: Contract, choice: SelectionChoice) -> bytes:
+def facts_of(contract: Contract, choice: resolver.SelectionChoice) -> bytes:
     """Encode the audit facts that are identical for every call of the contract that this driver serves."""
     candidate = choice.candidate
     driver = candidate.driver
@@ -138,20 +130,14 @@ def facts_of(contract: Contract, choice: SelectionChoice) -> bytes:
             "provider_id": candidate.key,
             "provider_version": driver.version,
             "cost_units_charged": choice.cost_units,
-            "auth_state": auth_of(driver),
+            # A driver without its login or secret accepts no calls.
+            "auth_state": "authed" if driver.secret_names or driver.auth is not None else "unknown",
             "kind": candidate.kind,
             "mcp_tool_name": candidate.binding.tool_name,
             "transport": driver.transport,
             "server_kind": driver.server.__struct_config__.tag,
         }
     )
-
-
-def auth_of(driver: Driver) -> str:
-    """Return the authentication state of a driver that accepts calls. A driver without its login or secret accepts
-    none.
-    """
-    return "authed" if driver.secret_names or driver.auth is not None else "unknown"
 
 
 _NO_INPUTS: Final[frozenset[str]] = frozenset()
@@ -167,7 +153,7 @@ class ServingDecision(msgspec.Struct, frozen=True):
     the audit log.
     """
 
-    resolution: DriverResolution
+    resolution: resolver.DriverResolution
     providers: tuple[DriverProvider, ...]  # of the ranked drivers
     row: bytes  # the audit row, without caller and time
     facts: tuple[bytes, ...]  # of each ranked driver: what its audit rows say
@@ -220,7 +206,7 @@ class CompiledContract:
         offered: OfferedContract,
         providers: tuple[DriverProvider, ...],
         *,
-        policy: SelectionPolicy,
+        policy: resolver.SelectionPolicy,
         pinned: str | None,
         workspace: str,
     ) -> None:
@@ -307,16 +293,16 @@ class CompiledContract:
         """
         possible = [self._candidate(provider) for provider in self._all]
         candidates = [each for each in possible if each is not None]
-        request = SelectionRequest(
+        request = resolver.SelectionRequest(
             contract=self.contract,
             inputs=frozenset(inputs),
             now=now,
             pinned=self._pinned or pinned,  # what the operator pins wins over the driver of an earlier round
             region=self._policy.region,
         )
-        resolution = resolve(request, candidates, self._policy)
+        resolution = resolver.resolve(request, candidates, self._policy)
         providers = tuple(self._providers[each.candidate.key] for each in resolution.ranked)
-        row = encode_value(resolved_row(request, resolution))
+        row = encode_value(resolver.resolved_row(request, resolution))
         facts = tuple(facts_of(self.contract, each) for each in resolution.ranked)
         decision = ServingDecision(resolution, providers, row, facts)
         return decision, not any(each.failed_at is not None for each in candidates)
@@ -340,7 +326,7 @@ class CompiledContract:
             error=None if resolution.error is None else resolution.error.code,
         )
 
-    def _candidate(self, provider: DriverProvider) -> Candidate | None:
+    def _candidate(self, provider: DriverProvider) -> resolver.Candidate | None:
         binding = provider.bindings.get(self.contract.id)
         if binding is None:
             return None
@@ -351,7 +337,7 @@ class CompiledContract:
         elif provider.state is DriverState.PARTIAL and self.contract.id not in provider.contract_ids:
             refusal = Refusal("contract_mismatch", "its server does not fit this contract")
         unauthed = provider.state is DriverState.UNAUTHED
-        return Candidate(
+        return resolver.Candidate(
             driver=provider.driver,
             binding=binding,
             refusal=refusal,

@@ -19,15 +19,7 @@ import msgspec
 
 from interlock.ax.protocol.capability import ToolClass
 from interlock.ax.protocol.names import normalise
-from interlock.drivers.protocol.binding.effects import (
-    GATE,
-    RISK_IRREVERSIBLE,
-    UNANNOTATED,
-    ProposedClass,
-    effects_of,
-    find_contradiction,
-    proposed_class,
-)
+from interlock.drivers.protocol.binding import effects
 from interlock.drivers.protocol.binding.match import Bound, match
 from interlock.drivers.protocol.files.contract import TOOL_FILE, read_contract
 from interlock.drivers.protocol.files.driver import DRIVER_FILE, read_driver
@@ -102,8 +94,8 @@ def contract_upstream(data: Mapping[str, Any]) -> Upstream:
     changed: list[str] = []
     published = _without_own(data, "", lost)
     approval = data.get("approval")
-    if approval in (GATE, UNANNOTATED):
-        irreversible = approval == UNANNOTATED or data.get("risk_level", 0) >= RISK_IRREVERSIBLE
+    if approval in (effects.GATE, effects.UNANNOTATED):
+        irreversible = approval == effects.UNANNOTATED or data.get("risk_level", 0) >= effects.RISK_IRREVERSIBLE
         published["approval"] = "always" if irreversible else "on-mutate"
         changed.append("approval")
     return Upstream(data=published, lost=tuple(lost), changed=tuple(changed))
@@ -207,7 +199,7 @@ def draft_contract(
     outputs = tool.get("outputSchema", TEXT_OUTPUTS) if outputs is None else outputs
     if not isinstance(inputs, Mapping) or not isinstance(outputs, Mapping):
         return _invalid_tool(f"the tool {quoted(name)} has no schema")
-    effects = effects_of(tool.get("annotations"), driver_id, tool_class)
+    declared = effects.effects_of(tool.get("annotations"), driver_id, tool_class)
     title = " ".join(_clean(tool.get("title")).split()) or " ".join(_clean(name).split()) or "Tool"
     description = _clean(tool.get("description")) or title
     if len(description) > DESCRIPTION_CHARS_MAX:
@@ -219,10 +211,10 @@ def draft_contract(
         "version": VERSION,
         "inputs": to_2020_12(inputs),
         "outputs": to_2020_12(outputs),
-        **({"idempotent": True} if effects.idempotent else {}),
-        "mutates": list(effects.mutates),
-        "approval": effects.approval,
-        "risk_level": effects.risk_level,
+        **({"idempotent": True} if declared.idempotent else {}),
+        "mutates": list(declared.mutates),
+        "approval": declared.approval,
+        "risk_level": declared.risk_level,
         "metadata": {"interlock": {"name": f"{exposed_segment(driver_id)}.{normalise(name)}"}},
     }
     text = frontmatter_text(data)
@@ -325,7 +317,7 @@ class ExistingContract(msgspec.Struct, frozen=True, kw_only=True):
     text: str | None = None
 
 
-class ToolProposal(ProposedClass, frozen=True, kw_only=True):
+class ToolProposal(effects.ProposedClass, frozen=True, kw_only=True):
     """Proposal for one tool: its contract and its effect class, which a person confirms or changes."""
 
     tool_name: str
@@ -373,13 +365,15 @@ def propose(
         if existing is not None:
             contract = existing.contract
             tool_class: ToolClass = "reversible" if contract.mutates else "read_only"
-            if contract.risk_level >= RISK_IRREVERSIBLE:
+            if contract.risk_level >= effects.RISK_IRREVERSIBLE:
                 tool_class = "irreversible"
-            proposed = ProposedClass(tool_class=tool_class, by="contract")
+            proposed = effects.ProposedClass(tool_class=tool_class, by="contract")
         elif chosen is not None:
-            proposed = ProposedClass(tool_class=chosen, by="person", question=find_contradiction(name, chosen))
+            proposed = effects.ProposedClass(
+                tool_class=chosen, by="person", question=effects.find_contradiction(name, chosen)
+            )
         else:
-            proposed = proposed_class(tool)
+            proposed = effects.proposed_class(tool)
         fields = msgspec.structs.asdict(proposed)
         proposals.append(ToolProposal(tool_name=name, contract_id=contract_id, is_new=existing is None, **fields))
     return tuple(proposals)

@@ -174,7 +174,17 @@ def read_path(text: str) -> ResultPath | PathFault:
         if step_match is None:  # AIP-extract-3
             reason = "here stands none of .name, ['key'], [N], [*], [?(@.name=='text')]"
             return PathFault(position=at + 1, reason=reason)
-        steps.append(_step(step_match))
+        match step_match.lastgroup:
+            case "index":
+                steps.append(IndexStep(int(step_match["index"])))
+            case "each":
+                steps.append(EachStep())
+            case "text":
+                steps.append(WhereStep(step_match["member"], _ESCAPED.sub(r"\1", step_match["text"])))
+            case "single" | "double" as group:
+                steps.append(NameStep(_ESCAPED.sub(r"\1", step_match[group])))
+            case _:
+                steps.append(NameStep(step_match["name"]))
         at = step_match.end()
     if len(steps) > STEPS_MAX:
         return PathFault(position=at, reason=f"a path has at most {STEPS_MAX} steps")
@@ -183,19 +193,6 @@ def read_path(text: str) -> ResultPath | PathFault:
 
 def _quoted(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
-
-
-def _step(step_match: re.Match[str]) -> Step:
-    match step_match.lastgroup:
-        case "index":
-            return IndexStep(int(step_match["index"]))
-        case "each":
-            return EachStep()
-        case "text":
-            return WhereStep(step_match["member"], _ESCAPED.sub(r"\1", step_match["text"]))
-        case "single" | "double":
-            return NameStep(_ESCAPED.sub(r"\1", step_match[step_match.lastgroup]))
-    return NameStep(step_match["name"])
 
 
 def _select(value: Any, steps: tuple[Step, ...], at: int) -> Any:

@@ -20,14 +20,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from interlock.core.clock import Clock
-from interlock.drivers.install.installation import (
-    CommandFailed,
-    CommandRunner,
-    Installed,
-    run_command,
-    runner_for,
-    words_of,
-)
+from interlock.drivers.install import installation
 from interlock.drivers.kinds import kind_of
 from interlock.drivers.protocol.model import Driver, HealthCheck, HttpProbe
 from interlock.drivers.provider.keeper import DriverEnvironment, DriverKeeper
@@ -46,12 +39,14 @@ BODY_BYTES_MAX: Final = 1024 * 1024  # of a response; the body is discarded
 _OK_MIN, _OK_MAX = 200, 299  # where expect_status is not written
 
 
-async def exec_health(driver: Driver, check: HealthCheck, installed: Installed, running: CommandRunner) -> str | None:
+async def exec_health(
+    driver: Driver, check: HealthCheck, installed: installation.Installed, running: installation.CommandRunner
+) -> str | None:
     """Run the command of a health check. Return None if the server is healthy, otherwise the reason why it is not."""
     try:
-        words = kind_of(driver.server).resolve_program(driver.server, words_of(check.cmd or ""), installed)
-        ran = await run_command(words, check.timeout_ms, running)
-    except CommandFailed as error:
+        words = kind_of(driver.server).resolve_program(driver.server, installation.words_of(check.cmd or ""), installed)
+        ran = await installation.run_command(words, check.timeout_ms, running)
+    except installation.CommandFailed as error:
         return f"the health check {error}"
     if ran.returncode != check.expect_exit:
         return f"the health check {ran.reason}, not with {check.expect_exit}"
@@ -158,7 +153,7 @@ class HealthSchedule:
     def __init__(
         self,
         driver: Driver,
-        installed: Installed,
+        installed: installation.Installed,
         keeper: DriverKeeper,
         environment: DriverEnvironment,
         *,
@@ -222,7 +217,7 @@ class HealthSchedule:
             case "ping":
                 return self._ping(self._keeper.link, check) if self._keeper.is_usable else None
             case "exec":
-                runner = runner_for(self._keeper.link.plan, environment.connector_parts)
+                runner = installation.runner_for(self._keeper.link.plan, environment.connector_parts)
                 return exec_health(self.driver, check, self._installed, runner)
             case "http":
                 hosts, ca_file = environment.plan.insecure_hosts, environment.plan.ca_file
@@ -253,7 +248,8 @@ class HealthSchedule:
     @property
     def is_login_due(self) -> bool:
         """Return whether the login was last refreshed longer ago than the driver file allows."""
-        return self.clock.now() - self._login_refreshed_at >= self._login_every_s
+        is_repeated = self._login_every_s < inf
+        return is_repeated and self.clock.now() - self._login_refreshed_at >= self._login_every_s
 
     async def refresh_login(self) -> None:
         """Refresh the login if that is due. Its command or request is run in the same way as a health check.

@@ -54,14 +54,7 @@ from interlock.drivers.protocol.binding.match import Bound
 from interlock.drivers.protocol.files.driver import ENTRY
 from interlock.drivers.protocol.model import Driver, ToolBinding
 from interlock.drivers.protocol.problems import DriverRefusal, FileProblem
-from interlock.drivers.provider.contract_check import (
-    ContractVerdict,
-    Snapshot,
-    Snapshots,
-    about,
-    check,
-    greeting_warnings,
-)
+from interlock.drivers.provider import contract_check
 from interlock.drivers.provider.health import HealthSchedule
 from interlock.drivers.provider.hooks import DriverHooks, HookFailed, HookPlan, HookProcess, load_hooks
 from interlock.drivers.provider.keeper import DriverEnvironment, DriverKeeper
@@ -178,8 +171,10 @@ class DriverProvider:
         slugs = [declared.secrets[name].slug for name in driver.secret_names if name in declared.secrets]
         self._logins = Logins(environment.kv, environment.vault, driver, slugs)
         self._login_tasks = BackgroundTasks()
-        self._snapshots = Snapshots(environment.kv, environment.connector_parts.clock, driver.key)
-        self._checked: tuple[bytes, ContractVerdict] | None = None  # the digest of a list, and the result of its check
+        self._snapshots = contract_check.Snapshots(environment.kv, environment.connector_parts.clock, driver.key)
+        self._checked: tuple[bytes, contract_check.ContractVerdict] | None = (
+            None  # the digest of a list, and the result of its check
+        )
         self._judged: tuple[DriverState, str | None, str | None] = (DriverState.READY, None, None)
         self._task: asyncio.Task[None] | None = None
         self._instances: Instances | None = None  # once the server is installed
@@ -360,12 +355,12 @@ class DriverProvider:
         if verdict.state in _SERVES:
             tools = {contract: bound.tool_digest for contract, bound in verdict.bound.items()}
             protocol = link.facts.version if link.facts is not None else ""
-            await self._snapshots.keep(Snapshot(about=self._about(), protocol=protocol, tools=tools))
+            await self._snapshots.keep(contract_check.Snapshot(about=self._about(), protocol=protocol, tools=tools))
         if who is None and self.driver.interlock.isolation != "driver":
             # This process gets no calls: it was started for its lists to be checked (AIP-tenant-1).
             asyncio.get_running_loop().call_soon(instances.rest, instance)
 
-    async def _check(self, listing: Listing) -> ContractVerdict:
+    async def _check(self, listing: Listing) -> contract_check.ContractVerdict:
         """Check a list of tools against the contracts.
 
         Equal lists are checked only once, even if several processes send them. The check runs in a thread, because the
@@ -377,15 +372,17 @@ class DriverProvider:
         on_mismatch = self.environment.plan.on_mismatch
         entry = None if self.hooks is None else self.hooks.entry
         verdict = await asyncio.to_thread(
-            check, self.driver, self._declared.contracts, listing, on_mismatch, self.bound, entry
+            contract_check.check, self.driver, self._declared.contracts, listing, on_mismatch, self.bound, entry
         )
         self._checked = digest, verdict
         return verdict
 
-    def _apply_verdict(self, verdict: ContractVerdict, listing: Listing, link: Link) -> None:
+    def _apply_verdict(self, verdict: contract_check.ContractVerdict, listing: Listing, link: Link) -> None:
         """Apply the result of a check, with warnings about the greeting, the installation and the hooks."""
         places = self.driver.places
-        greeting = () if link.facts is None else greeting_warnings(self.driver, link.facts, link.transport)
+        greeting = (
+            () if link.facts is None else contract_check.greeting_warnings(self.driver, link.facts, link.transport)
+        )
         notes = tuple(
             places.problem("/install", note.code, note.message, "nothing needs to be done", severity="note")
             for note in (self.installed.notes if self.installed is not None else ())
@@ -609,7 +606,7 @@ class DriverProvider:
         """
         return None if self.driver.interlock.isolation == "driver" else caller.principal.name
 
-    def _refusal(self, verdict: ContractVerdict | None = None) -> DriverRefusal:
+    def _refusal(self, verdict: contract_check.ContractVerdict | None = None) -> DriverRefusal:
         reason = self.reason if verdict is None else verdict.reason
         cause = {"driver": self.driver.key, "code": self.code, "reason": reason}
         if verdict is None and self.state is not DriverState.REJECTED:
@@ -626,7 +623,7 @@ class DriverProvider:
     def _about(self) -> str:
         """Return a digest of all inputs of the contract check."""
         contracts = [self._declared.contracts[each.index] for each in self.driver.implements]
-        return about(self._declared.digest, self.installed, contracts)
+        return contract_check.about(self._declared.digest, self.installed, contracts)
 
     # For people
 

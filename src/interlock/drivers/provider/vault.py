@@ -24,15 +24,7 @@ import msgspec
 from interlock.config.value_types import secret_slug
 from interlock.core.clock import Clock, rfc3339
 from interlock.credentials.secret_references import SecretResolver, Unobtainable
-from interlock.drivers.protocol.files.inventory import (
-    NOTHING,
-    UNDECLARED,
-    USER,
-    Redactor,
-    find_grant,
-    lines_to_describe,
-    lines_to_grant,
-)
+from interlock.drivers.protocol.files import inventory
 from interlock.drivers.protocol.model import Driver
 from interlock.drivers.workspace.declaration import Declared
 from interlock.links.connector import ConnectFailed
@@ -175,7 +167,7 @@ class DriverRevealer(SecretResolver):
         tenant or user that the process serves, or None.
         """
         super().__init__(vault.store, vault.clock)
-        self.redactor: Redactor = NOTHING
+        self.redactor: inventory.Redactor = inventory.NOTHING
         self._vault = vault
         self._driver = driver
         self._inventory = declared.secrets
@@ -200,7 +192,7 @@ class DriverRevealer(SecretResolver):
                 lacks.append(revealed)
             else:
                 self._values[name] = revealed
-        self.redactor = Redactor({self._slug(name): value for name, value in self._values.items()})
+        self.redactor = inventory.Redactor({self._slug(name): value for name, value in self._values.items()})
         if lacks:
             self._values = {}
             raise SecretsMissing(tuple({lack.slug: lack for lack in lacks}.values()))
@@ -221,14 +213,15 @@ class DriverRevealer(SecretResolver):
     async def _reveal(self, name: str) -> str | MissingSecret:
         driver, slug, entry = self._driver, self._slug(name), self._inventory.get(name)
         if entry is None:
-            text = f"no inventory describes the secret {slug} ({UNDECLARED}): {lines_to_describe(driver, name, slug)}"
+            how = inventory.lines_to_describe(driver, name, slug)
+            text = f"no inventory describes the secret {slug} ({inventory.UNDECLARED}): {how}"
             return MissingSecret(slug=slug, code=AUTH_REQUIRED, text=text)
         is_own = slug in self._own
-        granted_by = find_grant(entry, driver, self._contracts, is_own=is_own, user=self._who)
+        granted_by = inventory.find_grant(entry, driver, self._contracts, is_own=is_own, user=self._who)
         if granted_by is None:  # AIP-19.access-1
             self._record(DENIED, slug, None)
-            per_user = entry.access is not None and any(grant.kind == USER for grant in entry.access.bind)
-            how = lines_to_grant(driver, is_beside=None, has_access=entry.access is not None)
+            per_user = entry.access is not None and any(grant.kind == inventory.USER for grant in entry.access.bind)
+            how = inventory.lines_to_grant(driver, is_beside=None, has_access=entry.access is not None)
             text = f"its inventory does not let it have the secret {slug} ({ACCESS_DENIED}): {how}"
             return MissingSecret(slug=slug, code=ACCESS_DENIED, text=text, per_user=per_user)
         try:

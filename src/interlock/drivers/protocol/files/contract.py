@@ -187,8 +187,8 @@ def _check_contract(front: Frontmatter, findings: FileFindings) -> None:
 def _check_json_schema(pointer: str, schema: Any, findings: FileFindings) -> None:
     fault = fault_in_json_schema(schema)
     if fault is not None:  # AIP-14.front-1
-        place = pointer + fault.pointer
-        findings.add_invalid(place, f"this is no JSON Schema: {fault.message}", fault.hint)
+        place, message, hint = fault
+        findings.add_invalid(pointer + place, f"this is no JSON Schema: {message}", hint)
         return
     for key, value in schema.items():
         # A property beside `properties` is an unknown keyword: valid, and without any effect.

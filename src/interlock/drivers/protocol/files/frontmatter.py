@@ -244,25 +244,22 @@ class _Builder:
         if self._expects_key():
             if event.anchor is not None:
                 raise self._fault("a key has an anchor", "write the key out each time")
-            is_number = type(value) is int and _NUMBER_KEY.fullmatch(event.value) is not None
-            self._begin_field(event.value if is_number else value)
+            fields = self._stack[-1]
+            key = event.value if type(value) is int and _NUMBER_KEY.fullmatch(event.value) is not None else value
+            if not isinstance(key, str):
+                raise self._fault("a key is not text", "put quotes around the key")
+            if key == MERGE_KEY:
+                raise self._fault("the merge key << is not part of YAML 1.2", "write the fields out")
+            if key in fields.value:  # AIP-front-10: twice
+                raise self._fault(f"the key {quoted(key)} is written twice", "keep one of the two")
+            fields.key = key
+            self._lines[f"{fields.pointer}/{pointer_step(key)}"] = self._line
             return
         self._count(1)
         if event.anchor is not None:
             self._anchors[event.anchor] = (value, 1)
         self._lines.setdefault(self._pointer(), self._line)
         self._place(value)
-
-    def _begin_field(self, key: object) -> None:
-        fields = self._stack[-1]
-        if not isinstance(key, str):
-            raise self._fault("a key is not text", "put quotes around the key")
-        if key == MERGE_KEY:
-            raise self._fault("the merge key << is not part of YAML 1.2", "write the fields out")
-        if key in fields.value:  # AIP-front-10: twice
-            raise self._fault(f"the key {quoted(key)} is written twice", "keep one of the two")
-        fields.key = key
-        self._lines[f"{fields.pointer}/{pointer_step(key)}"] = self._line
 
     def _expects_key(self) -> bool:
         return bool(self._stack) and isinstance(self._stack[-1].value, dict) and self._stack[-1].key is None

@@ -16,18 +16,9 @@ from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
 import msgspec
 
+from interlock.drivers.protocol import model
 from interlock.drivers.protocol.files.frontmatter import Frontmatter
 from interlock.drivers.protocol.kinds import PUBLISHED_KEYS, SERVERS, LocalServer
-from interlock.drivers.protocol.model import (
-    KINDS,
-    Contract,
-    Driver,
-    Extensions,
-    Retry,
-    SandboxBlock,
-    SecretEntry,
-    ToolBinding,
-)
 from interlock.drivers.protocol.problems import SCHEMA_INVALID, FileProblem
 from interlock.wire.jsontext.canonical import pointer_step, quoted
 from interlock.wire.schemas.validators import is_bounded
@@ -89,19 +80,19 @@ DRIVER_SCHEMA: Final[dict[str, Any]] = {
     "type": "object",
     "required": ["name", "id", "description", "version", "kind", "implements"],  # AIP-30.front-1
     "properties": {
-        **properties_of(Driver, "name", "id", "description", "version"),  # AIP-30.front-1
-        "kind": {"enum": [*KINDS]},  # AIP-front-1
+        **properties_of(model.Driver, "name", "id", "description", "version"),  # AIP-30.front-1
+        "kind": {"enum": [*model.KINDS]},  # AIP-front-1
         "implements": {  # AIP-30.front-1
             "type": "array",
             "minItems": 1,
             "items": closed_schema(  # AIP-30.implements-1
-                ToolBinding,
+                model.ToolBinding,
                 *("tool", "version", "schema_narrowing", "mapping", "cost", "timeout_ms", "retry", "metadata"),
             ),
         },
         "install": {"type": "array", "items": _OBJECT},
         **properties_of(
-            Driver,
+            model.Driver,
             *("version_check", "auth", "network", "runner", "region", "policy_tags", "cost", "timeout_ms", "retry"),
             *("health_check", "requires", "examples", "tags", "metadata"),
         ),
@@ -113,11 +104,11 @@ DRIVER_SCHEMA: Final[dict[str, Any]] = {
 # fits which server, and everything else that one value cannot say about itself, is checked in `driver`.
 
 # AIP-front-8
-_PER_TOOL = closed_schema(ToolBinding, "tool_name", "argument_mapping", "result_extract")
+_PER_TOOL = closed_schema(model.ToolBinding, "tool_name", "argument_mapping", "result_extract")
 _SHARED: dict[str, Any] = {
     "kind": {"const": "mcp"},  # AIP-front-1
     # AIP-front-3, AIP-front-5, AIP-front-6, AIP-front-7
-    **properties_of(Driver, "transport", "protocol_version", "prompts", "resources", "connection"),
+    **properties_of(model.Driver, "transport", "protocol_version", "prompts", "resources", "connection"),
 }
 
 
@@ -149,9 +140,9 @@ def _server_schema(*, published: bool) -> dict[str, Any]:
     }
 
 
-DRIVER_EXTENSIONS: Final = closed_schema(Extensions)
+DRIVER_EXTENSIONS: Final = closed_schema(model.Extensions)
 BINDING_EXTENSIONS: Final = closed_schema(
-    ToolBinding, "result_parse", "result_wrap", "text_fallback", "argument_defaults", "context_arguments"
+    model.ToolBinding, "result_parse", "result_wrap", "text_fallback", "argument_defaults", "context_arguments"
 )
 REQUIREMENT: Final = (
     r"^[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?(?:(?:[<>]=?|[=!~]=)[A-Za-z0-9][A-Za-z0-9.!+*_-]*"
@@ -180,7 +171,7 @@ def _mcp_schema(*, published: bool) -> dict[str, Any]:
     entry = {"properties": {"metadata": {"type": "object", "properties": blocks, **named}}}
     own = {
         "metadata": {"type": "object", "properties": {"interlock": DRIVER_EXTENSIONS}},
-        "sandbox": closed_schema(SandboxBlock),  # AIP-29
+        "sandbox": closed_schema(model.SandboxBlock),  # AIP-29
         "install": _INSTALL,
     }
     required = ["tool", "version"] if published else ["metadata"]  # AIP-front-9
@@ -215,17 +206,17 @@ EXTENSION_KEYS: Final[tuple[str, ...]] = (  # AIP-front-11
 # checks that they are JSON Schemas.
 
 _CONTRACT_FIELDS = tuple(
-    name for name in Contract.__struct_fields__ if name not in {"retry", "listed_as", "context_schema", "places"}
+    name for name in model.Contract.__struct_fields__ if name not in {"retry", "listed_as", "context_schema", "places"}
 )
 _CONTRACT_RETRY = closed_object(
     ["max_attempts", "backoff"],
-    **properties_of(Retry) | {"max_attempts": {"type": "integer", "minimum": 1, "maximum": 20}},
+    **properties_of(model.Retry) | {"max_attempts": {"type": "integer", "minimum": 1, "maximum": 20}},
 )
 _CONTRACT_EXTENSIONS: Final = closed_object([], name=TEXT, context_schema=_OBJECT)
 
 CONTRACT_SCHEMA: Final = closed_object(
     ["name", "id", "description", "version", "inputs", "outputs"],  # AIP-14.front-1
-    **properties_of(Contract, *_CONTRACT_FIELDS)
+    **properties_of(model.Contract, *_CONTRACT_FIELDS)
     | {"retry": _CONTRACT_RETRY, "metadata": {"type": "object", "properties": {"interlock": _CONTRACT_EXTENSIONS}}},
 )
 
@@ -284,7 +275,7 @@ _BOUND = {"type": ["string", "array"], "pattern": _VARIABLE, "items": {"type": "
 _ENTRY = closed_object(
     ["slug", "name", "description"],
     # AIP-19.file-1
-    **properties_of(SecretEntry, "slug", "name", "description", "kind", "backend", "tags"),
+    **properties_of(model.SecretEntry, "slug", "name", "description", "kind", "backend", "tags"),
     access=closed_object([], reveal=_GRANTS, bind=_GRANTS, rotate=_GRANTS),
     audit=closed_object(
         [],
@@ -324,34 +315,26 @@ def check_schema(front: Frontmatter, schema: str, *, published: bool = False) ->
     return tuple(sorted([*problems.values()][:PROBLEMS_MAX], key=lambda each: each.line or 0))
 
 
-class JsonSchemaFault(msgspec.Struct, frozen=True, kw_only=True):
-    """Fault that makes a value an invalid JSON Schema."""
+def fault_in_json_schema(schema: Any) -> tuple[str, str, str] | None:
+    """Return why a value is not a valid, self-contained JSON Schema of 2020-12 of limited size, or None if it is.
 
-    pointer: str  # in the schema; empty: all of it
-    message: str
-    hint: str
-
-
-def fault_in_json_schema(schema: Any) -> JsonSchemaFault | None:
-    """Return why a value is not a valid, self-contained JSON Schema of 2020-12 of limited size, or None if it is."""
+    The fault is a pointer into the schema, a message and a hint.
+    """
     import jsonschema_rs
 
     if not is_bounded(schema):
-        message = "it is too large, or refers to itself too often"
-        return JsonSchemaFault(pointer="", message=message, hint="make it smaller")
+        return "", "it is too large, or refers to itself too often", "make it smaller"
     try:
         jsonschema_rs.Draft202012Validator(schema, offline=True)
     except jsonschema_rs.ValidationError as error:
         if error.kind.name == "$ref":
-            return JsonSchemaFault(pointer="", message="a $ref leads nowhere, or out of the file", hint=_NOT_FETCHED)
+            return "", "a $ref leads nowhere, or out of the file", _NOT_FETCHED
         pointer = "".join(f"/{pointer_step(str(step))}" for step in error.instance_path)
         if error.instance_path and error.instance_path[-1] == "type" and error.kind.name == "anyOf":
-            message = "it names a type that 2020-12 does not know"
-            return JsonSchemaFault(pointer=pointer, message=message, hint=f"write one of {_TYPES}")
-        _, _, hint = _describe_error("", error.kind)[0]
-        return JsonSchemaFault(pointer=pointer, message="it is not as JSON Schema 2020-12 has it", hint=hint)
+            return pointer, "it names a type that 2020-12 does not know", f"write one of {_TYPES}"
+        return pointer, "it is not as JSON Schema 2020-12 has it", _describe_error("", error.kind)[0][2]
     except (ValueError, jsonschema_rs.ReferencingError):
-        return JsonSchemaFault(pointer="", message="it does not compile", hint=_NOT_FETCHED)
+        return "", "it does not compile", _NOT_FETCHED
     return None
 
 

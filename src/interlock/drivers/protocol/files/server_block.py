@@ -14,15 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.drivers.protocol.files.plaintext import (
-    PLACEHOLDER_INVALID,
-    SECRET_NAME,
-    USER_CONTEXT,
-    find_placeholder_fault,
-    is_plaintext,
-    plaintext_arguments,
-    secret_names,
-)
+from interlock.drivers.protocol.files import plaintext
 from interlock.drivers.protocol.kinds import SERVERS, BlockContext, ServerBlock, refuse_plaintext
 from interlock.drivers.protocol.model import Extensions
 from interlock.drivers.protocol.problems import FileFindings
@@ -83,7 +75,7 @@ def read_server(
 
 def secrets_taken(block: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the names of all secrets that the block uses, without duplicates, in a fixed order of the block's keys."""
-    names = [name for _, text in _texts(block) for name in secret_names(text)]
+    names = [name for _, text in _texts(block) for name in plaintext.secret_names(text)]
     auth = block.get("auth")
     if isinstance(auth, Mapping) and isinstance(auth.get("secret"), str):
         names.append(auth["secret"])
@@ -103,37 +95,39 @@ def _texts(block: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _check_placeholders(block: Mapping[str, Any], extensions: Extensions, findings: FileFindings) -> None:
     """Refuse placeholders that cannot be filled, and warn about secrets that other programs could read."""
     for pointer, text in _texts(block):
-        code = find_placeholder_fault(text)
+        code = plaintext.find_placeholder_fault(text)
         fixed = pointer.removeprefix("/server/").partition("/")[0] in {*_FIXED, "volumes"}
-        if code == USER_CONTEXT and extensions.isolation == "driver":  # AIP-security-8
+        if code == plaintext.USER_CONTEXT and extensions.isolation == "driver":  # AIP-security-8
             message = "a value of the caller cannot be bound when a shared server is started"
             hint = "pass it per call with implements[].metadata.interlock.context_arguments"
-            findings.add(pointer, USER_CONTEXT, message, hint)
+            findings.add(pointer, plaintext.USER_CONTEXT, message, hint)
         elif code is not None or (fixed and "${" in text):  # AIP-server-13
             message = "a placeholder stands here that cannot be filled"
             hint = "write ${secrets.NAME}, in capitals, and only in env, headers, query or args"
-            findings.add(pointer, PLACEHOLDER_INVALID, message, hint)
-        elif pointer.startswith("/server/args/") and secret_names(text):
+            findings.add(pointer, plaintext.PLACEHOLDER_INVALID, message, hint)
+        elif pointer.startswith("/server/args/") and plaintext.secret_names(text):
             message = "every local user can read the arguments of a running program"
             hint = "pass the secret in server.env if the server takes it there"
             findings.add(pointer, "secret_in_argv", message, hint, "warning")
     auth = block.get("auth")
-    if isinstance(auth, Mapping) and "secret" in auth and not SECRET_NAME.fullmatch(auth["secret"]):
+    if isinstance(auth, Mapping) and "secret" in auth and not plaintext.SECRET_NAME.fullmatch(auth["secret"]):
         message = "this is not the name of a secret"
-        findings.add("/server/auth/secret", PLACEHOLDER_INVALID, message, "write the name alone: ACME_API_KEY")
+        findings.add(
+            "/server/auth/secret", plaintext.PLACEHOLDER_INVALID, message, "write the name alone: ACME_API_KEY"
+        )
 
 
 def _check_plaintext(block: Mapping[str, Any], not_secret: Collection[str], findings: FileFindings) -> None:
     """Refuse credentials in clear text. The message names the key and never the value (AIP-19.plain-2)."""
     for key in ("env", "headers", "query"):
         for name, text in block.get(key, {}).items():
-            if name not in not_secret and is_plaintext(name, text):  # AIP-19.plain-2
+            if name not in not_secret and plaintext.is_plaintext(name, text):  # AIP-19.plain-2
                 refuse_plaintext(findings, f"/server/{key}/{pointer_step(name)}", name)
-    for index, name in plaintext_arguments(tuple(block.get("args", ()))):
+    for index, name in plaintext.plaintext_arguments(tuple(block.get("args", ()))):
         if name not in not_secret and f"--{name}" not in not_secret:  # AIP-19.plain-2
             refuse_plaintext(findings, f"/server/args/{index}", name or "an argument")
     for key in _FIXED:
-        if key not in not_secret and is_plaintext("", block.get(key) or ""):
+        if key not in not_secret and plaintext.is_plaintext("", block.get(key) or ""):
             refuse_plaintext(findings, f"/server/{key}", key)
 
 
