@@ -12,6 +12,7 @@ of a view are taken over from the previous snapshot, so that a change costs only
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
 from operator import attrgetter
@@ -167,6 +168,10 @@ class View:
         return routes
 
     @cached_property
+    def prompt_routes(self) -> list[Route]:
+        return [route for part in self._parts.values() for route in part.prompts]
+
+    @cached_property
     def _open(self) -> dict[str, LinkItems]:
         return {items.link.segment: items for items in self._link_items if self._covers(items.link.segment)}
 
@@ -229,9 +234,7 @@ class View:
             if len(self.pages) >= PAGES_KEPT_MAX:  # a client may make up cursors
                 self.pages.clear()
             if method in (TOOLS_LIST, PROMPTS_LIST):
-                routes = self.tool_routes
-                if method == PROMPTS_LIST:
-                    routes = [route for part in self._parts.values() for route in part.prompts]
+                routes = self.tool_routes if method == TOOLS_LIST else self.prompt_routes
                 start = bisect_right(routes, after, key=_qualified) if after else 0
                 page = routes[start : start + PAGE_ITEMS]
                 last = page[-1].qualified if len(routes) > start + PAGE_ITEMS else None
@@ -373,28 +376,21 @@ def _bare(uri: str, segment: str) -> str:
     return uri[len(prefix) :] if uri.startswith(prefix) else uri
 
 
+@dataclass(eq=False)
 class Namespace:
     """An immutable snapshot of the items of all links, with the names that collide between them."""
 
-    def __init__(
-        self,
-        version: int,
-        link_items: tuple[LinkItems, ...],
-        root_segment: str | None,
-        clashing: Mapping[str, WithheldName],
-        shown: ShownTools,
-        former: "Namespace | None" = None,
-        providers: Mapping[str, tuple[str, ...]] = {},
-    ) -> None:
-        """Create a snapshot. `link_items` must be sorted by name. `former` is the previous snapshot, whose views are
-        reused.
-        """
-        self.shown = shown
-        self.version = version
-        self._root = f"{root_segment}." if root_segment else ""
-        self.link_items = link_items
-        self.providers = providers  # names that are offered without a segment, and the segments that may serve each
-        self.clashing = clashing
+    version: int
+    link_items: tuple[LinkItems, ...]  # sorted by name
+    root_segment: str | None
+    clashing: Mapping[str, WithheldName]
+    shown: ShownTools
+    former: InitVar["Namespace | None"] = None  # the previous snapshot, whose views are reused
+    # Names that are offered without a segment, and the segments that may serve each.
+    providers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def __post_init__(self, former: "Namespace | None") -> None:
+        self._root = f"{self.root_segment}." if self.root_segment else ""
         self._views: dict[ViewKey, View] = {}
         self._former: dict[ViewKey, tuple[int, View]] = former.hand_over() if former is not None else {}
 
@@ -492,34 +488,26 @@ class ListUpdate(msgspec.Struct, frozen=True, kw_only=True):
     changed: tuple[ChangedDefinition, ...] = ()
 
 
+@dataclass(eq=False)
 class Catalog:
-    """The builder of the live namespace, which receives the items of each link and publishes snapshots."""
+    """The builder of the live namespace, which receives the items of each link and publishes snapshots.
 
-    def __init__(
-        self,
-        plan: Plan,
-        on_change: Callable[[frozenset[str]], None],
-        on_metadata: Callable[[frozenset[str]], None] = lambda kinds: None,
-        *,
-        live: LiveNamespace | None = None,
-        checks_for: ChecksFor,
-        rulings: Rulings | None = None,
-        redefined: Feed[tuple[ChangedDefinition, ...]] | None = None,
-        surfaces: Surfaces | None = None,
-    ) -> None:
-        """Create an empty namespace. Both callbacks get the kinds of lists that changed.
+    Both callbacks get the kinds of lists that changed. `on_metadata` is called if only the MCP-AX metadata of tools
+    changed.
+    """
 
-        `on_metadata` is called if only the MCP-AX metadata of tools changed. `live` receives each new snapshot.
-        """
-        self._plan = plan
-        self.live = live or LiveNamespace(plan.ax.root_segment)
-        self._checks_for = checks_for
-        self._rulings = rulings or Rulings()
-        self._surfaces = surfaces or Surfaces()
-        self._redefined: Feed[tuple[ChangedDefinition, ...]] = redefined or Feed()
-        self._on_change = on_change
-        self._on_metadata = on_metadata
-        self._paced = PacedChanges(on_change)  # of rooms, where many come and go
+    plan: Plan
+    on_change: Callable[[frozenset[str]], None]
+    on_metadata: Callable[[frozenset[str]], None] = lambda kinds: None
+    _: KW_ONLY
+    checks_for: ChecksFor
+    live: LiveNamespace  # receives each new snapshot
+    rulings: Rulings = field(default_factory=Rulings)
+    redefined: Feed[tuple[ChangedDefinition, ...]] = field(default_factory=Feed)
+    surfaces: Surfaces = field(default_factory=Surfaces)
+
+    def __post_init__(self) -> None:
+        self._paced = PacedChanges(self.on_change)  # of rooms, where many come and go
         self._link_items: dict[str, LinkItems] = {}
         self._order: list[str] = []  # the segments as a dotted name sorts, and the items of links in that order
         self._sorted: list[LinkItems] = []
@@ -542,7 +530,7 @@ class Catalog:
 
     def replan(self, plan: Plan) -> None:
         """Apply changed rules for tools. All items are stale until the keepers stock them again."""
-        self._plan = plan
+        self.plan = plan
         self._said += 1
         for segment in self._link_items:
             self.reconsider(segment)
@@ -574,17 +562,17 @@ class Catalog:
             return ListUpdate(refused=items)
         if items is not old:
             if items.seen:
-                self._rulings.process_seen(link.segment, items.seen, {route.qualified: route for route in items.tools})
+                self.rulings.process_seen(link.segment, items.seen, {route.qualified: route for route in items.tools})
             items = msgspec.structs.replace(items, seen=()) if items.seen else items
             self.place(items)
         changed = changes(old, items)
         if changed:
-            self._redefined.publish(changed)
+            self.redefined.publish(changed)
         return ListUpdate(items=items, changed=changed)
 
     async def _make_items(self, link: Link, listing: Listing, old: LinkItems | None) -> LinkItems | Refusal:
         return await make_link_items(
-            link, listing, self._plan, old, self._rulings, checks_for=self._checks_for, surfaces=self._surfaces
+            link, listing, self.plan, old, self.rulings, checks_for=self.checks_for, surfaces=self.surfaces
         )
 
     async def stock_again(self, link: Link, listing: Listing) -> None:
@@ -627,17 +615,17 @@ class Catalog:
     def readmit(self) -> None:
         """Rebuild the namespace, because the access lists of links may have changed."""
         self._renew()
-        self._on_change(frozenset(("tools",)))
+        self.on_change(frozenset(("tools",)))
 
     def _renew(self) -> None:
         self.live.current = Namespace(
             self.namespace.version + 1,
             tuple(self._sorted),
-            self._plan.ax.root_segment,
+            self.plan.ax.root_segment,
             self._clashes.withheld,
             self._shown,
             self.namespace,
-            providers=self._plan.registry.routes,
+            providers=self.plan.registry.routes,
         )
 
     def _replace(self, old: LinkItems | None, new: LinkItems | None) -> None:
@@ -646,6 +634,6 @@ class Catalog:
         definitions, metadata = difference(old, new)
         if definitions:
             of_room = any(items is not None and items.link.members is not None for items in (old, new))
-            (self._paced.add if of_room else self._on_change)(definitions)
+            (self._paced.add if of_room else self.on_change)(definitions)
         if metadata:
-            self._on_metadata(metadata)
+            self.on_metadata(metadata)

@@ -145,8 +145,6 @@ IsFull = Callable[[CallLink], bool]
 class WaitingCall:
     """Call in the queue. `is_booked` is done once the call has a place at its link, or has left the queue."""
 
-    __slots__ = ("call", "is_booked", "is_counted", "line", "principal", "size")
-
     def __init__(self, call: Call) -> None:
         self.call = call
         self.principal = call.caller.principal.name
@@ -158,8 +156,6 @@ class WaitingCall:
 
 class LinkQueue:
     """Queue of the calls that wait for one link. While calls are waiting, `link.on_room` is the method `serve_next`."""
-
-    __slots__ = ("_link", "_queue", "_turns")
 
     def __init__(self, link: CallLink, queue: "CallQueue") -> None:
         self._link = link
@@ -309,7 +305,11 @@ class Arrivals:
             return None
         if self._waiting is None or self._waiting.done():
             self._waiting = self._tasks.begin(self._wait())
-        return _wait_for(self._waiting)
+
+        async def wait_for(waiting: asyncio.Task[None]) -> None:
+            await asyncio.shield(waiting)
+
+        return wait_for(self._waiting)
 
     def missing(self, view: View) -> list[MissingServer]:
         """Return the unavailable servers that have no items in this view."""
@@ -364,7 +364,3 @@ class Arrivals:
             for task in late:
                 task.cancel()
             pending = self._pending()
-
-
-async def _wait_for(task: asyncio.Task[None]) -> None:
-    await asyncio.shield(task)

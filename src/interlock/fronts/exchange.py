@@ -6,6 +6,8 @@ sent before the answer. It has no separate task. If the client disconnects befor
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, Final
 
 import msgspec
@@ -15,23 +17,7 @@ from interlock.mcp.request_validation import ROUTING_HEADERS, plain_routing
 from interlock.net.http.client import TOGETHER_BYTES_MAX
 from interlock.wire.sse import event_pieces
 
-REASONS: Final = {
-    200: b"OK",
-    202: b"Accepted",
-    204: b"No Content",
-    400: b"Bad Request",
-    401: b"Unauthorized",
-    403: b"Forbidden",
-    404: b"Not Found",
-    405: b"Method Not Allowed",
-    406: b"Not Acceptable",
-    408: b"Request Timeout",
-    413: b"Content Too Large",
-    415: b"Unsupported Media Type",
-    421: b"Misdirected Request",
-    431: b"Request Header Fields Too Large",
-    503: b"Service Unavailable",
-}
+REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus} | {413: b"Content Too Large"}
 _STREAM_HEAD: Final = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncache-control: no-store\r\nx-accel-buffering: no\r\n%b\r\n"
 )
@@ -40,6 +26,7 @@ _HEAD: Final = b"HTTP/1.1 %d %b\r\n%bcontent-length: %d\r\n%b\r\n%b"
 _JSON_TYPE: Final = b"content-type: application/json\r\n"
 
 
+@dataclass(eq=False)
 class Head:
     """The parsed request line and headers of a request.
 
@@ -47,40 +34,21 @@ class Head:
     for all of these requests.
     """
 
-    __slots__ = (
-        "caller",
-        "chunks",
-        "credential",
-        "decision",
-        "doubled_routing",
-        "headers",
-        "keep",
-        "method",
-        "raw_headers",
-        "routing",
-        "url",
-    )
+    method: bytes
+    url: bytes
+    raw_headers: list[tuple[bytes, bytes]]
+    keep: bool
+    chunks: bool  # HTTP/1.0 knows none: there a stream ends with the connection
+    decision: Any = None  # what the endpoint concluded from it
+    caller: Any = None  # the modern caller behind it, while its credential stands for the same principal
 
-    def __init__(
-        self, method: bytes, url: bytes, raw_headers: list[tuple[bytes, bytes]], keep: bool, chunks: bool
-    ) -> None:
-        self.method = method
-        self.url = url
-        self.raw_headers = raw_headers
-        self.headers = dict(raw_headers)
-        self.keep = keep
-        self.chunks = chunks  # HTTP/1.0 knows none: there a stream ends with the connection
+    def __post_init__(self) -> None:
+        self.headers = dict(self.raw_headers)
         self.credential = self.headers.get(b"authorization")
-        self.decision: Any = None  # what the endpoint concluded from it
-        self.caller: Any = None  # the modern caller behind it, while its credential stands for the same principal
-        self.doubled_routing = self._duplicate_routing_header()
-        self.routing = plain_routing(self.headers, self.doubled_routing)
-
-    def _duplicate_routing_header(self) -> bytes | None:
-        if len(self.headers) == len(self.raw_headers):
-            return None
+        # Arguments and routing values are repeated in headers.
         mirrored = frozenset(name for name in self.headers if name.startswith(PARAM_PREFIX))
-        return self.duplicate_header(ROUTING_HEADERS | mirrored)
+        self.doubled_routing = self.duplicate_header(ROUTING_HEADERS | mirrored)
+        self.routing = plain_routing(self.headers, self.doubled_routing)
 
     def duplicate_header(self, names: frozenset[bytes]) -> bytes | None:
         """Return a header of `names` that was sent more than once, or None.

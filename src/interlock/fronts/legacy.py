@@ -30,7 +30,7 @@ from interlock.dispatch.dispatch import ClientNotifications, resource_not_found
 from interlock.dispatch.task_methods import ABOUT, AskedTasks, TaskMethods
 from interlock.fronts.audience import Audience
 from interlock.fronts.exchange import Exchange
-from interlock.fronts.lists import SERVER_INFO, ClientDispatch, ClientLists, capabilities
+from interlock.fronts.lists import SERVER_INFO, ClientDispatch, ClientLists, capabilities, routed_methods
 from interlock.fronts.request_head import UrlTarget
 from interlock.fronts.sessions import ClientSession, Sessions
 from interlock.links.link import Link
@@ -72,6 +72,9 @@ class LegacyFront:
     asked_tasks: AskedTasks
     notifications: ClientNotifications | None = None
     _background: BackgroundTasks = field(default_factory=BackgroundTasks)
+
+    def __post_init__(self) -> None:
+        self._routed = routed_methods(self.dispatch)
 
     def initialize(
         self, request: Request, principal: Principal, via: str, only: str | None, names: NameForm
@@ -156,15 +159,7 @@ class LegacyFront:
                 if "task" in params:
                     return self.tasks.call_tool(request)
                 return self.dispatch.call_tool(request)
-            if method == RESOURCES_READ:
-                return self.dispatch.read_resource(request)
-            if method == PROMPTS_GET:
-                return self.dispatch.get_prompt(request)
-            if method in ABOUT[Era.LEGACY]:
-                return self.tasks.ask(request)
-            if method == CONFIRM:
-                return self.dispatch.confirm(request)
-            return self.dispatch.complete(request)
+            return self._routed.get(method, self.tasks.ask)(request)
         if method in LISTS:
             key = caller.key
             self.stock.when_fresh(

@@ -18,6 +18,7 @@ from msgspec import Raw
 
 from interlock import __version__
 from interlock.ax.protocol.hop_metadata import META_UNLISTED
+from interlock.ax.protocol.messages import CONFIRM
 from interlock.catalog.catalog import Catalog, View
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.call import Call
@@ -29,7 +30,7 @@ from interlock.links.keeper import Keeper
 from interlock.mcp import methods
 from interlock.mcp.capabilities import has
 from interlock.mcp.items import decode_cursor_untrusted
-from interlock.mcp.methods import Era
+from interlock.mcp.methods import COMPLETE, PROMPTS_GET, RESOURCES_READ, Era
 from interlock.mcp.tasks import offers_cancelling
 from interlock.wire.jsonrpc.codec import CodecError, decode_object, decode_string, encode_value
 from interlock.wire.refusal import INVALID_PARAMS, Refusal
@@ -127,6 +128,16 @@ class ClientDispatch(Protocol):
     def confirm(self, request: ClientRequest) -> Call: ...
 
     def view(self, key: ViewKey) -> View: ...
+
+
+def routed_methods(dispatch: ClientDispatch) -> dict[str, Callable[[ClientRequest], Call]]:
+    """Return the methods that are served by calls in the same way in both eras, with the functions that serve them."""
+    return {
+        RESOURCES_READ: dispatch.read_resource,
+        PROMPTS_GET: dispatch.get_prompt,
+        COMPLETE: dispatch.complete,
+        CONFIRM: dispatch.confirm,
+    }
 
 
 class ClientLists(Protocol):

@@ -17,7 +17,6 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from interlock.ax.protocol.messages import CONFIRM
 from interlock.ax.protocol.notifications import AxNotice
 from interlock.config.plan import NameForm
 from interlock.core.background import BackgroundTasks
@@ -26,17 +25,14 @@ from interlock.core.calls.caller import Caller, ClientRequest, Principal, Sink, 
 from interlock.dispatch.dispatch import ClientNotifications
 from interlock.dispatch.task_methods import ABOUT, TaskMethods
 from interlock.fronts.audience import Audience
-from interlock.fronts.lists import SERVER_INFO, ClientDispatch, ClientLists, capabilities
+from interlock.fronts.lists import SERVER_INFO, ClientDispatch, ClientLists, capabilities, routed_methods
 from interlock.fronts.sessions import CHANGED
 from interlock.mcp import methods
 from interlock.mcp.methods import (
-    COMPLETE,
     DISCOVER,
     LISTEN,
     LISTS,
     META_CAPABILITIES,
-    PROMPTS_GET,
-    RESOURCES_READ,
     TOOLS_CALL,
     Era,
 )
@@ -148,6 +144,9 @@ class ModernFront:
     _background: BackgroundTasks = field(default_factory=BackgroundTasks)
     _callers: dict[tuple[str, str, str | None, NameForm], Caller] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self._routed = routed_methods(self.dispatch)
+
     def caller(self, principal: Principal, via: str, only: str | None, names: NameForm) -> Caller:
         """Return the caller of a request. Equal callers are one object, because modern callers have no state."""
         key = (principal.name, via, only, names)
@@ -176,12 +175,8 @@ class ModernFront:
             return self.dispatch.call_tool(ClientRequest(caller, request.id, method, params, meta, sink, headers))
         if method in LISTS:
             self._list(caller, request, params, self._key(caller, meta, names), sink)
-        elif method == RESOURCES_READ:
-            return self.dispatch.read_resource(ClientRequest(caller, request.id, method, params, meta, sink))
-        elif method == PROMPTS_GET:
-            return self.dispatch.get_prompt(ClientRequest(caller, request.id, method, params, meta, sink))
-        elif method == COMPLETE:
-            return self.dispatch.complete(ClientRequest(caller, request.id, method, params, meta, sink))
+        elif (serve := self._routed.get(method)) is not None:
+            return serve(ClientRequest(caller, request.id, method, params, meta, sink))
         elif method in ABOUT[Era.MODERN]:
             return self.tasks.ask(ClientRequest(caller, request.id, method, params, meta, sink))
         elif method == LISTEN:
@@ -199,8 +194,6 @@ class ModernFront:
                 return listener
             self._background.begin(self._watch(listener, wanted, honoured, request.meta[META_CAPABILITIES]))
             return listener
-        elif method == CONFIRM:
-            return self.dispatch.confirm(ClientRequest(caller, request.id, method, params, meta, sink))
         elif method == DISCOVER:
             self._discover(caller, request, sink)
         else:

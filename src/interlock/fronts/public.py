@@ -576,15 +576,8 @@ def _with_lines(refusal: HttpRefusal | None, lines: bytes) -> HttpRefusal | None
 
 PROXY_HEADERS: Final = frozenset(
     (
-        b"forwarded",
-        b"via",
-        b"x-forwarded-for",
-        b"x-forwarded-host",
-        b"x-forwarded-proto",
-        b"x-real-ip",
-        b"x-client-ip",
-        b"cf-connecting-ip",
-        b"true-client-ip",
+        *(b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto"),
+        *(b"x-real-ip", b"x-client-ip", b"cf-connecting-ip", b"true-client-ip"),
     )
 )
 _UNAUTHORISED: Final = HttpRefusal(

@@ -14,6 +14,7 @@ oldest stream is dropped first, and a client that wants to resume it does not ge
 
 import secrets
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from msgspec import Raw
@@ -95,38 +96,25 @@ class StreamLogs:
         log.events.clear()
 
 
+@dataclass(eq=False)
 class StreamLog:
     """The stored events of one stream, which a client can resume after its connection was lost."""
 
-    __slots__ = (
-        "_logs",
-        "_sent",
-        "_taken_up_by",
-        "events",
-        "is_over",
-        "number",
-        "output",
-        "over_since",
-        "session",
-        "size",
-    )
-
-    def __init__(self, logs: StreamLogs, session: str, number: int, output: Exchange) -> None:
-        self.session = session
-        self.number = number
-        self.output: Exchange | None = output  # where its client hears it now
-        self.events: list[tuple[bytes, ...]] = []  # each in pieces
-        self.size = 0
-        self.is_over = False
-        self.over_since: float | None = None  # as the sweep sees it
-        self._logs = logs
-        self._sent = 0
-        self._taken_up_by: Exchange | None = None
+    logs: StreamLogs
+    session: str
+    number: int
+    output: Exchange | None  # where its client hears it now
+    events: list[tuple[bytes, ...]] = field(default_factory=list)  # each in pieces
+    size: int = 0
+    is_over: bool = False
+    over_since: float | None = None  # as the sweep sees it
+    _sent: int = 0
+    _taken_up_by: Exchange | None = None
 
     def add(self, message: bytes) -> None:
         self._sent += 1
         event = event_pieces(message, event=b"message", id=b"%d-%d" % (self.number, self._sent))
-        if self._logs.keep(self, sum(map(len, event)) + EVENT_BYTES):
+        if self.logs.keep(self, sum(map(len, event)) + EVENT_BYTES):
             self.events.append(event)
         if self.output is not None:
             self.output.send_chunk(*event)

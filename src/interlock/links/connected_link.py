@@ -161,14 +161,6 @@ class ConnectedLink(Link):
         self.last_id = 0
 
     @property
-    def garbage_count(self) -> int:
-        return self.noise.total
-
-    @property
-    def undelivered_count(self) -> int:
-        return self.failed.undelivered
-
-    @property
     def active_principals(self) -> Set[str]:
         return self.waiting.principals
 
@@ -176,16 +168,8 @@ class ConnectedLink(Link):
         self.noise.count_receivers(count)
 
     @property
-    def suspended_count(self) -> int:
-        return len(self.waiting.suspended)
-
-    @property
     def is_connected(self) -> bool:
         return self.pipe is not None
-
-    @property
-    def sandboxed(self) -> bool | None:
-        return self.reach.sandbox is not None if isinstance(self.reach, Spawn) else None
 
     @property
     def task_call_type(self) -> CallFactory:  # type: ignore[override]

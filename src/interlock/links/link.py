@@ -262,32 +262,12 @@ class Link(CallLink):
         return self.calls - self.errors
 
     @property
-    def sandboxed(self) -> bool | None:
-        """Return whether the server runs in a sandbox, or None if the node did not start it."""
-        return None
-
-    @property
-    def garbage_count(self) -> int:
-        """Return how many messages from the server were not JSON-RPC."""
-        return 0
-
-    @property
-    def undelivered_count(self) -> int:
-        """Return how many of the node's answers, cancellations and notifications could not be delivered."""
-        return 0
-
-    @property
     def active_principals(self) -> Set[str]:
         """Return the names of the principals with an open call."""
         return frozenset()
 
     def count_receivers(self, count: int) -> None:
         """Count the clients to which a notification was passed on. The count limits servers that send many."""
-
-    @property
-    def suspended_count(self) -> int:
-        """Return how many calls wait for an answer of their client. They do not count towards the limit of the link."""
-        return 0
 
     @property
     def is_connected(self) -> bool:

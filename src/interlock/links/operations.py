@@ -12,6 +12,7 @@ from interlock.ax.children import ChildSupervisor
 from interlock.ax.registrar import Registrar
 from interlock.catalog.catalog import Catalog
 from interlock.catalog.routes import Route, below
+from interlock.config.plan import Spawn
 from interlock.core.clock import rfc3339
 from interlock.core.link_state import USABLE, LinkState
 from interlock.drivers.protocol.server_name import server_name
@@ -40,6 +41,7 @@ from interlock.links.api import (
     Withheld,
 )
 from interlock.links.api import Link as LinkView
+from interlock.links.connected_link import ConnectedLink
 from interlock.links.keeper import Keeper
 from interlock.links.link import Link
 from interlock.links.own_links import OwnKeeper
@@ -141,6 +143,8 @@ class LinkOperations:
         namespace = self.catalog.namespace
         items = next((s for s in namespace.link_items if s.link is link), None)
         withheld = namespace.withheld(link)
+        connected = link if isinstance(link, ConnectedLink) else None
+        reach = connected.reach if connected else None
         token: HeldToken | None = None  # whose secret is not shown
         if (holder := keeper.holder) is not None and holder.line:
             token = HeldToken(expires_at=None if holder.expires_at is None else rfc3339(holder.expires_at))
@@ -165,15 +169,16 @@ class LinkOperations:
             not_listed_because=_count_unlisted(keeper),
             noted=tuple(_find_notes(items.tools)) if items else (),
             in_flight=sum(member.booked for member in links),  # of clients: what the node itself asks does not count
-            parked=sum(member.suspended_count for member in links),
+            parked=sum(len(member.waiting.suspended) for member in links if isinstance(member, ConnectedLink)),
             calls=sum(member.calls for member in links),
             errors=sum(member.errors for member in links),
             restarts=link.restarts,
             stray=link.stray,  # answers no call waited for
-            stdout_noise=link.garbage_count,  # what it sent that is no message
-            unsent=link.undelivered_count,  # answers, cancellations and notices of ours that did not arrive
+            stdout_noise=connected.noise.total if connected else 0,  # what it sent that is no message
+            # Answers, cancellations and notices of ours that did not arrive.
+            unsent=connected.failed.undelivered if connected else 0,
             pid=link.pid,
-            sandbox=link.sandboxed,
+            sandbox=reach.sandbox is not None if isinstance(reach, Spawn) else None,
             denied=tuple(
                 DeniedHost(place=place, why=entry.why, remedy=entry.remedy) for place, entry in denied.items()
             ),

@@ -510,46 +510,30 @@ def _declared(offered: Mapping[str, Raw]) -> bytes:
     return encode_value(common_capabilities(LEGACY_CAPABILITIES, offered))
 
 
-class StatefulServer(msgspec.Struct, frozen=True, kw_only=True):
+class StatefulServer(msgspec.Struct, frozen=True):
     """Server that is known to keep a client's state in its process.
 
     It is recognised by its package, wherever its command names it, or by the name that it reports in the handshake. A
     recognised server costs one process per session, so a server gains nothing by reporting a false name.
     """
 
+    reason: str
     packages: tuple[str, ...]
     names: tuple[str, ...] = ()  # as in serverInfo
     asks: bool = False  # it also asks its clients
-    reason: str
 
 
+_ASKS: Final = "it asks its client for answers, and keeps subscriptions and a log level for one client"
+_ONE_PAGE: Final = "its browser has one current page"
+_THOUGHTS: Final = ("@modelcontextprotocol/server-sequential-thinking",)
+_PLAYWRIGHT: Final = ("@playwright/mcp", "@executeautomation/playwright-mcp-server")
+_EVERYTHING_NAMES: Final = ("mcp-servers/everything", "example-servers/everything")
 STATEFUL: Final = (
-    StatefulServer(
-        packages=("@modelcontextprotocol/server-everything",),
-        names=("mcp-servers/everything", "example-servers/everything"),
-        asks=True,
-        reason="it asks its client for answers, and keeps subscriptions and a log level for one client",
-    ),
-    StatefulServer(
-        packages=("@modelcontextprotocol/server-sequential-thinking",),
-        names=("sequential-thinking-server",),
-        reason="it counts the thoughts of one conversation",
-    ),
-    StatefulServer(
-        packages=("@playwright/mcp", "@executeautomation/playwright-mcp-server"),
-        names=("Playwright",),
-        reason="its browser has one current page",
-    ),
-    StatefulServer(
-        packages=("@modelcontextprotocol/server-puppeteer",),
-        names=("example-servers/puppeteer",),
-        reason="its browser has one current page",
-    ),
-    StatefulServer(
-        packages=("chrome-devtools-mcp",),
-        names=("chrome_devtools",),
-        reason="its browser has one selected page",
-    ),
+    StatefulServer(_ASKS, ("@modelcontextprotocol/server-everything",), _EVERYTHING_NAMES, asks=True),
+    StatefulServer("it counts the thoughts of one conversation", _THOUGHTS, ("sequential-thinking-server",)),
+    StatefulServer(_ONE_PAGE, _PLAYWRIGHT, ("Playwright",)),
+    StatefulServer(_ONE_PAGE, ("@modelcontextprotocol/server-puppeteer",), ("example-servers/puppeteer",)),
+    StatefulServer("its browser has one selected page", ("chrome-devtools-mcp",), ("chrome_devtools",)),
 )
 
 

@@ -37,7 +37,7 @@ class Told(House):
     def __init__(self, **ax: Any) -> None:
         super().__init__(**ax)
         self.marked: list[frozenset[str]] = []
-        self.catalog._on_metadata = self.marked.append
+        self.catalog.on_metadata = self.marked.append
 
     def anew(self) -> Namespace:
         """The same link_items, with nothing taken from before."""

@@ -13,7 +13,7 @@ from msgspec import Raw
 from interlock.ax.protocol.capability import AuthScope, as_object, read_capability
 from interlock.ax.protocol.hop_metadata import ADOPTED, Offer
 from interlock.ax.protocol.route import check, read_untrusted
-from interlock.catalog.catalog import Catalog
+from interlock.catalog.catalog import Catalog, LiveNamespace
 from interlock.catalog.routes import LinkItems, Route, Rulings
 from interlock.config.plan import AxPlan, GatePlan, Plan, ServerPlan, Spawn, ToolClass, ToolRule
 from interlock.core.calls.caller import ViewKey
@@ -40,7 +40,13 @@ class House:
         self.plan = Plan(workspace=Path(), data=Path(), ax=AxPlan(**ax), tools=tools, gate=gate or GatePlan())
         self.told: list[frozenset[str]] = []  # what clients are told
         self.notes = 0  # how often parents are told of metadata besides
-        self.catalog = Catalog(self.plan, self.told.append, self._note, checks_for=lambda route: ())
+        self.catalog = Catalog(
+            self.plan,
+            self.told.append,
+            self._note,
+            live=LiveNamespace(self.plan.ax.root_segment),
+            checks_for=lambda route: (),
+        )
 
     def _note(self, kinds: frozenset[str]) -> None:
         assert kinds == {"tools"}
@@ -561,7 +567,7 @@ async def test_clients_learn_when_an_operators_decision_changes_what_they_see() 
     link, offered = house.link("s"), listing(tool("bare"))
     await house.catalog.stock(link, offered)
     told = len(house.told)
-    house.catalog._rulings = Ruled("read_only")
+    house.catalog.rulings = Ruled("read_only")
     house.catalog.reconsider("s")
     await house.catalog.stock(link, offered)
     assert house.told[told:] == [frozenset({"tools"})]

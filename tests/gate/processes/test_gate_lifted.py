@@ -162,7 +162,7 @@ async def test_a_looser_claim_counts_at_once_only_from_a_node_that_is_left_to_de
     mode: Any, offer: Offer, held: bool
 ) -> None:
     made = House(gate=GatePlan(mode=mode))
-    made.catalog._rulings = Changed()
+    made.catalog.rulings = Changed()
     harmless = tool("act", {"mutable": False, "reversible": True})
     await made.catalog.stock(made.link("s", offer), listing(harmless))
     route = made.routes()["s.act"]

@@ -107,10 +107,10 @@ async def test_the_first_call_of_a_user_is_suspended_on_their_link_when_it_is_pa
 ) -> None:
     arguments, said = await park(here, "aside", name="web__interview", who="ada")
     link = of(own, "ada")
-    assert (link.suspended_count, link.in_flight, link.booked) == (1, {}, 0)
+    assert (len(link.waiting.suspended), link.in_flight, link.booked) == (1, {}, 0)
     answered = here.again("web__interview", arguments, said, filled_answers(said), who="ada")
     assert (await answered.result())["resultType"] == "complete"
-    assert (link.suspended_count, link.in_flight, link.booked, here.node.calls.keepers["web"].link.booked) == (
+    assert (len(link.waiting.suspended), link.in_flight, link.booked, here.node.calls.keepers["web"].link.booked) == (
         0,
         {},
         0,

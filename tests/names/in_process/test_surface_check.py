@@ -26,7 +26,7 @@ from interlock.approvals.protocol.approval import Kind
 from interlock.approvals.protocol.digests import answers, shown_digest
 from interlock.ax.protocol.capability import AuthScope
 from interlock.ax.protocol.hop_metadata import ADOPTED, Offer
-from interlock.catalog.catalog import Catalog
+from interlock.catalog.catalog import Catalog, LiveNamespace
 from interlock.catalog.routes import LIST_STEPS_MAX, Route
 from interlock.config.plan import AxPlan, GatePlan, Plan, ServerPlan, Spawn
 from interlock.core.calls.caller import ViewKey
@@ -82,6 +82,7 @@ class Bound:
         self.catalog = Catalog(
             plan,
             lambda kinds: None,
+            live=LiveNamespace(plan.ax.root_segment),
             checks_for=lambda route: (self.check,) if self.check.applies_to(route) else (),
             surfaces=self.checks,
         )
