@@ -1,5 +1,6 @@
 """interlock links list | logs | restart | release"""
 
+import sys
 import textwrap
 from collections.abc import Mapping
 from datetime import datetime
@@ -11,15 +12,38 @@ from rich.text import Text
 
 from interlock.cli.command import Invocation, verb, verb_app
 from interlock.cli.completion import segments
-from interlock.cli.terminal.drawing import labelled_lines
+from interlock.cli.terminal.drawing import in_columns, labelled_lines, poll
 from interlock.cli.terminal.errors import Unreachable
-from interlock.cli.terminal.text import count, duration, latency, local_time, one_line, since
+from interlock.cli.terminal.text import (
+    count,
+    duration,
+    latency,
+    local_time,
+    one_line,
+    printable,
+    repeats,
+    since,
+)
 from interlock.guard.api import Budget, Spent
-from interlock.links.api import Device, Link, OwnLink, Registration
+from interlock.links.api import (
+    GET_LINK,
+    GET_LINK_LOG,
+    LIST_LINKS,
+    RELEASE_LINK,
+    RESTART_LINK,
+    Device,
+    Link,
+    LinkLog,
+    Links,
+    LogLine,
+    OwnLink,
+    Registration,
+    ReleasedSegment,
+    RestartedLink,
+)
 
 if TYPE_CHECKING:
     from interlock.cli.client.operator import Answer
-    from interlock.links.api import LogLine, RestartedLink
 
 STATE_STYLES = {
     "ready": "green",
@@ -43,119 +67,98 @@ def state_text(state: str, *, ascii_only: bool = False) -> Text:
     return Text(f"{state_sign(state, ascii_only=ascii_only)} {one_line(state)}", style=STATE_STYLES.get(state, ""))
 
 
+class _Details(list[Text]):
+    """Lines that show labelled values, wrapped to a width."""
+
+    def __init__(self, head: Text, width: int) -> None:
+        super().__init__([head])
+        self._width = width
+
+    def add(self, label: str, *values: str | None, style: str = "") -> None:
+        """Add lines for the values that are not empty. The label is shown before the first."""
+        for number, value in enumerate(filter(None, values)):
+            self += labelled_lines("" if number else label, one_line(value), self._width, style=style)
+
+
 def detail_lines(link: Link, *, width: int, now: datetime, ascii_only: bool) -> list[Text]:
-    age = since(link.since, now)
     head = Text.assemble((one_line(link.segment), "bold"), "  ", state_text(link.state, ascii_only=ascii_only))
-    if age:
+    if age := since(link.since, now):
         head.append(f" for {age}", style="dim")
-    lines = [head]
-    if link.reason:
-        lines += labelled_lines("because", one_line(link.reason), width)
-    elif link.state == "asleep":
-        lines += labelled_lines("because", "it was idle; the next call starts it", width)
-    if link.server:
-        lines += labelled_lines("server", one_line(f"{link.server.name} {link.server.version}"), width)
-    if link.driver:
-        lines += labelled_lines("driver", one_line(link.driver), width)
+    lines = _Details(head, width)
+    asleep = "it was idle; the next call starts it" if link.state == "asleep" else None
+    lines.add("because", link.reason or asleep)
+    lines.add("server", f"{link.server.name} {link.server.version}" if link.server else None)
+    lines.add("driver", link.driver)
     reach = f"{link.kind} over {link.transport}" + (f", process {link.pid}" if link.pid else "")
-    reach += {True: ", in a sandbox", False: ", in no sandbox", None: ""}[link.sandbox]
-    lines += labelled_lines("reached", reach, width)
+    lines.add("reached", reach + {True: ", in a sandbox", False: ", in no sandbox", None: ""}[link.sandbox])
     if link.registration is not UNSET:
-        lines += _registration(link.registration, link.hops, width)
+        _add_registration(lines, link.registration, link.hops)
     if link.device is not None:
-        lines += _device_lines(link.device, width)
-    spoken = " ".join(part for part in (link.protocol_version, f"({link.era})" if link.era else None) if part)
-    if link.device is None:
-        lines += labelled_lines("speaks", spoken or "not known yet", width)
+        _add_device(lines, link.device)
+    else:
+        spoken = " ".join(part for part in (link.protocol_version, f"({link.era})" if link.era else None) if part)
+        lines.add("speaks", spoken or "not known yet")
     first = count(link.tools, "tool") if link.contracts is None else count(link.contracts, "contract")
-    offers = [first, count(link.prompts, "prompt"), count(link.resources, "resource")]
-    lines += labelled_lines("offers", ", ".join(offers), width)
-    usage = f"{link.calls}, {link.errors} failed, {link.in_flight} in flight"
-    if link.parked:
-        usage += f", {link.parked} wait for their clients"
-    lines += labelled_lines("calls", usage, width)
-    if link.latency_ms is not None:
-        lines += labelled_lines("latency", f"{latency(link.latency_ms)} (median)", width)
+    lines.add("offers", ", ".join([first, count(link.prompts, "prompt"), count(link.resources, "resource")]))
+    parked = f", {link.parked} wait for their clients" if link.parked else ""
+    lines.add("calls", f"{link.calls}, {link.errors} failed, {link.in_flight} in flight{parked}")
+    lines.add("latency", f"{latency(link.latency_ms)} (median)" if link.latency_ms is not None else None)
     if link.budget:
-        lines += labelled_lines("budget", budget_text(link.budget), width, style=budget_style(link.budget))
+        lines.add("budget", budget_text(link.budget), style=budget_style(link.budget))
     if link.token is not None:
-        ends = f"until {local_time(link.token.expires_at)}" if link.token.expires_at else "without a known end"
-        lines += labelled_lines("token", ends, width)
+        until = f"until {local_time(link.token.expires_at)}" if link.token.expires_at else "without a known end"
+        lines.add("token", until)
     if link.users is not None:
-        lines += labelled_lines("users", f"{count(link.users, 'user')} connected, each with their own token", width)
-    if link.own_because:
-        lines += labelled_lines("not shared", f"{one_line(link.own_because)}: clients get other links", width)
-    for number, own in enumerate(link.own):
-        lines += labelled_lines("own links" if number == 0 else "", _own_text(own), width)
-    if link.restarts:
-        lines += labelled_lines("restarts", str(link.restarts), width)
+        lines.add("users", f"{count(link.users, 'user')} connected, each with their own token")
+    lines.add("not shared", f"{link.own_because}: clients get other links" if link.own_because else None)
+    lines.add("own links", *map(_own_text, link.own))
+    lines.add("restarts", str(link.restarts) if link.restarts else None)
     if link.stderr_lines:
-        remarks = f"{count(link.stderr_lines, 'line')}: interlock links logs {one_line(link.segment)}"
-        lines += labelled_lines("stderr", remarks, width)
-    for number, denied in enumerate(link.denied):
-        text = f"{one_line(denied.place)}: {one_line(denied.why)}; {one_line(denied.remedy)}"
-        lines += labelled_lines("kept from" if number == 0 else "", text, width, style="yellow")
-    if link.since:
-        lines += labelled_lines("since", local_time(link.since), width)
-    for number, withheld in enumerate(link.withheld):
-        text = f"{one_line(withheld.name)}: {one_line(withheld.reason)}"
-        lines += labelled_lines("withheld" if number == 0 else "", text, width, style="yellow")
-    for number, (reason, tools) in enumerate((link.not_listed_because or {}).items()):
-        text = f"{count(tools, 'tool')}: {one_line(reason)}"
-        lines += labelled_lines("not offered" if number == 0 else "", text, width)
-    for number, noted in enumerate(link.noted):
-        text = f"{one_line(noted.name)}: {one_line(noted.note)}"
-        lines += labelled_lines("names" if number == 0 else "", text, width, style="yellow")
+        lines.add("stderr", f"{count(link.stderr_lines, 'line')}: interlock links logs {link.segment}")
+    denied = (f"{host.place}: {host.why}; {host.remedy}" for host in link.denied)
+    lines.add("kept from", *denied, style="yellow")
+    lines.add("since", local_time(link.since) if link.since else None)
+    lines.add("withheld", *(f"{tool.name}: {tool.reason}" for tool in link.withheld), style="yellow")
+    left_out = (link.not_listed_because or {}).items()
+    lines.add("not offered", *(f"{count(tools, 'tool')}: {reason}" for reason, tools in left_out))
+    lines.add("names", *(f"{noted.name}: {noted.note}" for noted in link.noted), style="yellow")
     return lines
 
 
-def _device_lines(device: Device, width: int) -> list[Text]:
+def _add_device(lines: _Details, device: Device) -> None:
     seen = f"last seen {local_time(device.seen)}" if device.seen else "never seen"
-    at = f" at {one_line(device.port)}" if device.port else ""
+    at = f" at {device.port}" if device.port else ""
     gone = f", gone {count(device.unplugged, 'time')}" if device.unplugged else ""
-    lines = labelled_lines("device", f"profile {device.profile}{at}, {seen}{gone}", width)
+    lines.add("device", f"profile {device.profile}{at}, {seen}{gone}")
     messages = f"{device.sent} sent, {device.received} received, {device.retries} repeated"
-    waiting = f", {count(device.waiting, 'call')} waiting" if device.waiting else ""
-    lines += labelled_lines("messages", messages + waiting, width)
-    if device.discarded:
-        dropped = ", ".join(f"{number} {one_line(reason)}" for reason, number in device.discarded.items())
-        lines += labelled_lines("dropped", dropped, width, style="yellow")
+    lines.add("messages", messages + (f", {count(device.waiting, 'call')} waiting" if device.waiting else ""))
+    dropped = ", ".join(f"{number} {reason}" for reason, number in device.discarded.items())
+    lines.add("dropped", dropped, style="yellow")
     if device.missing:
-        names = ", ".join(map(one_line, device.missing))
-        lines += labelled_lines(
-            "missing", f"{names}: described, and not announced by the device", width, style="yellow"
-        )
-    return lines
+        names = ", ".join(device.missing)
+        lines.add("missing", f"{names}: described, and not announced by the device", style="yellow")
 
 
 def _own_text(own: OwnLink) -> str:
-    whose = f"{one_line(own.principal)}, {'a session' if own.per == 'session' else 'all sessions'}"
+    whose = f"{own.principal}, {'a session' if own.per == 'session' else 'all sessions'}"
     if own.per == "capabilities":
         whose = "clients that can be asked the same"
     where = f", process {own.pid}" if own.pid else ""
     use = f"{own.in_flight} in flight" if own.in_flight else f"idle for {duration(own.idle_s)}"
-    return f"{one_line(own.segment)}: {one_line(own.state)}, {whose}{where}, {count(own.calls, 'call')}, {use}"
+    return f"{own.segment}: {own.state}, {whose}{where}, {count(own.calls, 'call')}, {use}"
 
 
-def _registration(registration: Registration, hops: int, width: int) -> list[Text]:
+def _add_registration(lines: _Details, registration: Registration, hops: int) -> None:
     who = registration.principal
     if registration.authority:
         who += f", {registration.authority} ({'verified' if registration.verified else 'unverified'})"
-    lines = labelled_lines(
-        "registered", f"{one_line(who)}, scope {registration.auth_scope}, session {registration.session}", width
-    )
-    beat = (
-        f"every {registration.heartbeat_interval_ms} ms"
-        if registration.heartbeat_interval_ms
-        else "none, the link tells"
-    )
-    lines += labelled_lines("heartbeat", beat, width)
+    lines.add("registered", f"{who}, scope {registration.auth_scope}, session {registration.session}")
+    interval_ms = registration.heartbeat_interval_ms
+    lines.add("heartbeat", f"every {interval_ms} ms" if interval_ms else "none, the link tells")
     below = f", {count(registration.aggregators, 'aggregator')} below" if registration.aggregators else ""
-    spoken = f"MCP-AX {one_line(registration.version)}" if registration.version else "MCP-AX, its version not said"
-    lines += labelled_lines("away", f"{count(hops, 'hop')}{below}, {registration.transport_class}, {spoken}", width)
-    if registration.secure_by:
-        lines += labelled_lines("secure by", one_line(registration.secure_by), width)
-    return lines
+    spoken = f"MCP-AX {registration.version}" if registration.version else "MCP-AX, its version not said"
+    lines.add("away", f"{count(hops, 'hop')}{below}, {registration.transport_class}, {spoken}")
+    lines.add("secure by", registration.secure_by)
 
 
 _LIMIT_NAMES = {
@@ -214,25 +217,21 @@ app = verb_app(
 )
 def list_links(invocation: Invocation) -> None:
     """List the servers with their counts."""
-    from interlock.links.api import LIST_LINKS
-
     answer = invocation.node.call(LIST_LINKS)
     out = invocation.out
     if out.as_json:
         out.raw_json(answer.raw)
         return
-    from rich.text import Text
-
-    from interlock.cli.terminal.drawing import in_columns
-    from interlock.cli.terminal.text import latency, one_line
-    from interlock.links.api import Links
-
     links = answer.as_(Links).links
     if not links:
         out.remark("no servers yet: interlock add npm:PACKAGE, or a [servers.NAME] table, or let subservers register")
         return
-    heads = ("SEGMENT", "STATE", "VIA", "ERA", "TOOLS", "CALLS", "ERRORS", "LATENCY", "WHY")
-    rows = [[Text(head, style="dim") for head in heads]]
+    rows = [
+        [
+            Text(head, style="dim")
+            for head in ["SEGMENT", "STATE", "VIA", "ERA", "TOOLS", "CALLS", "ERRORS", "LATENCY", "WHY"]
+        ]
+    ]
     rows += [
         [
             Text(one_line(link.segment), style="bold"),
@@ -250,8 +249,7 @@ def list_links(invocation: Invocation) -> None:
     width = out.console.width
     wide = in_columns(rows, width=width, shrink={8: REASON_WIDTH_MIN}, right=NUMBERS)
     if max(line.cell_len for line in wide) > width:
-        rows = [row[:-1] for row in rows]
-        wide = in_columns(rows, width=width, shrink={0: 8}, right=NUMBERS)
+        wide = in_columns([row[:-1] for row in rows], width=width, shrink={0: 8}, right=NUMBERS)
     out.draw(*wide)
 
 
@@ -270,8 +268,6 @@ def logs(
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with new lines until Ctrl-C.")] = False,
 ) -> None:
     """Show what a server wrote to its stderr."""
-    from interlock.links.api import GET_LINK_LOG, LinkLog
-
     out = invocation.out
     answer = invocation.node.call(GET_LINK_LOG, segment=segment, lines=lines)
     if follow:
@@ -287,11 +283,8 @@ def logs(
             out.remark(f"{segment} has written nothing to its stderr")
 
 
-def _follow(invocation: Invocation, segment: str, seen: "tuple[LogLine, ...]") -> None:
-    from interlock.cli.terminal.drawing import poll
-    from interlock.links.api import GET_LINK_LOG, LinkLog
-
-    def ask() -> "tuple[LogLine, ...]":
+def _follow(invocation: Invocation, segment: str, seen: tuple[LogLine, ...]) -> None:
+    def ask() -> tuple[LogLine, ...]:
         return invocation.node.call(GET_LINK_LOG, segment=segment, lines=FOLLOW_LINES).as_(LinkLog).lines
 
     try:
@@ -303,7 +296,7 @@ def _follow(invocation: Invocation, segment: str, seen: "tuple[LogLine, ...]") -
         pass
 
 
-def unseen(seen: "tuple[LogLine, ...]", newest: "tuple[LogLine, ...]") -> "tuple[LogLine, ...]":
+def unseen(seen: tuple[LogLine, ...], newest: tuple[LogLine, ...]) -> tuple[LogLine, ...]:
     """Return the lines of `newest` that come after those already seen. Both are windows onto one growing text."""
     if not seen:
         return newest
@@ -314,11 +307,7 @@ def unseen(seen: "tuple[LogLine, ...]", newest: "tuple[LogLine, ...]") -> "tuple
     return newest
 
 
-def _print_lines(invocation: Invocation, lines: "tuple[LogLine, ...]") -> None:
-    import sys
-
-    from interlock.cli.terminal.text import local_time, printable, repeats
-
+def _print_lines(invocation: Invocation, lines: tuple[LogLine, ...]) -> None:
     out = invocation.out
     if out.as_json:
         for line in lines:
@@ -350,8 +339,7 @@ def restart(
     A subserver that dialled in is disconnected, and dials again by itself.
     A server that wants a token somebody has to agree to: show the page to open.
     """
-    from interlock.credentials.api import AUTHORIZE_LINK
-    from interlock.links.api import GET_LINK, RESTART_LINK, Link, RestartedLink
+    from interlock.credentials.api import AUTHORIZE_LINK, Consent
 
     node, out = invocation.node, invocation.out
     if not authorize:
@@ -364,9 +352,6 @@ def restart(
     if out.as_json:
         out.raw_json(answer.raw)
         return
-    from interlock.cli.terminal.text import local_time, printable
-    from interlock.credentials.api import Consent
-
     consent = answer.as_(Consent)
     out.line(printable(consent.url))
     scopes = f", for {printable(' '.join(consent.scopes))}" if consent.scopes else ""
@@ -376,11 +361,7 @@ def restart(
     )
 
 
-def _show_restarted(invocation: Invocation, restarted: "RestartedLink", answer: "Answer") -> None:
-    from msgspec import UNSET
-
-    from interlock.cli.terminal.text import one_line
-
+def _show_restarted(invocation: Invocation, restarted: RestartedLink, answer: "Answer") -> None:
     out = invocation.out
     segment, state = restarted.segment, restarted.state
     if out.as_json:
@@ -409,13 +390,9 @@ def release(
     segment: Annotated[str, typer.Argument(metavar="SEGMENT", help="The segment to free.")],
 ) -> None:
     """Forget who owns a segment, so that another subserver can have it. One that is connected keeps it meanwhile."""
-    from interlock.links.api import RELEASE_LINK
-
     answer = invocation.node.call(RELEASE_LINK, segment=segment)
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)
         return
-    from interlock.links.api import ReleasedSegment
-
     is_held = answer.as_(ReleasedSegment).held
     invocation.out.line(f"{segment} has no owner any more" if is_held else f"{segment} is free")

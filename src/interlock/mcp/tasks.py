@@ -23,6 +23,7 @@ from interlock.wire.refusal import (
     MISSING_CAPABILITY,
     UNAVAILABLE,
     Refusal,
+    RefusalCode,
 )
 
 ID_BYTES_MAX: Final = 1024  # of a task; kept for as long as the task, and repeated in a header
@@ -31,7 +32,6 @@ TERMINAL: Final = frozenset(("completed", "failed", "cancelled"))
 Rename = Callable[[str], str | None]  # the id on the other side; None where there is none
 
 _REVISION: Final = {Era.LEGACY: methods.LATEST_LEGACY, Era.MODERN: methods.LATEST_MODERN}
-_OTHER: Final = {Era.LEGACY: Era.MODERN, Era.MODERN: Era.LEGACY}
 _TTL: Final = {Era.LEGACY: "ttl", Era.MODERN: "ttlMs"}
 _POLL: Final = {Era.LEGACY: "pollInterval", Era.MODERN: "pollIntervalMs"}
 _MARK: Final = methods.META_TASK.encode()
@@ -302,24 +302,23 @@ def tool_across_eras(client: Era) -> Refusal:
     """Return the refusal of a call to a tool that runs only as a task, because the client's era differs from the
     server's.
     """
-    ours, theirs = _REVISION[client], _REVISION[_OTHER[client]]
-    text = f"this tool runs only as a task of MCP {theirs}, which a client of {ours} cannot have; use one of {theirs}"
-    return Refusal(METHOD_NOT_FOUND, text, _across(client))
+    text = "this tool runs only as a task of MCP {theirs}, which a client of {ours} cannot have; use one of {theirs}"
+    return _across(client, text, METHOD_NOT_FOUND)
 
 
 def call_across_eras(client: Era) -> Refusal:
     """Return the refusal of a call that asks for a task, because the server's era differs from the client's."""
-    ours, theirs = _REVISION[client], _REVISION[_OTHER[client]]
-    text = f"a server of MCP {theirs} makes no task for a client of {ours}; call the tool without task"
-    return Refusal(METHOD_NOT_FOUND, text, _across(client))
+    text = "a server of MCP {theirs} makes no task for a client of {ours}; call the tool without task"
+    return _across(client, text, METHOD_NOT_FOUND)
 
 
 def task_across_eras(client: Era) -> Refusal:
     """Return the refusal of a task id that the same principal received through a client of the other era."""
-    ours, theirs = _REVISION[client], _REVISION[_OTHER[client]]
-    text = f"this is a task of MCP {theirs}, and the client speaks {ours}; ask for it with a client of {theirs}"
-    return Refusal(INVALID_PARAMS, text, _across(client))
+    text = "this is a task of MCP {theirs}, and the client speaks {ours}; ask for it with a client of {theirs}"
+    return _across(client, text, INVALID_PARAMS)
 
 
-def _across(client: Era) -> dict[str, Any]:
-    return {"reason": "task_across_eras", "client_era": client.value, "server_era": _OTHER[client].value}
+def _across(client: Era, text: str, code: RefusalCode) -> Refusal:
+    other = Era.MODERN if client is Era.LEGACY else Era.LEGACY
+    data = {"reason": "task_across_eras", "client_era": client.value, "server_era": other.value}
+    return Refusal(code, text.format(ours=_REVISION[client], theirs=_REVISION[other]), data)
