@@ -25,8 +25,8 @@ from interlock.drivers.provider.tenant_processes import InstanceLease
 from interlock.drivers.provider.vault import Vault
 from interlock.drivers.workspace.declaration import Declared
 from interlock.drivers.workspace.scan import Root
-from interlock.mcp.headers import modern_head
 from interlock.mcp.methods import Era
+from interlock.mcp.modern_requests import modern_head
 from interlock.node.node import Node
 
 SERVER = Path(__file__).parents[1] / "servers" / "driven.py"

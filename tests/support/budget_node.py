@@ -19,7 +19,7 @@ from interlock.ax.parts import AxParts
 from interlock.core.calls.caller import Hop, principal_for
 from interlock.core.link_state import LinkState
 from interlock.fronts.sessions import ClientSession
-from interlock.mcp.request_validation import validate_request
+from interlock.mcp.modern_requests import validate_request
 from interlock.node.node import Node
 from interlock.wire.jsonrpc.codec import Request, Response
 from interlock.wire.refusal import Refusal

@@ -20,7 +20,7 @@ from interlock.config.load import load
 from interlock.core.calls.call import Call
 from interlock.core.calls.caller import Principal
 from interlock.core.clock import Clock
-from interlock.mcp.request_validation import validate_request
+from interlock.mcp.modern_requests import validate_request
 from interlock.node.node import Node
 from interlock.wire.jsonrpc.codec import Request
 from interlock.wire.refusal import Refusal

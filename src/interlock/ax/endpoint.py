@@ -46,10 +46,9 @@ from interlock.config.plan import Plan
 from interlock.core.calls.call import internal
 from interlock.core.recorder import Refusals
 from interlock.fronts.connections import TrustedProxies, address_of, find_client_certificate
-from interlock.fronts.exchange import Head
+from interlock.fronts.exchange import Head, HeadInspector
 from interlock.fronts.http_protocol import UPGRADED, McpProtocol
 from interlock.fronts.public import PROXY_HEADERS
-from interlock.fronts.request_head import HeadInspector
 from interlock.net.message_pipe import GOING_AWAY
 from interlock.net.protocol.address_scope import is_loopback
 from interlock.wire.jsonrpc.codec import (

@@ -25,28 +25,26 @@ from interlock.ax.protocol import route as ax_route
 from interlock.ax.protocol.capability import AuthScope, needed_hints
 from interlock.ax.protocol.hop_metadata import Unlisted, degraded_meta, lean_meta
 from interlock.ax.protocol.names import WithheldName, maybe_own_uri, nested_segments, show_uri
-from interlock.catalog.incremental import (
-    AliasCollisions,
-    PacedChanges,
-    Routes,
-    ShownTools,
-    VisiblePart,
-    difference,
-    route_difference,
-)
 from interlock.catalog.link_items import make_link_items, near_names
 from interlock.catalog.routes import (
     RESOURCE_SCHEME,
+    AliasCollisions,
     ChangedDefinition,
     ChecksFor,
     LinkItems,
+    PacedChanges,
     Place,
     Route,
+    Routes,
     Rulings,
+    ShownTools,
     Surfaces,
+    VisiblePart,
     changes,
+    difference,
     era_of,
     is_provided,
+    route_difference,
 )
 from interlock.config.plan import Plan
 from interlock.core.calls.call import AccessList

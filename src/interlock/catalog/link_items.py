@@ -87,9 +87,9 @@ from interlock.config.plan import Plan, ToolClass, ToolRule
 from interlock.gate.protocol.policy import ToolClaims, gate_of, hold_of, is_looser, no_looser, says_its_effect
 from interlock.links.link import Link
 from interlock.links.listing import Items, Listing
-from interlock.mcp.headers import mirrored_arguments, modern_head
 from interlock.mcp.items import Item, find_value
 from interlock.mcp.methods import PROMPTS_GET, TOOLS_CALL
+from interlock.mcp.modern_requests import mirrored_arguments, modern_head
 from interlock.mcp.tasks import needs_task
 from interlock.wire.jsonrpc.codec import CodecError, decode_object, decode_value, encode_value
 from interlock.wire.refusal import AUTHORITY_UNVERIFIED, NAMESPACE_INVALID, SCOPE_DENIED, Refusal, ax_refusal

@@ -52,8 +52,7 @@ from interlock.core.recorder import LARGE_BYTES, Recorder
 from interlock.guard.budgets import Budgets
 from interlock.links.keeper import Keeper, ServerKeeper
 from interlock.links.subscriptions import Heard
-from interlock.mcp.capabilities import declares, find_missing_capability, may_be_asked, question_capability
-from interlock.mcp.meta import RAW_EMPTY
+from interlock.mcp.meta import RAW_EMPTY, declares, find_missing_capability, may_be_asked, question_capability
 from interlock.mcp.methods import ELICIT, LOG_RANK, META_CAPABILITIES, META_LOG_LEVEL, TOOLS_CALL, Era
 from interlock.mcp.mrtr import (
     QUESTIONS_MAX,

@@ -71,8 +71,8 @@ from interlock.links.keeper import Keeper, unauthorised
 from interlock.links.link import Link
 from interlock.links.own_links import OwnLinks
 from interlock.mcp import methods
-from interlock.mcp.headers import mirror_headers, mirror_mismatch, modern_head
 from interlock.mcp.methods import LEGACY, META_CAPABILITIES, MODERN, NAMED_BY, RESOURCES_READ, TOOLS_CALL, Era
+from interlock.mcp.modern_requests import mirror_headers, mirror_mismatch, modern_head
 from interlock.mcp.tasks import tool_across_eras
 from interlock.store.ports import StoreError
 from interlock.wire.jsonrpc.codec import (

@@ -25,8 +25,8 @@ from interlock.core.calls.caller import Caller
 from interlock.core.clock import Clock
 from interlock.links.connected_link import TASKS_META, ConnectedLink
 from interlock.links.link import Link
-from interlock.mcp.headers import modern_head
 from interlock.mcp.methods import META_CAPABILITIES, TASKS_CANCEL, TASKS_RESULT, Era
+from interlock.mcp.modern_requests import modern_head
 from interlock.mcp.tasks import (
     ID_BYTES_MAX,
     NO_ROOM,

@@ -29,14 +29,13 @@ from interlock.core.calls.caller import Caller, ClientRequest, Principal, Sink, 
 from interlock.dispatch.dispatch import ClientNotifications, resource_not_found
 from interlock.dispatch.task_methods import ABOUT, AskedTasks, TaskMethods
 from interlock.fronts.audience import Audience
-from interlock.fronts.exchange import Exchange
+from interlock.fronts.exchange import Exchange, UrlTarget
 from interlock.fronts.lists import SERVER_INFO, ClientDispatch, ClientLists, capabilities, routed_methods
-from interlock.fronts.request_head import UrlTarget
 from interlock.fronts.sessions import ClientSession, Sessions
 from interlock.links.link import Link
 from interlock.links.subscriptions import Heard
 from interlock.mcp import methods
-from interlock.mcp.capabilities import capabilities_to_modern
+from interlock.mcp.meta import capabilities_to_modern
 from interlock.mcp.methods import COMPLETE, INITIALIZE, LISTS, PROMPTS_GET, RESOURCES_READ, TOOLS_CALL, Era
 from interlock.wire.jsonrpc.codec import (
     CodecError,

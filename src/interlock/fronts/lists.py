@@ -28,8 +28,8 @@ from interlock.core.link_state import LinkState
 from interlock.dispatch.availability import Arrivals, MissingServer
 from interlock.links.keeper import Keeper
 from interlock.mcp import methods
-from interlock.mcp.capabilities import has
 from interlock.mcp.items import decode_cursor_untrusted
+from interlock.mcp.meta import has
 from interlock.mcp.methods import COMPLETE, PROMPTS_GET, RESOURCES_READ, Era
 from interlock.mcp.tasks import offers_cancelling
 from interlock.wire.jsonrpc.codec import CodecError, decode_object, decode_string, encode_value

@@ -36,7 +36,7 @@ from interlock.mcp.methods import (
     TOOLS_CALL,
     Era,
 )
-from interlock.mcp.request_validation import ValidatedRequest
+from interlock.mcp.modern_requests import ValidatedRequest
 from interlock.mcp.tasks import NOT_DECLARED, declares_tasks
 from interlock.wire.jsonrpc.codec import (
     Notification,

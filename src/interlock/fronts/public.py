@@ -22,15 +22,14 @@ from interlock.core.calls.call import Call, internal
 from interlock.core.calls.caller import Caller, Principal, principal_for
 from interlock.core.recorder import Refusals
 from interlock.fronts.connections import ConnectionTable, HeldBytes, TrustedProxies, source_of
-from interlock.fronts.exchange import Exchange, Head
+from interlock.fronts.exchange import NOT_FOUND, Exchange, Head, HeadDecision, HeadInspector, UrlTarget
 from interlock.fronts.http_protocol import EndpointConnection, McpProtocol
 from interlock.fronts.legacy import LegacyFront, SseStream, serve_batch
 from interlock.fronts.modern import ModernFront
-from interlock.fronts.request_head import NOT_FOUND, HeadDecision, HeadInspector, UrlTarget
 from interlock.fronts.sessions import ClientSession
 from interlock.fronts.surfaces import SurfaceChooser
 from interlock.mcp.methods import INITIALIZE, MODERN_VERSIONS
-from interlock.mcp.request_validation import (
+from interlock.mcp.modern_requests import (
     H_VERSION,
     ValidatedRequest,
     unsupported_version,

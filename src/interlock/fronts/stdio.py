@@ -31,7 +31,7 @@ from interlock.fronts.modern import ListenStream, ModernFront
 from interlock.fronts.sessions import LOST, WENT_AWAY, ClientSession
 from interlock.fronts.surfaces import ChosenSurface, SurfaceChooser
 from interlock.mcp.methods import CANCELLED, INITIALIZE, META_VERSION
-from interlock.mcp.request_validation import validate_request
+from interlock.mcp.modern_requests import validate_request
 from interlock.process.child import FileInput, FileOutput, is_never_waited_for
 from interlock.process.stderr import TOGETHER_BYTES_MAX, LineSplitter, one_line, write_line
 from interlock.wire.jsonrpc.codec import (

@@ -23,9 +23,9 @@ from interlock.gate.gate import Gate, GateHold, requester_of
 from interlock.gate.protocol.held_call import Confirm, read_confirm_untrusted
 from interlock.gate.rounds import Relayed, result_of
 from interlock.links.link import Link
-from interlock.mcp.headers import modern_head
 from interlock.mcp.meta import RAW_EMPTY
 from interlock.mcp.methods import Era
+from interlock.mcp.modern_requests import modern_head
 from interlock.wire.jsonrpc.codec import encode_value
 from interlock.wire.refusal import CONFIRMATION_UNKNOWN, Refusal, ax_refusal
 

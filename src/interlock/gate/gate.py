@@ -43,9 +43,9 @@ from interlock.gate.responses import STATE_FOREIGN, STATE_INVALID, Responses, Re
 from interlock.gate.rounds import NextRound, Relays, Rounds, result_of
 from interlock.guard.budgets import Budgets
 from interlock.links.link import Link
-from interlock.mcp.headers import modern_head
 from interlock.mcp.meta import PROGRESS_TOKEN, RAW_EMPTY
 from interlock.mcp.methods import META_CAPABILITIES, META_CLIENT, META_LOG_LEVEL, META_VERSION, TOOLS_CALL, Era
+from interlock.mcp.modern_requests import modern_head
 from interlock.mcp.mrtr import read_input_required, request_digest
 from interlock.store.ports import Conflict, KeyValue
 from interlock.wire.jsonrpc.codec import decode_object, encode_result, find_string

@@ -32,8 +32,7 @@ from interlock.gate.protocol.held_call import (
     unseal_untrusted,
 )
 from interlock.gate.protocol.relay import RelayedDemand
-from interlock.mcp.capabilities import declares
-from interlock.mcp.meta import RAW_EMPTY
+from interlock.mcp.meta import RAW_EMPTY, declares
 from interlock.mcp.methods import ELICIT, META_CAPABILITIES, Era
 from interlock.mcp.mrtr import Question, encode_input_required
 from interlock.wire.jsonrpc.codec import decode_object, encode_value, find_string

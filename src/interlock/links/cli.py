@@ -77,7 +77,7 @@ class _Details(list[Text]):
     def add(self, label: str, *values: str | None, style: str = "") -> None:
         """Add lines for the values that are not empty. The label is shown before the first."""
         for number, value in enumerate(filter(None, values)):
-            self += labelled_lines("" if number else label, one_line(value), self._width, style=style)
+            self.extend(labelled_lines("" if number else label, one_line(value), self._width, style=style))
 
 
 def detail_lines(link: Link, *, width: int, now: datetime, ascii_only: bool) -> list[Text]:
@@ -226,12 +226,8 @@ def list_links(invocation: Invocation) -> None:
     if not links:
         out.remark("no servers yet: interlock add npm:PACKAGE, or a [servers.NAME] table, or let subservers register")
         return
-    rows = [
-        [
-            Text(head, style="dim")
-            for head in ["SEGMENT", "STATE", "VIA", "ERA", "TOOLS", "CALLS", "ERRORS", "LATENCY", "WHY"]
-        ]
-    ]
+    heads = ("SEGMENT", "STATE", "VIA", "ERA", "TOOLS", "CALLS", "ERRORS", "LATENCY", "WHY")
+    rows = [[Text(head, style="dim") for head in heads]]
     rows += [
         [
             Text(one_line(link.segment), style="bold"),

@@ -38,9 +38,9 @@ from interlock.links.link import Link, LinkEvents, ServerFacts
 from interlock.links.pipes import HttpPipe, Pipe, Trouble, Undelivered
 from interlock.links.server_messages import FailedRequests, ServerNotifications, ServerQuestions, WaitingRequests
 from interlock.mcp import methods
-from interlock.mcp.headers import MODERN_HEAD, modern_head
 from interlock.mcp.meta import ERA_KEYS, PROGRESS_TOKEN, UNCHANGED_KEYS, crossing_keys, stamp_modern
 from interlock.mcp.methods import BATCH_VERSION, LATEST_MODERN, META_CAPABILITIES, META_TASK, MODERN, Era
+from interlock.mcp.modern_requests import MODERN_HEAD, modern_head
 from interlock.process.sandbox.bubblewrap import EgressDenial
 from interlock.wire.jsonrpc.codec import (
     CodecError,

@@ -40,8 +40,8 @@ from interlock.links.link import ServerFacts
 from interlock.links.pipes import HttpPipe, SsePipe, StdioPipe, Trouble, Undelivered
 from interlock.links.server_messages import LostRefusal
 from interlock.mcp import methods
-from interlock.mcp.headers import modern_head
 from interlock.mcp.methods import Era
+from interlock.mcp.modern_requests import modern_head
 from interlock.mcp.tasks import TAKEN_AS_TASK
 from interlock.net.http.client import header
 from interlock.process.child import Child, ChildStartFailed, child_environment

@@ -52,7 +52,7 @@ from interlock.links.listing import FIELD, LIST_S, Items, ListFailed, Listing, r
 from interlock.links.pipes import HttpPipe, Pipe, Undelivered
 from interlock.links.server_messages import LostRefusal
 from interlock.links.subscriptions import LogLevel, Subscriptions, TaskListening
-from interlock.mcp.capabilities import has
+from interlock.mcp.meta import has
 from interlock.mcp.methods import DISCOVER, PING, PROMPTS_LIST, RESOURCES_LIST, TEMPLATES_LIST, TOOLS_LIST
 from interlock.process.stderr import StderrRing
 from interlock.store.ports import StoreError

@@ -38,7 +38,7 @@ from interlock.core.clock import Clock
 from interlock.core.link_state import RETRY_AFTER_MS, UNREACHABLE, LinkState, Outlook, Standing
 from interlock.drivers.protocol.server_name import server_name
 from interlock.links.pipes import Undelivered
-from interlock.mcp.capabilities import HeldRoots
+from interlock.mcp.meta import HeldRoots
 from interlock.mcp.methods import LATEST_MODERN, RESOURCES_READ, TOOLS_CALL, Era
 from interlock.mcp.tasks import offers_tasks
 from interlock.process.sandbox.bubblewrap import EgressDenial

@@ -69,8 +69,7 @@ from interlock.links.keeper import SAME_REST_S, WAKE_LEAST_S, Keeper, ServerKeep
 from interlock.links.link import Link, LinkEvents, ServerFacts
 from interlock.links.listing import Listing
 from interlock.links.pipes import Undelivered
-from interlock.mcp.capabilities import common_capabilities
-from interlock.mcp.meta import RAW_EMPTY
+from interlock.mcp.meta import RAW_EMPTY, common_capabilities
 from interlock.mcp.methods import ASKED_OF_CLIENT, EXTENSION, Era
 from interlock.mcp.tasks import offers_tasks
 from interlock.wire.jsonrpc.codec import Notification, decode_object, encode_value

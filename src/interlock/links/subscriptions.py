@@ -23,9 +23,9 @@ from interlock.core.calls.call import Inquiry, Outcome
 from interlock.core.calls.check import degraded_refusal
 from interlock.links.connected_link import MODERN_META, TASKS_META, ConnectedLink
 from interlock.links.server_messages import RESOURCE_FILTER, ListenRequest
-from interlock.mcp.capabilities import has
-from interlock.mcp.headers import modern_head
+from interlock.mcp.meta import has
 from interlock.mcp.methods import LISTEN, LOG_RANK, SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE, Era
+from interlock.mcp.modern_requests import modern_head
 from interlock.wire.jsonrpc.codec import Response
 from interlock.wire.refusal import CALL_TIMEOUT, INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, Refusal
 

@@ -26,9 +26,8 @@ from interlock.core.clock import Clock
 from interlock.core.current_plan import CurrentPlan
 from interlock.core.recorder import Refusals
 from interlock.fronts.connections import address_of, source_of
-from interlock.fronts.exchange import Head
+from interlock.fronts.exchange import Head, HeadInspector
 from interlock.fronts.public import PROXY_HEADERS
-from interlock.fronts.request_head import HeadInspector
 from interlock.names.actions import outcome_document
 from interlock.names.protocol.publication import COLUMNS, GROUP, MEDIA_TYPES, published_entry, published_schema, row_of
 from interlock.names.protocol.registry import NameRequest

@@ -26,10 +26,9 @@ from interlock.ax.endpoint import AxEndpoint, UserApp, UserProtocol
 from interlock.core.background import BackgroundTasks
 from interlock.core.tls import listener_options
 from interlock.fronts.connections import ConnectionTable
-from interlock.fronts.exchange import Head
+from interlock.fronts.exchange import Head, OwnAddress, own_address
 from interlock.fronts.http_protocol import EndpointConnection, McpProtocol
 from interlock.fronts.public import public_app
-from interlock.fronts.request_head import OwnAddress, own_address
 from interlock.fronts.stdio import SOCKET, BridgedClient
 from interlock.net.protocol.address_scope import is_loopback
 from interlock.node.capability_parts import NodeParts

@@ -38,7 +38,7 @@ from interlock.links.keeper import Keeper, ServerKeeper
 from interlock.links.link import Link, LinkEvents, TaskEvents
 from interlock.links.listing import Listing
 from interlock.links.own_links import AskingMemory, AutoSharing, OwnLinks
-from interlock.mcp.capabilities import HeldRoots
+from interlock.mcp.meta import HeldRoots
 from interlock.mcp.methods import ROOTS_LIST
 from interlock.wire.jsonrpc.codec import Notification, Request
 from interlock.wire.refusal import Refusal

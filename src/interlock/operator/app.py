@@ -28,7 +28,7 @@ from interlock.access.tokens import credential_of
 from interlock.approvals.api import SELF_APPROVAL
 from interlock.core.operator_errors import refused_as
 from interlock.credentials.protocol.oauth_client import CALLBACK_PATH
-from interlock.fronts.request_head import THIS_MACHINE, OwnAddress
+from interlock.fronts.exchange import THIS_MACHINE, OwnAddress
 from interlock.operator import approvals, console, open_pages
 from interlock.operator.approvals import APPROVERS_PAGE, PATH, is_approval_page
 from interlock.operator.console import is_console

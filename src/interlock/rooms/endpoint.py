@@ -34,10 +34,9 @@ from interlock.config.plan import Plan
 from interlock.core.clock import Clock, rfc3339, rfc3339_ms
 from interlock.core.recorder import RefusalPlace, Refusals
 from interlock.fronts.connections import TrustedProxies, address_of, find_client_certificate, source_of
-from interlock.fronts.exchange import Head
+from interlock.fronts.exchange import Head, HeadInspector
 from interlock.fronts.http_protocol import UPGRADED
 from interlock.fronts.public import PROXY_HEADERS
-from interlock.fronts.request_head import HeadInspector
 from interlock.net.protocol.address_scope import is_loopback
 from interlock.rooms.connections import Admission, ConnectionOptions, ParticipantConnection
 from interlock.rooms.protocol.envelope import (

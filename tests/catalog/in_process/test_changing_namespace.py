@@ -15,7 +15,7 @@ from tests.support.scale import examples
 
 from interlock.ax.protocol.names import alias, is_qualified, may_collide, withhold_colliding_aliases
 from interlock.catalog.catalog import Namespace, View
-from interlock.catalog.incremental import ShownTools
+from interlock.catalog.routes import ShownTools
 from interlock.core.calls.caller import ViewKey
 from interlock.links.connected_link import ServerLink
 from interlock.links.listing import Listing

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from interlock.catalog.incremental import PAUSE_S, PacedChanges
+from interlock.catalog.routes import PAUSE_S, PacedChanges
 
 
 @pytest.mark.req("X-10.1-3")

@@ -8,8 +8,13 @@ from hypothesis import strategies as st
 from mcp.shared import inbound as sdk
 from tests.wire.json_texts import VALUES, json_text
 
-from interlock.mcp.headers import decode_header_untrusted, encode_header, mirror_mismatch, mirrored_arguments
-from interlock.mcp.request_validation import validate_request
+from interlock.mcp.modern_requests import (
+    decode_header_untrusted,
+    encode_header,
+    mirror_mismatch,
+    mirrored_arguments,
+    validate_request,
+)
 from interlock.wire.jsonrpc.codec import Request, decode_untrusted
 from interlock.wire.refusal import INVALID_PARAMS, Refusal, find_code
 

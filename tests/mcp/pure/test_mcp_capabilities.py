@@ -7,7 +7,7 @@ import pytest
 from msgspec import Raw
 from tests.mcp.mcp_schema import LEGACY, MODERN, complaints
 
-from interlock.mcp.capabilities import (
+from interlock.mcp.meta import (
     capabilities_to_modern,
     common_capabilities,
     declares,

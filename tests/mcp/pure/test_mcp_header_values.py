@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mcp.shared import inbound as sdk
 
-from interlock.mcp.headers import decode_header_untrusted, encode_header
+from interlock.mcp.modern_requests import decode_header_untrusted, encode_header
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"])) | st.text("=?base64 \tAZ/+", max_size=24)
 

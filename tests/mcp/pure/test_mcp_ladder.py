@@ -9,7 +9,7 @@ import pytest
 from mcp.shared import inbound as sdk
 from tests.mcp.mcp_schema import MODERN, complaints
 
-from interlock.mcp.request_validation import (
+from interlock.mcp.modern_requests import (
     ROUTING_HEADERS,
     ValidatedRequest,
     plain_routing,

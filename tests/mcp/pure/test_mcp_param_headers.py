@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from mcp.shared import inbound as sdk
 
-from interlock.mcp.headers import Mirrored, mirror_headers, mirror_mismatch, mirror_text, mirrored_arguments
+from interlock.mcp.modern_requests import Mirrored, mirror_headers, mirror_mismatch, mirror_text, mirrored_arguments
 
 
 def schema(**properties: dict[str, Any]) -> dict[str, Any]:

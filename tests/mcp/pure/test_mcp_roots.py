@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from interlock.mcp.capabilities import (
+from interlock.mcp.meta import (
     ROOTS_MAX,
     STEPS_MAX,
     URI_CHARS_MAX,

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from tests.operator.fake_node import FakeOperations, as_json, serving, tcp_listener
 
 from interlock.config.plan import Address
-from interlock.fronts.request_head import OwnAddress, own_address
+from interlock.fronts.exchange import OwnAddress, own_address
 from interlock.operator.app import operator_app
 from interlock.operator.endpoint import BODY_BYTES_MAX
 from interlock.operator.openapi import OPERATIONS

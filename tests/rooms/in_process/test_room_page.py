@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from interlock.cli.explain import codes_for
-from interlock.fronts import request_head
+from interlock.fronts import exchange as request_head
 from interlock.rooms import endpoint
 from interlock.rooms.protocol.envelope import CODES
 

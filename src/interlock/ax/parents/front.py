@@ -25,7 +25,7 @@ from interlock.fronts.legacy import LegacyFront
 from interlock.fronts.modern import EVENTS, ListenStream, ModernFront
 from interlock.fronts.sessions import CHANGED, ClientSession
 from interlock.mcp.methods import CANCELLED, INITIALIZE, LATEST_LEGACY, LISTEN, LOG_MESSAGE, META_VERSION
-from interlock.mcp.request_validation import ValidatedRequest, validate_request, validate_request_without_headers
+from interlock.mcp.modern_requests import ValidatedRequest, validate_request, validate_request_without_headers
 from interlock.wire.jsonrpc.codec import (
     Notification,
     Request,

@@ -15,7 +15,7 @@ from msgspec import Raw
 from interlock import __version__
 from interlock.cli.client.operator import check_url, http_connection, unreachable
 from interlock.mcp import methods
-from interlock.mcp.headers import encode_header, mirror_text, mirrored_arguments
+from interlock.mcp.modern_requests import encode_header, mirror_text, mirrored_arguments
 from interlock.wire.refusal import Refused
 
 PAGES_MAX = 10_000  # a server that pages for ever must not keep us for ever

@@ -34,10 +34,9 @@ from interlock.drivers.provider.provider import DriverProvider
 from interlock.gate.protocol.reserved_claims import without_claims
 from interlock.links.connected_link import ServerLink
 from interlock.links.server_messages import LostRefusal
-from interlock.mcp.capabilities import may_be_asked
-from interlock.mcp.headers import mirror_headers
-from interlock.mcp.meta import RAW_EMPTY
+from interlock.mcp.meta import RAW_EMPTY, may_be_asked
 from interlock.mcp.methods import META_CAPABILITIES, MODERN, Era
+from interlock.mcp.modern_requests import mirror_headers
 from interlock.mcp.mrtr import read_input_required
 from interlock.wire.jsonrpc.codec import (
     CodecError,

@@ -31,9 +31,9 @@ from interlock.drivers.protocol.model import Contract, Retry, ToolBinding
 from interlock.drivers.protocol.problems import DriverRefusal
 from interlock.drivers.protocol.server_name import server_name
 from interlock.drivers.provider.provider import DriverProvider
-from interlock.mcp.headers import Mirrored, mirrored_arguments, modern_head
 from interlock.mcp.items import find_value
 from interlock.mcp.methods import TOOLS_CALL
+from interlock.mcp.modern_requests import Mirrored, mirrored_arguments, modern_head
 from interlock.wire.jsonrpc.codec import encode_value
 from interlock.wire.refusal import Refusal
 from interlock.wire.schemas.validators import Compiled, compile_schema

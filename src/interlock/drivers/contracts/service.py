@@ -51,10 +51,10 @@ from interlock.drivers.registry.service import ContractParts
 from interlock.links.link import Link, LinkEvents, ServerFacts
 from interlock.links.listing import Items, Listing
 from interlock.mcp import methods
-from interlock.mcp.headers import modern_head
 from interlock.mcp.items import Item
 from interlock.mcp.meta import RAW_EMPTY
 from interlock.mcp.methods import LATEST_MODERN, Era
+from interlock.mcp.modern_requests import modern_head
 from interlock.wire.jsonrpc.codec import decode_value, encode_value
 from interlock.wire.refusal import INVALID_PARAMS, Refusal
 

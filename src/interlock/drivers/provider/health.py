@@ -26,8 +26,8 @@ from interlock.drivers.protocol.model import Driver, HealthCheck, HttpProbe
 from interlock.drivers.provider.keeper import DriverEnvironment, DriverKeeper
 from interlock.links.connected_link import MODERN_META, ServerLink
 from interlock.links.server_messages import LostRefusal
-from interlock.mcp.headers import modern_head
 from interlock.mcp.methods import DISCOVER, PING
+from interlock.mcp.modern_requests import modern_head
 from interlock.net.http.client import Headers, HttpClient, HttpFailure
 from interlock.net.protocol.address_scope import Scope, is_loopback, scope_of
 from interlock.net.protocol.egress import Permit, names_this_machine, permits, port_of

@@ -23,7 +23,7 @@ from msgspec import Raw
 from interlock.aql.protocol.envelope import failed
 from interlock.aql.protocol.errors import invalid_encoding
 from interlock.mcp.methods import CANCELLED, INITIALIZE
-from interlock.mcp.request_validation import validate_request
+from interlock.mcp.modern_requests import validate_request
 from interlock.net.message_pipe import MessagePipe
 from interlock.net.protocol.address_scope import is_loopback
 from interlock.sdk.aql.service import LOCAL, Service

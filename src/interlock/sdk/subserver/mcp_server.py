@@ -26,7 +26,7 @@ from interlock.ax.protocol.messages import AuthorityProof, Register
 from interlock.ax.protocol.registration.registrant import JoinedParent
 from interlock.ax.uplink import Opener, Uplink
 from interlock.mcp import methods
-from interlock.mcp.request_validation import ValidatedRequest, validate_request
+from interlock.mcp.modern_requests import ValidatedRequest, validate_request
 from interlock.sdk.subserver.tools import Context, ServedTool, ToolFailed, failure
 from interlock.wire.jsonrpc import codec
 from interlock.wire.refusal import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, TOOL_DEGRADED, Refusal
