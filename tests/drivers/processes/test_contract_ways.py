@@ -13,6 +13,7 @@ from tests.support.local_node import LegacyClient
 
 from interlock.drivers.contracts.call import ContractCall
 from interlock.drivers.driver_state import DriverState
+from interlock.drivers.protocol.binding.match import HookEntry
 from interlock.drivers.protocol.problems import DriverRefusal
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -301,6 +302,7 @@ class Hooking:
 
     def __init__(self, arguments: Any = None, value: Any = None) -> None:
         self._arguments, self._value = arguments, value
+        self.entry = HookEntry(parses=value is not None)
         self.saw: list[Any] = []
 
     def makes_arguments(self, bound: Any) -> bool:
@@ -311,9 +313,6 @@ class Hooking:
         if isinstance(self._arguments, Exception):
             raise self._arguments
         return self._arguments
-
-    def reads_results(self, bound: Any) -> bool:
-        return self._value is not None
 
     async def value(self, bound: Any, result: Any) -> Any:
         self.saw.append(result)
