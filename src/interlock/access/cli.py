@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from interlock.crypto.certificate_authority import DevelopmentAuthority
 
 ROOMS_NAMED = 5
+_WHERE_IT_BELONGS = (
+    "the lines above belong into interlock.toml of the node, where it is enrolled first: interlock approvals"
+)
 
 app = verb_app(
     "Make, list and revoke tokens, and what proves who we are.",
@@ -136,9 +139,8 @@ def _warn_of_no_room(invocation: Invocation, topic: str) -> None:
     topics = [room.topic for room in rooms]
     if topic not in topics:
         existing = f"there is {', '.join(topics[:ROOMS_NAMED])}" if topics else "there is none yet"
-        invocation.out.remark(
-            f"no room has the topic {topic} so far ({existing}); interlock rooms create {topic} makes it"
-        )
+        missing = f"no room has the topic {topic} so far ({existing})"
+        invocation.out.remark(f"{missing}; interlock rooms create {topic} makes it")
 
 
 @verb(app, "list")
@@ -419,9 +421,7 @@ def _print_key(
     for line in anchor_lines(name, public, approves):
         out.line(line)
     out.remark(f"{'made' if is_new else 'used'} the private key {file}; it stays here")
-    out.remark(
-        "the lines above belong into interlock.toml of the node, where it is enrolled first: interlock approvals"
-    )
+    out.remark(_WHERE_IT_BELONGS)
 
 
 def _revoke_key(invocation: Invocation, keys: OperatorKeys, name: str) -> None:
@@ -487,6 +487,4 @@ def passkey(
         return
     for line in anchor_lines(invitation.name, invitation.passkey or "", tools, source="passkey"):
         out.line(line)
-    out.remark(
-        "the lines above belong into interlock.toml of the node, where it is enrolled first: interlock approvals"
-    )
+    out.remark(_WHERE_IT_BELONGS)

@@ -66,6 +66,7 @@ KNOWN_MAX: Final = 10_000
 
 log = logging.getLogger("interlock.access")
 
+IssuedRecord = tuple[str, TokenRecord]  # the token itself, and its record
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -242,12 +243,10 @@ class TokenRegistry:
 
     async def issue(
         self, name: str, audience: TokenAudience, scope: Scope | None, days: int | None, room: GrantedRoom | None = None
-    ) -> tuple[str, TokenRecord]:
+    ) -> IssuedRecord:
         return await self._issue(name, audience, scope or WIDEST[audience], (days or self._days) * DAY_S, room=room)
 
-    async def begin_session(
-        self, name: str, roles: frozenset[str], lasts_s: float, cookie: str
-    ) -> tuple[str, TokenRecord]:
+    async def begin_session(self, name: str, roles: frozenset[str], lasts_s: float, cookie: str) -> IssuedRecord:
         """Start a browser's session and return its cookie and its record. Remove ended sessions before."""
         await self._table.forget_ended("browser", self._clock.wall())  # they are many and short
         scope: Scope = "write" if "admin" in roles else "read"
@@ -262,7 +261,7 @@ class TokenRegistry:
         roles: tuple[str, ...] | None = None,
         room: GrantedRoom | None = None,
         token: str | None = None,
-    ) -> tuple[str, TokenRecord]:
+    ) -> IssuedRecord:
         now = self._clock.wall()
         token, record = await self._table.issue(
             name=name,

@@ -168,9 +168,8 @@ class DecisionService:
             return judged
         verified = judged if isinstance(judged, Verified) else None
         stored = judged if isinstance(judged, Proof) else None if verified is None else stored_proof(verified)
-        decision = Decision(
-            what=What.APPROVED, by=by, at=self._clock.wall(), reason=reason, answer=answer, proof=stored
-        )
+        now = self._clock.wall()
+        decision = Decision(what=What.APPROVED, by=by, at=now, reason=reason, answer=answer, proof=stored)
         if proposals is not None and (barred := proposals.find_decider_refusal(approval, decision)) is not None:
             return barred
         if approval.kind is Kind.REQUEST and self._receivers.names is not None:
@@ -218,9 +217,8 @@ class DecisionService:
             if (refused := self._receivers.names.find_refusal(approval, decision, None)) is not None:
                 return refused
         elif answer is not None:
-            return Refusal(
-                INVALID_PARAMS, "not_returnable", {"detail": "only requests to the registry can be returned"}
-            )
+            details = {"detail": "only requests to the registry can be returned"}
+            return Refusal(INVALID_PARAMS, "not_returnable", details)
         return await self._decide(id, decision, redeem_until=None)
 
     def _open(self, id: str, answer: str | None) -> tuple[Approval, str | None] | Refusal:

@@ -308,12 +308,10 @@ class Enrolments:
             approves=list(approver.approves),
         )
         await self._recorder.append_now(record)
-        log.warning(
-            "approver %s is enrolled (%s); it approves %s", approver.name, approver.how, ", ".join(approver.approves)
-        )
-        await self._kv.put(
-            BUCKET, hashlib.sha256(approver.identity.encode()).hexdigest(), msgspec.json.encode(approver), now
-        )
+        tools = ", ".join(approver.approves)
+        log.warning("approver %s is enrolled (%s); it approves %s", approver.name, approver.how, tools)
+        key = hashlib.sha256(approver.identity.encode()).hexdigest()
+        await self._kv.put(BUCKET, key, msgspec.json.encode(approver), now)
         self._enrolled[approver.identity] = approver
 
     def _believe(self) -> None:

@@ -751,9 +751,8 @@ class Inbox:
 
 def _too_many(budget: str, limit: int, used: int, retry_after_ms: int | None) -> Refusal:
     """Return the refusal of a caller that has too many waiting approvals (AX-11.3-4)."""
-    return budget_exceeded(
-        ExceededLimit(budget=budget, limit=limit, used=used, retry_after_ms=retry_after_ms), "caller"
-    )
+    exceeded = ExceededLimit(budget=budget, limit=limit, used=used, retry_after_ms=retry_after_ms)
+    return budget_exceeded(exceeded, "caller")
 
 
 def _unavailable(why: object) -> Refusal:

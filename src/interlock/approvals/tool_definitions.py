@@ -70,9 +70,8 @@ class ToolRulings:
             try:
                 self._take(msgspec.json.decode(entry.value, type=Ruling))
             except msgspec.DecodeError:
-                raise Damaged(
-                    f"the ruling {entry.key} cannot be read; put a backup of the store in its place"
-                ) from None
+                why = f"the ruling {entry.key} cannot be read; put a backup of the store in its place"
+                raise Damaged(why) from None
 
     def get(self, tool: str, digest: str) -> ToolClass | None:
         """Return the class that an operator gave to a tool with this definition, or None if there is none."""

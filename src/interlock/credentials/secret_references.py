@@ -44,9 +44,8 @@ class TokenRefused(Unobtainable):
 def secret_line(event: Literal["set", "remove"], kind: Kind, name: str, by: str, now: float) -> bytes:
     """Return the audit record of a secret that was set or removed. It never contains the value."""
     outcome = "kept" if event == "set" else "removed"
-    return AuditRecord.event(
-        now, by, "operator", f"secrets/{event}", verdict=outcome, secret_kind=kind, secret_name=name
-    )
+    names = {"secret_kind": kind, "secret_name": name}
+    return AuditRecord.event(now, by, "operator", f"secrets/{event}", verdict=outcome, **names)
 
 
 class SecretResolver:

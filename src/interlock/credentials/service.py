@@ -8,6 +8,8 @@ import hmac
 from pathlib import Path
 from typing import Literal
 
+from msgspec.structs import replace
+
 from interlock.config.plan import Dial, ServerPlan, Spawn
 from interlock.config.value_types import is_slug
 from interlock.core.clock import Clock
@@ -75,9 +77,7 @@ class CredentialService:
         services = self._services
         if revealer is not None:
             clients = Clients(services.records, self._identity, revealer)
-            services = TokenServices(
-                records=services.records, consents=self.consents, clients=clients, clock=self._clock
-            )
+            services = replace(services, clients=clients)
         return TokenHolder(services, segment, dial)
 
     def holder_for(self, node_own: TokenHolder, dial: Dial, principal: str) -> TokenHolder:

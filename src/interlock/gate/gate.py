@@ -335,9 +335,8 @@ class GateHold(msgspec.Struct, eq=False):
         route = self.route
         is_definition = is_unclassified(route)
         client = call.meta.get(META_CLIENT, call.caller.client)
-        snapshot = DefinitionSnapshot(
-            route.qualified, route.original, route.item, route.stated, route.meta.get(DECLARED, {})
-        )
+        declared = route.meta.get(DECLARED, {})
+        snapshot = DefinitionSnapshot(route.qualified, route.original, route.item, route.stated, declared)
         return self.gate.inbox.draft(
             Kind.DEFINITION if is_definition else Kind.CALL,
             Source.DRIVERS if route.gate is not None and route.gate.by_contract else Source.AX,
@@ -530,9 +529,8 @@ class GateCheck:
             reason = f"{caller.name} is restricted in the room {members.name}: the call becomes a proposal there"
             return CheckVerdict(number=self.number, name=self.name, verdict="hold", reason=reason)
         reason = self._why_held(route, caller) if route.is_held else self._why_not_held(route)
-        return CheckVerdict(
-            number=self.number, name=self.name, verdict="hold" if route.is_held else "pass", reason=reason
-        )
+        verdict = "hold" if route.is_held else "pass"
+        return CheckVerdict(number=self.number, name=self.name, verdict=verdict, reason=reason)
 
     def _why_held(self, route: Route, caller: Principal) -> str:
         if is_unclassified(route):
@@ -585,6 +583,5 @@ class CommitCheck:
 
     def explain(self, route: Route, caller: Principal) -> CheckVerdict:
         reason = "the approval is used up, on disk, before the first byte" if route.is_held else "nothing to use up"
-        return CheckVerdict(
-            number=self.number, name=self.name, verdict="later" if route.is_held else "pass", reason=reason
-        )
+        verdict = "later" if route.is_held else "pass"
+        return CheckVerdict(number=self.number, name=self.name, verdict=verdict, reason=reason)

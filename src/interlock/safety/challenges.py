@@ -139,9 +139,8 @@ class Challenges:
     async def _raise(
         self, kind: Kind, execution: Execution, *, reason: str, factors: tuple[str, ...], shown: dict[str, Any]
     ) -> Approval:
-        draft = self._draft(
-            kind, execution.agent.principal, execution.name, reason=reason, factors=factors, shown=shown
-        )
+        principal, name = execution.agent.principal, execution.name
+        draft = self._draft(kind, principal, name, reason=reason, factors=factors, shown=shown)
         self.codes.make_token(draft.id)
         raised = await self.inbox.raise_(draft)
         if isinstance(raised, Approval):

@@ -102,11 +102,10 @@ def unblock(
 
 
 def _choose(agents: api.Agents, name: str, of: str | None) -> api.Agent:
-    matches = [
-        agent for agent in agents.agents if agent.is_blocked and agent.name == name and of in (None, agent.principal)
-    ]
+    blocked_agents = [agent for agent in agents.agents if agent.is_blocked]
+    matches = [agent for agent in blocked_agents if agent.name == name and of in (None, agent.principal)]
     if not matches:
-        blocked = ", ".join(agent.name for agent in agents.agents if agent.is_blocked)
+        blocked = ", ".join(agent.name for agent in blocked_agents)
         raise Refused("not_blocked", f"no agent {name} is blocked", hint=f"blocked: {blocked}" if blocked else None)
     if len(matches) > 1:
         whose = ", ".join(agent.principal for agent in matches)

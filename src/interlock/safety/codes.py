@@ -105,9 +105,8 @@ class Codes:
 
     async def make_code(self, id: str, principal: str, name: str, expires_at: float) -> str:
         code = new_code()
-        challenge = StoredChallenge(
-            id=id, principal=principal, name=name, code_hash=self._hash(code), expires_at=expires_at
-        )
+        hash = self._hash(code)
+        challenge = StoredChallenge(id=id, principal=principal, name=name, code_hash=hash, expires_at=expires_at)
         now = self.clock.wall()
         ttl_s = expires_at - now + KEPT_S
         await self.kv.put(CHALLENGES, id, msgspec.json.encode(challenge), now, ttl_s=ttl_s)

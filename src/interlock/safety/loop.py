@@ -484,9 +484,7 @@ class SafetyLoop:
             return None
         draft = self.challenges.draft(agent, block.name, reason=block.reason, factors=(), hint="")
         await self.challenges.void(block.challenge_id, "superseded: a fresh code was ordered")
-        fresh = Block(
-            principal=block.principal, name=block.name, reason=block.reason, at=block.at, challenge_id=draft.id
-        )
+        fresh = msgspec.structs.replace(block, challenge_id=draft.id)
         await self.blocks.put(fresh)
         await self.challenges.raise_challenge(agent, block.name, draft)
         return fresh
@@ -505,7 +503,7 @@ class SafetyLoop:
         reason = decision.reason if decision is not None and decision.reason else None
         execution = self.executions.find_by_approval(approval.id)
         if approval.kind is Kind.VERIFY:
-            await self._settle_challenge(approval, execution, is_yes=is_yes, by=decision.by if decision else "")
+            await self._settle_challenge(approval, execution, is_yes, decision.by if decision else "")
         elif execution is not None and approval.kind is Kind.START:
             if is_yes and execution.move(_S.RUNNING, self.clock.wall()):
                 self._tell(execution, "The start was approved.")
@@ -522,9 +520,7 @@ class SafetyLoop:
         self.changed.publish(None)
         return settled
 
-    async def _settle_challenge(
-        self, approval: Approval, execution: Execution | None, *, is_yes: bool, by: str
-    ) -> None:
+    async def _settle_challenge(self, approval: Approval, execution: Execution | None, is_yes: bool, by: str) -> None:
         block = next((each for each in self.blocks.all() if each.challenge_id == approval.id), None)
         if block is not None and is_yes:  # AQL-8.8.3-4
             try:
@@ -543,11 +539,10 @@ class SafetyLoop:
         pause, execution.pause = execution.pause, None
         if pause is None:
             return
-        self._tell(
-            execution, "The pause was lifted." if is_yes else f"The step was denied{f': {reason}' if reason else '.'}"
-        )
         if not is_yes:
+            self._tell(execution, f"The step was denied{f': {reason}' if reason else '.'}")
             return
+        self._tell(execution, "The pause was lifted.")
         if pause.evaluation.stage == 1:  # AQL-8.7.2-2
             execution.counted = 0
             self._tell(execution, "The step counter begins again.")

@@ -23,9 +23,8 @@ class AgentOperations:
         newest: dict[AgentKey, Execution] = {execution.agent: execution for execution in self.loop.executions.all()}
         blocks = {block.agent: block for block in self.loop.blocks.all()}
         keys = [*blocks, *(key for key in reversed(newest) if key not in blocks)]
-        return Agents(
-            mode=self.loop.plan.mode, agents=tuple(_view(key, newest.get(key), blocks.get(key)) for key in keys)
-        )
+        agents = tuple(_view(key, newest.get(key), blocks.get(key)) for key in keys)
+        return Agents(mode=self.loop.plan.mode, agents=agents)
 
     @handles(ORDER_CHALLENGE)
     async def order_challenge(self, body: NameAgent) -> Agent:

@@ -100,9 +100,7 @@ class Verification:
         # AQL-8.8.2-8
         if approval is not None and approval.status is Status.EXPIRED and approval.expires_at is not None:
             times = {"expired_at": rfc3339(approval.expires_at), "current_time": rfc3339(self.clock.wall())}
-            return failure(
-                Code.TOKEN_EXPIRED, "It has expired; a fresh one is shown to operators", {**details, **times}
-            )
+            return failure(Code.TOKEN_EXPIRED, "It has expired; a fresh one is shown to operators", details | times)
         if approval is not None and approval.status is Status.VOID:
             why = approval.outcome or "it counts no more"
             message = f"It is void, and was not used: {why}. Ask for the fresh one"

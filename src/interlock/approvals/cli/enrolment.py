@@ -103,9 +103,8 @@ def add_passkey(invocation: Invocation, path: Path, name: str | None) -> None:
     append(path, lines, hint=f"interlock access passkey {chosen} prints what belongs into it")
     if invocation.out.as_json:
         anchor = {"name": invitation_result.name, "passkey": invitation_result.passkey, "approves": ["*"]}
-        invocation.out.json(
-            {"config": str(path.absolute()), "anchor": anchor, "thumbprint": invitation_result.thumbprint}
-        )
+        config = str(path.absolute())
+        invocation.out.json({"config": config, "anchor": anchor, "thumbprint": invitation_result.thumbprint})
         return
     how = as_typed("interlock status says how")
     invocation.out.line(

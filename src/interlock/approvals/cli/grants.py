@@ -68,9 +68,8 @@ def rules_of(
     for text in one_of or ():
         at, each, values = _assignment(text, "--one-of", arguments)
         like = _at(arguments, at)
-        rules.append(
-            api.GrantRule(at=at, kind="one_of", value=[_value(item, like) for item in values.split(",")], each=each)
-        )
+        allowed = [_value(item, like) for item in values.split(",")]
+        rules.append(api.GrantRule(at=at, kind="one_of", value=allowed, each=each))
     ends: dict[str, list[Any]] = {}
     for texts, place, name in ((most, 1, "--max"), (least, 0, "--min")):
         for text in texts or ():
@@ -220,9 +219,8 @@ def show(invocation: Invocation, id: Reference) -> None:
     out.line(f"id      {grant.terms.id}")
     out.line(f"state   {grant.state}" + (f": it {one_line(grant.over)}" if grant.over else ""))
     out.line(f"used    {_uses(grant)}" + (f", last {local_time(grant.used_at)}" if grant.used_at else ""))
-    out.line(
-        f"signed  by {one_line(grant.anchor)} at {local_time(grant.signed_at)}, brought by {one_line(grant.signed_by)}"
-    )
+    anchor, bringer = one_line(grant.anchor), one_line(grant.signed_by)
+    out.line(f"signed  by {anchor} at {local_time(grant.signed_at)}, brought by {bringer}")
     if grant.terms.reason:
         out.line(f"reason  {one_line(grant.terms.reason)}")
     for approval in grant.approvals:

@@ -78,14 +78,10 @@ def time_left(approval: api.ApprovalSummary) -> str:
 
 
 def preview(approval: api.Approval, width: int, ascii_only: bool) -> list[Text]:
-    head = Text.assemble(
-        (plain(approval.name), "bold"), "  ", (plain(approval.status), _STYLES.get(approval.status, "dim"))
-    )
-    lines = [
-        head,
-        *labelled_lines("id", plain(approval.id), width),
-        *labelled_lines("kind", plain(approval.kind), width),
-    ]
+    style = _STYLES.get(approval.status, "dim")
+    lines = [Text.assemble((plain(approval.name), "bold"), "  ", (plain(approval.status), style))]
+    lines += labelled_lines("id", plain(approval.id), width)
+    lines += labelled_lines("kind", plain(approval.kind), width)
     lines += labelled_lines("what happens", _happens(approval), width)
     who = approval.requested_by + (f", through {approval.agent}" if approval.agent else "")
     lines += labelled_lines("asked by", plain(who), width)
@@ -97,9 +93,8 @@ def preview(approval: api.Approval, width: int, ascii_only: bool) -> list[Text]:
     if approval.route:
         lines += labelled_lines("route", plain((" -> " if ascii_only else " → ").join(approval.route)), width)
     if approval.capability:
-        capability = ", ".join(
-            f"{key} {msgspec.json.encode(value).decode()}" for key, value in approval.capability.items()
-        )
+        items = approval.capability.items()
+        capability = ", ".join(f"{key} {msgspec.json.encode(value).decode()}" for key, value in items)
         whose = "" if CLASSIFIED in approval.factors else "the server says: "
         lines += labelled_lines("capability", plain(whose + capability), width)
     if approval.status in ("pending", "approved"):
@@ -487,12 +482,8 @@ def _choose_answer(approval: api.Approval, answer: str | None) -> str | None:
         return approval.answers[0]
     if not can_ask():
         raise BadUsage("answer_needed", "say what the tool is", hint=f"--class {' or '.join(approval.answers)}")
-    chosen = (
-        typer.prompt(f"What is {approval.name}? {', '.join(approval.answers)}", err=True)
-        .strip()
-        .lower()
-        .replace("-", "_")
-    )
+    typed = typer.prompt(f"What is {approval.name}? {', '.join(approval.answers)}", err=True)
+    chosen = typed.strip().lower().replace("-", "_")
     if chosen not in approval.answers:
         raise Waits("not_decided", "that is none of them; it still waits")
     return str(chosen)
@@ -573,6 +564,5 @@ def deny(
         return
 
     approval = done.as_(api.Approval)
-    out.line(
-        f"{'returned' if return_ else 'denied'}: {one_line(approval.name)}, asked by {one_line(approval.requested_by)}"
-    )
+    done_word = "returned" if return_ else "denied"
+    out.line(f"{done_word}: {one_line(approval.name)}, asked by {one_line(approval.requested_by)}")

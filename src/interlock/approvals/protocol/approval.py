@@ -244,9 +244,8 @@ AGENT_EFFECTS: Final = {
 }
 
 
-UNKNOWN: Final = ax_refusal(
-    CONFIRMATION_UNKNOWN, "there is no such approval, or it ended long ago; make the call again"
-)
+_GONE: Final = "there is no such approval, or it ended long ago; make the call again"
+UNKNOWN: Final = ax_refusal(CONFIRMATION_UNKNOWN, _GONE)
 
 _REFUSALS: Final[dict[Status, tuple[RefusalCode, str, str]]] = {
     Status.PENDING: (CONFIRMATION_UNKNOWN, "not decided yet; wait for an operator", "pending"),

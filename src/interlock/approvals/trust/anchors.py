@@ -123,9 +123,8 @@ class Anchors:
 
     def approver_names(self, tool: str) -> tuple[str, ...]:
         """Return the names of the anchors whose signature approves a call of the tool."""
-        return tuple(
-            plan.name for plan in self.plans if any(fnmatchcase(tool, glob) for glob in self._approves[plan.name])
-        )
+        approves = self._approves
+        return tuple(plan.name for plan in self.plans if any(fnmatchcase(tool, glob) for glob in approves[plan.name]))
 
     async def judge_signature(
         self, picked: Callable[[Anchor], bool], judge: Callable[[Sequence[Anchor]], _Judged | Refusal]

@@ -116,9 +116,8 @@ class ProofVerifier:
 
     def verify_again(self, question: ProofQuestion, proof: Presented, at: float) -> Verified | Refusal:
         """Verify a proof that was accepted and used up at the time `at`, with the personal keys that are valid now."""
-        judged = self._judge(
-            question, proof, [anchor for anchor in self.anchors.known() if anchor.source != "jwks"], at
-        )
+        personal = [anchor for anchor in self.anchors.known() if anchor.source != "jwks"]
+        judged = self._judge(question, proof, personal, at)
         revoked = invalid("revoked", "the key of the proof was revoked")
         return revoked if isinstance(judged, Verified) and judged.key in self._revoked else judged
 

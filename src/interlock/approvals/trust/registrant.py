@@ -94,9 +94,9 @@ class RegistrantIdentity(msgspec.Struct, frozen=True, kw_only=True):
         may have leaked.
         """
         authority_of_rule = self.rule.authority if self.rule is not None and self.on_this_machine else None
-        return (
-            authority is not None and authority_of_rule is not None and maybe_authority(authority_of_rule) == authority
-        )
+        if authority is None or authority_of_rule is None:
+            return False
+        return maybe_authority(authority_of_rule) == authority
 
 
 def registrant_identity(
