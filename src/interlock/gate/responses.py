@@ -20,17 +20,7 @@ from interlock.core.calls.call import Call
 from interlock.core.calls.caller import Caller
 from interlock.core.clock import Clock, rfc3339
 from interlock.gate.granted_calls import may_be_granted
-from interlock.gate.protocol.held_call import (
-    DENIED,
-    ConfirmationDemand,
-    Visit,
-    denied_result,
-    held_result,
-    is_visit,
-    seal,
-    unclassified_result,
-    unseal_untrusted,
-)
+from interlock.gate.protocol import held_call
 from interlock.gate.protocol.relay import RelayedDemand
 from interlock.mcp.meta import RAW_EMPTY, declares
 from interlock.mcp.methods import ELICIT, META_CAPABILITIES, Era
@@ -61,7 +51,7 @@ _STATE_EXPIRED: Final = _state_refusal("state_expired", "this requestState has e
 class ReturningClient(msgspec.Struct, frozen=True):
     """A client that returned from an approval page with a requestState that this gate made."""
 
-    visit: Visit
+    visit: held_call.Visit
     has_declined: bool
 
 
@@ -89,32 +79,34 @@ class Responses:
         `uncovered` is a sentence that explains why no standing grant covers the call, or an empty string.
         """
         is_denied = approval.status is Status.DENIED
-        call.reason = DENIED if is_denied else "confirmation_required"
+        call.reason = held_call.DENIED if is_denied else "confirmation_required"
         if not is_denied and sees_pages(call):
             expires_at = (approval.expires_at or self.clock.wall() + VISIT_S) + redeem_s
             return self._page_result(call, hold, approval.kind, self._url(approval.id), approval.id, expires_at)
         form = _result_form(call, hold)
         demand = self._demand(hold, approval)
         if is_denied:
-            return denied_result(demand, approval.decision.reason if approval.decision is not None else None, **form)
+            return held_call.denied_result(
+                demand, approval.decision.reason if approval.decision is not None else None, **form
+            )
         if approval.kind is Kind.DEFINITION:
-            return unclassified_result(demand, **form)
+            return held_call.unclassified_result(demand, **form)
         has_approvers = self.has_approvers(approval.tool)
         ways = ways_out(hold.route, approval.id) if has_approvers else ()
         advice = f"To be asked less often, the person can {', or '.join(ways)}." if ways else ""
         more = "".join(f" {sentence}" for sentence in (uncovered, advice) if sentence)
-        return held_result(demand, has_approvers=has_approvers, more=more, **form)
+        return held_call.held_result(demand, has_approvers=has_approvers, more=more, **form)
 
     def declined_result(self, call: Call, hold: "GateHold", approval: Approval) -> bytes:
         """Return the encoded result for a call that the client's user declined."""
-        call.reason = DENIED
+        call.reason = held_call.DENIED
         demand = msgspec.structs.replace(self._demand(hold, approval), expires_at=None)
-        return denied_result(demand, "declined at the client", **_result_form(call, hold))
+        return held_call.denied_result(demand, "declined at the client", **_result_form(call, hold))
 
     def relayed_result(self, call: Call, hold: "GateHold", demand: RelayedDemand) -> bytes:
         """Return the encoded result for a call that an aggregator below holds or has denied."""
         call.reason = demand.status
-        if demand.status == DENIED or demand.approval_url is None or not sees_pages(call):
+        if demand.status == held_call.DENIED or demand.approval_url is None or not sees_pages(call):
             return demand.result
         expires_at = self.clock.wall() + VISIT_S
         return self._page_result(call, hold, Kind.CALL, demand.approval_url, demand.confirmation_id, expires_at)
@@ -122,9 +114,9 @@ class Responses:
     def _url(self, approval_id: str) -> str:
         return f"{self.operator_url()}/approvals/{approval_id}"
 
-    def _demand(self, hold: "GateHold", approval: Approval) -> ConfirmationDemand:
+    def _demand(self, hold: "GateHold", approval: Approval) -> held_call.ConfirmationDemand:
         route = hold.route
-        return ConfirmationDemand(
+        return held_call.ConfirmationDemand(
             tool=route.qualified,
             arguments=hold.arguments or RAW_EMPTY,
             capability=route.meta.get(CAPABILITY),
@@ -142,9 +134,9 @@ class Responses:
     def _page_result(
         self, call: Call, hold: "GateHold", kind: Kind, url: str, confirmation_id: str, expires_at: float
     ) -> bytes:
-        visit = Visit(confirmation_id, hold.digest, call.caller.principal.name, expires_at)
+        visit = held_call.Visit(confirmation_id, hold.digest, call.caller.principal.name, expires_at)
         params = Raw(encode_value({"mode": "url", "url": url, "message": _PAGE_TEXTS[kind]}))
-        return encode_input_required({PAGE: Question(ELICIT, params)}, seal(visit, self.key))
+        return encode_input_required({PAGE: Question(ELICIT, params)}, held_call.seal(visit, self.key))
 
     # From the client
 
@@ -156,7 +148,7 @@ class Responses:
         gate cannot be recognised, so None is returned for it too; `GateHold.identify` refuses it.
         """
         state = find_string(params.get("requestState")) if caller.era is Era.MODERN else None
-        visit = unseal_untrusted(state, self.key) if state is not None and is_visit(state) else None
+        visit = held_call.unseal_untrusted(state, self.key) if state is not None and held_call.is_visit(state) else None
         if visit is None:
             return None
         if visit.principal != caller.principal.name:

@@ -26,17 +26,8 @@ from typing import Any, Final
 import msgspec
 
 from interlock.approvals.protocol.approval import Approval, Kind, Status
-from interlock.aql.protocol.errors import (
-    AqlFailure,
-    Code,
-    OperationFailed,
-    failure,
-    internal_error,
-    invalid_value,
-    permission_denied,
-    resource_not_found,
-    too_large,
-)
+from interlock.aql.protocol import errors
+from interlock.aql.protocol.errors import OperationFailed
 from interlock.aql.protocol.model import ExecutionStatus
 from interlock.config.plan import SafetyPlan
 from interlock.core.calls.caller import Caller
@@ -182,7 +173,7 @@ class SafetyLoop:
     async def execute(self, caller: Caller, params: dict[str, Any]) -> dict[str, Any]:
         name = params["element_name"]
         if not is_agent_name(name):
-            raise OperationFailed(invalid_value("element_name", "1 to 100 visible characters are needed"))
+            raise OperationFailed(errors.invalid_value("element_name", "1 to 100 visible characters are needed"))
         owner = self._owner(caller)
         agent = agent_key(owner[0], name)
         await self._refuse_blocked(agent)
@@ -191,12 +182,14 @@ class SafetyLoop:
                 raise OperationFailed(await self._blocked(block))
         if self.is_enforcing and not self.has_channel(name):  # AQL-8.8.2-3
             detail = "no channel could show a verification code to an operator: interlock status says who may approve"
-            raise OperationFailed(permission_denied("no_verification_channel", detail=detail))
+            raise OperationFailed(errors.permission_denied("no_verification_channel", detail=detail))
         async with self._lock(agent):
             await self._supersede(owner, agent)
             if sum(1 for live in self.executions.live() if live.agent.principal == owner[0]) >= LIVE_MAX:
                 details = {"metric": "executions", "limit": LIVE_MAX}
-                raise OperationFailed(failure(Code.RATE_LIMIT_QUOTA_EXHAUSTED, "Too many executions", details))
+                raise OperationFailed(
+                    errors.failure(errors.Code.RATE_LIMIT_QUOTA_EXHAUSTED, "Too many executions", details)
+                )
             now = self.clock.wall()
             execution = Execution(owner, name, now, caller if owner[1] else None)
             if not self.is_enforcing or self.policies.of(agent).policy.preapproved:
@@ -219,11 +212,13 @@ class SafetyLoop:
         agent = agent_key(owner[0], name)
         if (execution := self.executions.find_last(owner, agent)) is None:  # AQL-8.6.3-3
             await self._refuse_blocked(agent, is_report=True)
-            raise OperationFailed(resource_not_found("execution", name))
+            raise OperationFailed(errors.resource_not_found("execution", name))
         if len(written) > HINT_CHARS_MAX:
-            raise OperationFailed(too_large("string_length", HINT_CHARS_MAX, len(written), param_name="nextActionHint"))
+            raise OperationFailed(
+                errors.too_large("string_length", HINT_CHARS_MAX, len(written), param_name="nextActionHint")
+            )
         if (refusal := find_hint_fault(written, self.names.of(caller).__contains__)) is not None:  # AQL-8.6.3-6
-            raise OperationFailed(invalid_value("nextActionHint", refusal, {"example": EXAMPLE}))
+            raise OperationFailed(errors.invalid_value("nextActionHint", refusal, {"example": EXAMPLE}))
         async with self._lock(agent):
             await self._refuse_blocked(agent, is_report=True)
             await self._refresh(execution)
@@ -266,7 +261,7 @@ class SafetyLoop:
         """
         execution = self.executions.find(params["execution_id"])
         if execution is None or execution.agent.principal != caller.principal.name:
-            raise OperationFailed(resource_not_found("execution", params["execution_id"]))
+            raise OperationFailed(errors.resource_not_found("execution", params["execution_id"]))
         await self._refresh(execution)
         return {"element_name": execution.name, **execution.answer()}
 
@@ -279,7 +274,7 @@ class SafetyLoop:
         await self._refuse_blocked(agent)
         execution = self.executions.find_last(owner, agent)
         if execution is None:
-            raise OperationFailed(resource_not_found("execution", name))
+            raise OperationFailed(errors.resource_not_found("execution", name))
         async with self._lock(agent):
             await self._refresh(execution)
             if not self._end(execution, to, why):  # AQL-8.4.2-2
@@ -555,7 +550,7 @@ class SafetyLoop:
         owner = find_owner(caller)
         if owner is None:
             detail = "the safety loop needs a client that can be told from others: use a token, or a session"
-            raise OperationFailed(permission_denied("named_credential_required", detail=detail))
+            raise OperationFailed(errors.permission_denied("named_credential_required", detail=detail))
         return owner
 
     def _lock(self, agent: AgentKey) -> asyncio.Lock:
@@ -587,7 +582,7 @@ class SafetyLoop:
         if block is not None and self.is_enforcing:  # AQL-8.8.3-2, AQL-8.6.4-5
             raise OperationFailed(await self._blocked(block, is_report=is_report))
 
-    async def _blocked(self, block: Block, *, is_report: bool = False) -> AqlFailure:
+    async def _blocked(self, block: Block, *, is_report: bool = False) -> errors.AqlFailure:
         if not self.challenges.is_waiting(block.challenge_id) and self.challenges.may_issue(block.agent):
             try:
                 block = await self.order_challenge(block.agent) or block
@@ -596,7 +591,7 @@ class SafetyLoop:
         details: dict[str, Any] = {"element_name": block.name, "verification_id": block.challenge_id}  # AQL-8.8.3-2
         if is_report:
             details["autonomy"] = self._directives.of_block(block).shown()
-        return permission_denied("agent_blocked", **details)  # AQL-8.8.3-2
+        return errors.permission_denied("agent_blocked", **details)  # AQL-8.8.3-2
 
     def record(self, execution: Execution, event: str, outcome: str, **more: Any) -> None:
         """Write an event about an execution to the audit log."""
@@ -622,16 +617,16 @@ class SafetyLoop:
         return True
 
 
-def _invalid_state(execution: Execution, requested: ExecutionStatus) -> AqlFailure:
+def _invalid_state(execution: Execution, requested: ExecutionStatus) -> errors.AqlFailure:
     # AQL-8.4.2-2
     details = {"execution_id": execution.id, "status": execution.status.value, "requested": requested.value}
     message = f"The execution is {execution.status.value}; it cannot become {requested.value}"
-    return failure(Code.CONFLICT_INVALID_STATE, message, details)
+    return errors.failure(errors.Code.CONFLICT_INVALID_STATE, message, details)
 
 
 def _unavailable(refused: StoreError) -> OperationFailed:
     log.error("the safety loop cannot write: %s", refused)
-    return OperationFailed(internal_error("the node's store cannot be written; nothing goes on"))
+    return OperationFailed(errors.internal_error("the node's store cannot be written; nothing goes on"))
 
 
 def _cut(text: Any) -> str | None:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from interlock.approvals.protocol.approval import Approval, Kind, Source, Status
-from interlock.aql.protocol.errors import AqlFailure, Code, OperationFailed, failure, internal_error, permission_denied
+from interlock.aql.protocol import errors
+from interlock.aql.protocol.errors import AqlFailure, Code, OperationFailed, failure
 from interlock.core.calls.caller import Caller
 from interlock.core.clock import Clock, rfc3339
 from interlock.safety.agents import AgentKey, agent_key
@@ -68,7 +69,7 @@ class Verification:
         await self._refuse_limited(agent, NOBODY, params.get("confirmation_id"))
         if not token.startswith(TOKEN_PREFIX):  # AQL-8.7.3-9
             detail = "a person confirms, with the token that interlock approvals show ID --code gives them"
-            refused = permission_denied("self_approval", detail=detail)  # AQL-8.7.3-9
+            refused = errors.permission_denied("self_approval", detail=detail)  # AQL-8.7.3-9
             raise await self._failed(agent, NOBODY, params.get("confirmation_id"), refused, event="confirm")
         id = self.codes.find_approval_of(token)
         approval = self.loop.challenges.inbox.get(id) if id is not None else None
@@ -94,7 +95,7 @@ class Verification:
         decided = await decide(id, by=by, reason=reason)
         settled = decided if isinstance(decided, Refusal) else await self.loop.settle(decided)
         if isinstance(settled, Refusal):
-            raise OperationFailed(internal_error("the decision cannot be written; nothing was done"))
+            raise OperationFailed(errors.internal_error("the decision cannot be written; nothing was done"))
 
     def _over(self, approval: Approval | None, details: dict[str, Any]) -> AqlFailure:
         # AQL-8.8.2-8
@@ -111,7 +112,9 @@ class Verification:
         try:
             limited = await self.attempts.find_limit(agent.stored)
         except StoreError:
-            raise OperationFailed(internal_error("the node's store cannot be written; nothing was done")) from None
+            raise OperationFailed(
+                errors.internal_error("the node's store cannot be written; nothing was done")
+            ) from None
         if limited is None:
             return
         self.loop.audit.add("verify", agent, name, "limited", approval=id)
@@ -131,7 +134,7 @@ class Verification:
         try:
             await self.attempts.fail(agent.stored)  # AQL-8.8.2-8, AQL-8.7.3-9
         except StoreError:
-            return OperationFailed(internal_error("the node's store cannot be written; nothing was done"))
+            return OperationFailed(errors.internal_error("the node's store cannot be written; nothing was done"))
         return OperationFailed(refused)
 
     def _operation(self, approval: Approval) -> str:

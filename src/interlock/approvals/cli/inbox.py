@@ -80,46 +80,52 @@ def time_left(approval: api.ApprovalSummary) -> str:
 def preview(approval: api.Approval, width: int, ascii_only: bool) -> list[Text]:
     style = _STYLES.get(approval.status, "dim")
     lines = [Text.assemble((plain(approval.name), "bold"), "  ", (plain(approval.status), style))]
-    lines += labelled_lines("id", plain(approval.id), width)
-    lines += labelled_lines("kind", plain(approval.kind), width)
-    lines += labelled_lines("what happens", _happens(approval), width)
-    who = approval.requested_by + (f", through {approval.agent}" if approval.agent else "")
-    lines += labelled_lines("asked by", plain(who), width)
+    for label, text in _facts(approval, " -> " if ascii_only else " → "):
+        lines += labelled_lines(plain(label), plain(text), width)
+    if approval.tool != approval.name:
+        lines += labelled_lines("signed as", plain(approval.tool), width, style="dim")
+    lines += labelled_lines("digest", plain(approval.digest), width, style="dim")
+    return lines + _content(approval, width)
+
+
+def _facts(approval: api.Approval, arrow: str) -> Iterator[tuple[str, str]]:
+    """Yield what a person reads about an approval before its content, each with a label."""
+    yield "id", approval.id
+    yield "kind", approval.kind
+    yield "what happens", _happens(approval)
+    yield "asked by", approval.requested_by + (f", through {approval.agent}" if approval.agent else "")
     if approval.kind == "proposal":
-        to = f"{approval.method} to {approval.target or 'no single participant'}, in the room {approval.room}"
-        lines += labelled_lines("proposes", plain(to), width)
+        to = approval.target or "no single participant"
+        yield "proposes", f"{approval.method} to {to}, in the room {approval.room}"
     if approval.reason:
-        lines += labelled_lines("because", plain(approval.reason), width)
+        yield "because", approval.reason
     if approval.route:
-        lines += labelled_lines("route", plain((" -> " if ascii_only else " → ").join(approval.route)), width)
+        yield "route", arrow.join(approval.route)
     if approval.capability:
         items = approval.capability.items()
         capability = ", ".join(f"{key} {msgspec.json.encode(value).decode()}" for key, value in items)
-        whose = "" if CLASSIFIED in approval.factors else "the server says: "
-        lines += labelled_lines("capability", plain(whose + capability), width)
+        yield "capability", ("" if CLASSIFIED in approval.factors else "the server says: ") + capability
     if approval.status in ("pending", "approved"):
-        lines += labelled_lines("left", time_left(approval), width)
+        yield "left", time_left(approval)
     if approval.status == "pending":
         none = "no one yet: interlock status says what to do"
         if approval.kind == "enrolment":
             none = "no one yet: --code takes the setup code that the terminal of the node shows"
-        lines += labelled_lines("may approve", plain(", ".join(approval.approvers)) or none, width)
+        yield "may approve", ", ".join(approval.approvers) or none
     for way in approval.ways_out:
-        lines += labelled_lines("less often", plain(way), width)
-    lines += labelled_lines("asked at", local_time(approval.created_at), width)
+        yield "less often", way
+    yield "asked at", local_time(approval.created_at)
     if approval.decision is not None:
         decision = approval.decision
         proof = f", with a proof of {decision.proof.anchor} ({decision.proof.type})" if decision.proof else ""
         answer = f" as {decision.answer}" if decision.answer else ""
         reason = f": {decision.reason}" if decision.reason else ""
-        how = f"by {decision.by}{answer}{proof} at {local_time(decision.at)}{reason}"
-        lines += labelled_lines(plain(decision.what), plain(how), width)
+        yield decision.what, f"by {decision.by}{answer}{proof} at {local_time(decision.at)}{reason}"
     if approval.outcome:
-        lines += labelled_lines("outcome", plain(approval.outcome), width)
-    if approval.tool != approval.name:
-        lines += labelled_lines("signed as", plain(approval.tool), width, style="dim")
-    lines += labelled_lines("digest", plain(approval.digest), width, style="dim")
-    return lines + _content(approval, width)
+        yield "outcome", approval.outcome
+
+
+_EFFECTS: Final = {**AGENT_EFFECTS, **NODE_EFFECTS, "proposal": PROPOSAL_EFFECT}
 
 
 def _happens(approval: api.Approval) -> str:
@@ -129,12 +135,8 @@ def _happens(approval: api.Approval) -> str:
         if approval.answers == ("accept",):
             return "the tool is used as it is now defined; nothing is called"
         return "the tool is treated as you say, for as long as its definition stays the same; nothing is called"
-    if approval.kind in AGENT_EFFECTS:
-        return AGENT_EFFECTS[approval.kind]
-    if approval.kind in NODE_EFFECTS:
-        return NODE_EFFECTS[approval.kind]
-    if approval.kind == "proposal":
-        return PROPOSAL_EFFECT
+    if (effect := _EFFECTS.get(approval.kind)) is not None:
+        return effect
     if not approval.capability:
         return "exactly this call runs once; what the tool changes is not declared"
     effect = "changes something and cannot be undone"

@@ -13,28 +13,12 @@ import typer
 from msgspec import Raw
 from msgspec.structs import astuple, replace
 
-from interlock.approvals.api import (
-    DRAFT_GRANT,
-    SIGN_GRANT,
-    DraftGrant,
-    Grant,
-    GrantDraft,
-    GrantRule,
-    SignGrant,
-    ToolRuling,
-)
-from interlock.approvals.api import Approval as ShownApproval
+from interlock.approvals import api
 from interlock.approvals.cli.grants import with_proposed
 from interlock.approvals.cli.keys import OperatorKeys, can_ask, own_name, read_passphrase
 from interlock.approvals.grant_terms import grant_digest
+from interlock.approvals.protocol import digests
 from interlock.approvals.protocol.approval import Kind
-from interlock.approvals.protocol.digests import (
-    classification_digest,
-    decision_digest,
-    enrolment_digest,
-    proposal_digest,
-    shown_digest,
-)
 from interlock.cli.client.operator import Answer
 from interlock.cli.command import Invocation
 from interlock.cli.terminal.errors import BadUsage, Waits
@@ -50,7 +34,7 @@ def prove(answer: Answer, *, choice: str | None, key: str | None, passphrase_fd:
     """Sign an approval, and return the `proof` member for POST /approvals/{id}. `choice` is the chosen answer if the
     approval has several possible answers.
     """
-    shown = answer.as_(ShownApproval)
+    shown = answer.as_(api.Approval)
     question = ProofQuestion(
         confirmation_id=shown.id,
         call_digest=_digest(shown, choice),
@@ -60,7 +44,7 @@ def prove(answer: Answer, *, choice: str | None, key: str | None, passphrase_fd:
     return sign(question, key=key, passphrase_fd=passphrase_fd, approvers=shown.approvers)
 
 
-def prove_grant(draft: GrantDraft, *, key: str | None, passphrase_fd: int | None) -> Raw:
+def prove_grant(draft: api.GrantDraft, *, key: str | None, passphrase_fd: int | None) -> Raw:
     """Sign the terms of a standing grant that were shown, and return the proof."""
     grant = draft.terms
     digest = grant_digest(grant)
@@ -73,12 +57,12 @@ def prove_grant(draft: GrantDraft, *, key: str | None, passphrase_fd: int | None
 
 
 def prove_classes(
-    aggregator_id: str, id: str, entries: Sequence[ToolRuling], *, key: str | None, passphrase_fd: int | None
+    aggregator_id: str, id: str, entries: Sequence[api.ToolRuling], *, key: str | None, passphrase_fd: int | None
 ) -> Raw:
     """Sign the list of tool classes that was shown, and return the proof."""
     question = ProofQuestion(
         confirmation_id=id,
-        call_digest=classification_digest(id, map(astuple, entries)),
+        call_digest=digests.classification_digest(id, map(astuple, entries)),
         tool=entries[0].tool,
         aggregator_id=aggregator_id,
     )
@@ -96,7 +80,7 @@ def sign(question: ProofQuestion, *, key: str | None, passphrase_fd: int | None,
     return Raw(msgspec.json.encode({"type": "operator_signature", "token": signer.sign(TYP, claims)}))
 
 
-def _digest(shown: ShownApproval, choice: str | None) -> str:
+def _digest(shown: api.Approval, choice: str | None) -> str:
     """Return the digest to sign. Raise Refused unless it is the digest of what is shown."""
     try:
         kind = Kind(shown.kind)
@@ -110,11 +94,11 @@ def _digest(shown: ShownApproval, choice: str | None) -> str:
     computed: object = shown.digest
     match kind:
         case Kind.ENROLMENT | Kind.CONFIGURATION:
-            computed = enrolment_digest(params)
+            computed = digests.enrolment_digest(params)
         case Kind.DEFINITION:
-            computed = shown_digest(params)
+            computed = digests.shown_digest(params)
         case Kind.PROPOSAL:
-            computed = proposal_digest(
+            computed = digests.proposal_digest(
                 shown.room, shown.proposal_id, shown.agent, shown.target, shown.method, bytes(params)
             )
         case Kind.CALL:
@@ -128,7 +112,7 @@ def _digest(shown: ShownApproval, choice: str | None) -> str:
             )
     if computed != shown.digest:
         raise _not_what_is_shown(shown.kind)
-    return decision_digest(kind, shown.tool, shown.digest, choice)
+    return digests.decision_digest(kind, shown.tool, shown.digest, choice)
 
 
 def _not_what_is_shown(what: str) -> Refused:
@@ -154,19 +138,19 @@ def _choose_key(keys: OperatorKeys, named: str | None, approvers: Sequence[str])
     return names[0]
 
 
-def draft_from_call(invocation: Invocation, wanted: DraftGrant, rules_set: list[GrantRule]) -> GrantDraft:
+def draft_from_call(invocation: Invocation, wanted: api.DraftGrant, rules_set: list[api.GrantRule]) -> api.GrantDraft:
     """Draft a standing grant from a held call. The node proposes rules for the arguments that the user's rules in
     `rules_set` leave out.
     """
-    proposed = invocation.node.call(DRAFT_GRANT, body=wanted).as_(GrantDraft)
+    proposed = invocation.node.call(api.DRAFT_GRANT, body=wanted).as_(api.GrantDraft)
     if not rules_set:
         return proposed
     rules = tuple(with_proposed(rules_set, proposed.terms.rules))
-    return invocation.node.call(DRAFT_GRANT, body=replace(wanted, rules=rules)).as_(GrantDraft)
+    return invocation.node.call(api.DRAFT_GRANT, body=replace(wanted, rules=rules)).as_(api.GrantDraft)
 
 
 def sign_drafted(
-    invocation: Invocation, draft: GrantDraft, *, yes: bool, key: str | None, passphrase_fd: int | None
+    invocation: Invocation, draft: api.GrantDraft, *, yes: bool, key: str | None, passphrase_fd: int | None
 ) -> None:
     out = invocation.out
     if not out.as_json:
@@ -181,11 +165,11 @@ def sign_drafted(
         if not typer.confirm("Sign this standing grant?", err=True):
             raise Waits("not_decided", "nothing was signed")
     proof = prove_grant(draft, key=key, passphrase_fd=passphrase_fd)
-    done = invocation.node.call(SIGN_GRANT, body=SignGrant(terms=draft.terms, proof=proof))
+    done = invocation.node.call(api.SIGN_GRANT, body=api.SignGrant(terms=draft.terms, proof=proof))
     if out.as_json:
         out.raw_json(done.raw)
         return
-    signed = done.as_(Grant)
+    signed = done.as_(api.Grant)
     ending = as_typed(f"interlock grants revoke {signed.terms.id[:8]}")
     out.line(f"signed: {signed.terms.id[:8]}; {ending} ends it at any time")
     if signed.approvals:

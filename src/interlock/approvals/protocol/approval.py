@@ -20,18 +20,9 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
+from interlock.wire import refusal
 from interlock.wire.jsontext.display import Shown, fold, fold_differences
-from interlock.wire.refusal import (
-    CONFIRMATION_DENIED,
-    CONFIRMATION_EXPIRED,
-    CONFIRMATION_UNKNOWN,
-    CONFIRMATION_USED,
-    CONFIRMATION_VOID,
-    UNAVAILABLE,
-    Refusal,
-    RefusalCode,
-    ax_refusal,
-)
+from interlock.wire.refusal import Refusal, RefusalCode, ax_refusal
 
 # What an approval can become.
 #
@@ -245,28 +236,32 @@ AGENT_EFFECTS: Final = {
 
 
 _GONE: Final = "there is no such approval, or it ended long ago; make the call again"
-UNKNOWN: Final = ax_refusal(CONFIRMATION_UNKNOWN, _GONE)
+UNKNOWN: Final = ax_refusal(refusal.CONFIRMATION_UNKNOWN, _GONE)
 
 _REFUSALS: Final[dict[Status, tuple[RefusalCode, str, str]]] = {
-    Status.PENDING: (CONFIRMATION_UNKNOWN, "not decided yet; wait for an operator", "pending"),
-    Status.APPROVED: (CONFIRMATION_USED, "it is approved already; make the identical call", "already_approved"),
-    Status.USED: (CONFIRMATION_USED, "the call it was for is under way", "used"),
-    Status.DONE: (CONFIRMATION_USED, "the call it was for has been made", "done"),
-    Status.FAILED: (CONFIRMATION_USED, "the call it was for has been made, and failed", "failed"),
+    Status.PENDING: (refusal.CONFIRMATION_UNKNOWN, "not decided yet; wait for an operator", "pending"),
+    Status.APPROVED: (refusal.CONFIRMATION_USED, "it is approved already; make the identical call", "already_approved"),
+    Status.USED: (refusal.CONFIRMATION_USED, "the call it was for is under way", "used"),
+    Status.DONE: (refusal.CONFIRMATION_USED, "the call it was for has been made", "done"),
+    Status.FAILED: (refusal.CONFIRMATION_USED, "the call it was for has been made, and failed", "failed"),
     Status.UNKNOWN: (
-        CONFIRMATION_USED,
+        refusal.CONFIRMATION_USED,
         "the call it was for was sent or was about to be; look at what happened before making it again",
         "unknown",
     ),
-    Status.EXPIRED: (CONFIRMATION_EXPIRED, "it was not decided, or not used, in time; make the call again", "expired"),
-    Status.VOID: (CONFIRMATION_VOID, "what it was for has changed; make the call again", "void"),
-    Status.WITHDRAWN: (CONFIRMATION_VOID, "the caller withdrew it", "withdrawn"),
-    Status.DENIED: (CONFIRMATION_DENIED, "an operator said no", "denied"),
+    Status.EXPIRED: (
+        refusal.CONFIRMATION_EXPIRED,
+        "it was not decided, or not used, in time; make the call again",
+        "expired",
+    ),
+    Status.VOID: (refusal.CONFIRMATION_VOID, "what it was for has changed; make the call again", "void"),
+    Status.WITHDRAWN: (refusal.CONFIRMATION_VOID, "the caller withdrew it", "withdrawn"),
+    Status.DENIED: (refusal.CONFIRMATION_DENIED, "an operator said no", "denied"),
 }
 
 _OF_PROPOSALS: Final = {
-    CONFIRMATION_USED: ("already_claimed", "somebody has it carried out already"),
-    CONFIRMATION_EXPIRED: ("proposal_expired", "no one decided on the proposal in time; it may be made again"),
+    refusal.CONFIRMATION_USED: ("already_claimed", "somebody has it carried out already"),
+    refusal.CONFIRMATION_EXPIRED: ("proposal_expired", "no one decided on the proposal in time; it may be made again"),
 }
 
 
@@ -291,7 +286,7 @@ def settled_refusal(status: Status) -> Refusal:
 
 
 OF_ANOTHER_REPLICA: Final = Refusal(
-    UNAVAILABLE,
+    refusal.UNAVAILABLE,
     "unavailable",
     {
         "reason": "other_replica",
@@ -300,5 +295,7 @@ OF_ANOTHER_REPLICA: Final = Refusal(
     },
 )
 UNAVAILABLE_NOW: Final = Refusal(
-    UNAVAILABLE, "unavailable", {"reason": "store", "detail": "the node's store cannot be written; nothing was done"}
+    refusal.UNAVAILABLE,
+    "unavailable",
+    {"reason": "store", "detail": "the node's store cannot be written; nothing was done"},
 )

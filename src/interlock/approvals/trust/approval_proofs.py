@@ -24,16 +24,9 @@ from interlock.core.audit_record import AuditRecord
 from interlock.core.clock import Clock
 from interlock.crypto.jose import InvalidToken, Jwk, Jwt, thumbprint
 from interlock.crypto.webauthn import Assertion, Party, is_assertion
+from interlock.gate.protocol import proofs
 from interlock.gate.protocol.held_call import Presented
-from interlock.gate.protocol.proofs import (
-    ProofQuestion,
-    Verified,
-    approvers,
-    invalid,
-    judge_confirmation,
-    judge_passkey,
-    replay_refusal,
-)
+from interlock.gate.protocol.proofs import ProofQuestion, Verified, invalid
 from interlock.store.ports import Change, Conflict, KeyValue, StoreError
 from interlock.wire.refusal import Refusal
 
@@ -84,7 +77,7 @@ class ProofVerifier:
         tried: set[frozenset[str]] = set()
         judged: Verified | Refusal = invalid("not_entitled", "the signer may approve none of these tools")
         for tool in tools:
-            names = frozenset(anchor.name for anchor in approvers(tool, self.anchors.known()))
+            names = frozenset(anchor.name for anchor in proofs.approvers(tool, self.anchors.known()))
             if names in tried:
                 continue
             tried.add(names)
@@ -95,7 +88,7 @@ class ProofVerifier:
 
     async def _judge_signature(self, question: ProofQuestion, proof: Presented) -> Verified | Refusal:
         return await self.anchors.judge_signature(
-            lambda anchor: bool(approvers(question.tool, (anchor,))),
+            lambda anchor: bool(proofs.approvers(question.tool, (anchor,))),
             lambda anchors: self._judge(question, proof, anchors),
         )
 
@@ -108,7 +101,7 @@ class ProofVerifier:
         try:
             await self.kv.create(USED, key, b"", now, ttl_s=judged.expires_at - now + USED_MARGIN_S)
         except Conflict:
-            return replay_refusal()
+            return proofs.replay_refusal()
         except StoreError as error:
             log.error("a used proof cannot be written down: %s", error)
             return UNAVAILABLE_NOW
@@ -127,8 +120,10 @@ class ProofVerifier:
         now = self.clock.wall() if at is None else at
         if is_assertion(proof.token):
             party = self.party()
-            return judge_passkey(proof, question, anchors=anchors, party=party, now=now, verify=_verify_assertion)
-        return judge_confirmation(proof, question, anchors=anchors, now=now, verify=verify_token)
+            return proofs.judge_passkey(
+                proof, question, anchors=anchors, party=party, now=now, verify=_verify_assertion
+            )
+        return proofs.judge_confirmation(proof, question, anchors=anchors, now=now, verify=verify_token)
 
     def stands(self, approval: Approval) -> bool:
         """Return whether the approver may still approve. An approval without a proof stays valid."""
@@ -141,7 +136,7 @@ class ProofVerifier:
         For a key set the anchor is enough: the set may not have been fetched since the start, and a service renews its
         keys.
         """
-        for anchor in approvers(tool, self.anchors.known()):
+        for anchor in proofs.approvers(tool, self.anchors.known()):
             if anchor.name != proof.anchor:
                 continue
             prints = {thumbprint(key) for key in anchor.keys} - self._revoked

@@ -18,15 +18,9 @@ from interlock.approvals.trust.anchors import Anchors
 from interlock.core.audit_record import AuditRecord
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.recorder import Recorder
+from interlock.crypto import webauthn
 from interlock.crypto.jose import Jwk, encode, thumbprint
-from interlock.crypto.webauthn import (
-    OFFERED_ALGORITHMS,
-    Party,
-    Wrong,
-    find_relying_party,
-    format_passkey,
-    read_registration_untrusted,
-)
+from interlock.crypto.webauthn import Party, Wrong
 from interlock.gate.protocol.proofs import ENTROPY_BYTES, ProofQuestion, challenge, invalid, passkeys_for
 from interlock.store.ports import StoreError
 from interlock.wire.refusal import Refusal
@@ -73,7 +67,7 @@ class PasskeyService:
         self._is_shadowed = True
 
     def find_relying_party(self) -> Party | None:
-        party = find_relying_party(self._url())
+        party = webauthn.find_relying_party(self._url())
         return None if self._is_shadowed and party is not None and party.is_local else party
 
     def url(self) -> str:
@@ -148,7 +142,7 @@ class PasskeyService:
             rp_id=invitation.party.id,
             user=encode(invitation.user),
             name=invitation.name,
-            algorithms=tuple(OFFERED_ALGORITHMS),
+            algorithms=tuple(webauthn.OFFERED_ALGORITHMS),
             exclude=existing,
             timeout=TIMEOUT_MS,
         )
@@ -160,7 +154,7 @@ class PasskeyService:
         invitation = self.find_invitation(ticket)
         if invitation is None or invitation.key is not None:
             return GONE
-        registration = read_registration_untrusted(
+        registration = webauthn.read_registration_untrusted(
             client_data, attestation, challenge=invitation.challenge, party=invitation.party
         )
         if isinstance(registration, Wrong):
@@ -191,6 +185,6 @@ def invitation_view(invitation: PasskeyInvitation) -> InvitationView:
         url=f"{invitation.party.origin}{PATH}/{invitation.ticket}",
         expires_at=rfc3339(invitation.expires_at),
         status="waiting" if key is None else "made",
-        passkey=None if key is None else format_passkey(key),
+        passkey=None if key is None else webauthn.format_passkey(key),
         thumbprint=None if key is None else thumbprint(key),
     )

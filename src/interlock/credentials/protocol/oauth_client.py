@@ -29,6 +29,7 @@ from interlock.credentials.protocol.resource import (
     BadMetadata,
     is_protected,
     is_scope,
+    read_document,
     scopes,
 )
 from interlock.crypto.jose import encode
@@ -92,10 +93,7 @@ def read_protected_resource_untrusted(data: bytes, url: str) -> ProtectedResourc
 
     Raise BadMetadata if it is invalid, or if its resource is neither the server at `url` nor a path above it.
     """
-    try:
-        metadata = msgspec.json.decode(data, type=ProtectedResource)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise BadMetadata("the answer is not protected resource metadata") from None
+    metadata = read_document(data, ProtectedResource, BadMetadata("the answer is not protected resource metadata"))
     if not covers(metadata.resource, url):  # RFC 9728 3.3
         raise BadMetadata("the resource metadata is that of another resource")
     if not metadata.authorization_servers:  # MCP: at least one
@@ -120,10 +118,7 @@ def covers(resource: str, url: str) -> bool:
 
 def read_authorization_server_untrusted(data: bytes, issuer: str) -> AuthorizationServer:
     """Read authorization server metadata. Raise BadMetadata if it is invalid or describes another issuer."""
-    try:
-        metadata = msgspec.json.decode(data, type=AuthorizationServer)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise BadMetadata("the answer is not authorization server metadata") from None
+    metadata = read_document(data, AuthorizationServer, BadMetadata("the answer is not authorization server metadata"))
     if metadata.issuer != issuer:  # RFC 8414 3.3, to the letter
         raise BadMetadata("the metadata names another issuer")
     for endpoint in (metadata.token_endpoint, metadata.authorization_endpoint, metadata.registration_endpoint):
@@ -229,10 +224,7 @@ class _Registered(msgspec.Struct):
 
 def read_registration_untrusted(data: bytes, issuer: str, requested: Method, redirect_uri: str) -> Client:
     """Read the answer to a client registration. Raise BadRegistration if it is invalid."""
-    try:
-        registered = msgspec.json.decode(data, type=_Registered)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise BadRegistration("the answer is not a client registration") from None
+    registered = read_document(data, _Registered, BadRegistration("the answer is not a client registration"))
     method = registered.token_endpoint_auth_method or requested
     if not 0 < len(registered.client_id) <= CLIENT_ID_MAX or len(registered.client_secret or "") > SECRET_MAX:
         raise BadRegistration("the registration has no client_id that could be used")
@@ -429,10 +421,7 @@ class _Granted(msgspec.Struct):
 
 def read_token_untrusted(data: bytes) -> IssuedTokens:
     """Read the answer to a token request. Raise BadAnswer if it contains no valid token."""
-    try:
-        answer = msgspec.json.decode(data, type=_Granted)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise BadAnswer("the answer is not a token") from None
+    answer = read_document(data, _Granted, BadAnswer("the answer is not a token"))
     if answer.token_type.lower() != "bearer":
         raise BadAnswer("the token is of a type other than Bearer")
     if len(answer.access_token) > TOKEN_BYTES_MAX or not _ACCESS_TOKEN.fullmatch(answer.access_token):

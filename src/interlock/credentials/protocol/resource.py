@@ -9,7 +9,7 @@ values and bytes only; it fetches nothing.
 import base64
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 from urllib.parse import SplitResult, quote_plus, urlencode, urlsplit, urlunsplit
 
 import msgspec
@@ -18,9 +18,19 @@ from interlock.crypto.jose import InvalidToken, Reason, TokenClaims
 from interlock.net.protocol.address_scope import is_loopback
 from interlock.net.protocol.uri import canonical_uri
 
+T = TypeVar("T")
+
 # Token introspection (RFC 7662)
 
 _FORM: Final = b"content-type: application/x-www-form-urlencoded\r\naccept: application/json\r\n"
+
+
+def read_document(data: bytes, shape: type[T], failure: Exception) -> T:
+    """Decode a JSON document of a peer. Raise `failure` if it has another shape."""
+    try:
+        return msgspec.json.decode(data, type=shape)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise failure from None
 
 
 class Introspected(TokenClaims, frozen=True, kw_only=True):
@@ -51,10 +61,7 @@ def read_introspection_untrusted(data: bytes, issuer: str) -> TokenClaims | Inva
     If the answer names no issuer, `issuer` is filled in, because an answer need not repeat it. Raise BadIntrospection
     if the answer cannot be read.
     """
-    try:
-        answer = msgspec.json.decode(data, type=Introspected)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise BadIntrospection("the answer is not a token introspection answer") from None
+    answer = read_document(data, Introspected, BadIntrospection("the answer is not a token introspection answer"))
     if not answer.active:
         return InvalidToken(Reason.INACTIVE)
     if answer.token_type is not None and answer.token_type.lower() not in ("bearer", "access_token"):
@@ -156,10 +163,8 @@ class ServerMetadata(msgspec.Struct, frozen=True):
 
 
 def read_metadata_untrusted(data: bytes, issuer: str) -> ServerMetadata:
-    try:
-        metadata = msgspec.json.decode(data, type=ServerMetadata)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise BadMetadata("the answer is not authorization server metadata with issuer and jwks_uri") from None
+    failure = BadMetadata("the answer is not authorization server metadata with issuer and jwks_uri")
+    metadata = read_document(data, ServerMetadata, failure)
     if metadata.issuer != issuer:  # RFC 8414 3.3
         raise BadMetadata("the metadata names another issuer")
     if not is_protected(metadata.jwks_uri):
