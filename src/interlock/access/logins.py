@@ -12,6 +12,7 @@ sends it with each request. The cookie is derived from the key, so that the node
 
 import secrets
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -55,26 +56,25 @@ class BrowserSession(msgspec.Struct, frozen=True, kw_only=True):
     record: TokenRecord
 
 
+@dataclass(eq=False)
 class LoginService:
     """The service that creates login links and exchanges them for browser sessions."""
 
-    def __init__(self, tokens: TokenRegistry, recorder: Recorder, clock: Clock, url: Callable[[], str]) -> None:
-        """Create the service. `url` returns the URL of the operator endpoint as a browser must enter it."""
-        self._tokens = tokens
-        self._recorder = recorder
-        self._clock = clock
-        self._url = url
-        self._logins: dict[str, LoginLink] = {}
+    tokens: TokenRegistry
+    recorder: Recorder
+    clock: Clock
+    url: Callable[[], str]  # of the operator endpoint, as a browser must enter it
+    _logins: dict[str, LoginLink] = field(default_factory=dict, init=False)
 
     def mint(self, roles: frozenset[str]) -> LoginLink:
         """Create a login link.
 
         Its ticket follows a #, so it appears in no request log, and fetching the link does not use it up.
         """
-        now = self._clock.wall()
+        now = self.clock.wall()
         live = [open_login for open_login in self._logins.values() if now < open_login.expires_at]
         ticket = secrets.token_urlsafe(TICKET_BYTES)
-        url = f"{self._url()}{PATH}#{ticket}"
+        url = f"{self.url()}{PATH}#{ticket}"
         login = LoginLink(ticket=ticket, url=url, roles=roles & ROLES, expires_at=now + TICKET_S)
         self._logins = {open_login.ticket: open_login for open_login in (*live[1 - TICKETS_MAX :], login)}
         return login
@@ -85,27 +85,27 @@ class LoginService:
         Raise StoreError if the session cannot be stored.
         """
         login = self._logins.pop(ticket, None)
-        now = self._clock.wall()
+        now = self.clock.wall()
         if login is None or now >= login.expires_at:
             return None
         key = secrets.token_urlsafe(KEY_BYTES)
-        cookie, record = await self._tokens.begin_session(NAME, login.roles, SESSION_S, session_cookie(key))
+        cookie, record = await self.tokens.begin_session(NAME, login.roles, SESSION_S, session_cookie(key))
         by, roles = f"browser:{record.id[:8]}", list(record.roles or ())
-        await self._recorder.append_now(AuditRecord.event(now, by, "operator", "login", verdict="made", roles=roles))
+        await self.recorder.append_now(AuditRecord.event(now, by, "operator", "login", verdict="made", roles=roles))
         return BrowserSession(cookie=cookie, key=key, record=record)
 
     async def end(self, host: str, cookies: Mapping[str, str]) -> None:
         """Revoke the session to which these cookies belong. Raise StoreError if this cannot be stored."""
         cookie = find_cookie(host, cookies)
         if cookie is not None:
-            for ended in await self._tokens.revoke(token_hash(cookie)[:ID_LENGTH]):
+            for ended in await self.tokens.revoke(token_hash(cookie)[:ID_LENGTH]):
                 by = f"browser:{ended.id[:8]}"
-                await self._recorder.append_now(token_line("revoke", ended, by, self._clock.wall()))
+                await self.recorder.append_now(token_line("revoke", ended, by, self.clock.wall()))
 
     @property
     def is_secure(self) -> bool:
         """Return whether browsers connect over https."""
-        return self._url().startswith("https://")
+        return self.url().startswith("https://")
 
 
 def find_cookie(host: str, cookies: Mapping[str, str]) -> str | None:

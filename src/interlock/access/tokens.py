@@ -13,6 +13,7 @@ say which token they used.
 import base64
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Final, Literal, TypeVar
 
@@ -96,29 +97,29 @@ def credential_of(authorization: str, *, basic: bool) -> str:
         return ""
 
 
+@dataclass(eq=False)
 class TokenRegistry:
     """The tokens of a node, and the verified access tokens of authorization servers."""
 
-    def __init__(self, table: TokenTable, clock: Clock, rules: tuple[AccessRule, ...], days: int) -> None:
-        self._table = table
-        self._clock = clock
-        self._rules = rules
-        self._days = days
-        self._records: dict[str, TokenRecord] = {}
-        # When tokens were last used, by hash. Written when the tokens are listed, and at the end.
-        self._used: dict[str, float] = {}
-        # The principal of a header, and until when the header is not verified again.
-        self._known: dict[bytes, tuple[Principal, float]] = {}
-        # When the last access token of a principal of an authorization server ends.
-        self._vouched: dict[str, float] = {}
+    table: TokenTable
+    clock: Clock
+    rules: tuple[AccessRule, ...]
+    days: int
+    _records: dict[str, TokenRecord] = field(default_factory=dict, init=False)
+    # When tokens were last used, by hash. Written when the tokens are listed, and at the end.
+    _used: dict[str, float] = field(default_factory=dict, init=False)
+    # The principal of a header, and until when the header is not verified again.
+    _known: dict[bytes, tuple[Principal, float]] = field(default_factory=dict, init=False)
+    # When the last access token of a principal of an authorization server ends.
+    _vouched: dict[str, float] = field(default_factory=dict, init=False)
 
     def replan(self, rules: tuple[AccessRule, ...]) -> None:
         """Apply changed [[access]] entries. The next request of each caller is looked up again."""
-        self._rules = rules
+        self.rules = rules
         self._known.clear()
 
     async def open(self) -> None:
-        self._records = await self._table.by_hash(self._clock.wall())
+        self._records = await self.table.by_hash(self.clock.wall())
 
     def take_change(self, change: Change) -> bool:
         """Apply a token change of another replica: a token was issued, revoked or removed.
@@ -130,7 +131,7 @@ class TokenRegistry:
             self._records.pop(change.key, None)
         else:
             self._records[change.key] = TokenRecord.decode(change.entry.value)
-        after, now = self._records.get(change.key), self._clock.wall()
+        after, now = self._records.get(change.key), self.clock.wall()
         has_ended = before is not None and before.opens(now) and (after is None or not after.opens(now))
         if has_ended:
             self._known.clear()
@@ -145,12 +146,12 @@ class TokenRegistry:
     def principal(self, authorization: bytes) -> Principal | None:
         """Return the client that sent an Authorization header to the public endpoint, or None if it is not known."""
         cached = self._known.get(authorization)
-        now = self._clock.wall()
+        now = self.clock.wall()
         if cached is None or now >= cached[1]:
             record = self._bearer(authorization, "client")
             if record is None:
                 return None
-            current = principal_for(f"client:{record.name}", record.scope, self._rules)
+            current = principal_for(f"client:{record.name}", record.scope, self.rules)
             principal = cached[0] if cached is not None and cached[0] == current else current
             # Looked up again after a while, which is when its use is noted; a call in between costs nothing more.
             cached = (principal, min(record.expires_at or float("inf"), now + USE_NOTED_S))
@@ -170,7 +171,7 @@ class TokenRegistry:
         audience, colon, name = principal.partition(":")
         if not colon or audience not in ("client", "subserver", "room") or "/" in name:
             return True
-        now = self._clock.wall()
+        now = self.clock.wall()
         return any(r.name == name and r.audience == audience and r.opens(now) for r in self._records.values())
 
     def has_lapsed(self, principal: str) -> bool:
@@ -179,7 +180,7 @@ class TokenRegistry:
         Such tokens come from authorization servers. The result is false for all other principals.
         """
         from_issuer = principal.startswith("client:") and "/" in principal  # a parent's name is a URL
-        return from_issuer and self._clock.wall() >= self._vouched.get(principal, 0.0)
+        return from_issuer and self.clock.wall() >= self._vouched.get(principal, 0.0)
 
     def as_it_would_be(self, principal: str) -> Principal:
         """Return the principal with the rights that it would have on a new connection.
@@ -187,9 +188,9 @@ class TokenRegistry:
         These follow from its token of this node, if it has one, and from [[access]].
         """
         audience, _, name = principal.partition(":")
-        now = self._clock.wall()
+        now = self.clock.wall()
         own = [r for r in self._records.values() if (r.audience, r.name) == (audience, name) and r.opens(now)]
-        return principal_for(principal, own[0].scope if own else None, self._rules)
+        return principal_for(principal, own[0].scope if own else None, self.rules)
 
     def as_it_is(self, principal: Principal) -> Principal:
         """Return a connected principal with its current rights.
@@ -235,7 +236,7 @@ class TokenRegistry:
             return None
         hash = token_hash(token)
         record = self._records.get(hash)
-        now = self._clock.wall()
+        now = self.clock.wall()
         if record is None or not record.opens(now):
             return None
         self._used[hash] = now
@@ -244,11 +245,11 @@ class TokenRegistry:
     async def issue(
         self, name: str, audience: TokenAudience, scope: Scope | None, days: int | None, room: GrantedRoom | None = None
     ) -> IssuedRecord:
-        return await self._issue(name, audience, scope or WIDEST[audience], (days or self._days) * DAY_S, room=room)
+        return await self._issue(name, audience, scope or WIDEST[audience], (days or self.days) * DAY_S, room=room)
 
     async def begin_session(self, name: str, roles: frozenset[str], lasts_s: float, cookie: str) -> IssuedRecord:
         """Start a browser's session and return its cookie and its record. Remove ended sessions before."""
-        await self._table.forget_ended("browser", self._clock.wall())  # they are many and short
+        await self.table.forget_ended("browser", self.clock.wall())  # they are many and short
         scope: Scope = "write" if "admin" in roles else "read"
         return await self._issue(name, "browser", scope, lasts_s, tuple(sorted(roles)), token=cookie)
 
@@ -262,8 +263,8 @@ class TokenRegistry:
         room: GrantedRoom | None = None,
         token: str | None = None,
     ) -> IssuedRecord:
-        now = self._clock.wall()
-        token, record = await self._table.issue(
+        now = self.clock.wall()
+        token, record = await self.table.issue(
             name=name,
             owner=name,
             audience=audience,
@@ -278,8 +279,8 @@ class TokenRegistry:
         return token, record
 
     async def revoke(self, reference: str) -> tuple[TokenRecord, ...]:
-        now = self._clock.wall()
-        revoked = await self._table.revoke(reference, now)
+        now = self.clock.wall()
+        revoked = await self.table.revoke(reference, now)
         self._known.clear()
         # The table is not read again, because that would undo what another replica revoked in the meantime.
         ids = {token.id for token in revoked}
@@ -290,16 +291,16 @@ class TokenRegistry:
 
     async def list(self) -> list[TokenRecord]:
         await self._keep_uses()
-        return await self._table.list(self._clock.wall())
+        return await self.table.list(self.clock.wall())
 
     async def _keep_uses(self) -> None:
         used, self._used = self._used, {}
         for hash, at in used.items():
-            await self._table.note_used(hash, at, self._clock.wall())
+            await self.table.note_used(hash, at, self.clock.wall())
 
     async def list_live(self) -> Tokens:
         """Return all tokens that are not revoked, without expired browser sessions."""
-        records, now = await self.list(), self._clock.wall()
+        records, now = await self.list(), self.clock.wall()
         live = (r for r in records if r.revoked_at is None and (r.audience != "browser" or r.opens(now)))
         return Tokens(tokens=tuple(map(self.token_view, live)))
 
@@ -310,7 +311,7 @@ class TokenRegistry:
         """
         scope: str = record.scope
         if record.audience == "subserver":
-            scope = registrant_scope(f"subserver:{record.name}", self._rules, record.scope).value
+            scope = registrant_scope(f"subserver:{record.name}", self.rules, record.scope).value
         return Token(
             id=record.id,
             name=record.name,

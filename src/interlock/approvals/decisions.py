@@ -17,6 +17,7 @@ stays valid and is carried out at the next start.
 """
 
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final, Protocol
 
 import msgspec
@@ -105,32 +106,19 @@ class DecisionReceivers(msgspec.Struct, frozen=True, kw_only=True):
     names: NamesRulings | None = None  # requests to the registry
 
 
+@dataclass(eq=False)
 class DecisionService:
     """The service that approves and denies: it verifies the proof, decides in the inbox, and passes the decision on."""
 
-    def __init__(
-        self,
-        inbox: Inbox,
-        clock: Clock,
-        aggregator_id: str,
-        *,
-        judge: ProofVerifier | None = None,
-        receivers: DecisionReceivers | None = None,
-        code: Callable[[str], str | None] = lambda _: None,
-        is_current: Callable[[Approval], bool] = lambda approval: True,
-    ) -> None:
-        """Create the service.
-
-        `code` returns the secret code or token of an approval, by its id. `is_current` returns whether an approved call
-        would still run exactly as it was shown.
-        """
-        self._judge = judge
-        self._receivers = receivers or DecisionReceivers()
-        self._code = code
-        self._is_call_current = is_current
-        self._inbox = inbox
-        self._clock = clock
-        self._own_id = aggregator_id
+    inbox: Inbox
+    clock: Clock
+    aggregator_id: str
+    _: KW_ONLY
+    judge: ProofVerifier | None = None
+    receivers: DecisionReceivers = field(default_factory=DecisionReceivers)
+    code: Callable[[str], str | None] = lambda _: None  # the secret code or token of an approval, by its id
+    # Whether an approved call would still run exactly as it was shown.
+    is_call_current: Callable[[Approval], bool] = lambda approval: True
 
     async def approve(
         self,
@@ -151,39 +139,39 @@ class DecisionService:
         if isinstance(open_, Refusal):
             return open_
         approval, answer = open_
-        if approval.source is Source.DRIVERS and self._receivers.drivers.receiver is not None:
-            await self._receivers.drivers.receiver.look()
+        if approval.source is Source.DRIVERS and self.receivers.drivers.receiver is not None:
+            await self.receivers.drivers.receiver.look()
         if not self.is_current(approval):
-            voided = await self._inbox.void(id, REDEFINED)
+            voided = await self.inbox.void(id, REDEFINED)
             return voided if isinstance(voided, Refusal) else refusal_of(voided)
-        proposals = self._receivers.proposals if approval.kind is Kind.PROPOSAL else None
+        proposals = self.receivers.proposals if approval.kind is Kind.PROPOSAL else None
         if proposals is not None and (unready := proposals.find_obstacle(approval)) is not None:
             return unready
         judged: Verified | Proof | Refusal | None = None
-        if code is not None and approval.kind is Kind.ENROLMENT and self._receivers.enrolments is not None:
-            judged = self._receivers.enrolments.judge_code(code)
+        if code is not None and approval.kind is Kind.ENROLMENT and self.receivers.enrolments is not None:
+            judged = self.receivers.enrolments.judge_code(code)
         elif approval.requires is not Requires.ROLE:
             judged = await self._verify_proof(approval, answer, proof)
         if isinstance(judged, Refusal):
             return judged
         verified = judged if isinstance(judged, Verified) else None
         stored = judged if isinstance(judged, Proof) else None if verified is None else stored_proof(verified)
-        now = self._clock.wall()
+        now = self.clock.wall()
         decision = Decision(what=What.APPROVED, by=by, at=now, reason=reason, answer=answer, proof=stored)
         if proposals is not None and (barred := proposals.find_decider_refusal(approval, decision)) is not None:
             return barred
-        if approval.kind is Kind.REQUEST and self._receivers.names is not None:
+        if approval.kind is Kind.REQUEST and self.receivers.names is not None:
             key = verified.key if verified is not None else None
-            if (refused := self._receivers.names.find_refusal(approval, decision, key)) is not None:
+            if (refused := self.receivers.names.find_refusal(approval, decision, key)) is not None:
                 return refused
         return await self._decide(id, decision, verified.expires_at if verified else None)
 
     def is_current(self, approval: Approval) -> bool:
         """Return whether the approved action would still run exactly as it was shown."""
-        drivers = self._receivers.drivers.receiver
+        drivers = self.receivers.drivers.receiver
         if approval.source is Source.DRIVERS and drivers is not None:
             return drivers.is_current(approval)
-        return self._is_call_current(approval)
+        return self.is_call_current(approval)
 
     def question(self, id: str, answer: str | None) -> ProofQuestion | Refusal:
         """Return what a proof must sign to approve with this answer, or to see the code if the answer is REVEAL. Return
@@ -204,17 +192,17 @@ class DecisionService:
         verified = await self._verify_proof(open_[0], REVEAL, proof)
         if isinstance(verified, Refusal):  # AQL-X-1
             return verified
-        self._inbox.record_reveal(open_[0], by=by, anchor=verified.anchor)
-        return self._code(id) or CODE_GONE
+        self.inbox.record_reveal(open_[0], by=by, anchor=verified.anchor)
+        return self.code(id) or CODE_GONE
 
     async def deny(
         self, id: str, *, by: str, reason: str | None = None, answer: str | None = None
     ) -> Approval | Refusal:
         """Deny an approval. With the answer "return", the requester of a registry request is asked to revise it."""
-        decision = Decision(what=What.DENIED, by=by, at=self._clock.wall(), reason=reason, answer=answer)
-        approval = self._inbox.get(id)
-        if approval is not None and approval.kind is Kind.REQUEST and self._receivers.names is not None:
-            if (refused := self._receivers.names.find_refusal(approval, decision, None)) is not None:
+        decision = Decision(what=What.DENIED, by=by, at=self.clock.wall(), reason=reason, answer=answer)
+        approval = self.inbox.get(id)
+        if approval is not None and approval.kind is Kind.REQUEST and self.receivers.names is not None:
+            if (refused := self.receivers.names.find_refusal(approval, decision, None)) is not None:
                 return refused
         elif answer is not None:
             details = {"detail": "only requests to the registry can be returned"}
@@ -223,7 +211,7 @@ class DecisionService:
 
     def _open(self, id: str, answer: str | None) -> tuple[Approval, str | None] | Refusal:
         """Return an approval that can still be approved with its answer, or a refusal."""
-        approval = self._inbox.get(id)
+        approval = self.inbox.get(id)
         if approval is None:
             return UNKNOWN
         if find_next_status(approval.status, Move.APPROVE) is None:
@@ -242,7 +230,7 @@ class DecisionService:
             call_digest=signed_digest(approval, answer),
             nonce=approval.nonce or "",
             tool=approval.tool,
-            aggregator_id=self._own_id,
+            aggregator_id=self.aggregator_id,
         )
 
     async def _verify_proof(
@@ -250,15 +238,15 @@ class DecisionService:
     ) -> Verified | Refusal:
         if proof is None:
             return invalid("proof_required", f"an approval needs a proof: interlock approve {approval.id} makes one")
-        if self._judge is None:
+        if self.judge is None:
             return invalid("no_anchor", "no one may approve here yet: interlock status says what to do")
-        return await self._judge.judge(self._proof_request(approval, answer), proof)
+        return await self.judge.judge(self._proof_request(approval, answer), proof)
 
     async def _decide(self, id: str, decision: Decision, redeem_until: float | None) -> Approval | Refusal:
-        decided = await self._inbox.decide(id, decision, redeem_until=redeem_until)
+        decided = await self.inbox.decide(id, decision, redeem_until=redeem_until)
         if isinstance(decided, Refusal):
             return decided
-        receivers, kind = self._receivers, decided.kind
+        receivers, kind = self.receivers, decided.kind
         by_kind: dict[Kind, DecisionReceiver | None] = {
             Kind.REQUEST: receivers.names,
             Kind.ENROLMENT: receivers.enrolments,

@@ -397,37 +397,31 @@ _LOST: Final = "the node stopped before the end was known"
 _UNSENT: Final = "the caller left before anything was sent"
 
 
+@dataclass(eq=False)
 class Inbox:
     """The approvals of a node. Every change of status is on disk before the method that makes it returns.
 
     Methods return the approval after the move, or the refusal that says why the move is not possible.
     """
 
-    def __init__(
-        self,
-        store: ApprovalStore,
-        record: ApprovalAudit,
-        clock: Clock,
-        rules: ApprovalsPlan,
-        replicas: Replicas | None = None,
-    ) -> None:
-        """Create the inbox. `replicas` describes the replicas that share the store, if there may be several."""
-        self.rules = rules
-        self._store = store
-        self._replicas = replicas
-        self._audit = record
-        self._clock = clock
-        self._feed = ApprovalFeed()
-        self.heard = Feed[Approval]()  # what another replica raised or moved
-        self._index = Index(clock)
-        self._raising: dict[Key, asyncio.Task[Approval | Refusal]] = {}
-        self._work = BackgroundTasks()
+    store: ApprovalStore
+    audit: ApprovalAudit
+    clock: Clock
+    rules: ApprovalsPlan
+    replicas: Replicas | None = None  # that share the store, if there may be several
+    heard: Feed[Approval] = field(default_factory=Feed, init=False)  # what another replica raised or moved
+    _feed: ApprovalFeed = field(default_factory=ApprovalFeed, init=False)
+    _raising: dict[Key, asyncio.Task[Approval | Refusal]] = field(default_factory=dict, init=False)
+    _work: BackgroundTasks = field(default_factory=BackgroundTasks, init=False)
+
+    def __post_init__(self) -> None:
+        self._index = Index(self.clock)
 
     # Life
 
     async def open(self) -> None:
         """Load the stored approvals, and end those in use by a lost replica. Raise StoreError if the store fails."""
-        for entry in sorted(await self._store.all(), key=lambda stored: stored.approval.created_at):
+        for entry in sorted(await self.store.all(), key=lambda stored: stored.approval.created_at):
             self._index.keep(entry)  # the newest last: it is the one that stands for its digest
         await self.end_lost()
 
@@ -439,7 +433,7 @@ class Inbox:
                 await self.finish(approval.id, Move.LOSE, _LOST)
 
     def _is_alive(self, replica: str | None) -> bool:
-        return self._replicas is not None and replica is not None and self._replicas.is_alive(replica)
+        return self.replicas is not None and replica is not None and self.replicas.is_alive(replica)
 
     def is_elsewhere(self, id: str) -> bool:
         """Return whether another live replica raised this approval or changed it last."""
@@ -471,7 +465,7 @@ class Inbox:
             self.heard.publish(entry.approval)
 
     def _is_own(self, entry: ApprovalEntry) -> bool:
-        replicas = self._replicas
+        replicas = self.replicas
         return replicas is None or replicas.is_alone or entry.replica == replicas.own_id
 
     def replan(self, rules: ApprovalsPlan) -> None:
@@ -542,7 +536,7 @@ class Inbox:
         self, kind: Kind, source: Source, *, requested_by: str, tool: str, digest: str, **members: Any
     ) -> Approval:
         """Create an approval with its id and times. It is stored only by `raise_`."""
-        now = self._clock.wall()
+        now = self.clock.wall()
         if (agent := members.get("agent")) is not None:  # a client's word for itself
             members["agent"] = agent[:AGENT_CHARS_MAX].encode("utf-8", "replace").decode()
         return Approval(
@@ -581,7 +575,7 @@ class Inbox:
         return await asyncio.shield(self._begin(self._decide(id, decision, redeem_until)))
 
     def record_reveal(self, approval: Approval, *, by: str, anchor: str) -> None:
-        self._audit.record_reveal(approval, at=self._clock.wall(), by=by, anchor=anchor)
+        self.audit.record_reveal(approval, at=self.clock.wall(), by=by, anchor=anchor)
 
     async def use(self, id: str) -> Approval | Refusal:
         """Mark an approval as used. Return it with its arguments for the last time. `finish` must follow."""
@@ -644,7 +638,7 @@ class Inbox:
 
     async def _raise(self, key: Key, approval: Approval) -> Approval | Refusal:
         try:
-            entry = await self._store.create(approval)
+            entry = await self.store.create(approval)
         except StoreError as refused:
             self._index.release(approval)
             return _unavailable(refused)
@@ -656,8 +650,8 @@ class Inbox:
 
     async def _raise_used(self, approval: Approval, decision: Decision) -> Approval | Refusal:
         try:
-            await self._audit.record_decision(approval, decision)
-            entry = await self._store.create(replace(approval, status=Status.USED, decision=decision, params=None))
+            await self.audit.record_decision(approval, decision)
+            entry = await self.store.create(replace(approval, status=Status.USED, decision=decision, params=None))
         except StoreError as refused:
             return _unavailable(refused)
         self._index.keep(entry)
@@ -677,16 +671,16 @@ class Inbox:
             return OF_ANOTHER_REPLICA
         changes: dict[str, Any] = {"decision": decision}
         if move is Move.APPROVE and approval.expires_at is not None:
-            redeem_by = self._clock.wall() + self.rules.redeem_s
+            redeem_by = self.clock.wall() + self.rules.redeem_s
             changes["redeem_by"] = redeem_by if redeem_until is None else min(redeem_by, redeem_until)
         try:
-            await self._audit.record_decision(approval, decision)
+            await self.audit.record_decision(approval, decision)
         except StoreError as refused:
             return _unavailable(refused)
         decided = await self._move(id, move, **changes)
         if isinstance(decided, Refusal):
             with contextlib.suppress(StoreError):  # the refusal stands either way
-                await self._audit.record_decision(approval, decision, outcome=decided.message)
+                await self.audit.record_decision(approval, decision, outcome=decided.message)
         return decided
 
     async def _mark_unsent(self, id: str, using: "asyncio.Task[Approval | Refusal]") -> Approval | Refusal:
@@ -705,11 +699,11 @@ class Inbox:
                     return refusal_of(approval)
                 params = approval.params if after in LIVE else None
                 try:
-                    moved = await self._store.update(
+                    moved = await self.store.update(
                         replace(approval, status=after, params=params, **changes), entry.revision
                     )
                 except Conflict:
-                    current = await self._store.find(id)
+                    current = await self.store.find(id)
                     if current is None:
                         self._index.forget(id)
                     elif self._is_own(current):
@@ -726,7 +720,7 @@ class Inbox:
 
     def _tell(self, approval: Approval, before: Approval | None) -> None:
         if before is None or approval.decision == before.decision:  # a decision is on record already
-            self._audit.record_move(approval, self._clock.wall(), before)
+            self.audit.record_move(approval, self.clock.wall(), before)
         self._feed.tell(approval)
 
     def _find_limit_refusal(self, approval: Approval) -> Refusal | None:

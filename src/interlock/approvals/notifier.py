@@ -21,7 +21,7 @@ import os
 import ssl
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from html import escape
 from typing import Final, Protocol
 from urllib.parse import unquote, urlsplit
@@ -78,14 +78,14 @@ class Channel(Protocol):
     async def close(self) -> None: ...
 
 
+@dataclass(eq=False)
 class CommandChannel:
     """A channel that runs a program, which reads the notice as one line of JSON from stdin."""
 
-    def __init__(self, command: Sequence[str]) -> None:
-        self._command = tuple(command)
+    command: Sequence[str]
 
     async def send(self, notice: Notice) -> None:
-        await _run(self._command, _encode(notice) + b"\n")
+        await _run(self.command, _encode(notice) + b"\n")
 
     async def close(self) -> None:
         pass
@@ -247,45 +247,37 @@ WAITS: Final = "approval_waiting"
 NOT_IN_THE_INBOX: Final = frozenset((Kind.ACK,))
 
 
+@dataclass(eq=False)
 class Notifier:
-    def __init__(
-        self,
-        inbox: Inbox,
-        channels: Mapping[str, Channel],
-        *,
-        url: Callable[[], str],
-        node: str,
-        code: Callable[[str], str | None] = lambda _: None,
-    ) -> None:
-        """Create the notifier. `code` returns the verification code to include in the notice of an approval, by its id,
-        or None.
-        """
-        self.trouble: dict[str, str] = {}  # what is wrong with a channel, until something arrives again
-        self.dropped = 0
-        self._inbox = inbox
-        self._channels = dict(channels)
-        self._url = url
-        self._node = node
-        self._code = code
-        self._queues: dict[str, asyncio.Queue[Notice]] = {}
-        self._tasks: list[asyncio.Task[None]] = []
+    """The task that makes notices of waiting approvals, with the channels that deliver them, by name."""
+
+    inbox: Inbox
+    channels: Mapping[str, Channel]
+    _: KW_ONLY
+    url: Callable[[], str]
+    node: str
+    code: Callable[[str], str | None] = lambda _: None  # to include in the notice of an approval, by its id
+    trouble: dict[str, str] = field(default_factory=dict, init=False)  # of a channel, until something arrives again
+    dropped: int = field(default=0, init=False)
+    _queues: dict[str, asyncio.Queue[Notice]] = field(default_factory=dict, init=False)
+    _tasks: list[asyncio.Task[None]] = field(default_factory=list, init=False)
 
     @property
     def shows_codes(self) -> bool:
         """Return whether any channel sends codes to operators."""
-        return bool(self._channels)
+        return bool(self.channels)
 
     async def open(self) -> None:
-        if not self._channels:
+        if not self.channels:
             return
         loop = asyncio.get_running_loop()
-        self._queues = {name: asyncio.Queue(WAITING_MAX) for name in self._channels}
-        self._tasks = [loop.create_task(self._queue_notices(self._inbox.listen(only_own=True)), name="notices")]
-        self._tasks += [loop.create_task(self._send_notices(name), name=f"notices {name}") for name in self._channels]
+        self._queues = {name: asyncio.Queue(WAITING_MAX) for name in self.channels}
+        self._tasks = [loop.create_task(self._queue_notices(self.inbox.listen(only_own=True)), name="notices")]
+        self._tasks += [loop.create_task(self._send_notices(name), name=f"notices {name}") for name in self.channels]
 
     async def replan(self, channels: Mapping[str, Channel]) -> None:
         await self.close()
-        self._channels = dict(channels)
+        self.channels = dict(channels)
         self.trouble.clear()
         await self.open()
 
@@ -294,7 +286,7 @@ class Notifier:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for channel in self._channels.values():
+        for channel in self.channels.values():
             await channel.close()
 
     async def _queue_notices(self, listener: ApprovalListener) -> None:
@@ -322,7 +314,7 @@ class Notifier:
     async def _send(self, name: str, notice: Notice) -> None:
         for attempt in range(1, TRIES + 1):
             try:
-                await self._channels[name].send(notice)
+                await self.channels[name].send(notice)
             except ChannelFailed as failed:
                 if name not in self.trouble:
                     log.warning("operators are not told by the channel %s: %s", name, failed)
@@ -343,9 +335,9 @@ class Notifier:
             requested_by=approval.requested_by,
             created_at=rfc3339(approval.created_at),
             expires_at=None if approval.expires_at is None else rfc3339(approval.expires_at),
-            url=f"{self._url()}/approvals/{approval.id}",
-            node=self._node,
-            code=self._code(approval.id),
+            url=f"{self.url()}/approvals/{approval.id}",
+            node=self.node,
+            code=self.code(approval.id),
         )
 
 

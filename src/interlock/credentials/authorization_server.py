@@ -251,12 +251,12 @@ class _ClientBinding(msgspec.Struct, frozen=True):
     issuer: str
 
 
+@dataclass(eq=False)
 class TokenStore:
     """Store of tokens and client registrations. An entry that cannot be read counts as absent."""
 
-    def __init__(self, secrets: SealedSecrets, clock: Clock) -> None:
-        self._secrets = secrets
-        self._clock = clock
+    secrets: SealedSecrets
+    clock: Clock
 
     async def find_grant(self, segment: str, principal: str, server: str) -> TokenGrant | None:
         """Return the stored token for a server, or None if there is none.
@@ -265,40 +265,40 @@ class TokenStore:
         entry that cannot be read.
         """
         name = grant_name(segment, principal)
-        data = await self._secrets.get("token", name, self._clock.wall())
+        data = await self.secrets.get("token", name, self.clock.wall())
         grant = _read(data, TokenGrant)
         if data is not None and (grant is None or grant.server != server):
-            await self._secrets.remove("token", name)
+            await self.secrets.remove("token", name)
             return None
         return grant
 
     async def keep_grant(self, segment: str, principal: str, grant: TokenGrant) -> None:
         name = grant_name(segment, principal)
-        await self._secrets.put("token", name, msgspec.json.encode(grant), self._clock.wall())
+        await self.secrets.put("token", name, msgspec.json.encode(grant), self.clock.wall())
 
     async def drop_grant(self, segment: str, principal: str) -> None:
-        await self._secrets.remove("token", grant_name(segment, principal))
+        await self.secrets.remove("token", grant_name(segment, principal))
 
     async def find_client(self, issuer: str) -> oauth_client.Client | None:
         """Return the node's registration at an issuer, or None if there is none or it has expired."""
-        client = _read(await self._secrets.get("client", issuer, self._clock.wall()), oauth_client.Client)
+        client = _read(await self.secrets.get("client", issuer, self.clock.wall()), oauth_client.Client)
         if client is None or client.issuer != issuer:
             return None
-        return client if client.expires_at is None or self._clock.wall() < client.expires_at else None
+        return client if client.expires_at is None or self.clock.wall() < client.expires_at else None
 
     async def keep_client(self, client: oauth_client.Client) -> None:
-        await self._secrets.put("client", client.issuer, msgspec.json.encode(client), self._clock.wall())
+        await self.secrets.put("client", client.issuer, msgspec.json.encode(client), self.clock.wall())
 
     async def drop_client(self, issuer: str) -> None:
-        await self._secrets.remove("client", issuer)
+        await self.secrets.remove("client", issuer)
 
     async def bound_issuer(self, segment: str, client_id: str, issuer: str) -> str:
         """Return the issuer to which a configured client is bound. On first use, bind it to `issuer`."""
         name = f"{segment} in the configuration"  # no issuer has blanks
-        bound = _read(await self._secrets.get("client", name, self._clock.wall()), _ClientBinding)
+        bound = _read(await self.secrets.get("client", name, self.clock.wall()), _ClientBinding)
         if bound is None or bound.client_id != client_id:
             bound = _ClientBinding(client_id, issuer)
-            await self._secrets.put("client", name, msgspec.json.encode(bound), self._clock.wall())
+            await self.secrets.put("client", name, msgspec.json.encode(bound), self.clock.wall())
         return bound.issuer
 
 
@@ -314,24 +314,24 @@ def _read(data: bytes | None, shape: type[T]) -> T | None:
         return None
 
 
+@dataclass(eq=False)
 class ClientIdentity:
     """The name and the URLs under which authorization servers know the node.
 
     The URLs are available once the node's sockets are bound.
     """
 
-    def __init__(self, name: str, addresses: Addresses) -> None:
-        self.name = name
-        self._addresses = addresses
+    name: str
+    addresses: Addresses
 
     @property
     def callback(self) -> str | None:
         """Return the URL to which the browser returns after a consent, or None if there is none."""
-        return self._addresses.operator.rstrip("/") + oauth_client.CALLBACK_PATH if self._addresses.is_bound else None
+        return self.addresses.operator.rstrip("/") + oauth_client.CALLBACK_PATH if self.addresses.is_bound else None
 
     @property
     def document_url(self) -> str:
-        return self._addresses.public.rstrip("/") + oauth_client.DOCUMENT_PATH
+        return self.addresses.public.rstrip("/") + oauth_client.DOCUMENT_PATH
 
     @property
     def document(self) -> str | None:
@@ -339,7 +339,7 @@ class ClientIdentity:
         Metadata Document 3).
         """
         url = self.document_url
-        is_public = self._addresses.is_bound and url.startswith("https:") and not is_loopback_url(url)
+        is_public = self.addresses.is_bound and url.startswith("https:") and not is_loopback_url(url)
         return url if is_public else None
 
 

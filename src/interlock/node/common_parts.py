@@ -309,7 +309,7 @@ class CallParts:
                 proposals=proposals,
             ),
             code=approvals.codes.find_code,
-            is_current=is_current,
+            is_call_current=is_current,
         )
         self.dispatch = dispatch = Dispatch(
             catalog=catalog,

@@ -578,7 +578,7 @@ async def test_an_approval_shown_for_another_definition_is_void(tmp_path: Path) 
         assert approval is not None
         assert here.node.calls.deciding.is_current(approval)
         assert not here.node.calls.deciding.is_current(msgspec.structs.replace(approval, tool_digest="0" * 64))
-        here.node.calls.deciding._is_call_current = lambda approval: False
+        here.node.calls.deciding.is_call_current = lambda approval: False
         refused = await here.node.calls.deciding.approve(approval.id, None, by="operator:ada")
         assert isinstance(refused, Refusal)
         assert (refused.number, here.status(demand)) == (32124, Status.VOID)

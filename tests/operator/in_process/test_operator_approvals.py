@@ -134,7 +134,7 @@ async def test_a_malformed_proof_is_a_bad_request_and_changes_nothing(tmp_path: 
 
 async def test_without_anybody_to_judge_nothing_is_approved(tmp_path: Path) -> None:
     async with approval_endpoint(tmp_path) as door:
-        door.deciding._judge = None
+        door.deciding.judge = None
         raised = await door.desk.raised()
         body = {"decision": "approve", "proof": signed(raised.id, "d1")}
         refused = await door.ask("POST", f"/approvals/{raised.id}", body=body)

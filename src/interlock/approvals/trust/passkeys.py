@@ -8,6 +8,7 @@ alone, so none outlives the process that gave it.
 
 import secrets
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -50,24 +51,23 @@ class PasskeyInvitation(msgspec.Struct, frozen=True, kw_only=True):
     key: Jwk | None = None  # once the browser has made the passkey
 
 
+@dataclass(eq=False)
 class PasskeyService:
     """The relying party of this node (WebAuthn): its open invitations, and the requests to passkeys."""
 
-    def __init__(self, anchors: Anchors, recorder: Recorder, clock: Clock, url: Callable[[], str]) -> None:
-        """Create the service. `url` returns the URL of the operator endpoint."""
-        self._anchors = anchors
-        self._recorder = recorder
-        self._clock = clock
-        self._url = url
-        self._invitations: dict[str, PasskeyInvitation] = {}
-        self._is_shadowed = False  # another program answers to `localhost` at our port
+    anchors: Anchors
+    recorder: Recorder
+    clock: Clock
+    operator_url: Callable[[], str]  # the URL of the operator endpoint
+    _invitations: dict[str, PasskeyInvitation] = field(default_factory=dict, init=False)
+    _is_shadowed: bool = field(default=False, init=False)  # another program answers to `localhost` at our port
 
     def on_shadowed(self) -> None:
         """Stop using passkeys at `localhost`, because another program answers where browsers look for it."""
         self._is_shadowed = True
 
     def find_relying_party(self) -> Party | None:
-        party = webauthn.find_relying_party(self._url())
+        party = webauthn.find_relying_party(self.operator_url())
         return None if self._is_shadowed and party is not None and party.is_local else party
 
     def url(self) -> str:
@@ -75,34 +75,34 @@ class PasskeyService:
         of a local IP address, at which passkeys do not work.
         """
         party = self.find_relying_party()
-        has_passkeys = any(anchor.source == "passkey" for anchor in self._anchors.known())
-        moved = party is not None and has_passkeys and not self._url().lower().startswith(party.origin)
-        return party.origin if party is not None and moved else self._url()
+        has_passkeys = any(anchor.source == "passkey" for anchor in self.anchors.known())
+        moved = party is not None and has_passkeys and not self.operator_url().lower().startswith(party.origin)
+        return party.origin if party is not None and moved else self.operator_url()
 
     def browser_url(self) -> str:
         """Return the URL at which a person logs in. If browsers can create passkeys at one of the URLs of this node, it
         is that URL.
         """
         party = self.find_relying_party()
-        return self._url() if party is None else party.origin
+        return self.operator_url() if party is None else party.origin
 
     # Deciding
 
     def find_origin(self, tool: str) -> str | None:
         """Return the origin at which a passkey can approve a call of the tool, or None if no passkey can."""
         party = self.find_relying_party()
-        return party.origin if party is not None and passkeys_for(tool, self._anchors.known()) else None
+        return party.origin if party is not None and passkeys_for(tool, self.anchors.known()) else None
 
     def request(self, question: ProofQuestion) -> PasskeyRequest | Refusal:
         """Return what a browser is asked to sign (WebAuthn 5.5), bytes in base64url."""
-        party, keys = self.find_relying_party(), passkeys_for(question.tool, self._anchors.known())
+        party, keys = self.find_relying_party(), passkeys_for(question.tool, self.anchors.known())
         if party is None:
             return invalid("party", NO_PARTY)
         if not keys:
             return invalid("not_entitled", f"no passkey may approve {question.tool}")
         entropy = secrets.token_bytes(ENTROPY_BYTES)
         return PasskeyRequest(
-            challenge=encode(challenge(question, now=self._clock.wall(), entropy=entropy)),
+            challenge=encode(challenge(question, now=self.clock.wall(), entropy=entropy)),
             rp_id=party.id,
             credentials=tuple(key.kid for key in keys if key.kid is not None),
             timeout=TIMEOUT_MS,
@@ -115,7 +115,7 @@ class PasskeyService:
         party = self.find_relying_party()
         if party is None:
             return None
-        now = self._clock.wall()
+        now = self.clock.wall()
         live = [earlier for earlier in self._invitations.values() if now < earlier.expires_at]
         invitation = PasskeyInvitation(
             ticket=secrets.token_urlsafe(TICKET_BYTES),
@@ -131,11 +131,11 @@ class PasskeyService:
 
     def find_invitation(self, ticket: str) -> PasskeyInvitation | None:
         invitation = self._invitations.get(ticket)
-        return invitation if invitation is not None and self._clock.wall() < invitation.expires_at else None
+        return invitation if invitation is not None and self.clock.wall() < invitation.expires_at else None
 
     def creation(self, invitation: PasskeyInvitation) -> PasskeyCreation:
         """Return the options with which a browser creates a passkey (WebAuthn 5.4), bytes in base64url."""
-        passkeys = (anchor for anchor in self._anchors.known() if anchor.source == "passkey")
+        passkeys = (anchor for anchor in self.anchors.known() if anchor.source == "passkey")
         existing = tuple(key.kid for anchor in passkeys for key in anchor.keys if key.kid is not None)
         return PasskeyCreation(
             challenge=encode(invitation.challenge),
@@ -163,7 +163,7 @@ class PasskeyService:
         try:
             # The record says that a passkey was made; the node trusts it only once it is enrolled.
             record = AuditRecord.event(
-                self._clock.wall(),
+                self.clock.wall(),
                 done.by,
                 "operator",
                 "passkeys/make",
@@ -171,7 +171,7 @@ class PasskeyService:
                 anchor=done.name,
                 keys=[thumbprint(registration.key)],
             )
-            await self._recorder.append_now(record)
+            await self.recorder.append_now(record)
         except StoreError:
             self._invitations[ticket] = invitation
             raise
