@@ -10,9 +10,9 @@ another machine needs TLS (AX-10.4-2), and a layout must fit the frames of the l
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import msgspec
 
@@ -23,11 +23,10 @@ from interlock.devices.protocol.description import (
     DeviceDescription,
     Event,
     Field,
-    LinkDescription,
-    ModbusRegister,
     Profile,
     ToolDescription,
 )
+from interlock.devices.protocol.device_tools import declared_class
 from interlock.devices.protocol.frame_codec import HEAD_BYTES, STATUS_BYTES, message_max
 from interlock.devices.protocol.framing import framing_name
 from interlock.devices.protocol.layouts import is_number, layout_size, size_of, type_limits
@@ -58,7 +57,6 @@ _KEYS: Final[Mapping[str, tuple[str, ...]]] = {
 _NEEDS: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {  # with an example of each
     "uart_cbor": (("port", '"/dev/ttyUSB0"'),),
     "ble_cbor": (("address", '"C0:FF:EE:00:00:01"'),),
-    "spi_cbor": (),
     "can_cbor": (("channel", '"can0"'), ("rx_id", "0x123"), ("tx_id", "0x456")),
     "mqtt_json": (("host", '"localhost"'),),
     "modbus_tcp": (("host", '"192.168.0.10"'),),
@@ -70,7 +68,6 @@ _TRANSPORTS_OF: Final[Mapping[Profile, tuple[str, ...]]] = {
     "json": ("mqtt_json",),
     "modbus": ("modbus_tcp", "modbus_rtu"),
 }
-_PLACE: Final = re.compile(r"(?P<message>.*?)(?: - at `\$(?P<place>[^`]*)`)?", re.DOTALL)
 _UUID: Final = re.compile(r"[0-9A-Fa-f]{4}|[0-9A-Fa-f]{8}|[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 _STEP: Final = re.compile(r"\.([A-Za-z_][A-Za-z0-9_]*)|\[(\d+|\.\.\.)\]")
 
@@ -107,14 +104,9 @@ def is_checked(description: DeviceDescription) -> bool:
     itself.
     """
     link = description.link
-    match link.transport:
-        case "uart_cbor":
-            is_frame = framing_name(link, description.profile) == "frame"
-            return link.crc in ("crc8", "crc16") or is_frame
-        case "spi_cbor":
-            return False
-        case _:
-            return True
+    if link.transport == "uart_cbor":
+        return link.crc in ("crc8", "crc16") or framing_name(link, description.profile) == "frame"
+    return link.transport != "spi_cbor"
 
 
 def check_description(description: DeviceDescription, written: Mapping[str, Any]) -> Iterator[DescriptionFault]:
@@ -130,7 +122,7 @@ def check_description(description: DeviceDescription, written: Mapping[str, Any]
         if key not in _EVERY and key not in _KEYS[link.transport]:
             homes = ", ".join(name for name, keys in _KEYS.items() if key in keys)
             yield _fault(("link", key), f"'{key}' is no key of {link.transport}", f"it belongs to {homes}")
-    for key, example in _NEEDS[link.transport]:
+    for key, example in _NEEDS.get(link.transport, ()):
         if getattr(link, key) is None:
             yield _fault(("link",), f"{link.transport} needs '{key}'", f"for instance {key} = {example}")
     if link.transport == "uart_cbor":
@@ -167,9 +159,8 @@ def _check_line(description: DeviceDescription) -> Iterator[DescriptionFault]:
         message = f"presence = '{link.presence}' is for profile 'a': a device of profile 'b' announces itself"
         yield _fault(("link", "presence"), message, "leave it out")
     if link.presence == "gpio" and link.gpio is None:
-        yield _fault(
-            ("link", "presence"), "presence = 'gpio' needs 'gpio'", "name the file that reads 1 while it is there"
-        )
+        hint = "name the file that reads 1 while it is there"
+        yield _fault(("link", "presence"), "presence = 'gpio' needs 'gpio'", hint)
     if link.presence == "cts" and (link.port or "").startswith("socket://"):
         yield _fault(("link", "presence"), "a socket has no CTS", "write presence = 'poll'")
 
@@ -195,9 +186,8 @@ def _check_tools(description: DeviceDescription) -> Iterator[DescriptionFault]:
         for number, register in enumerate(tool.registers):
             for message in register_faults(register):
                 yield _fault((*at, "registers", number), message)
-        yield from _check_fields(
-            tuple(register.field for register in tool.registers), (*at, "registers"), is_tlv=False, is_row=False
-        )
+        fields = tuple(register.field for register in tool.registers)
+        yield from _check_fields(fields, (*at, "registers"), is_tlv=False, is_row=False)
 
 
 def _check_class(description: DeviceDescription, tool: ToolDescription, at: Path) -> Iterator[DescriptionFault]:
@@ -213,9 +203,7 @@ def _check_class(description: DeviceDescription, tool: ToolDescription, at: Path
 
 def _check_words(tool: ToolDescription, at: Path) -> Iterator[DescriptionFault]:
     """Return the faults of a tool that are not about its layout: in its capability, status names and schemas."""
-    declared = {key: getattr(tool, key) for key in ("mutable", "reversible", "latency_class")}
-    present = {key: value for key, value in declared.items() if value is not None}
-    capability = read_capability({**tool.capability, **present}, private=None)
+    capability = read_capability({**tool.capability, **declared_class(tool)}, private=None)
     if isinstance(capability, InvalidAnnotation):
         yield _fault(at, f"the capability of {tool.name!r} is wrong: {capability.reason}")
     for number in tool.status:
@@ -228,16 +216,13 @@ def _check_words(tool: ToolDescription, at: Path) -> Iterator[DescriptionFault]:
             yield _fault((*at, key), f"{key} of {tool.name!r} is no JSON Schema of an object")
 
 
-def _check_names(kind: str, entries: Iterable[ToolDescription | Event]) -> Iterator[DescriptionFault]:
-    entries = tuple(entries)
+def _check_names(kind: str, entries: Sequence[ToolDescription | Event]) -> Iterator[DescriptionFault]:
     for key in ("id", "name"):
-        seen: dict[Any, int] = {}
-        for index, entry in enumerate(entries):
-            value = getattr(entry, key)
-            if value in seen:
-                message = f"{key} {value!r} is that of {kind} number {seen[value] + 1} already"
+        values = [getattr(entry, key) for entry in entries]
+        for index, value in enumerate(values):
+            if (first := values.index(value)) < index:
+                message = f"{key} {value!r} is that of {kind} number {first + 1} already"
                 yield _fault((kind, index, key), message, "give each its own")
-            seen.setdefault(value, index)
     for index, entry in enumerate(entries):
         if not is_segment(entry.name):
             message = f"the name {entry.name[:64]!r} is not 1 to 63 characters of a-z, 0-9, _ and -"
@@ -284,15 +269,13 @@ def _check_fields(
     fields: tuple[Field, ...], path: Path, *, is_tlv: bool, is_row: bool = True
 ) -> Iterator[DescriptionFault]:
     """Return the faults of fields. `is_row` says that the fields follow each other in the same bytes."""
-    names: set[str] = set()
-    tags = Counter(field.tag for field in fields)
+    names, tags = [field.name for field in fields], Counter(field.tag for field in fields)
     for index, field in enumerate(fields):
         at = (*path, index)
         if not field.name:
             yield _fault((*at, "name"), "a field needs a name")
-        if field.name in names:
+        if field.name in names[:index]:
             yield _fault((*at, "name"), f"two fields have the name {field.name!r}", "give each its own")
-        names.add(field.name)
         yield from _check_limits(field, at)
         if field.type == "enum" and not field.values:
             yield _fault(at, f"{field.name!r} is an enum without values", "for instance values = { off = 0, on = 1 }")
@@ -319,31 +302,18 @@ def _check_limits(field: Field, at: Path) -> Iterator[DescriptionFault]:
     for key, limit in (("minimum", field.minimum), ("maximum", field.maximum)):
         if limit is None:
             continue
-        is_below, is_above = least is not None and limit < least, greatest is not None and limit > greatest
-        if is_below or is_above or not isfinite(limit):
+        is_beyond = least is not None and greatest is not None and not least <= limit <= greatest
+        if is_beyond or not isfinite(limit):
             ends = "" if least is None else f", which has {least:.10g} to {greatest:.10g}"
             yield _fault((*at, key), f"{key} {limit:.10g} of {field.name!r} is no {field.type}{ends}")
     if field.minimum is not None and field.maximum is not None and field.minimum > field.maximum:
         message = f"minimum {field.minimum:.10g} of {field.name!r} is more than its maximum {field.maximum:.10g}"
         yield _fault((*at, "minimum"), message)
-    numbers: dict[int, str] = {}
-    for name, number in field.values.items():
-        if number in numbers:
-            message = f"{numbers[number][:64]!r} and {name[:64]!r} of {field.name!r} are both {number}"
+    names, numbers = list(field.values), list(field.values.values())
+    for index, number in enumerate(numbers):
+        if (first := numbers.index(number)) < index:
+            message = f"{names[first][:64]!r} and {names[index][:64]!r} of {field.name!r} are both {number}"
             yield _fault((*at, "values"), message, "give each its own number")
-        numbers.setdefault(number, name)
-
-
-_INSIDE: Final[Mapping[tuple[type, str], type]] = {
-    (DeviceDescription, "link"): LinkDescription,
-    (DeviceDescription, "tool"): ToolDescription,
-    (DeviceDescription, "event"): Event,
-    (ToolDescription, "request"): Field,
-    (ToolDescription, "response"): Field,
-    (ToolDescription, "registers"): ModbusRegister,
-    (Event, "response"): Field,
-    (ModbusRegister, "field"): Field,
-}
 
 
 def _unknown_keys(value: object, kind: type, path: Path) -> Iterator[DescriptionFault]:
@@ -351,13 +321,15 @@ def _unknown_keys(value: object, kind: type, path: Path) -> Iterator[Description
         for index, entry in enumerate(value):
             yield from _unknown_keys(entry, kind, (*path, index))
     elif isinstance(value, dict):
-        keys = tuple(field.encode_name for field in msgspec.structs.fields(kind))
+        types = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
         for key, inside in value.items():
-            if key not in keys:
+            if key not in types:
                 message = f"unknown key {key[:64]!r}"
-                yield DescriptionFault(path=(*path, key), message=message, unknown=key, existing=keys)
-            elif (kind, key) in _INSIDE:
-                yield from _unknown_keys(inside, _INSIDE[kind, key], (*path, key))
+                yield DescriptionFault(path=(*path, key), message=message, unknown=key, existing=tuple(types))
+                continue
+            for inner in (types[key], *get_args(types[key])):  # a table, or a list of tables
+                if isinstance(inner, type) and issubclass(inner, msgspec.Struct):
+                    yield from _unknown_keys(inside, inner, (*path, key))
 
 
 _EXPECTED: Final = re.compile(r"Expected `([^`]*)`, got `([^`]*)`")
@@ -374,9 +346,7 @@ _WORDS: Final = {
 
 def _as_fault(error: str) -> DescriptionFault:
     """Convert an error of msgspec into a fault, in words for a person who writes TOML."""
-    match = _PLACE.fullmatch(error)
-    place = (match["place"] if match is not None else None) or ""
-    message = match["message"] if match is not None else error
+    message, _, place = error.partition(" - at `$")
     steps = [name or (int(index) if index.isdigit() else index) for name, index in _STEP.findall(place)]
     path = tuple(step for step in steps if step != "...")
     kinds = _EXPECTED.fullmatch(message)

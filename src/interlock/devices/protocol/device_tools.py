@@ -52,10 +52,8 @@ def field_schema(field: Field) -> dict[str, Any]:
     if is_number(field):
         least, greatest = limits(field)
         schema["type"] = "integer" if is_whole(field) else "number"
-        if least is not None:
-            schema["minimum"] = least
-        if greatest is not None:
-            schema["maximum"] = greatest
+        ends = {"minimum": least, "maximum": greatest}
+        schema |= {key: end for key, end in ends.items() if end is not None}
     elif field.type == "bool":
         schema["type"] = "boolean"
     elif field.type == "enum":
@@ -113,19 +111,14 @@ def announced_tool(announced: Announced, described: ToolDescription | None, link
     if announced.ret_type != MAP and not link.allow_values:
         raise DeviceFault("unexpected", f"tool {announced.id} returns no map, and allow_values is not set")
     tool = described or ToolDescription(id=announced.id, name=announced.name or f"tool_{announced.id}")
-    for described_types, announced_types in (
-        (tool.arg_types, announced.arg_types),
-        (tool.ret_type, announced.ret_type),
-    ):
-        if described_types is not None and described_types != announced_types:
-            raise DeviceFault(
-                "unexpected", f"tool {tool.id} announces {announced_types}; its description has {described_types}"
-            )
-    if len(tool.request) > len(announced.arg_types):
-        raise DeviceFault(
-            "unexpected",
-            f"tool {tool.id} takes {len(announced.arg_types)} arguments; its description has {len(tool.request)}",
-        )
+    for described_types, types in ((tool.arg_types, announced.arg_types), (tool.ret_type, announced.ret_type)):
+        if described_types is not None and described_types != types:
+            detail = f"tool {tool.id} announces {types}; its description has {described_types}"
+            raise DeviceFault("unexpected", detail)
+    count = len(announced.arg_types)
+    if len(tool.request) > count:
+        detail = f"tool {tool.id} takes {count} arguments; its description has {len(tool.request)}"
+        raise DeviceFault("unexpected", detail)
     for field, major in zip(tool.request, announced.arg_types, strict=False):
         if major not in FIELD_TYPES[field.type]:
             raise DeviceFault("unexpected", f"tool {tool.id} takes {field.name!r} as CBOR type {major}", field.name)
@@ -133,9 +126,8 @@ def announced_tool(announced: Announced, described: ToolDescription | None, link
 
 
 def object_schema(fields: Sequence[Field]) -> dict[str, Any]:
-    return _closed(
-        {field.name: field_schema(field) for field in fields}, [field.name for field in fields if not field.optional]
-    )
+    required = [field.name for field in fields if not field.optional]
+    return _closed({field.name: field_schema(field) for field in fields}, required)
 
 
 def _closed(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
@@ -213,6 +205,12 @@ def transport_class(description: DeviceDescription) -> str:
     return transport if transport in _CLASSES else NATIVE
 
 
+def declared_class(tool: ToolDescription) -> dict[str, Any]:
+    """Return the keys of the capability that the description sets."""
+    values = {key: getattr(tool, key) for key in ("mutable", "reversible", "latency_class")}
+    return {key: value for key, value in values.items() if value is not None}
+
+
 def device_tool(segment: str, description: DeviceDescription, tool: ToolDescription) -> DeviceTool:
     """Build a tool from its description. Raise ValueError if a schema or the capability is invalid."""
     takes, gives = input_schema(tool), output_schema(tool)
@@ -227,14 +225,9 @@ def device_tool(segment: str, description: DeviceDescription, tool: ToolDescript
     }
     if gives is not None:
         item["outputSchema"] = gives
-    declared: dict[str, Any] = {"transport": transport_class(description)}
-    for key in ("mutable", "reversible", "latency_class"):
-        value = getattr(tool, key)
-        if value is not None:
-            declared[key] = value
+    capability = {**tool.capability, "transport": transport_class(description), **declared_class(tool)}
     if tool.idempotent or tool.mutable is False:
-        declared["idempotent"] = True
-    capability = {**tool.capability, **declared}
+        capability["idempotent"] = True
     if tool.mutable is not None:  # else a person is asked what it does
         read = read_capability(capability, private=None)
         if isinstance(read, InvalidAnnotation):
@@ -254,17 +247,17 @@ class AnnouncedTooOften(Exception):
     """
 
 
-class Announcements:
+class Announcements(Announcement):
     """The tools that a device announced, under the names in its description (AX-B.3-4)."""
 
     def __init__(self, segment: str, description: DeviceDescription) -> None:
+        super().__init__()
         self._segment = segment
         self._description = description
-        self._announcement = Announcement()
         self._described = {tool.id: tool for tool in description.tools}
         self.missing: tuple[str, ...] = ()  # described and not announced
         self._announced: tuple[Announced, ...] | None = None  # last, and taken
-        self._tools: dict[str, DeviceTool] = {}
+        self._named: dict[str, DeviceTool] = {}
         self._changes: deque[float] = deque(maxlen=CHANGES_MAX)
 
     def take(self, registration: AnnouncementFrame, now: float) -> dict[str, DeviceTool] | None:
@@ -273,11 +266,11 @@ class Announcements:
         Raise DeviceFault if the announcement is invalid, or AnnouncedTooOften if the tools change too often. The
         previous tools are kept in both cases.
         """
-        announced = self._announcement.add(registration)
+        announced = self.add(registration)
         if announced is None:
             return None
         if announced == self._announced:
-            return self._tools
+            return self._named
         if len(self._changes) == CHANGES_MAX and now - self._changes[0] < CHANGES_S:
             raise AnnouncedTooOften
         self._changes.append(now)
@@ -293,9 +286,5 @@ class Announcements:
                 raise DeviceFault("malformed", str(error)) from error
         ids = {entry.id for entry in announced}
         self.missing = tuple(tool.name for tool in self._description.tools if tool.id not in ids)
-        self._announced, self._tools = announced, tools
+        self._announced, self._named = announced, tools
         return tools
-
-    def reset(self) -> None:
-        """Discard an incomplete announcement, because the connection is new."""
-        self._announcement.reset()

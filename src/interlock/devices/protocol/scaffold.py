@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from interlock.devices.protocol.cbor_codec import ARGUMENTS_MAX, MAP
 from interlock.devices.protocol.description import DeviceDescription, Event, Field, ToolDescription
@@ -52,29 +53,21 @@ def scaffold(segment: str, description: DeviceDescription) -> dict[str, str]:
         if description.profile == "b" and len(tool.request) > ARGUMENTS_MAX:
             raise CannotScaffold(f"{tool.name!r} has more than {ARGUMENTS_MAX} arguments")
     written = _completed(description)
-    source = _source_a(segment, written) if written.profile == "a" else _source_b(segment, written)
-    return {f"{_identifier(segment)}.c": source, f".devices/{segment}.toml": toml(written)}
+    return {f"{_identifier(segment)}.c": _source(segment, written), f".devices/{segment}.toml": toml(written)}
 
 
 def _completed(description: DeviceDescription) -> DeviceDescription:
-    if description.profile == "a":
-        tools = tuple(
-            msgspec.structs.replace(
-                tool, req_len=_length(tool, tool.request, "req_len"), resp_len=_length(tool, tool.response, "resp_len")
-            )
-            for tool in description.tools
-        )
-        return msgspec.structs.replace(description, tools=tools)
-    link = msgspec.structs.replace(description.link, max_frame=min(description.link.max_frame, FRAME_MAX))
-    tools = tuple(
-        msgspec.structs.replace(
-            tool,
-            arg_types=tool.arg_types or tuple(FIELD_TYPES[field.type][0] for field in tool.request),
-            ret_type=tool.ret_type if tool.ret_type is not None else MAP,
-        )
-        for tool in description.tools
-    )
-    return msgspec.structs.replace(description, link=link, tools=tools)
+    link, tools = description.link, []
+    for tool in description.tools:
+        if description.profile == "a":
+            lengths = _length(tool, tool.request, "req_len"), _length(tool, tool.response, "resp_len")
+            tools.append(replace(tool, req_len=lengths[0], resp_len=lengths[1]))
+        else:
+            arg_types = tool.arg_types or tuple(FIELD_TYPES[field.type][0] for field in tool.request)
+            tools.append(replace(tool, arg_types=arg_types, ret_type=MAP if tool.ret_type is None else tool.ret_type))
+    if description.profile == "b":
+        link = replace(link, max_frame=min(link.max_frame, FRAME_MAX))
+    return replace(description, link=link, tools=tuple(tools))
 
 
 def _length(tool: ToolDescription, fields: tuple[Field, ...], key: str) -> int:
@@ -90,31 +83,6 @@ def _identifier(name: str) -> str:
     return f"tool_{plain}" if plain[0].isdigit() else plain
 
 
-def _head(segment: str, what: str) -> list[str]:
-    return [
-        f"/* {segment}: {what}. A scaffold for firmware/mcpax.h: the handlers are yours. */",
-        '#include "mcpax.h"',
-        "",
-    ]
-
-
-def _main(table: str, macro: str, profile: str) -> list[str]:
-    announce = [f"    mcpax_b_announce({table}, {macro});"] if profile == "b" else []
-    return [
-        f"#define {macro} (sizeof {table} / sizeof {table}[0])",
-        "",
-        "int main(void)",
-        "{",
-        "    mcpax_port_init();",
-        *announce,
-        "    for (;;) {",
-        f"        mcpax_{profile}_poll({table}, {macro});",
-        "    }",
-        "}",
-        "",
-    ]
-
-
 def _constants(description: DeviceDescription) -> Iterator[str]:
     """Yield C constants: the ids of events, and the status of unfinished handlers, which no tool uses otherwise."""
     for event in description.events:
@@ -126,67 +94,71 @@ def _constants(description: DeviceDescription) -> Iterator[str]:
         yield from ("", "/* Goes when every handler is filled in. */", f"#define UNFINISHED {unfinished}")
 
 
-def _return(tool: ToolDescription) -> list[str]:
-    if tool.mutable is False:
-        return ["    return 0; /* TODO: write what was read in place of the zeros */"]
-    return [
-        "    /* TODO: do it, write the answer, and return 0 once it is done, or the status of what failed. */",
-        "    return UNFINISHED;",
-    ]
-
-
-def _demand(condition: str, instead: str) -> list[str]:
-    return [f"#if {condition}", f'#error "build with {instead}"', "#endif"]
-
-
-def _source_a(segment: str, description: DeviceDescription) -> str:
-    longest = max(max(tool.req_len or 0, tool.resp_len or 0) for tool in description.tools)
-    sof = f"0x{description.link.sof:02X}"
-    lines = _head(segment, "commands of Profile A")
-    lines += _demand(f"MCPAX_A_SOF != {sof}", f"-DMCPAX_A_SOF={sof}")
-    lines += _demand(f"MCPAX_A_PAYLOAD_MAX < {longest}", f"-DMCPAX_A_PAYLOAD_MAX={longest}")
+def _source(segment: str, description: DeviceDescription) -> str:
+    """Return the C file of a stub: its handlers, the table of them, and a main function."""
+    profile, link = description.profile, description.link
+    if profile == "a":
+        table, row_type = "commands", "mcpax_cmd_t"
+        longest = max(max(tool.req_len or 0, tool.resp_len or 0) for tool in description.tools)
+        demands = {"MCPAX_A_SOF": ("!=", f"0x{link.sof:02X}"), "MCPAX_A_PAYLOAD_MAX": ("<", str(longest))}
+    else:
+        table, row_type = "tools", "mcpax_tool_t"
+        bits = {"crc8": 8, "crc16": 16}.get(link.crc, 0)
+        demands = {"MCPAX_B_CRC": ("!=", str(bits)), "MCPAX_B_FRAME_MAX": ("<", str(link.max_frame))}
+    what = f"{table} of Profile {profile.upper()}"
+    lines = [f"/* {segment}: {what}. A scaffold for firmware/mcpax.h: the handlers are yours. */"]
+    lines += ['#include "mcpax.h"', ""]
+    for macro, (operator, value) in demands.items():
+        lines += [f"#if {macro} {operator} {value}", f'#error "build with -D{macro}={value}"', "#endif"]
     lines += _constants(description)
+    rows = []
     for tool in description.tools:
-        lines += [
-            "",
-            *_comment(tool),
-            f"static int {_identifier(tool.name)}_handler(const uint8_t *req, uint8_t *resp)",
-        ]
-        lines += ["{", "    (void)req;"]
-        if tool.resp_len:
-            lines += ["    uint8_t at;", f"    for (at = 0; at < {tool.resp_len}; at++) {{", "        resp[at] = 0;"]
-            lines += ["    }"]
+        handler = f"{_identifier(tool.name)}_handler"
+        lines += ["", *_comment(tool), *(_handler_a if profile == "a" else _handler_b)(tool, handler)]
+        if tool.mutable is False:
+            lines.append("    return 0; /* TODO: write what was read in place of the zeros */")
         else:
-            lines.append("    (void)resp;")
-        lines += [*_return(tool), "}"]
-    lines += ["", "static const mcpax_cmd_t commands[] MCPAX_ROM = {"]
-    for tool in description.tools:
-        lines.append(f"    {{ 0x{tool.id:02X}, {tool.req_len}, {tool.resp_len}, {_identifier(tool.name)}_handler }},")
-    return "\n".join([*lines, "};", *_main("commands", "COMMANDS", "a")])
+            todo = "do it, write the answer, and return 0 once it is done, or the status of what failed."
+            lines += [f"    /* TODO: {todo} */", "    return UNFINISHED;"]
+        lines.append("}")
+        types = [_C_TYPES[major] for major in tool.arg_types or ()]
+        returned = _C_TYPES[MAP if tool.ret_type is None else tool.ret_type]
+        of_b = f"{len(types)}, {{{', '.join(types) or '0'}}}, {returned}"
+        row = f"{tool.req_len}, {tool.resp_len}" if profile == "a" else of_b
+        rows.append(f"    {{ 0x{tool.id:02X}, {row}, {handler} }},")
+    size = table.upper()
+    lines += ["", f"static const {row_type} {table}[] MCPAX_ROM = {{", *rows, "};"]
+    lines += [f"#define {size} (sizeof {table} / sizeof {table}[0])", ""]
+    lines += ["int main(void)", "{", "    mcpax_port_init();"]
+    if profile == "b":
+        lines.append(f"    mcpax_b_announce({table}, {size});")
+    lines += ["    for (;;) {", f"        mcpax_{profile}_poll({table}, {size});", "    }", "}", ""]
+    return "\n".join(lines)
 
 
-def _source_b(segment: str, description: DeviceDescription) -> str:
-    bits = {"crc8": 8, "crc16": 16}.get(description.link.crc, 0)
-    lines = _head(segment, "tools of Profile B")
-    lines += _demand(f"MCPAX_B_CRC != {bits}", f"-DMCPAX_B_CRC={bits}")
-    most = description.link.max_frame
-    lines += _demand(f"MCPAX_B_FRAME_MAX < {most}", f"-DMCPAX_B_FRAME_MAX={most}")
-    lines += _constants(description)
-    for tool in description.tools:
-        lines += ["", *_comment(tool)]
-        lines += [f"static int {_identifier(tool.name)}_handler(", f"    {_PARAMETERS_B}) MCPAX_HANDLER"]
-        lines += ["{", "    uint8_t MCPAX_IN_RAM *at = resp;", "    (void)args;"]
-        lines.append(f"    *at++ = (uint8_t)(CBOR_MAP << 5 | {len(tool.response)});")
-        for position, field in enumerate(tool.response):
-            lines.append(f"    at = mcpax_put_head(at, CBOR_UINT, {position}); /* {field.name} */")
-            lines += _zero(field)
-        lines += ["    *resp_len = (uint16_t)(at - resp);", *_return(tool), "}"]
-    lines += ["", "static const mcpax_tool_t tools[] MCPAX_ROM = {"]
-    for tool in description.tools:
-        types = ", ".join(_C_TYPES[major] for major in tool.arg_types or ()) or "0"
-        count, returned = len(tool.arg_types or ()), _C_TYPES[MAP if tool.ret_type is None else tool.ret_type]
-        lines.append(f"    {{ 0x{tool.id:02X}, {count}, {{{types}}}, {returned}, {_identifier(tool.name)}_handler }},")
-    return "\n".join([*lines, "};", *_main("tools", "TOOLS", "b")])
+def _handler_a(tool: ToolDescription, handler: str) -> Iterator[str]:
+    """Yield the beginning of a handler that answers zeros."""
+    yield from (f"static int {handler}(const uint8_t *req, uint8_t *resp)", "{", "    (void)req;")
+    if tool.resp_len:
+        yield from (
+            "    uint8_t at;",
+            f"    for (at = 0; at < {tool.resp_len}; at++) {{",
+            "        resp[at] = 0;",
+            "    }",
+        )
+    else:
+        yield "    (void)resp;"
+
+
+def _handler_b(tool: ToolDescription, handler: str) -> Iterator[str]:
+    """Yield the beginning of a handler that answers a map of zeros."""
+    yield from (f"static int {handler}(", f"    {_PARAMETERS_B}) MCPAX_HANDLER", "{")
+    yield from ("    uint8_t MCPAX_IN_RAM *at = resp;", "    (void)args;")
+    yield f"    *at++ = (uint8_t)(CBOR_MAP << 5 | {len(tool.response)});"
+    for position, field in enumerate(tool.response):
+        yield f"    at = mcpax_put_head(at, CBOR_UINT, {position}); /* {field.name} */"
+        yield from _zero(field)
+    yield "    *resp_len = (uint16_t)(at - resp);"
 
 
 def _zero(field: Field) -> Iterator[str]:
@@ -256,13 +228,9 @@ def toml(description: DeviceDescription) -> str:
 
 
 def _defaults(kind: type[msgspec.Struct]) -> dict[str, Any]:
-    defaults = {}
-    for field in msgspec.structs.fields(kind):
-        if field.default_factory is not msgspec.NODEFAULT:
-            defaults[field.encode_name] = field.default_factory()
-        elif field.default is not msgspec.NODEFAULT:
-            defaults[field.encode_name] = field.default
-    return defaults
+    fields = msgspec.structs.fields(kind)
+    made = {field.encode_name: field.default_factory() for field in fields if callable(field.default_factory)}
+    return {field.encode_name: field.default for field in fields if field.default is not msgspec.NODEFAULT} | made
 
 
 def _pairs(table: dict[str, Any], defaults: dict[str, Any]) -> Iterator[str]:
