@@ -111,9 +111,8 @@ class DeviceLink(Link):
         if self.device.description.events:
             capabilities["logging"] = Raw(b"{}")
         version = LEGACY_VERSIONS[-1]
-        self.greeted(
-            ServerFacts(era=Era.LEGACY, version=version, name=self.segment, capabilities=capabilities, greeted=False)
-        )
+        name = self.segment
+        self.greeted(ServerFacts(era=Era.LEGACY, version=version, name=name, capabilities=capabilities, greeted=False))
 
     @property
     def active_principals(self) -> Set[str]:
@@ -313,17 +312,9 @@ def find_frames(link: Link, after: int) -> Frames | None:
         return None
     session = link.device
     texts = MessageTexts(session.description, {tool.tool.id: tool.tool for tool in session.tools.values()})
-    messages = [(seen, texts.text(seen.data)) for seen in session.traffic.since(after - EARLIER)]
-    frames = tuple(
-        Frame(
-            number=seen.number,
-            at=rfc3339(seen.wall),
-            is_sent=seen.is_sent,
-            hex=seen.data.hex(" "),
-            text=text,
-            discarded=seen.verdict,
-        )
-        for seen, text in messages
-        if seen.number > after
-    )
-    return Frames(segment=link.segment, last=session.traffic.last, frames=frames)
+    frames = []
+    for seen in session.traffic.since(after - EARLIER):
+        at, text, shown = rfc3339(seen.wall), texts.text(seen.data), seen.data.hex(" ")
+        frame = Frame(number=seen.number, at=at, is_sent=seen.is_sent, hex=shown, text=text, discarded=seen.verdict)
+        frames += [frame] if seen.number > after else []
+    return Frames(segment=link.segment, last=session.traffic.last, frames=tuple(frames))

@@ -8,22 +8,23 @@ from uuid import NAMESPACE_URL, uuid5
 import msgspec
 
 from interlock.ax.parents.front import UpwardFront
-from interlock.ax.parents.parents import parent_opener, worded_for
+from interlock.ax.parents.parents import parent_openers, worded_for
 from interlock.ax.parents.service import DEVICE_MARK, PARENT
 from interlock.ax.protocol.messages import VERSION, Register
 from interlock.ax.protocol.registration.registrant import JoinedParent
 from interlock.ax.uplink import Uplink
 from interlock.config.plan import Plan
-from interlock.core.calls.caller import Principal, principal_for
+from interlock.core.calls.caller import principal_for
 from interlock.core.clock import Clock
+from interlock.fronts.audience import Audience
+from interlock.fronts.legacy import LegacyFront
+from interlock.fronts.modern import ModernFront
 from interlock.links.link import Link
 
 if TYPE_CHECKING:
     from interlock.crypto.signing import SigningKey
 
 log = logging.getLogger("interlock.devices")
-
-MakeFront = Callable[[Principal, str, Callable[[bytes], bool], str], UpwardFront]
 
 
 class DeviceUplink(Uplink):
@@ -34,14 +35,14 @@ class DeviceUplink(Uplink):
         plan: Plan,
         link: Link,
         own_id: str,
-        make_front: MakeFront,
+        fronts: tuple[LegacyFront, ModernFront, Audience],
         clock: Clock,
         signer: "SigningKey | None",
     ) -> None:
         """Create the uplink of a device. Raise TlsInvalid if the TLS settings of a parent cannot be used."""
         self._plan = plan
         self._segment = link.segment
-        self._make_front = make_front
+        self._fronts = fronts
         self._clock = clock
         self._signer = signer
         register = Register(
@@ -53,10 +54,7 @@ class DeviceUplink(Uplink):
             transport_class=link.offer.transport,
             version=VERSION,
         )
-        parents = plan.ax.parents
-        super().__init__(
-            register, [(parent.url, parent_opener(parent, plan.limits.message_bytes)) for parent in parents], log
-        )
+        super().__init__(register, parent_openers(plan), log)
 
     def _register_message(self, parent: int, register: Register) -> Register:
         plan = self._plan.ax.parents[parent]
@@ -67,4 +65,4 @@ class DeviceUplink(Uplink):
         name = f"{PARENT}{self._plan.ax.parents[step.parent].url}"
         parent = principal_for(name, granted_scope.value if granted_scope is not None else None, self._plan.access)
         principal = msgspec.structs.replace(parent, name=f"{name}{DEVICE_MARK}{self._segment}")
-        return self._make_front(principal, step.registered.assigned_segment, send, self._segment)
+        return UpwardFront(*self._fronts, principal, step.registered.assigned_segment, send, self._segment)

@@ -9,7 +9,6 @@ tools of such a device are then hidden from the node's own registration at its p
 import asyncio
 import uuid
 from collections.abc import Iterable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from interlock.ax.parents.service import DEVICE_MARK, PARENT, own_key
@@ -161,11 +160,9 @@ class OnBehalf:
         is_wanted = plan.devices.mode == "on_behalf" and bool(plan.ax.parents) and link.standing.state in USABLE
         if is_wanted and link.segment not in self._uplinks:
             # Imported here, so that a node without parents does not load them.
-            from interlock.ax.parents.front import UpwardFront
             from interlock.devices.device_uplink import DeviceUplink
 
-            make_front = partial(UpwardFront, *self._fronts)
-            uplink = DeviceUplink(plan, link, self._own_id, make_front, self._clock, own_key(plan))
+            uplink = DeviceUplink(plan, link, self._own_id, self._fronts, self._clock, own_key(plan))
             task = self._tasks.begin(uplink.run(), name=f"registration of {link.segment}")
             self._uplinks[link.segment] = (uplink, task)
         elif not is_wanted:

@@ -94,7 +94,7 @@ class DeviceRequest:
     arguments: Mapping[str, Any]
     tries: int  # attempts in all
     on_done: OnDone | None  # None: no call waits for the outcome
-    attempts: int = field(init=False)  # attempts that are left
+    attempts: int = 0  # attempts that are left
     id: int = 0
     message: bytes = b""
     timer: asyncio.TimerHandle | None = None

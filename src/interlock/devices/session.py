@@ -67,7 +67,7 @@ WATCHED_S: Final = 30.0  # after an operator last asked for messages, the record
 BYTES_MAX: Final = 256  # of one message in the record
 
 
-class SeenMessage(msgspec.Struct, frozen=True, kw_only=True):
+class SeenMessage(msgspec.Struct, frozen=True):
     """A recorded message between node and device, for an operator who watches the device."""
 
     number: int
@@ -101,8 +101,7 @@ class Traffic:
             self._messages.clear()
             return
         self.last += 1
-        wall, data = self._clock.wall(), data[:BYTES_MAX]
-        self._messages.append(SeenMessage(number=self.last, wall=wall, is_sent=is_sent, data=data, verdict=verdict))
+        self._messages.append(SeenMessage(self.last, self._clock.wall(), is_sent, data[:BYTES_MAX], verdict))
 
 
 log = logging.getLogger("interlock.devices")
@@ -367,16 +366,15 @@ class DeviceSession:
         self.counters.received += 1
         before = self._discarded
         try:
-            received = self._codec.decode_untrusted(message)
-            match received:
-                case DeviceAnswer():
-                    self._on_answer(received)
-                case AnnouncementFrame():
-                    self._on_registration(received)
-                case EventMessage():
-                    self._on_notice(received)
-                case _:
-                    assert_never(received)
+            match self._codec.decode_untrusted(message):
+                case DeviceAnswer() as answer:
+                    self._on_answer(answer)
+                case AnnouncementFrame() as registration:
+                    self._on_registration(registration)
+                case EventMessage() as event:
+                    self._on_notice(event)
+                case other:
+                    assert_never(other)
         except DeviceFault as fault:
             self._discard(fault.code)
             if isinstance(fault, AnnouncementFault):
@@ -454,8 +452,7 @@ class DeviceSession:
         if is_asked:
             self._asks_open, self._answered_ask = 0, now
         self.missing = self._announcements.missing
-        if is_changed:
-            self.tools = tools
+        self.tools = tools if is_changed else former
         # The number of a tool may mean another tool now, so no request in flight can be answered (AX-B.3-3).
         if is_changed or is_reset:
             self.requests.end_all("it was reset")

@@ -183,9 +183,7 @@ class Parents(Uplink):
             tree=plan.ax.tree,
             subtree_ids=subtree_ids,
         )
-        super().__init__(
-            register, [(parent.url, parent_opener(parent, plan.limits.message_bytes)) for parent in self.plans], log
-        )
+        super().__init__(register, parent_openers(plan), log)
         self._access = plan.access
         self._clock = parts.clock
         self._budgets = parts.budgets
@@ -343,6 +341,11 @@ class Parents(Uplink):
     def status(self) -> list[Parent]:
         budget = self._budgets.shown_received(self._tree)
         return [replace(state, budget=budget if state.state == "registered" else None) for state in self.states]
+
+
+def parent_openers(plan: Plan) -> list[tuple[str, Opener]]:
+    """Return each parent's address with a function that connects to it. Raise TlsInvalid if TLS files are unusable."""
+    return [(parent.url, parent_opener(parent, plan.limits.message_bytes)) for parent in plan.ax.parents]
 
 
 def parent_opener(parent: ParentPlan, max_bytes: int) -> Opener:

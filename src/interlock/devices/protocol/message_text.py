@@ -28,25 +28,22 @@ class MessageTexts:
 
     def text(self, message: bytes) -> str:
         """Return a message as one line of text. An unreadable message is shown as its bytes."""
+        link = self._description.link
         try:
-            text = self._text(message)
+            match self._description.profile:
+                case "a":
+                    text = self._frame_text(message)
+                case "b" if framing_name(link, "b") == "frame" and link.transport == "uart_cbor":
+                    text = self._cbor_text(frame_codec.split_untrusted(message, len(message))[3])
+                case "b":
+                    text = self._cbor_text(message)
+                case "json":
+                    text = message.decode(errors="backslashreplace")
+                case _:
+                    text = message.hex(" ")
         except DeviceFault as fault:
             text = f"unreadable ({fault.detail}): {message.hex(' ')}"
         return text if len(text) <= TEXT_MAX else f"{text[: TEXT_MAX - 1]}…"
-
-    def _text(self, message: bytes) -> str:
-        link = self._description.link
-        match self._description.profile:
-            case "a":
-                return _frame_text(self._description, self._tools, message)
-            case "b" if framing_name(link, "b") == "frame" and link.transport == "uart_cbor":
-                return self._cbor_text(frame_codec.split_untrusted(message, len(message))[3])
-            case "b":
-                return self._cbor_text(message)
-            case "json":
-                return message.decode(errors="backslashreplace")
-            case _:
-                return message.hex(" ")
 
     def _cbor_text(self, message: bytes) -> str:
         members = read_untrusted(message)
@@ -57,14 +54,14 @@ class MessageTexts:
             return self._answer_text(members, request_id)
         if isinstance(request_id, int):
             self._asked[request_id] = method
-        return _asked_text(self._description, self._tools, members, method)
+        return self._request_text(members, method)
 
     def _answer_text(self, members: dict[Any, Any], request_id: Any) -> str:
         tool_id = self._asked.get(request_id) if isinstance(request_id, int) else None
         tool = self._tools.get(tool_id) if isinstance(tool_id, int) else None
         if tool_id == cbor_codec.HEARTBEAT:
             return f"heartbeat #{request_id} answered"
-        named = f"answer {_name(self._tools, tool_id)}" if isinstance(tool_id, int) else "answer"
+        named = f"answer {self._name(tool_id)}" if isinstance(tool_id, int) else "answer"
         if cbor_codec.ERROR in members:
             error = members[cbor_codec.ERROR]
             status_name = tool.status.get(str(error)) if tool is not None else None
@@ -77,30 +74,62 @@ class MessageTexts:
                 return f"{named} #{request_id} {_pairs(result)} (not as described: {fault.detail})"
         return f"{named} #{request_id} {_pairs(result) if isinstance(result, dict) else result}".rstrip()
 
+    def _name(self, tool_id: int) -> str:
+        return self._tools[tool_id].name if tool_id in self._tools else f"tool {tool_id}"
 
-def _name(tools: Mapping[int, ToolDescription], tool_id: int) -> str:
-    return tools[tool_id].name if tool_id in tools else f"tool {tool_id}"
+    def _frame_text(self, message: bytes) -> str:
+        kind, tool_id, seq, payload = frame_codec.split_untrusted(message, len(message))
+        name, tool = self._name(tool_id), self._tools.get(tool_id)
+        match kind:
+            case frame_codec.CALL:
+                return f"call {name} #{seq} {_values(tool, payload, is_request=True)}".rstrip()
+            case frame_codec.RESPONSE if seq == frame_codec.UNASKED:
+                return self._event_text(tool_id, payload)
+            case frame_codec.RESPONSE if payload:
+                is_first = self._description.link.status == "first"
+                status, rest = (payload[0], payload[1:]) if is_first else (payload[-1], payload[:-1])
+                if status == 0:
+                    return f"answer {name} #{seq} {_values(tool, rest, is_request=False)}".rstrip()
+                named = tool.status.get(str(status)) if tool is not None else None
+                return f"answer {name} #{seq} status {status}{f' ({named})' if named else ''}"
+            case frame_codec.HEARTBEAT:
+                return f"heartbeat #{seq}"
+            case _:
+                return f"TYPE {kind} {name} #{seq} {payload.hex(' ')}".rstrip()
 
+    def _event_text(self, event_id: int, payload: Any) -> str:
+        event = next((event for event in self._description.events if event.id == event_id), None)
+        raw = _pairs(payload) if isinstance(payload, dict) else payload.hex(" ") if isinstance(payload, bytes) else ""
+        if event is None:
+            return f"event {event_id} {raw}".rstrip()
+        try:
+            if isinstance(payload, bytes):
+                content = decode_payload("struct", event.order, event.response, payload)
+            else:
+                content = cbor_codec.CborCodec(self._description).notice(event_id, payload) or {}
+        except DeviceFault as fault:
+            return f"event {event.name} {raw} (not as described: {fault.detail})"
+        return f"event {event.name} {_pairs(content)}".rstrip()
 
-def _frame_text(description: DeviceDescription, tools: Mapping[int, ToolDescription], message: bytes) -> str:
-    kind, tool_id, seq, payload = frame_codec.split_untrusted(message, len(message))
-    name, tool = _name(tools, tool_id), tools.get(tool_id)
-    match kind:
-        case frame_codec.CALL:
-            return f"call {name} #{seq} {_values(tool, payload, is_request=True)}".rstrip()
-        case frame_codec.RESPONSE if seq == frame_codec.UNASKED:
-            return _event_text(description, tool_id, payload)
-        case frame_codec.RESPONSE if payload:
-            is_first = description.link.status == "first"
-            status, rest = (payload[0], payload[1:]) if is_first else (payload[-1], payload[:-1])
-            if status == 0:
-                return f"answer {name} #{seq} {_values(tool, rest, is_request=False)}".rstrip()
-            named = tool.status.get(str(status)) if tool is not None else None
-            return f"answer {name} #{seq} status {status}{f' ({named})' if named else ''}"
-        case frame_codec.HEARTBEAT:
-            return f"heartbeat #{seq}"
-        case _:
-            return f"TYPE {kind} {name} #{seq} {payload.hex(' ')}".rstrip()
+    def _request_text(self, members: dict[Any, Any], method: Any) -> str:
+        number, params = f"#{members.get(cbor_codec.ID)}", members.get(cbor_codec.PARAMS)
+        if method == cbor_codec.HEARTBEAT:
+            return f"heartbeat {number}"
+        if method == cbor_codec.REGISTRATION:
+            if not isinstance(params, list):
+                return "asks for its tools"
+            ids = ", ".join(str(entry.get(0)) for entry in params if isinstance(entry, dict))
+            more = ", more follow" if members.get(cbor_codec.MORE) else ""
+            return f"announces tools {ids}{more}"
+        if not isinstance(method, int):
+            raise DeviceFault("malformed", "neither an answer, a registration nor a call")
+        if cbor_codec.ID not in members:
+            return self._event_text(method, params)
+        arguments: Mapping[Any, Any] = params if isinstance(params, dict) else {}
+        if method in self._tools:
+            with contextlib.suppress(DeviceFault):
+                arguments = cbor_codec.named_arguments(self._tools[method], arguments)
+        return f"call {self._name(method)} {number} {_pairs(arguments)}".rstrip()
 
 
 def _values(tool: ToolDescription | None, payload: bytes, *, is_request: bool) -> str:
@@ -115,41 +144,3 @@ def _values(tool: ToolDescription | None, payload: bytes, *, is_request: bool) -
 
 def _pairs(values: Mapping[Any, Any]) -> str:
     return " ".join(f"{name}={value}" for name, value in values.items())
-
-
-def _event_text(description: DeviceDescription, event_id: int, payload: Any) -> str:
-    event = next((event for event in description.events if event.id == event_id), None)
-    raw = _pairs(payload) if isinstance(payload, dict) else payload.hex(" ") if isinstance(payload, bytes) else ""
-    if event is None:
-        return f"event {event_id} {raw}".rstrip()
-    try:
-        if isinstance(payload, bytes):
-            content = decode_payload("struct", event.order, event.response, payload)
-        else:
-            content = cbor_codec.CborCodec(description).notice(event_id, payload) or {}
-    except DeviceFault as fault:
-        return f"event {event.name} {raw} (not as described: {fault.detail})"
-    return f"event {event.name} {_pairs(content)}".rstrip()
-
-
-def _asked_text(
-    description: DeviceDescription, tools: Mapping[int, ToolDescription], members: dict[Any, Any], method: Any
-) -> str:
-    number, params = f"#{members.get(cbor_codec.ID)}", members.get(cbor_codec.PARAMS)
-    if method == cbor_codec.HEARTBEAT:
-        return f"heartbeat {number}"
-    if method == cbor_codec.REGISTRATION:
-        if not isinstance(params, list):
-            return "asks for its tools"
-        ids = ", ".join(str(entry.get(0)) for entry in params if isinstance(entry, dict))
-        more = ", more follow" if members.get(cbor_codec.MORE) else ""
-        return f"announces tools {ids}{more}"
-    if not isinstance(method, int):
-        raise DeviceFault("malformed", "neither an answer, a registration nor a call")
-    if cbor_codec.ID not in members:
-        return _event_text(description, method, params)
-    arguments: Mapping[Any, Any] = params if isinstance(params, dict) else {}
-    if method in tools:
-        with contextlib.suppress(DeviceFault):
-            arguments = cbor_codec.named_arguments(tools[method], arguments)
-    return f"call {_name(tools, method)} {number} {_pairs(arguments)}".rstrip()
