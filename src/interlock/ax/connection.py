@@ -22,29 +22,10 @@ from interlock.core.calls.call import internal
 from interlock.links.registered import RegisteredKeeper, RegisteredLink, RegistrationParts, SocketPipe
 from interlock.net.message_pipe import INTERNAL, POLICY, TOO_BIG, MessagePipe
 from interlock.process.stderr import StderrRing
-from interlock.wire.jsonrpc.codec import (
-    CodecError,
-    Request,
-    Response,
-    decode_untrusted,
-    encode_refusal,
-    encode_request,
-    encode_result,
-    encode_value,
-)
+from interlock.wire import refusal as codes
+from interlock.wire.jsonrpc import codec as jsonrpc
 from interlock.wire.jsonrpc.oversized import Oversized
-from interlock.wire.refusal import (
-    AUTHORITY_CONFLICT,
-    AUTHORITY_UNVERIFIED,
-    INTERNAL_ERROR,
-    INVALID_PARAMS,
-    INVALID_REQUEST,
-    LINK_INSECURE,
-    NAMESPACE_CONFLICT,
-    SPLIT_BRAIN,
-    UNAVAILABLE,
-    Refusal,
-)
+from interlock.wire.refusal import Refusal
 
 log = logging.getLogger("interlock.ax")
 
@@ -53,13 +34,13 @@ EARLY_MAX: Final = 100  # messages before the registration is answered: a subser
 FORBIDDEN: Final = 4403  # SURFACE 4
 TAKEN: Final = 4409
 CLOSE_CODES: Final = {
-    NAMESPACE_CONFLICT: TAKEN,
-    AUTHORITY_CONFLICT: TAKEN,
-    SPLIT_BRAIN: TAKEN,
-    AUTHORITY_UNVERIFIED: FORBIDDEN,
-    LINK_INSECURE: FORBIDDEN,
-    UNAVAILABLE: INTERNAL,
-    INTERNAL_ERROR: INTERNAL,
+    codes.NAMESPACE_CONFLICT: TAKEN,
+    codes.AUTHORITY_CONFLICT: TAKEN,
+    codes.SPLIT_BRAIN: TAKEN,
+    codes.AUTHORITY_UNVERIFIED: FORBIDDEN,
+    codes.LINK_INSECURE: FORBIDDEN,
+    codes.UNAVAILABLE: INTERNAL,
+    codes.INTERNAL_ERROR: INTERNAL,
 }
 
 _PARENT_ID: Final = b'"parent"'
@@ -91,7 +72,7 @@ class SubserverConnection:
         self._pipe: MessagePipe | None = None
         self._link: RegisteredLink | None = None
         self._registering: asyncio.Task[None] | None = None
-        self._parent: asyncio.Future[Response] | None = None
+        self._parent: asyncio.Future[jsonrpc.Response] | None = None
         self._early = 0
         self._gone: str | None = None
         self._late: asyncio.TimerHandle | None = None
@@ -115,22 +96,24 @@ class SubserverConnection:
             link.on_message(data, None)
             return
         try:
-            message = decode_untrusted(data)
-        except CodecError as error:
+            message = jsonrpc.decode_untrusted(data)
+        except jsonrpc.CodecError as error:
             self._refuse(error.message_id, error.refusal)
             return
         if self._registering is not None:
             self._handle_early(message)
-        elif isinstance(message, Request) and message.method == REGISTER:  # AX-3.1-3
+        elif isinstance(message, jsonrpc.Request) and message.method == REGISTER:  # AX-3.1-3
             if self._late is not None:
                 self._late.cancel()
             self._registering = asyncio.get_running_loop().create_task(self._register(message))
         else:
-            is_form = not isinstance(message, Request | Response) and message.method == REGISTER
+            is_form = not isinstance(message, jsonrpc.Request | jsonrpc.Response) and message.method == REGISTER
             refusal = Refusal(
-                INVALID_PARAMS if is_form else INVALID_REQUEST, _FIRST, {"member": "id"} if is_form else None
+                codes.INVALID_PARAMS if is_form else codes.INVALID_REQUEST,
+                _FIRST,
+                {"member": "id"} if is_form else None,
             )
-            self._refuse(message.id if isinstance(message, Request) else b"null", refusal)
+            self._refuse(message.id if isinstance(message, jsonrpc.Request) else b"null", refusal)
 
     def on_oversized(self, oversized: Oversized) -> None:
         """Refuse a message over the size limit. Before the registration, it closes the connection."""
@@ -153,17 +136,21 @@ class SubserverConnection:
     def _handle_early(self, message: object) -> None:
         """Handle a message that arrived before the registration was answered."""
         self._early += 1
-        if isinstance(message, Response) and message.id == _PARENT_ID and self._parent is not None:
+        if isinstance(message, jsonrpc.Response) and message.id == _PARENT_ID and self._parent is not None:
             if not self._parent.done():
                 self._parent.set_result(message)
         elif self._early > EARLY_MAX:
             self.close(POLICY, "too many messages before the registration is answered")
-        elif isinstance(message, Request):
-            self._send(encode_refusal(message.id, Refusal(INVALID_REQUEST, "the registration is not answered yet")))
+        elif isinstance(message, jsonrpc.Request):
+            self._send(
+                jsonrpc.encode_refusal(
+                    message.id, Refusal(codes.INVALID_REQUEST, "the registration is not answered yet")
+                )
+            )
 
     # The registration
 
-    async def _register(self, request: Request) -> None:
+    async def _register(self, request: jsonrpc.Request) -> None:
         register = read_register_untrusted(request.params, self._minimum_ms)
         if isinstance(register, Refusal):
             self._refuse(request.id, register)
@@ -177,14 +164,14 @@ class SubserverConnection:
         if isinstance(answer, Refusal):
             self._refuse(request.id, answer)
             return
-        self._send(encode_result(request.id, encode_value(answer)))
+        self._send(jsonrpc.encode_result(request.id, jsonrpc.encode_value(answer)))
         if self._gone is not None:
             self._registrar.handle_lost_connection(answer.session_id, f"it {self._gone}")
         else:
             self._registrar.welcome(answer.session_id)
 
     def _refuse(self, message_id: bytes, refusal: Refusal) -> None:
-        self._send(encode_refusal(message_id, refusal))
+        self._send(jsonrpc.encode_refusal(message_id, refusal))
         self.close(CLOSE_CODES.get(refusal.code, POLICY), refusal.message)  # AX-6.2-5: the link is closed
 
     def _send(self, message: bytes) -> None:
@@ -199,14 +186,14 @@ class SubserverConnection:
 
     async def ask_parent(self) -> Parent | Refusal | None:
         self._parent = asyncio.get_running_loop().create_future()
-        self._send(encode_request(_PARENT_ID, PARENT.encode(), b""))
+        self._send(jsonrpc.encode_request(_PARENT_ID, PARENT.encode(), b""))
         try:
             answer = await asyncio.wait_for(self._parent, PARENT_ANSWER_S)
         except TimeoutError:
             return None
         except asyncio.CancelledError:
             if self._gone is not None:
-                return Refusal(UNAVAILABLE, "unavailable", {"reason": "gone"})
+                return Refusal(codes.UNAVAILABLE, "unavailable", {"reason": "gone"})
             raise
         return None if answer.error else read_parent_untrusted(answer.result)  # AX-13.4-4
 

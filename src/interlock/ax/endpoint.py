@@ -51,15 +51,7 @@ from interlock.fronts.http_protocol import UPGRADED, McpProtocol
 from interlock.fronts.public import PROXY_HEADERS
 from interlock.net.message_pipe import GOING_AWAY
 from interlock.net.protocol.address_scope import is_loopback
-from interlock.wire.jsonrpc.codec import (
-    CodecError,
-    Request,
-    Response,
-    decode_untrusted,
-    encode_refusal,
-    encode_result,
-    encode_value,
-)
+from interlock.wire.jsonrpc import codec as jsonrpc
 from interlock.wire.refusal import INVALID_REQUEST, HttpRefusal, Refusal
 
 if TYPE_CHECKING:
@@ -146,36 +138,40 @@ class AxEndpoint:
     async def _post(self, body: bytes, guest: RegistrantIdentity) -> bytes:
         """Handle one message that arrived by POST and return the answer, which is empty for a notification."""
         try:
-            message = decode_untrusted(body)
-        except CodecError as error:
-            return encode_refusal(error.message_id, error.refusal)
-        if isinstance(message, Response):
-            return encode_refusal(b"null", Refusal(INVALID_REQUEST, "nothing was asked"))
-        request = message if isinstance(message, Request) else Request(b"null", message.method, message.params)
+            message = jsonrpc.decode_untrusted(body)
+        except jsonrpc.CodecError as error:
+            return jsonrpc.encode_refusal(error.message_id, error.refusal)
+        if isinstance(message, jsonrpc.Response):
+            return jsonrpc.encode_refusal(b"null", Refusal(INVALID_REQUEST, "nothing was asked"))
+        request = (
+            message
+            if isinstance(message, jsonrpc.Request)
+            else jsonrpc.Request(b"null", message.method, message.params)
+        )
         try:
-            if isinstance(message, Request) and message.method == REGISTER:
+            if isinstance(message, jsonrpc.Request) and message.method == REGISTER:
                 return await self._register_back(message, guest)
             answer, events = self._registrar.answer(request, Peer(principal=guest.principal))
             self._registrar.handle_events(events)
         except Exception:
             ref = secrets.token_hex(6)
             log.exception("a message by POST from %s: internal error %s", guest.principal, ref)
-            answer = encode_refusal(request.id, internal(ref))
-        return answer if isinstance(message, Request) else b""
+            answer = jsonrpc.encode_refusal(request.id, internal(ref))
+        return answer if isinstance(message, jsonrpc.Request) else b""
 
-    async def _register_back(self, request: Request, guest: RegistrantIdentity) -> bytes:
+    async def _register_back(self, request: jsonrpc.Request, guest: RegistrantIdentity) -> bytes:
         """Register a subserver to which the node will connect, and return the answer."""
         register = read_register_untrusted(request.params, self._plan.ax.heartbeat_min_ms)
         if isinstance(register, Refusal):
-            return encode_refusal(request.id, register)
+            return jsonrpc.encode_refusal(request.id, register)
         if refusal := await check_endpoint(register, self._plan.ax.dial_back, guest):
-            return encode_refusal(request.id, refusal)
+            return jsonrpc.encode_refusal(request.id, refusal)
         answer = await self._registrar.register(register, "", DialBack(guest, self._plan.ax.dial_back))
         if isinstance(answer, Refusal):
-            return encode_refusal(request.id, answer)
+            return jsonrpc.encode_refusal(request.id, answer)
         # The keeper dials in a later turn of the loop, so the subserver has this answer before it is greeted.
         asyncio.get_running_loop().call_soon(self._registrar.welcome, answer.session_id)
-        return encode_result(request.id, encode_value(answer))
+        return jsonrpc.encode_result(request.id, jsonrpc.encode_value(answer))
 
     async def _serve_socket(
         self, scope: Scope, receive: Receive, send: Send, guest: RegistrantIdentity | HttpRefusal

@@ -26,22 +26,7 @@ from interlock.ax.protocol.registration import codec, registrant
 from interlock.ax.protocol.registration.registrant import CycleReported, Failed, JoinedParent, Left, Send, Steps
 from interlock.net.message_pipe import GOING_AWAY, NORMAL, MessagePipe, MessageSink
 from interlock.net.websocket import DialFailed
-from interlock.wire.jsonrpc.codec import (
-    ABSENT,
-    CodecError,
-    Notification,
-    Request,
-    Response,
-    decode_object,
-    decode_untrusted,
-    decode_value,
-    encode_refusal,
-    encode_request,
-    encode_result,
-    encode_value,
-    error_body,
-    find_string,
-)
+from interlock.wire.jsonrpc import codec as jsonrpc
 from interlock.wire.jsonrpc.oversized import MessageKind, Oversized, message_too_large
 from interlock.wire.refusal import FORMS, INTERNAL_ERROR, INVALID_REQUEST, NAMESPACE_INVALID, Refusal, UpstreamError
 
@@ -55,12 +40,12 @@ _INTERNAL: Final = FORMS[INTERNAL_ERROR].number
 class Tenant(Protocol):
     """Handler of the parent's messages on one link, from the registration to its end."""
 
-    def serve(self, request: Request) -> None: ...
+    def serve(self, request: jsonrpc.Request) -> None: ...
 
-    def hear(self, notification: Notification) -> None:
+    def hear(self, notification: jsonrpc.Notification) -> None:
         """Handle a notification of the parent that does not concern the registration."""
 
-    def hear_answer(self, response: Response) -> None:
+    def hear_answer(self, response: jsonrpc.Response) -> None:
         """Handle an answer to a request that was sent by this handler and not by the registrant."""
 
     def leave(self) -> None:
@@ -193,13 +178,13 @@ class Uplink:
                 worded = self._register_message(self._engine.parent or 0, step.message)
                 method, params = messages.REGISTER, codec.encode_register(worded)
             case Heartbeat():
-                method, params = messages.HEARTBEAT, encode_value(step.message)
+                method, params = messages.HEARTBEAT, jsonrpc.encode_value(step.message)
             case Deregister():
-                method, params = messages.DEREGISTER, encode_value(step.message)
+                method, params = messages.DEREGISTER, jsonrpc.encode_value(step.message)
             case _:
                 assert_never(step.message)
         self._asked[step.id] = step.message
-        if pipe is None or not pipe.send(encode_request(b"%d" % step.id, method.encode(), params)):
+        if pipe is None or not pipe.send(jsonrpc.encode_request(b"%d" % step.id, method.encode(), params)):
             # The pipe ends a link whose other side does not read.
             self._log.warning("%s could not be sent: the parent does not read", method)
 
@@ -242,21 +227,23 @@ class Uplink:
 
     def receive(self, data: bytes) -> None:
         try:
-            message = decode_untrusted(data)
-        except CodecError as error:
-            self._reply(encode_refusal(error.message_id, error.refusal))
+            message = jsonrpc.decode_untrusted(data)
+        except jsonrpc.CodecError as error:
+            self._reply(jsonrpc.encode_refusal(error.message_id, error.refusal))
             return
         match message:
-            case Response():
+            case jsonrpc.Response():
                 self._handle_response(message)
-            case Request() if message.method == messages.PARENT:
-                self._reply(encode_result(message.id, encode_value(self._engine.parent_asked())))
-            case Request():
+            case jsonrpc.Request() if message.method == messages.PARENT:
+                self._reply(jsonrpc.encode_result(message.id, jsonrpc.encode_value(self._engine.parent_asked())))
+            case jsonrpc.Request():
                 if self._tenant is None:
-                    self._reply(encode_refusal(message.id, Refusal(INVALID_REQUEST, "answer mcpax/register first")))
+                    self._reply(
+                        jsonrpc.encode_refusal(message.id, Refusal(INVALID_REQUEST, "answer mcpax/register first"))
+                    )
                 else:
                     self._tenant.serve(message)
-            case Notification():
+            case jsonrpc.Notification():
                 if message.method == messages.TOOLS_REFUSED:
                     self._handle_refused(message)
                 elif message.method == messages.HELD_ELSEWHERE:
@@ -271,23 +258,23 @@ class Uplink:
         self._log.warning("a message of the parent was skipped: it is larger than %d bytes", oversized.limit)
         refusal = message_too_large(oversized.limit)
         if oversized.kind is MessageKind.REQUEST:
-            self._reply(encode_refusal(oversized.id, refusal))
+            self._reply(jsonrpc.encode_refusal(oversized.id, refusal))
         elif oversized.kind is MessageKind.RESPONSE:
-            self._handle_response(Response(oversized.id, ABSENT, Raw(error_body(refusal))))
+            self._handle_response(jsonrpc.Response(oversized.id, jsonrpc.ABSENT, Raw(jsonrpc.error_body(refusal))))
 
-    def _handle_refused(self, message: Notification) -> None:
+    def _handle_refused(self, message: jsonrpc.Notification) -> None:
         """Log the parent's notification that it does not list some of this node's tools (4.2)."""
         text = bytes(message.params).decode(errors="replace")
         self._log.warning("the parent does not list everything: %s", display_words(text))
 
-    def _handle_held(self, message: Notification) -> None:
+    def _handle_held(self, message: jsonrpc.Notification) -> None:
         """Do nothing: only an aggregator can have subservers that another aggregator also has."""
 
     def _reply(self, message: bytes) -> None:
         if self._link is not None and self._link.pipe is not None:
             self._link.pipe.send(message)
 
-    def _handle_response(self, response: Response) -> None:
+    def _handle_response(self, response: jsonrpc.Response) -> None:
         id = int(response.id) if response.id.isdigit() and len(response.id) < 19 else 0
         request = self._asked.pop(id, None)
         if request is None and self._tenant is not None:
@@ -332,14 +319,14 @@ class _Link:
 
 
 def _read_error(error: Raw) -> UpstreamError:
-    members = decode_object(error) or {}
+    members = jsonrpc.decode_object(error) or {}
     try:
-        code = decode_value(members["code"])
-        data = decode_value(members["data"]) if "data" in members else None
-    except (KeyError, CodecError):
+        code = jsonrpc.decode_value(members["code"])
+        data = jsonrpc.decode_value(members["data"]) if "data" in members else None
+    except (KeyError, jsonrpc.CodecError):
         return UpstreamError(_INTERNAL, "an error that cannot be read")
     number = code if isinstance(code, int) and not isinstance(code, bool) else _INTERNAL
-    message = find_string(members.get("message")) or f"error {number}"
+    message = jsonrpc.find_string(members.get("message")) or f"error {number}"
     return UpstreamError(number, message, data if isinstance(data, dict) else None)
 
 

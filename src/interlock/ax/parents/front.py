@@ -26,16 +26,7 @@ from interlock.fronts.modern import EVENTS, ListenStream, ModernFront
 from interlock.fronts.sessions import CHANGED, ClientSession
 from interlock.mcp.methods import CANCELLED, INITIALIZE, LATEST_LEGACY, LISTEN, LOG_MESSAGE, META_VERSION
 from interlock.mcp.modern_requests import ValidatedRequest, validate_request, validate_request_without_headers
-from interlock.wire.jsonrpc.codec import (
-    Notification,
-    Request,
-    Response,
-    decode_object,
-    encode_notification,
-    encode_refusal,
-    encode_value,
-    find_string,
-)
+from interlock.wire.jsonrpc import codec as jsonrpc
 from interlock.wire.refusal import INVALID_REQUEST, METHOD_NOT_FOUND, UNAVAILABLE, Refusal
 
 NAMES: Final[NameForm] = "qualified"
@@ -43,7 +34,7 @@ RUNNING_MAX: Final = 10_000  # calls and streams of one parent under way
 LISTENS_MAX: Final = 16  # a parent needs one, and another one while it replaces it
 AX_PREFIX: Final = "mcpax/"
 
-_NO_GREETING: Final = Raw(encode_value({"protocolVersion": LATEST_LEGACY}))
+_NO_GREETING: Final = Raw(jsonrpc.encode_value({"protocolVersion": LATEST_LEGACY}))
 _STOPPING: Final = Refusal(UNAVAILABLE, "unavailable", {"reason": "node_stopping"})
 
 
@@ -100,7 +91,7 @@ class UpwardFront:
         self._serve_modern(request)
         return True
 
-    def serve(self, request: Request) -> None:
+    def serve(self, request: jsonrpc.Request) -> None:
         if self._closing:
             self._refuse(request.id, _STOPPING)
             return
@@ -126,18 +117,18 @@ class UpwardFront:
         else:
             self._refuse(request.id, validated)
 
-    def hear(self, notification: Notification) -> None:
+    def hear(self, notification: jsonrpc.Notification) -> None:
         if notification.method == CANCELLED:
-            params = decode_object(notification.params) or {}
+            params = jsonrpc.decode_object(notification.params) or {}
             running = self._running.pop(bytes(params.get("requestId", b"")), None)
             if running is not None:
-                self._stop(running, find_string(params.get("reason")))
+                self._stop(running, jsonrpc.find_string(params.get("reason")))
                 return
         session = self._session or self._plain
         if session is not None:
             self._legacy.handle(session, notification, self)
 
-    def hear_answer(self, response: Response) -> None:
+    def hear_answer(self, response: jsonrpc.Response) -> None:
         if self._session is not None:
             self._legacy.handle(self._session, response, self)
 
@@ -153,9 +144,9 @@ class UpwardFront:
 
     # The eras
 
-    def _open_session(self, request: Request, greeting: Raw) -> ClientSession | None:
+    def _open_session(self, request: jsonrpc.Request, greeting: Raw) -> ClientSession | None:
         """Open a session for the parent. Return None if the request was refused."""
-        initialize = Request(request.id, INITIALIZE, greeting)
+        initialize = jsonrpc.Request(request.id, INITIALIZE, greeting)
         opened = self._legacy.initialize(initialize, self._principal, VIA_AX, self._only, NAMES)
         if isinstance(opened, Refusal):
             self._refuse(request.id, opened)
@@ -206,25 +197,25 @@ class UpwardFront:
         pass
 
     def _refuse(self, request_id: bytes, refusal: Refusal) -> None:
-        self.emit(encode_refusal(request_id, refusal, draft=True))
+        self.emit(jsonrpc.encode_refusal(request_id, refusal, draft=True))
 
     # Member of the audience. A legacy session and a modern stream are members themselves, and get the events there.
 
     def on_lists_changed(self, kind: str) -> None:
         if self._session is None and not self._listens:
-            self.emit(encode_notification(CHANGED[kind].encode(), b""))
+            self.emit(jsonrpc.encode_notification(CHANGED[kind].encode(), b""))
 
     def on_resource_updated(self, params: bytes) -> None:
         pass
 
     def on_log(self, params: Raw) -> None:
         if self._session is None:
-            self.emit(encode_notification(LOG_MESSAGE.encode(), bytes(params)))
+            self.emit(jsonrpc.encode_notification(LOG_MESSAGE.encode(), bytes(params)))
 
     def tell_legacy(self, message: bytes) -> None:
         pass
 
-    def on_vendor_notification(self, notification: Notification) -> None:
+    def on_vendor_notification(self, notification: jsonrpc.Notification) -> None:
         """Ignore the notification.
 
         A parent receives vendor-specific notifications of registered subservers only (MCP-AX 12). Those of configured
@@ -233,13 +224,13 @@ class UpwardFront:
 
     def on_notice(self, notice: AxNotice) -> None:
         if self._session is None:
-            self.emit(encode_notification(notice.method.encode(), bytes(notice.params)))
+            self.emit(jsonrpc.encode_notification(notice.method.encode(), bytes(notice.params)))
 
 
-def _declares_no_era(request: Request) -> bool:
+def _declares_no_era(request: jsonrpc.Request) -> bool:
     """Return whether a request lacks the declaration of the modern era."""
-    params = decode_object(request.params) if request.params else {}
-    meta = decode_object(params.get("_meta", Raw(b"{}"))) if params is not None else None
+    params = jsonrpc.decode_object(request.params) if request.params else {}
+    meta = jsonrpc.decode_object(params.get("_meta", Raw(b"{}"))) if params is not None else None
     return meta is not None and META_VERSION not in meta
 
 

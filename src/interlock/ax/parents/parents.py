@@ -38,6 +38,7 @@ from interlock.core.part import TlsInvalid
 from interlock.core.tls import parent_context
 from interlock.net.message_pipe import MessagePipe, MessageSink
 from interlock.net.websocket import HUNG_UP, DialFailed, dial
+from interlock.wire import refusal as codes
 from interlock.wire.jsonrpc.codec import (
     Notification,
     Response,
@@ -46,17 +47,7 @@ from interlock.wire.jsonrpc.codec import (
     encode_request,
     find_string,
 )
-from interlock.wire.refusal import (
-    AUTHORITY_CONFLICT,
-    AUTHORITY_UNVERIFIED,
-    LINK_INSECURE,
-    NAMESPACE_CONFLICT,
-    NAMESPACE_INVALID,
-    REGISTRATION_CYCLE,
-    SCOPE_DENIED,
-    SPLIT_BRAIN,
-    Refusal,
-)
+from interlock.wire.refusal import Refusal
 
 if TYPE_CHECKING:
     from interlock.crypto.signing import SigningKey
@@ -388,17 +379,17 @@ _TOKEN: Final = (
 )
 _CERTIFICATE: Final = "if it wants certificates: is our tls_cert in date, for clients, of a CA in its node.client_ca?"
 _STEPS: Final = {
-    NAMESPACE_CONFLICT: "another has this segment there: choose another 'segment' in [[ax.parents]], or let its"
+    codes.NAMESPACE_CONFLICT: "another has this segment there: choose another 'segment' in [[ax.parents]], or let its"
     " operator release it with interlock links release SEGMENT",
-    NAMESPACE_INVALID: "rename the tools it names, or hide them with [[tool]] hide = true",
-    REGISTRATION_CYCLE: "this parent is ourselves, or below us as one of our links says: remove it from"
+    codes.NAMESPACE_INVALID: "rename the tools it names, or hide them with [[tool]] hide = true",
+    codes.REGISTRATION_CYCLE: "this parent is ourselves, or below us as one of our links says: remove it from"
     " [[ax.parents]], or that link",
-    SPLIT_BRAIN: "another aggregator of the tree has us: was the data folder copied? each node needs its own",
-    AUTHORITY_UNVERIFIED: "run interlock access anchor here and let its operator paste the lines there; on one"
+    codes.SPLIT_BRAIN: "another aggregator of the tree has us: was the data folder copied? each node needs its own",
+    codes.AUTHORITY_UNVERIFIED: "run interlock access anchor here and let its operator paste the lines there; on one"
     " machine an [[access]] entry may name our authority; or it changes ax.require_proof",
-    AUTHORITY_CONFLICT: "another authority owns this segment there: choose another 'segment'",
-    SCOPE_DENIED: "let its operator give us a wider scope in [[access]]",
-    LINK_INSECURE: "dial wss:// with TLS 1.3",
+    codes.AUTHORITY_CONFLICT: "another authority owns this segment there: choose another 'segment'",
+    codes.SCOPE_DENIED: "let its operator give us a wider scope in [[access]]",
+    codes.LINK_INSECURE: "dial wss:// with TLS 1.3",
 }
 
 

@@ -19,14 +19,7 @@ from msgspec import Raw
 
 from interlock.ax.protocol.messages import OVERFLOW, SUBSERVER_LOST, TOOLS_REFUSED
 from interlock.ax.protocol.names import WithheldName, is_qualified, show_uri
-from interlock.mcp.methods import (
-    CANCELLED,
-    LOG_MESSAGE,
-    PROMPTS_CHANGED,
-    RESOURCE_UPDATED,
-    RESOURCES_CHANGED,
-    TOOLS_CHANGED,
-)
+from interlock.mcp import methods
 from interlock.wire.jsonrpc.codec import decode_object, encode_value, find_string
 
 ORIGIN: Final = "x-mcpax-origin"  # AX-12-1
@@ -39,7 +32,7 @@ SEGMENTS_COUNTED_MAX: Final = 10_000
 REFUSED_MAX: Final = 100  # tools named in one tools_refused; `total` says how many there are
 REFUSED_NAME_MAX: Final = 128
 
-_CHANGED: Final = frozenset((TOOLS_CHANGED, PROMPTS_CHANGED, RESOURCES_CHANGED))
+_CHANGED: Final = frozenset((methods.TOOLS_CHANGED, methods.PROMPTS_CHANGED, methods.RESOURCES_CHANGED))
 _NS: Final = 1_000_000_000
 
 
@@ -102,7 +95,7 @@ class NoticeGate:
 
         If a notification with the same `subject` still waits, the new one replaces it.
         """
-        if method == CANCELLED:
+        if method == methods.CANCELLED:
             return [AxNotice(method, params)]  # it takes a question back, and is bounded by the questions
         now_ns = _ns(now)
         notice = AxNotice(method, params.copy())  # a Raw holds on to the whole message it was cut from
@@ -199,10 +192,10 @@ def prefix(notice: AxNotice, segment: str, *, aggregator: bool) -> AxNotice | No
     meta = (decode_object(params["_meta"]) if "_meta" in params else None) or {}
     origin = find_string(meta.get(ORIGIN)) if aggregator else None  # AX-12-1
     changed: dict[str, object] = {**params, "_meta": {**meta, ORIGIN: _below(segment, origin)}}
-    if notice.method == LOG_MESSAGE:  # AX-12-1
+    if notice.method == methods.LOG_MESSAGE:  # AX-12-1
         logger = find_string(params.get("logger"))
         changed["logger"] = f"{segment}.{logger}" if logger else segment
-    elif notice.method == RESOURCE_UPDATED:  # AX-12-1
+    elif notice.method == methods.RESOURCE_UPDATED:  # AX-12-1
         uri = find_string(params.get("uri"))
         if uri is None:
             return None
@@ -248,7 +241,7 @@ def as_log(notice: AxNotice) -> AxNotice | None:
     log: dict[str, object] = {"level": "warning", "logger": "mcpax", "data": {"event": event, **params}}
     if meta is not None:
         log["_meta"] = meta
-    return AxNotice(LOG_MESSAGE, Raw(encode_value(log)))
+    return AxNotice(methods.LOG_MESSAGE, Raw(encode_value(log)))
 
 
 _EVENTS: Final = {SUBSERVER_LOST: "subserver_lost", OVERFLOW: "notification_overflow"}

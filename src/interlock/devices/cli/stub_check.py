@@ -22,21 +22,13 @@ import typer
 from interlock.cli.command import Invocation
 from interlock.cli.terminal.errors import EXIT_REFUSED
 from interlock.cli.terminal.text import one_line
-from interlock.devices.protocol import frame_codec
+from interlock.devices.protocol import frame_codec, messages
 from interlock.devices.protocol.cbor_codec import encoded
 from interlock.devices.protocol.description import PARITIES, TOOL_ID_MAX, DeviceDescription, Event, ToolDescription
 from interlock.devices.protocol.device_tools import Announcement, announced_tool
 from interlock.devices.protocol.framing import CobsFraming, framing_of
 from interlock.devices.protocol.layouts import is_number, layout_size, limits
-from interlock.devices.protocol.messages import (
-    Announced,
-    AnnouncementFrame,
-    DeviceAnswer,
-    DeviceFault,
-    EventMessage,
-    Received,
-    codec_of,
-)
+from interlock.devices.protocol.messages import DeviceAnswer, DeviceFault
 from interlock.wire.refusal import Refused
 
 READ_BYTES: Final = 4096
@@ -138,9 +130,9 @@ class StubCheck:
         self._within_s = within_s
         self._gap_s = gap_s
         self._may_call_unknown = may_call_unknown
-        self._codec = codec_of(description)
+        self._codec = messages.codec_of(description)
         self._is_cobs = isinstance(line.framing, CobsFraming)
-        self._announced: tuple[Announced, ...] = ()
+        self._announced: tuple[messages.Announced, ...] = ()
 
     def run(self) -> Iterator[CheckResult]:
         checks = self._of_profile_a() if self._description.profile == "a" else self._of_profile_b()
@@ -190,7 +182,7 @@ class StubCheck:
 
     # Asking
 
-    def _ask(self, message: bytes) -> Received:
+    def _ask(self, message: bytes) -> messages.Received:
         """Send a message and return its answer. Send it again if it is lost. Raise NotKept if no answer arrives."""
         for _ in range(TRIES):
             self._line.send(message)
@@ -213,7 +205,7 @@ class StubCheck:
             raise NotKept(f"{what} answered with {answer}".strip())
         return answer
 
-    def _find_answer(self, within_s: float) -> Received | None:
+    def _find_answer(self, within_s: float) -> messages.Received | None:
         """Return the next message that is not an event, or None if none arrives in time. Raise NotKept if a message is
         malformed.
         """
@@ -226,7 +218,7 @@ class StubCheck:
                 received = self._codec.decode_untrusted(message)
             except DeviceFault as fault:
                 raise NotKept(f"{message.hex(' ')}: {fault.detail}") from fault
-            if not isinstance(received, EventMessage):  # a device may send an event at any time
+            if not isinstance(received, messages.EventMessage):  # a device may send an event at any time
                 return received
 
     def _beats(self, *ids: int) -> None:
@@ -249,7 +241,7 @@ class StubCheck:
 
     # Both profiles
 
-    def _unknown_id(self, others: Iterable[Announced | Event]) -> int:
+    def _unknown_id(self, others: Iterable[messages.Announced | Event]) -> int:
         """Return an id that no tool has, and none of the others. Raise NotTried if such ids must not be called."""
         if not self._may_call_unknown:
             raise NotTried("not tried: it might do something; --unknown-ids asks for it")
@@ -337,13 +329,13 @@ class StubCheck:
         if self._announcement() != self._announced:
             raise NotKept("another announcement")
 
-    def _announcement(self) -> tuple[Announced, ...]:
+    def _announcement(self) -> tuple[messages.Announced, ...]:
         request = self._codec.encode_registration_request()
         assert request is not None  # noqa: S101  # for the type checker
         announcement = Announcement()
-        received: Received | None = self._ask(request)
+        received: messages.Received | None = self._ask(request)
         while True:
-            if not isinstance(received, AnnouncementFrame):
+            if not isinstance(received, messages.AnnouncementFrame):
                 raise NotKept(f"answered with {received}" if received else "a frame of the announcement is missing")
             try:
                 tools = announcement.add(received)

@@ -19,21 +19,8 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Raw
 
-from interlock.ax.protocol import budget
+from interlock.ax.protocol import budget, messages
 from interlock.ax.protocol.capability import NATIVE, TRANSPORT_CLASSES, AuthScope, is_private_class
-from interlock.ax.protocol.messages import (
-    HEARTBEAT_MS,
-    HEARTBEATS_MISSED_MAX,
-    SUBTREE_IDS,
-    AuthorityProof,
-    Claimed,
-    Claims,
-    Deregister,
-    Heartbeat,
-    Parent,
-    Register,
-    Registered,
-)
 from interlock.ax.protocol.names import describe_malformed, is_segment
 from interlock.ax.protocol.registration.authority import SCHEME, maybe_authority
 from interlock.credentials.protocol.resource import TOKEN_BYTES_MAX
@@ -88,10 +75,10 @@ def _return_refusal(read: Callable[_Params, _Value]) -> Callable[_Params, _Value
 
 
 @_return_refusal
-def read_register_untrusted(params: Raw, minimum_ms: int = INTERVAL_MS_MIN) -> Register:
+def read_register_untrusted(params: Raw, minimum_ms: int = INTERVAL_MS_MIN) -> messages.Register:
     members = _members(params, "params")
     authority = _authority(members)
-    return Register(
+    return messages.Register(
         subserver_id=_uuid(members, "subserver_id"),
         segment=_segment(members, "segment"),
         authority=authority,
@@ -110,23 +97,23 @@ def read_register_untrusted(params: Raw, minimum_ms: int = INTERVAL_MS_MIN) -> R
 
 
 @_return_refusal
-def read_heartbeat_untrusted(params: Raw, own: str | None = None) -> Heartbeat:
+def read_heartbeat_untrusted(params: Raw, own: str | None = None) -> messages.Heartbeat:
     """Read a heartbeat.
 
     `own` is the session of the link on which it arrived. The heartbeat may omit its session then; in the draft it has
     no params.
     """
     members = _members_of_own(params, own)
-    return Heartbeat(session_id=_session_id(members, "session_id"), subtree_ids=_subtree_ids(members))
+    return messages.Heartbeat(session_id=_session_id(members, "session_id"), subtree_ids=_subtree_ids(members))
 
 
 @_return_refusal
-def read_deregister_untrusted(params: Raw, own: str | None = None) -> Deregister:
-    return Deregister(session_id=_session_id(_members_of_own(params, own), "session_id"))
+def read_deregister_untrusted(params: Raw, own: str | None = None) -> messages.Deregister:
+    return messages.Deregister(session_id=_session_id(_members_of_own(params, own), "session_id"))
 
 
 @_return_refusal
-def read_registered_untrusted(result: Raw) -> Registered:
+def read_registered_untrusted(result: Raw) -> messages.Registered:
     """Read the answer to a registration.
 
     Members that the draft does not define may be missing. Limits with unknown names are ignored.
@@ -134,10 +121,12 @@ def read_registered_untrusted(result: Raw) -> Registered:
     members = _members(result, "result")
     _string(members, "status", '"registered"', lambda text: text == "registered")
     deadline_ms = members.get("heartbeat_deadline_ms")
-    return Registered(
+    return messages.Registered(
         assigned_segment=_segment(members, "assigned_segment"),
         session_id=_session_id(members, "session_id"),
-        heartbeat_deadline_ms=_whole(deadline_ms, "heartbeat_deadline_ms", HEARTBEATS_MISSED_MAX * INTERVAL_MS_MAX),
+        heartbeat_deadline_ms=_whole(
+            deadline_ms, "heartbeat_deadline_ms", messages.HEARTBEATS_MISSED_MAX * INTERVAL_MS_MAX
+        ),
         budget=_budget(members),
         aggregator_id=_uuid(members, "aggregator_id") if "aggregator_id" in members else None,
         tree=_tree(members) if "tree" in members else None,
@@ -147,15 +136,15 @@ def read_registered_untrusted(result: Raw) -> Registered:
 
 
 @_return_refusal
-def read_parent_untrusted(result: Raw) -> Parent:
+def read_parent_untrusted(result: Raw) -> messages.Parent:
     members = _members(result, "result")
-    return Parent(subserver_id=_uuid(members, "subserver_id"), parent_id=_maybe_uuid(members, "parent_id"))
+    return messages.Parent(subserver_id=_uuid(members, "subserver_id"), parent_id=_maybe_uuid(members, "parent_id"))
 
 
 @_return_refusal
-def read_claims_untrusted(params: Raw) -> Claims:
+def read_claims_untrusted(params: Raw) -> messages.Claims:
     members = _members(params, "params")
-    return Claims(
+    return messages.Claims(
         claims=tuple(map(_claimed, _array(members, "claims"))),
         released=tuple(_uuid({"released": released_id}, "released") for released_id in _array(members, "released")),
         released_session=_session_id(members, "released_session") if "released_session" in members else None,
@@ -175,7 +164,7 @@ def read_held_untrusted(raw: Raw) -> dict[str, str]:
     return {subserver_id.lower(): _uuid(held, subserver_id) for subserver_id in held}
 
 
-def encode_claims(claims: Claims) -> bytes:
+def encode_claims(claims: messages.Claims) -> bytes:
     session = {} if claims.released_session is None else {"released_session": claims.released_session}
     return encode_value({"claims": claims.claims, "released": claims.released, **session})
 
@@ -184,7 +173,7 @@ def encode_held(held: Mapping[str, str]) -> bytes:
     return encode_value({"status": "ok", "held": held})
 
 
-def encode_register(register: Register) -> bytes:
+def encode_register(register: messages.Register) -> bytes:
     members: dict[str, Any] = {"subserver_id": register.subserver_id, "segment": register.segment}
     if register.authority is not None:
         members["authority"] = SCHEME + register.authority
@@ -198,7 +187,7 @@ def encode_register(register: Register) -> bytes:
     if register.parent_id is not msgspec.UNSET:
         members["parent_id"] = register.parent_id
     if register.subtree_ids is not None:
-        members[SUBTREE_IDS] = register.subtree_ids
+        members[messages.SUBTREE_IDS] = register.subtree_ids
     return encode_value(members)
 
 
@@ -280,7 +269,7 @@ def _capabilities(members: Mapping[str, Raw]) -> dict[str, Any]:
 
 def _interval_ms(members: Mapping[str, Raw], minimum_ms: int) -> int:
     raw = members.get("heartbeat_interval_ms")
-    value = HEARTBEAT_MS if raw is None else _maybe_whole(raw)
+    value = messages.HEARTBEAT_MS if raw is None else _maybe_whole(raw)
     # A minimum above the default concerns those who choose.
     if value is None or (value and raw is not None and not minimum_ms <= value <= INTERVAL_MS_MAX):  # AX-6.1-5
         _refuse("heartbeat_interval_ms", f"0 or a whole number from {minimum_ms} to {INTERVAL_MS_MAX}")
@@ -335,7 +324,7 @@ def _is_endpoint(text: str) -> bool:
     return parts.scheme in ("http", "https") and bool(parts.hostname) and is_plain
 
 
-def _proof(members: Mapping[str, Raw], authority: str | None) -> AuthorityProof:
+def _proof(members: Mapping[str, Raw], authority: str | None) -> messages.AuthorityProof:
     proof = decode_object(members["authority_proof"])
     if proof is None:
         _refuse("authority_proof", "an object")
@@ -346,7 +335,7 @@ def _proof(members: Mapping[str, Raw], authority: str | None) -> AuthorityProof:
     token = find_string(proof.get("token"))
     if token is None or len(token) > TOKEN_BYTES_MAX:  # AX-4.2-10
         _refuse("authority_proof.token", f"a JWT of at most {TOKEN_BYTES_MAX} characters")
-    return AuthorityProof(type="jwt", token=token)
+    return messages.AuthorityProof(type="jwt", token=token)
 
 
 def _session_id(members: Mapping[str, Raw], name: str) -> str:
@@ -362,24 +351,24 @@ def _tree(members: Mapping[str, Raw]) -> str:
 def _subtree_ids(members: Mapping[str, Raw]) -> tuple[str, ...] | None:
     """Read the ids from both params and params._meta. All of them count, because each id may show a cycle."""
     ids_found: dict[str, None] = {}
-    lists = [members[SUBTREE_IDS]] if SUBTREE_IDS in members else []
+    lists = [members[messages.SUBTREE_IDS]] if messages.SUBTREE_IDS in members else []
     if "_meta" in members:
         meta = decode_object(members["_meta"])
         if meta is None:
             _refuse("_meta", "an object")
-        lists += [meta[SUBTREE_IDS]] if SUBTREE_IDS in meta else []
+        lists += [meta[messages.SUBTREE_IDS]] if messages.SUBTREE_IDS in meta else []
     must = f"an array of at most {SUBTREE_IDS_MAX} UUIDs"
     for raw in lists:
         ids = decode_array(raw)
         if ids is None or len(ids) > SUBTREE_IDS_MAX:  # AX-5.3-5
-            _refuse(SUBTREE_IDS, must)
+            _refuse(messages.SUBTREE_IDS, must)
         for subtree_id in ids:
             text = find_string(subtree_id)
             if text is None or not _UUID.fullmatch(text):  # AX-5.3-5
-                _refuse(SUBTREE_IDS, must)
+                _refuse(messages.SUBTREE_IDS, must)
             ids_found[text.lower()] = None
     if len(ids_found) > SUBTREE_IDS_MAX:
-        _refuse(SUBTREE_IDS, must)
+        _refuse(messages.SUBTREE_IDS, must)
     return tuple(ids_found) if lists else None
 
 
@@ -390,13 +379,13 @@ def _array(members: Mapping[str, Raw], name: str) -> list[Raw]:
     return items
 
 
-def _claimed(raw: Raw) -> Claimed:
+def _claimed(raw: Raw) -> messages.Claimed:
     members = decode_object(raw)
     if members is None:
         _refuse("claims", "an array of objects")
     session_hash = _string(members, "session_hash", "SHA-256 in hex", _HASH.fullmatch)
     subserver_id, aggregator_id = _uuid(members, "subserver_id"), _uuid(members, "aggregator_id")
-    return Claimed(subserver_id=subserver_id, aggregator_id=aggregator_id, session_hash=session_hash)
+    return messages.Claimed(subserver_id=subserver_id, aggregator_id=aggregator_id, session_hash=session_hash)
 
 
 def _budget(members: Mapping[str, Raw]) -> dict[str, Any]:

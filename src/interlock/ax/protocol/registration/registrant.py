@@ -23,20 +23,8 @@ from typing import Final, Literal, assert_never
 import msgspec
 
 from interlock.ax.protocol.messages import HEARTBEATS_MISSED_MAX, Deregister, Heartbeat, Parent, Register, Registered
-from interlock.wire.refusal import (
-    AUTHORITY_CONFLICT,
-    AUTHORITY_UNVERIFIED,
-    INVALID_PARAMS,
-    INVALID_REQUEST,
-    LINK_INSECURE,
-    METHOD_NOT_FOUND,
-    NAMESPACE_CONFLICT,
-    NAMESPACE_INVALID,
-    REGISTRATION_CYCLE,
-    SCOPE_DENIED,
-    SESSION_UNKNOWN,
-    UpstreamError,
-)
+from interlock.wire import refusal as codes
+from interlock.wire.refusal import UpstreamError
 
 RETRY_MIN_S: Final = 0.2  # AX-13.3-2
 RETRY_MAX_S: Final = 10.0  # AX-13.3-2
@@ -53,16 +41,16 @@ BEATS_KEPT: Final = 2 * HEARTBEATS_MISSED_MAX  # unanswered heartbeats that are 
 # Refusals that another attempt cannot change, because a person has to change something.
 UNMENDABLE: Final = frozenset(
     {
-        NAMESPACE_CONFLICT,
-        NAMESPACE_INVALID,
-        REGISTRATION_CYCLE,
-        AUTHORITY_UNVERIFIED,
-        AUTHORITY_CONFLICT,
-        SCOPE_DENIED,
-        LINK_INSECURE,
-        INVALID_REQUEST,
-        METHOD_NOT_FOUND,
-        INVALID_PARAMS,
+        codes.NAMESPACE_CONFLICT,
+        codes.NAMESPACE_INVALID,
+        codes.REGISTRATION_CYCLE,
+        codes.AUTHORITY_UNVERIFIED,
+        codes.AUTHORITY_CONFLICT,
+        codes.SCOPE_DENIED,
+        codes.LINK_INSECURE,
+        codes.INVALID_REQUEST,
+        codes.METHOD_NOT_FOUND,
+        codes.INVALID_PARAMS,
     }
 )
 
@@ -293,13 +281,13 @@ class Registrant:
                     return (CycleReported(id=claimed), *failed)
                 return self._refuse(error, now, jitter)
             case "heartbeat":
-                if error.code == SESSION_UNKNOWN:  # AX-6.3-2: registers again
+                if error.code == codes.SESSION_UNKNOWN:  # AX-6.3-2: registers again
                     left = Left(parent=self._parent(), reason="it does not know our session any more")
                     self._move(RegistrantInput.FORGOTTEN)
                     self._forget_session()
                     self._held_session = None
                     return (left, *self._ask_to_register(now))
-                if error.code == REGISTRATION_CYCLE:  # by a subtree it learnt from a heartbeat (AX-5.3-5)
+                if error.code == codes.REGISTRATION_CYCLE:  # by a subtree it learnt from a heartbeat (AX-5.3-5)
                     subtree = self._subtree_in.pop(id, self._subtree_said)
                     if (claimed := _maybe_claimed(error, subtree, self.parent_id)) is not None:
                         self._note_contact(id)

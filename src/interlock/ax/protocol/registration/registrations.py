@@ -33,32 +33,13 @@ from typing import Any, Final, Generic, Literal, TypeVar
 
 import msgspec
 
+from interlock.ax.protocol import messages
 from interlock.ax.protocol.capability import AuthScope
-from interlock.ax.protocol.messages import (
-    HEARTBEAT_MS,
-    HEARTBEATS_MISSED_MAX,
-    SUBTREE_IDS,
-    Deregister,
-    Heartbeat,
-    Register,
-    Registered,
-)
+from interlock.ax.protocol.messages import Register, Registered
 from interlock.ax.protocol.names import check_segment, is_segment
 from interlock.ax.protocol.registration.codec import SUBTREE_IDS_MAX
-from interlock.wire.refusal import (
-    AUTHORITY_CONFLICT,
-    AUTHORITY_UNVERIFIED,
-    INVALID_PARAMS,
-    LINK_INSECURE,
-    NAMESPACE_CONFLICT,
-    NAMESPACE_INVALID,
-    REGISTRATION_CYCLE,
-    SESSION_UNKNOWN,
-    UNAVAILABLE,
-    Refusal,
-    RefusalCode,
-    ax_refusal,
-)
+from interlock.wire import refusal as codes
+from interlock.wire.refusal import Refusal, RefusalCode, ax_refusal
 
 SUSPECT_AFTER: Final = 2  # misses. With the third, the three intervals of 13.3 would be used up already
 
@@ -122,11 +103,11 @@ class Liveness:
 
     @property
     def deadline_ms(self) -> int:
-        return HEARTBEATS_MISSED_MAX * self.interval_ms
+        return messages.HEARTBEATS_MISSED_MAX * self.interval_ms
 
     @property
     def retry_after_ms(self) -> int:
-        return self.interval_ms or HEARTBEAT_MS  # 13.2; AX-13.2-2
+        return self.interval_ms or messages.HEARTBEAT_MS  # 13.2; AX-13.2-2
 
     def step(self, what: LivenessInput, now: float, grace_s: float = 0.0) -> LivenessState:
         """Apply an input and return the previous state. `grace_s` is used if the step leads to LOST."""
@@ -152,7 +133,7 @@ class Liveness:
             case LivenessState.LOST:
                 return self.since + grace_s  # AX-13.2-4
             case LivenessState.LIVE | LivenessState.SUSPECT if self.interval_ms:  # AX-6.3-3
-                misses = SUSPECT_AFTER if self.state is LivenessState.LIVE else HEARTBEATS_MISSED_MAX
+                misses = SUSPECT_AFTER if self.state is LivenessState.LIVE else messages.HEARTBEATS_MISSED_MAX
                 return self._heard_at + misses * self.interval_ms / 1000  # AX-6.3-2
             case _:
                 return None
@@ -392,7 +373,7 @@ class Registrations:
         if request.subtree_ids is not None and (refusal := self._check_size(request.subtree_ids, own)):
             return refusal
         if len(self._by_segment) - len([*self._displaced_seats(request)]) >= self.policy.registrations_max:
-            return Refusal(UNAVAILABLE, "unavailable", {"reason": "too_many_registrations"})
+            return Refusal(codes.UNAVAILABLE, "unavailable", {"reason": "too_many_registrations"})
         return None
 
     def register(
@@ -437,7 +418,7 @@ class Registrations:
         )
         return Step(answer, (*events, *self._subtree_change()))
 
-    def heartbeat(self, beat: Heartbeat, peer: Peer, *, now: float) -> Step[int]:
+    def heartbeat(self, beat: messages.Heartbeat, peer: Peer, *, now: float) -> Step[int]:
         """Handle a heartbeat.
 
         The answer is the heartbeat_deadline_ms. A refused heartbeat does not keep the session alive.
@@ -472,7 +453,7 @@ class Registrations:
             events.append(Recovered(session=seat.session))
         return Step(seat.liveness.deadline_ms, (*events, *self._subtree_change()))
 
-    def deregister(self, message: Deregister, peer: Peer, *, now: float) -> Step[None]:
+    def deregister(self, message: messages.Deregister, peer: Peer, *, now: float) -> Step[None]:
         events = self.on_deadline(now)
         if self._find_own(message.session_id, peer) is None:
             return Step(_session_unknown(), events)
@@ -539,7 +520,7 @@ class Registrations:
         """Check a registration by itself: its tree, cycles, the security of its link, its segment and its proof."""
         if request.tree is not None and request.tree != self.tree:
             why = "tree must be left out or be the one this aggregator belongs to"
-            return Refusal(INVALID_PARAMS, why, {"member": "tree", "tree": self.tree})
+            return Refusal(codes.INVALID_PARAMS, why, {"member": "tree", "tree": self.tree})
         named = request.subserver_id, *(request.subtree_ids or ())
         above = self._find_above(named)
         if self.aggregator_id in named:  # AX-5.3-3
@@ -550,11 +531,11 @@ class Registrations:
         if request.is_aggregator and not peer.secure:  # AX-10.4-1
             return _insecure()
         if unfit := check_segment(request.segment):  # AX-4.1-2
-            code: RefusalCode = NAMESPACE_CONFLICT if is_segment(request.segment) else NAMESPACE_INVALID
+            code: RefusalCode = codes.NAMESPACE_CONFLICT if is_segment(request.segment) else codes.NAMESPACE_INVALID
             return ax_refusal(code, unfit, segment=request.segment)
         if self.policy.require_proof == "always" and not peer.proved:
             why = "this aggregator registers only proved authorities"
-            return ax_refusal(AUTHORITY_UNVERIFIED, why, reason="absent")
+            return ax_refusal(codes.AUTHORITY_UNVERIFIED, why, reason="absent")
         return None
 
     def _check_claims(self, request: Register, peer: Peer, owner: SegmentOwner | None) -> Refusal | None:
@@ -573,10 +554,10 @@ class Registrations:
         if owner is not None:
             if request.authority != owner.authority:  # AX-4.2-5
                 why = "the segment belongs to another authority; choose another, or have it released"
-                return ax_refusal(AUTHORITY_CONFLICT, why, segment=request.segment)
+                return ax_refusal(codes.AUTHORITY_CONFLICT, why, segment=request.segment)
             if not peer.proved:  # AX-4.2-6
                 why = "the segment belongs to this authority; send authority_proof, or a client certificate"
-                return ax_refusal(AUTHORITY_UNVERIFIED, why, segment=request.segment, reason="absent")
+                return ax_refusal(codes.AUTHORITY_UNVERIFIED, why, segment=request.segment, reason="absent")
         if rival is not None and not _may_inherit(request, peer, rival):  # AX-4.2-3: in its grace
             return _conflict(request, "the segment is held for a registrant that was lost; choose another, or wait")
         return None
@@ -591,8 +572,8 @@ class Registrations:
         left = {subtree_id for subtree_id in gone if self._below[subtree_id] == 1}
         if 1 + len(self._below.keys() - left | set(ids)) <= SUBTREE_IDS_MAX:
             return None
-        why = f"{SUBTREE_IDS} must not bring the tree below this aggregator above {SUBTREE_IDS_MAX} ids"
-        return Refusal(INVALID_PARAMS, why, {"member": SUBTREE_IDS})
+        why = f"{messages.SUBTREE_IDS} must not bring the tree below this aggregator above {SUBTREE_IDS_MAX} ids"
+        return Refusal(codes.INVALID_PARAMS, why, {"member": messages.SUBTREE_IDS})
 
     def _displaced_seats(self, request: Register) -> Iterator[_Seat]:
         """Yield the seats that are freed if the request is granted."""
@@ -681,7 +662,9 @@ class Registrations:
 
     def _cycle(self, id: str, **data: bool) -> Refusal:
         which = "this aggregator" if id == self.aggregator_id else "an aggregator above this one"
-        return ax_refusal(REGISTRATION_CYCLE, f"{which} is named as one below the one that registers", id=id, **data)
+        return ax_refusal(
+            codes.REGISTRATION_CYCLE, f"{which} is named as one below the one that registers", id=id, **data
+        )
 
 
 def _state_of(seat: _Seat) -> RegistrationState:
@@ -702,12 +685,12 @@ def _may_inherit(request: Register, peer: Peer, lost: _Seat) -> bool:
 
 
 def _conflict(request: Register, why: str) -> Refusal:
-    return ax_refusal(NAMESPACE_CONFLICT, why, segment=request.segment)  # AX-4.2-2
+    return ax_refusal(codes.NAMESPACE_CONFLICT, why, segment=request.segment)  # AX-4.2-2
 
 
 def _insecure() -> Refusal:
-    return ax_refusal(LINK_INSECURE, "an aggregator registers over TLS 1.3, loopback, or a link marked secure_by")
+    return ax_refusal(codes.LINK_INSECURE, "an aggregator registers over TLS 1.3, loopback, or a link marked secure_by")
 
 
 def _session_unknown() -> Refusal:
-    return ax_refusal(SESSION_UNKNOWN, "there is no such session for this registrant; register again")
+    return ax_refusal(codes.SESSION_UNKNOWN, "there is no such session for this registrant; register again")
