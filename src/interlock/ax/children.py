@@ -118,7 +118,7 @@ class _ChildConnection(SubserverConnection):
             await asyncio.wait((self._stopping,), timeout=STOP_S)
 
 
-class UnregisteredChild(msgspec.Struct, frozen=True, kw_only=True):
+class UnregisteredChild(msgspec.Struct, frozen=True):
     """State of a child that is not registered, with the reason."""
 
     state: str
@@ -216,7 +216,7 @@ class ChildSupervisor:
         self._changed.set()
         waiting = self.waiting.get(child.segment)
         since = waiting.since_wall if waiting is not None else self._connector_parts.clock.wall()
-        self.waiting[child.segment] = UnregisteredChild(state=state, reason=reason, since_wall=since)
+        self.waiting[child.segment] = UnregisteredChild(state, reason, since)
 
     async def _run(self, child: ChildPlan, connection: _ChildConnection) -> None:
         """Start the process of a child, and return after the process has ended."""

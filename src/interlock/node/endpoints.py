@@ -22,7 +22,7 @@ import uvicorn
 
 from interlock.access.logins import find_browser
 from interlock.access.tokens import Operator, credential_of
-from interlock.ax.endpoint import AxEndpoint, UserApp, UserProtocol
+from interlock.ax.endpoint import AxEndpoint, UserProtocol, user_app
 from interlock.core.background import BackgroundTasks
 from interlock.core.tls import listener_options
 from interlock.fronts.connections import ConnectionTable
@@ -120,7 +120,7 @@ class Endpoints:
         documents = self._bearers.documents() if self._bearers is not None else {}
         apps = {path: app for capability in self._capabilities for path, app in capability.apps().items()}
         if self._sockets.subservers is not None:
-            await self._serve(UserApp(self._subservers), self._sockets.subservers, http=SubserverProtocol)
+            await self._serve(user_app(self._subservers), self._sockets.subservers, http=SubserverProtocol)
         await self._serve(
             public_app(self._is_ready, documents | self._credentials.documents(), apps),
             self._sockets.public,

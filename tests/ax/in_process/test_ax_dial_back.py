@@ -7,8 +7,8 @@ from typing import Any, cast
 import pytest
 
 from interlock.approvals.trust.registrant import RegistrantIdentity
-from interlock.ax import dial_back
-from interlock.ax.dial_back import check_endpoint, find_addresses
+from interlock.ax import endpoint as dial_back
+from interlock.ax.endpoint import check_endpoint, find_addresses
 from interlock.ax.protocol.messages import Register
 from interlock.config.plan import AccessRule
 from interlock.links.connector import ConnectFailed, Loss

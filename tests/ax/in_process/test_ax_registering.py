@@ -23,7 +23,7 @@ from tests.support.frozen_node import (
 )
 
 from interlock.approvals.trust.registrant import RegistrantIdentity
-from interlock.ax.dial_back import DialBack
+from interlock.ax.endpoint import DialBack
 from interlock.ax.parts import AxParts
 from interlock.ax.protocol.messages import Register, Registered
 from interlock.ax.protocol.registration.registrations import SegmentOwner

@@ -12,7 +12,7 @@ import pytest
 from interlock.approvals.trust.anchors import Anchors
 from interlock.approvals.trust.registrant import AuthorityProofs, RegistrantIdentity
 from interlock.ax.connection import SubserverConnection
-from interlock.ax.dial_back import DialBack
+from interlock.ax.endpoint import DialBack
 from interlock.ax.ownership import LEASES, Leases, Owners
 from interlock.ax.protocol.budget import UNLIMITED
 from interlock.ax.protocol.messages import Parent, Register, Registered
