@@ -101,19 +101,25 @@ class SubserverConnection:
             self._refuse(error.message_id, error.refusal)
             return
         if self._registering is not None:
-            self._handle_early(message)
+            # A message that arrived before the registration was answered.
+            self._early += 1
+            if isinstance(message, jsonrpc.Response) and message.id == _PARENT_ID and self._parent is not None:
+                if not self._parent.done():
+                    self._parent.set_result(message)
+            elif self._early > EARLY_MAX:
+                self.close(POLICY, "too many messages before the registration is answered")
+            elif isinstance(message, jsonrpc.Request):
+                refusal = Refusal(codes.INVALID_REQUEST, "the registration is not answered yet")
+                self._send(jsonrpc.encode_refusal(message.id, refusal))
         elif isinstance(message, jsonrpc.Request) and message.method == REGISTER:  # AX-3.1-3
             if self._late is not None:
                 self._late.cancel()
             self._registering = asyncio.get_running_loop().create_task(self._register(message))
         else:
             is_form = not isinstance(message, jsonrpc.Request | jsonrpc.Response) and message.method == REGISTER
-            refusal = Refusal(
-                codes.INVALID_PARAMS if is_form else codes.INVALID_REQUEST,
-                _FIRST,
-                {"member": "id"} if is_form else None,
-            )
-            self._refuse(message.id if isinstance(message, jsonrpc.Request) else b"null", refusal)
+            code, details = (codes.INVALID_PARAMS, {"member": "id"}) if is_form else (codes.INVALID_REQUEST, None)
+            message_id = message.id if isinstance(message, jsonrpc.Request) else b"null"
+            self._refuse(message_id, Refusal(code, _FIRST, details))
 
     def on_oversized(self, oversized: Oversized) -> None:
         """Refuse a message over the size limit. Before the registration, it closes the connection."""
@@ -132,21 +138,6 @@ class SubserverConnection:
             self._registrar.handle_lost_connection(self._link.registration.session_id, f"it {self._gone}")
         # The pipe refers to this connection: without the cycle, both are freed before the garbage collector runs.
         self._pipe = None
-
-    def _handle_early(self, message: object) -> None:
-        """Handle a message that arrived before the registration was answered."""
-        self._early += 1
-        if isinstance(message, jsonrpc.Response) and message.id == _PARENT_ID and self._parent is not None:
-            if not self._parent.done():
-                self._parent.set_result(message)
-        elif self._early > EARLY_MAX:
-            self.close(POLICY, "too many messages before the registration is answered")
-        elif isinstance(message, jsonrpc.Request):
-            self._send(
-                jsonrpc.encode_refusal(
-                    message.id, Refusal(codes.INVALID_REQUEST, "the registration is not answered yet")
-                )
-            )
 
     # The registration
 

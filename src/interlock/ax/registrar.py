@@ -24,6 +24,7 @@ import secrets
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final, Protocol, assert_never
 
 import msgspec
@@ -135,14 +136,14 @@ class RegistrarParts(msgspec.Struct, frozen=True, kw_only=True):
     leases: Leases | None = None  # only in a store that aggregators share (13.4)
 
 
+@dataclass(eq=False)
 class _Member:
     """Registered subserver: its keeper and the connection over which it registered."""
 
-    def __init__(self, keeper: RegisteredKeeper, source: RegistrationSource) -> None:
-        self.keeper = keeper
-        self.source = source
-        self.told_refused: tuple[WithheldName, ...] = ()
-        self.renewing = False
+    keeper: RegisteredKeeper
+    source: RegistrationSource
+    told_refused: tuple[WithheldName, ...] = ()
+    renewing: bool = False
 
 
 class Registrar:
@@ -161,9 +162,7 @@ class Registrar:
         self._proofs = proofs
         self._plan = plan
         self._parts = parts
-        self._clock = parts.clock
-        self._catalog = parts.catalog
-        self._keepers = parts.keepers
+        self._clock, self._catalog, self._keepers = parts.clock, parts.catalog, parts.keepers
         self._leases = parts.leases
         self._members: dict[str, _Member] = {}  # by session id; a lost one stays while its names are listed
         self._timer: asyncio.TimerHandle | None = None
@@ -205,11 +204,13 @@ class Registrar:
         except StoreError as away:
             log.warning("registration of %s: the store cannot answer: %s", request.segment, away)
             answer = Refusal(UNAVAILABLE, "unavailable", {"reason": "store"})
-        refusal = answer if isinstance(answer, Refusal) else None
-        self._record(source.guest.principal, REGISTER, request.segment, refusal, self._clock.now() - began)
+        principal = source.guest.principal
+        if isinstance(answer, Refusal):
+            self._note_refused(principal, request.segment, answer)
+            return answer
+        self._record(principal, REGISTER, request.segment, seconds=self._clock.now() - began)
         # Another version of MCP-AX is logged once and accepted (6.1).
-        is_new = request.version not in self._versions_noted and len(self._versions_noted) <= VERSIONS_NOTED_MAX
-        if refusal is None and is_new:
+        if request.version not in self._versions_noted and len(self._versions_noted) <= VERSIONS_NOTED_MAX:
             self._versions_noted.add(request.version)
             named = "names no version" if request.version is None else f"names the version {request.version!a}"
             log.info("link %s: its registration %s of MCP-AX; we speak %s", request.segment, named, VERSION)
@@ -361,8 +362,7 @@ class Registrar:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        due = self.engine.next_deadline()
-        if due is not None and not self._stopping:
+        if (due := self.engine.next_deadline()) is not None and not self._stopping:
             self._timer = asyncio.get_running_loop().call_later(max(0.0, due - self._clock.now()), self._on_due)
 
     def _on_due(self) -> None:
@@ -478,7 +478,7 @@ class Registrar:
         self._degrade(member.keeper.link)
         member.source.close(POLICY, event.reason)
         log.warning("link %s: lost: %s", session.segment, why)
-        self._record(session.peer.principal, messages.SUBSERVER_LOST, session.segment, None, 0.0, "lost", event.reason)
+        self._record(session.peer.principal, messages.SUBSERVER_LOST, session.segment, "lost", event.reason)
         since = rfc3339(self._clock.wall() - (self._clock.now() - event.since))
         self._parts.audience.notice(lost_notice(session.segment, event.reason, since, str(uuid.uuid4())))
 
@@ -489,14 +489,13 @@ class Registrar:
         self._cut(member, LinkState.STOPPED, event.reason)
         member.source.close(_CLOSE_CODES.get(event.reason, POLICY), event.reason)
         log.info("link %s: its registration ended: %s", session.segment, event.reason)
-        self._record(session.peer.principal, messages.DEREGISTER, session.segment, None, 0.0, "ok", event.reason)
+        self._record(session.peer.principal, messages.DEREGISTER, session.segment, "ok", event.reason)
         if self._leases is not None and event.reason != "split_brain":
             self._tasks.begin(self._give_up(session.register, session.session_id))
 
     def _cut(self, member: _Member, state: LinkState, reason: str) -> None:
         member.keeper.cut(state, reason)
-        hanging_up = member.keeper.hanging_up
-        if hanging_up is not None:
+        if (hanging_up := member.keeper.hanging_up) is not None:
             self._hanging_up.hold(hanging_up)
 
     # The shared store
@@ -541,8 +540,7 @@ class Registrar:
             notification = encode_notification(messages.HELD_ELSEWHERE.encode(), codec.encode_held(held))
             member.keeper.link.pipe.send(notification, b"", None)
         for subserver_id, holder in held.items() if via == OWN else ():
-            session_id = self.engine.find_session_id(subserver_id)
-            if session_id is not None:
+            if (session_id := self.engine.find_session_id(subserver_id)) is not None:
                 log.warning("subserver %s is registered with %s in this tree", subserver_id, holder)
                 self._end_session(session_id, "split_brain")
 
@@ -554,8 +552,7 @@ class Registrar:
         if listing is None or not isinstance(keeper, RegisteredKeeper) or keeper.link is not link:
             return  # another link has replaced this one
         session = keeper.link.registration
-        member = self._members.get(session.session_id)
-        if member is None:
+        if (member := self._members.get(session.session_id)) is None:
             return
         stocked = await self._catalog.stock(link, listing)
         if stocked.refused is not None:
@@ -563,7 +560,7 @@ class Registrar:
             names = (stocked.refused.details or {}).get("names", [])
             unlisted = tuple(WithheldName(name=name, reason=_BAD_NAMES, code=_INVALID) for name in names)
             self._report_unlisted(keeper.link, unlisted)
-            self._record(session.peer.principal, REGISTER, link.segment, stocked.refused, 0.0)
+            self._note_refused(session.peer.principal, link.segment, stocked.refused)
             member.source.close(POLICY, ascii(f"{_INVALID}: {', '.join(names)}")[1:-1])  # AX-4.3-1
             # AX-4.3-1: the reason
             self._end_session(session.session_id, "namespace_invalid")
@@ -711,18 +708,12 @@ class Registrar:
         await self._hanging_up.finish(STOP_S)
 
     def _record(
-        self,
-        who: str,
-        method: str,
-        segment: str,
-        refusal: Refusal | None,
-        seconds: float,
-        outcome: str = "ok",
-        reason: str | None = None,
+        self, who: str, method: str, segment: str, outcome: str = "ok", reason: str | None = None, seconds: float = 0.0
     ) -> None:
-        if refusal is not None:  # a refused subserver tries again and again: the log of refusals counts
-            self._parts.refusals.note(who, "ax", method, refusal.message, segment)
-            return
         at = self._clock.wall() - seconds
         record = AuditRecord(at, who, "ax", method, segment, None, "admitted", outcome, seconds, reason)
         self._parts.recorder.add(record)
+
+    def _note_refused(self, who: str, segment: str, refusal: Refusal) -> None:
+        """Record a refused registration. A refused subserver tries again and again, so that refusals are counted."""
+        self._parts.refusals.note(who, "ax", REGISTER, refusal.message, segment)

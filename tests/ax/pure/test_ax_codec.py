@@ -12,6 +12,7 @@ from msgspec import Raw
 
 from interlock.ax.protocol.capability import TRANSPORT_CLASSES, AuthScope
 from interlock.ax.protocol.messages import (
+    SUBTREE_IDS,
     AuthorityProof,
     Claimed,
     Claims,
@@ -26,7 +27,6 @@ from interlock.ax.protocol.registration.codec import (
     DEREGISTERED,
     INTERVAL_MS_MAX,
     MESSAGE_BYTES_MAX,
-    SUBTREE_IDS,
     SUBTREE_IDS_MAX,
     encode_claims,
     encode_heartbeat_answer,

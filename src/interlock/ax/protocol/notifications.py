@@ -104,7 +104,16 @@ class NoticeGate:
             return self._release(now_ns)
         self._arrivals += 1
         if subject is not None:
-            self._coalesce(subject, now_ns)
+            # The newer notification of a subject replaces the one that waits. One that has waited long is not dropped:
+            # the newer one joins the end of the queue, and a steady stream of newer ones would delay the subject for
+            # ever.
+            before, since_ns = self._news.get(subject, (0, now_ns))
+            if before and now_ns - since_ns < _ns(COALESCE_S):
+                self._waiting_bytes -= _size(self._waiting.pop(before)[0])
+                self.count_lost()
+            else:
+                since_ns = now_ns
+            self._news[subject] = (self._arrivals, since_ns)
         self._waiting[self._arrivals] = (notice, subject)
         self._waiting_bytes += _size(notice)
         released = self._release(now_ns)
@@ -139,20 +148,6 @@ class NoticeGate:
         if not self._waiting:
             self._tell_gap(now_ns, released)
         return released
-
-    def _coalesce(self, subject: Hashable, now_ns: int) -> None:
-        """Drop the waiting notification of a subject, so that a newer one replaces it.
-
-        A notification that has waited long is not dropped: the newer one joins the end of the queue, and a steady
-        stream of newer ones would delay the subject for ever.
-        """
-        before, since_ns = self._news.get(subject, (0, now_ns))
-        if before and now_ns - since_ns < _ns(COALESCE_S):
-            self._waiting_bytes -= _size(self._waiting.pop(before)[0])
-            self.count_lost()
-        else:
-            since_ns = now_ns
-        self._news[subject] = (self._arrivals, since_ns)
 
     def count_lost(self) -> None:
         """Count a notification that no longer has a receiver."""

@@ -86,7 +86,19 @@ class JsonCodec(Codec):
             raise DeviceFault("malformed", "no JSON-RPC")
         _check_depth(members, 0)
         if "method" not in members:
-            return _answer(members)
+            request_id = members.get("id")
+            if isinstance(request_id, bool) or not isinstance(request_id, int) or not 1 <= request_id <= ID_MAX:
+                raise DeviceFault("malformed", "an answer without an id")
+            if ("result" in members) == ("error" in members):
+                raise DeviceFault("malformed", "an answer needs either a result or an error")
+            if "result" in members:
+                result = members["result"]
+                has_failed = isinstance(result, dict) and result.get("isError") is True
+                return DeviceAnswer(request_id=request_id, payload=result, status=TOOL_FAILED if has_failed else 0)
+            code = members["error"].get("code") if isinstance(members["error"], dict) else None
+            if isinstance(code, bool) or not isinstance(code, int) or code == 0 or abs(code) > STATUS_MAX:
+                raise DeviceFault("malformed", "an error without a number")
+            return DeviceAnswer(request_id=request_id, status=code)
         method = members["method"]
         if "id" in members:
             raise DeviceFault("unexpected", "a request from a device")
@@ -112,22 +124,6 @@ class JsonCodec(Codec):
         if schema is not None and (wrong := schema.find_fault(payload)) is not None:
             raise DeviceFault("response_invalid", wrong.reason, wrong.pointer)
         return payload
-
-
-def _answer(members: dict[str, Any]) -> DeviceAnswer:
-    request_id = members.get("id")
-    if isinstance(request_id, bool) or not isinstance(request_id, int) or not 1 <= request_id <= ID_MAX:
-        raise DeviceFault("malformed", "an answer without an id")
-    if ("result" in members) == ("error" in members):
-        raise DeviceFault("malformed", "an answer needs either a result or an error")
-    if "result" in members:
-        result = members["result"]
-        has_failed = isinstance(result, dict) and result.get("isError") is True
-        return DeviceAnswer(request_id=request_id, payload=result, status=TOOL_FAILED if has_failed else 0)
-    code = members["error"].get("code") if isinstance(members["error"], dict) else None
-    if isinstance(code, bool) or not isinstance(code, int) or code == 0 or abs(code) > STATUS_MAX:
-        raise DeviceFault("malformed", "an error without a number")
-    return DeviceAnswer(request_id=request_id, status=code)
 
 
 def _encoded(members: dict[str, Any]) -> bytes:

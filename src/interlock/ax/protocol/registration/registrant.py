@@ -342,7 +342,23 @@ class Registrant:
     def on_deadline(self, now: float, jitter: float) -> Steps:
         """Return the steps that are due at this time. An early call does no harm."""
         if self._deadline is not None and now >= self._deadline:
-            return self._overdue(now, jitter)
+            self._deadline = None
+            match self.state:
+                case RegistrantState.IDLE:
+                    ready = self._ready(now)
+                    return self._dial(ready, RegistrantInput.DIAL, now) if ready is not None else ()
+                case RegistrantState.CONNECTING | RegistrantState.MOVING:
+                    return self._fail(f"no connection within {DIAL_S:g} s", now, jitter, hang_up=True)
+                case RegistrantState.REGISTERING:
+                    reason = f"no answer to mcpax/register within {ANSWER_S:g} s"
+                    return self._fail(reason, now, jitter, hang_up=True)
+                case RegistrantState.REGISTERED:
+                    self._prospects[self._parent()].failures = 0
+                    return ()
+                case RegistrantState.CLOSED:
+                    return self._end(f"no answer to mcpax/deregister within {FAREWELL_S:g} s")
+                case _:
+                    assert_never(self.state)
         lost_at = self._lost_at()
         if lost_at is not None and now > lost_at + self._interval_s / 4:
             # This process was delayed, and the answers may be unread: wait one more interval.
@@ -352,25 +368,6 @@ class Registrant:
         if self._beat_at is not None and now >= self._beat_at:  # AX-6.3-1
             return (self._beat(now),)
         return ()
-
-    def _overdue(self, now: float, jitter: float) -> Steps:
-        self._deadline = None
-        match self.state:
-            case RegistrantState.IDLE:
-                ready = self._ready(now)
-                return self._dial(ready, RegistrantInput.DIAL, now) if ready is not None else ()
-            case RegistrantState.CONNECTING | RegistrantState.MOVING:
-                return self._fail(f"no connection within {DIAL_S:g} s", now, jitter, hang_up=True)
-            case RegistrantState.REGISTERING:
-                reason = f"no answer to mcpax/register within {ANSWER_S:g} s"
-                return self._fail(reason, now, jitter, hang_up=True)
-            case RegistrantState.REGISTERED:
-                self._prospects[self._parent()].failures = 0
-                return ()
-            case RegistrantState.CLOSED:
-                return self._end(f"no answer to mcpax/deregister within {FAREWELL_S:g} s")
-            case _:
-                assert_never(self.state)
 
     def _dial(self, parent: int, input: RegistrantInput, now: float) -> Steps:
         self._move(input)
