@@ -35,27 +35,12 @@ import msgspec
 from interlock.ax.protocol.registration.registrations import LossReason
 from interlock.core.clock import Clock
 from interlock.credentials.secret_references import SecretResolver, Unobtainable
+from interlock.devices import requests
+from interlock.devices.protocol import messages
 from interlock.devices.protocol.description import DeviceDescription
 from interlock.devices.protocol.device_tools import AnnouncedTooOften, Announcements, DeviceTool, device_tool
-from interlock.devices.protocol.messages import (
-    AnnouncementFault,
-    AnnouncementFrame,
-    DeviceAnswer,
-    DeviceFault,
-    EventMessage,
-    codec_of,
-    without_metadata,
-)
-from interlock.devices.requests import (
-    AnswerLost,
-    CallOutcome,
-    DeviceCounters,
-    DeviceFailure,
-    DeviceRequest,
-    OnDone,
-    RequestQueue,
-    Succeeded,
-)
+from interlock.devices.protocol.messages import DeviceAnswer, DeviceFault, without_metadata
+from interlock.devices.requests import AnswerLost, DeviceFailure, DeviceRequest, Succeeded
 from interlock.devices.transports.transport import SharedConnections, Transport, TransportFailed, make_transport
 from interlock.store.ports import StoreError
 
@@ -131,7 +116,7 @@ class DeviceSession:
     ) -> None:
         self.segment = segment
         self.description = description
-        self.counters = DeviceCounters()
+        self.counters = requests.DeviceCounters()
         self.tools: dict[str, DeviceTool] = {}
         self.loss: LossReason = "connection_lost"  # why the device last became absent
         self.reason: str | None = None  # the same for people; None: it is present, or was never present
@@ -143,14 +128,16 @@ class DeviceSession:
         self._connections = connections
         self._revealer = revealer
         link = description.link
-        self._codec = codec_of(description)
+        self._codec = messages.codec_of(description)
         self._asks_registration = description.profile == "b"
         self._interval_s = link.heartbeat_ms / 1000
         self._presence = link.presence if link.transport == "uart_cbor" and description.profile == "a" else "poll"
         self._announcements = Announcements(segment, description)
         self._events = {event.id: event.name for event in description.events}
         self._events_heard: deque[float] = deque(maxlen=EVENTS_PER_S)
-        self.requests = RequestQueue(link, self._codec, self.counters, self, has_heartbeats=self._presence == "poll")
+        self.requests = requests.RequestQueue(
+            link, self._codec, self.counters, self, has_heartbeats=self._presence == "poll"
+        )
         self._discarded = 0
         self._last_discarded = ""
         self._asked = -inf  # when the device was last asked for its registration
@@ -316,7 +303,7 @@ class DeviceSession:
 
     # Calls
 
-    def call(self, tool: DeviceTool, arguments: Mapping[str, Any], on_done: OnDone) -> DeviceRequest | None:
+    def call(self, tool: DeviceTool, arguments: Mapping[str, Any], on_done: requests.OnDone) -> DeviceRequest | None:
         """Send a call if its arguments are valid. Return its request, or None if the call has ended already."""
         arguments = without_metadata(arguments)
         fault = tool.input.find_fault(arguments)
@@ -369,15 +356,15 @@ class DeviceSession:
             match self._codec.decode_untrusted(message):
                 case DeviceAnswer() as answer:
                     self._on_answer(answer)
-                case AnnouncementFrame() as registration:
+                case messages.AnnouncementFrame() as registration:
                     self._on_registration(registration)
-                case EventMessage() as event:
+                case messages.EventMessage() as event:
                     self._on_notice(event)
                 case other:
                     assert_never(other)
         except DeviceFault as fault:
             self._discard(fault.code)
-            if isinstance(fault, AnnouncementFault):
+            if isinstance(fault, messages.AnnouncementFault):
                 self._note_refused(fault)
         verdict = self._last_discarded if self._discarded > before else None
         self.traffic.add(message, is_sent=False, verdict=verdict)
@@ -411,7 +398,7 @@ class DeviceSession:
             if tool is None and not self._asks_registration and self._presence == "poll":
                 self._arrive()
 
-    def _outcome(self, tool: DeviceTool, answer: DeviceAnswer) -> CallOutcome:
+    def _outcome(self, tool: DeviceTool, answer: DeviceAnswer) -> requests.CallOutcome:
         """Return the outcome of a call: its result, or the failure that the answer reports."""
         if answer.status != 0:
             name = tool.tool.status.get(str(answer.status), answer.name)
@@ -428,7 +415,7 @@ class DeviceSession:
             log.exception("device %s: an answer of %s", self.segment, tool.tool.name)
             return DeviceFailure("response_invalid", "it cannot be read")
 
-    def _on_registration(self, registration: AnnouncementFrame) -> None:
+    def _on_registration(self, registration: messages.AnnouncementFrame) -> None:
         now = self._clock.now()
         try:
             tools = self._announcements.take(registration, now)
@@ -466,7 +453,7 @@ class DeviceSession:
         if not self.is_present:
             self.reason = f"its announcement was refused: {fault.detail}"
 
-    def _on_notice(self, notice: EventMessage) -> None:
+    def _on_notice(self, notice: messages.EventMessage) -> None:
         content = self._codec.notice(notice.event_id, notice.payload)
         name = self._events.get(notice.event_id)
         if content is None or name is None or not self.is_present:

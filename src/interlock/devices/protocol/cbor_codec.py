@@ -16,19 +16,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeGuard
 
 from interlock.ax.protocol.names import is_segment
+from interlock.devices.protocol import messages
 from interlock.devices.protocol.description import TOOL_ID_MAX, DeviceDescription, Field, ToolDescription
 from interlock.devices.protocol.layouts import INTEGERS, bytes_of, enum_name, sent_value, shown_number
-from interlock.devices.protocol.messages import (
-    Announced,
-    AnnouncementFault,
-    AnnouncementFrame,
-    Codec,
-    DeviceAnswer,
-    DeviceFault,
-    EventMessage,
-    Received,
-    without_metadata,
-)
+from interlock.devices.protocol.messages import Codec, DeviceAnswer, DeviceFault, EventMessage, without_metadata
 from interlock.wire.cbor import NESTING_MAX, CborError, read_item_untrusted
 
 INTEGER_MAX: Final = 2**64 - 1
@@ -98,7 +89,7 @@ class CborCodec(Codec):
     def encode_registration_request(self) -> bytes:
         return self._encoded({METHOD: REGISTRATION})
 
-    def decode_untrusted(self, message: bytes) -> Received:
+    def decode_untrusted(self, message: bytes) -> messages.Received:
         if len(message) > self._max_bytes:
             raise DeviceFault("too_large", f"a message of {len(message)} bytes; the link takes {self._max_bytes}")
         members = read_untrusted(message)
@@ -114,9 +105,11 @@ class CborCodec(Codec):
                 if not (isinstance(entries, list) and isinstance(more, bool) and is_part):
                     raise DeviceFault("malformed", "a registration without its list")
                 try:
-                    return AnnouncementFrame(tools=tuple(_announced(entry) for entry in entries), more=more, part=part)
+                    return messages.AnnouncementFrame(
+                        tools=tuple(_announced(entry) for entry in entries), more=more, part=part
+                    )
                 except DeviceFault as fault:
-                    raise AnnouncementFault(fault.code, fault.detail) from fault
+                    raise messages.AnnouncementFault(fault.code, fault.detail) from fault
             if ID in members or method == HEARTBEAT:
                 raise DeviceFault("unexpected", "a request from a device")
             if not _is_integer(method, 0, TOOL_ID_MAX) or not isinstance(members.get(PARAMS), dict):
@@ -150,7 +143,7 @@ class CborCodec(Codec):
         return encoded({JSONRPC: 2, **members} if self._emits_jsonrpc else members)
 
 
-def _announced(entry: Any) -> Announced:
+def _announced(entry: Any) -> messages.Announced:
     if not isinstance(entry, dict):
         raise DeviceFault("malformed", "an entry that is no map")
     tool_id, types, ret, name = entry.get(0), entry.get(1), entry.get(2), entry.get(3)
@@ -163,7 +156,7 @@ def _announced(entry: Any) -> Announced:
     if name is not None and not (isinstance(name, str) and is_segment(name)):
         what = f"the name {str(name)[:64]!r} is not 1 to 63 characters of a-z, 0-9, _ and -"
         raise DeviceFault("malformed", f"tool {tool_id}: {what}")
-    return Announced(id=tool_id, arg_types=tuple(types), ret_type=ret, name=name)
+    return messages.Announced(id=tool_id, arg_types=tuple(types), ret_type=ret, name=name)
 
 
 def _is_major_type(value: Any) -> TypeGuard[int]:

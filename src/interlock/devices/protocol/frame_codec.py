@@ -12,18 +12,11 @@ from typing import Any, Final
 
 import msgspec
 
+from interlock.devices.protocol import messages
 from interlock.devices.protocol.cbor_codec import CborCodec
 from interlock.devices.protocol.description import DeviceDescription, ToolDescription
 from interlock.devices.protocol.layouts import decode_payload, encode_payload
-from interlock.devices.protocol.messages import (
-    AnnouncementFrame,
-    Codec,
-    DeviceAnswer,
-    DeviceFault,
-    EventMessage,
-    Received,
-    without_metadata,
-)
+from interlock.devices.protocol.messages import Codec, DeviceAnswer, DeviceFault, EventMessage, without_metadata
 
 CALL: Final = 0x01
 RESPONSE: Final = 0x02
@@ -57,7 +50,7 @@ class FrameCodec(Codec):
     def encode_heartbeat(self, request_id: int) -> bytes:
         return bytes((HEARTBEAT, 0, request_id))
 
-    def decode_untrusted(self, message: bytes) -> Received:
+    def decode_untrusted(self, message: bytes) -> messages.Received:
         kind, tool_id, seq, payload = split_untrusted(message, self._max_bytes)
         if kind == HEARTBEAT:
             if tool_id or payload or seq == UNASKED:
@@ -98,13 +91,13 @@ class FramedCborCodec(CborCodec):
     def encode_registration_request(self) -> bytes:
         return bytes((REGISTRATION, 0, UNASKED)) + super().encode_registration_request()
 
-    def decode_untrusted(self, message: bytes) -> Received:
+    def decode_untrusted(self, message: bytes) -> messages.Received:
         kind, tool_id, seq, payload = split_untrusted(message, self._max_bytes + HEAD_BYTES)
         if kind not in (RESPONSE, REGISTRATION, HEARTBEAT):
             raise DeviceFault("unexpected", f"TYPE {kind} from a device")
         received = super().decode_untrusted(payload)
         match received:
-            case AnnouncementFrame():
+            case messages.AnnouncementFrame():
                 agrees = kind == REGISTRATION
             case EventMessage(event_id=event_id):
                 agrees = kind == RESPONSE and seq == UNASKED and tool_id == event_id

@@ -10,16 +10,10 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from interlock.devices.protocol import messages
 from interlock.devices.protocol.description import DeviceDescription, ToolDescription
 from interlock.devices.protocol.device_tools import object_schema
-from interlock.devices.protocol.messages import (
-    Codec,
-    DeviceAnswer,
-    DeviceFault,
-    EventMessage,
-    Received,
-    without_metadata,
-)
+from interlock.devices.protocol.messages import Codec, DeviceAnswer, DeviceFault, EventMessage, without_metadata
 from interlock.wire.schemas.validators import compile_schema
 
 ONLINE: Final = b"online"
@@ -75,7 +69,7 @@ class JsonCodec(Codec):
     def encode_heartbeat(self, request_id: int) -> bytes:
         return _encoded({"jsonrpc": "2.0", "id": request_id, "method": "ping"})
 
-    def decode_untrusted(self, message: bytes) -> Received:
+    def decode_untrusted(self, message: bytes) -> messages.Received:
         if len(message) > MESSAGE_BYTES_MAX:
             raise DeviceFault("too_large", f"a message of {len(message)} bytes; {MESSAGE_BYTES_MAX} at most")
         try:

@@ -11,20 +11,11 @@ import base64
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from interlock.devices.protocol import cbor_codec, frame_codec
+from interlock.devices.protocol import cbor_codec, frame_codec, layouts
 from interlock.devices.protocol.cbor_codec import encoded, read_untrusted
 from interlock.devices.protocol.description import DeviceDescription, Event, Field
 from interlock.devices.protocol.framing import framing_name
-from interlock.devices.protocol.layouts import (
-    INTEGERS,
-    decode_payload,
-    encode_payload,
-    is_number,
-    is_whole,
-    limits,
-    sent_value,
-    shown_number,
-)
+from interlock.devices.protocol.layouts import decode_payload, encode_payload, sent_value
 from interlock.devices.protocol.messages import DeviceFault
 
 BAD_REQUEST: Final = 1  # the status of a call that the device cannot read
@@ -170,13 +161,13 @@ class SimulatedDevice:
         return _nearest(field, self._reading(field))
 
     def _reading(self, field: Field) -> Any:
-        if is_number(field):
-            least, greatest = limits(field)
+        if layouts.is_number(field):
+            least, greatest = layouts.limits(field)
             low = 0.0 if least is None or least < 0 <= (greatest or 0) else least
             value = low + self._readings * field.scale
             high = value if greatest is None else greatest
             value = low if value > high else value
-            return round(value) if is_whole(field) else value
+            return round(value) if layouts.is_whole(field) else value
         match field.type:
             case "bool":
                 return self._readings % 2 == 1
@@ -193,9 +184,9 @@ def _nearest(field: Field, value: Any) -> Any:
     """Return the nearest value that an integer field can hold. Other values are returned unchanged. Raise DeviceFault
     if the number is outside the field's limits.
     """
-    if field.type not in INTEGERS or isinstance(value, bool) or not isinstance(value, int | float):
+    if field.type not in layouts.INTEGERS or isinstance(value, bool) or not isinstance(value, int | float):
         return value
-    return shown_number(field, round((value - field.offset) / field.scale))
+    return layouts.shown_number(field, round((value - field.offset) / field.scale))
 
 
 def _positional(fields: Sequence[Field], values: dict[str, Any]) -> dict[int, Any]:
