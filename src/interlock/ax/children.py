@@ -15,6 +15,7 @@ import logging
 import os
 import secrets
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -126,13 +127,15 @@ class UnregisteredChild(msgspec.Struct, frozen=True):
     since_wall: float
 
 
+@dataclass(eq=False)
 class ChildSupervisor:
     """Supervisor of the children of a node: one task per child keeps its process running."""
 
-    def __init__(self, plan: Plan, registrar: Registrar, connector_parts: ConnectorParts) -> None:
-        self._plan = plan
-        self._registrar = registrar
-        self._connector_parts = connector_parts
+    _plan: Plan
+    _registrar: Registrar
+    _connector_parts: ConnectorParts
+
+    def __post_init__(self) -> None:
         self._running: dict[str, tuple[ChildPlan, asyncio.Task[None]]] = {}  # by segment
         self.waiting: dict[str, UnregisteredChild] = {}
         self._changed = asyncio.Event()  # set when `waiting` changed

@@ -34,6 +34,7 @@ import socket
 import struct
 from collections.abc import Callable, Coroutine, Iterable, MutableMapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import SplitResult, urlsplit
@@ -96,24 +97,19 @@ Receive = Callable[[], Coroutine[Any, Any, MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Coroutine[Any, Any, None]]
 
 
+@dataclass(eq=False)
 class AxEndpoint:
     """ASGI application at `/ax`, where subservers connect and register."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        tokens: TokenRegistry,
-        registrar: Registrar,
-        refusals: Refusals,
-        certificates: "Certificates | None" = None,
-    ) -> None:
-        self._plan = plan
-        self._certificates = certificates
-        self._refusals = refusals
-        self._tokens = tokens
-        self._registrar = registrar
-        self._inspector = HeadInspector(plan)
-        self._proxies = TrustedProxies(plan.node.trusted_proxies)
+    _plan: Plan
+    _tokens: TokenRegistry
+    _registrar: Registrar
+    _refusals: Refusals
+    _certificates: "Certificates | None" = None
+
+    def __post_init__(self) -> None:
+        self._inspector = HeadInspector(self._plan)
+        self._proxies = TrustedProxies(self._plan.node.trusted_proxies)
         self._waiting: set[SubserverConnection] = set()  # not registered; some may have registered by now
         self._stops = False
 

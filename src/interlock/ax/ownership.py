@@ -10,6 +10,7 @@ first. Where there is no parent, or the parent does not answer, the claims known
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -29,12 +30,12 @@ LEASES: Final = "leases-ax"
 TRIES_MAX: Final = 5  # against other aggregators that write the same lease
 
 
+@dataclass(eq=False)
 class Owners:
     """Store of segment owners: which proved authority owns which segment (MCP-AX 4.2)."""
 
-    def __init__(self, kv: KeyValue, clock: Clock) -> None:
-        self._kv = kv
-        self._clock = clock
+    _kv: KeyValue
+    _clock: Clock
 
     async def find_owner(self, segment: str) -> SegmentOwner | None:
         """Return the owner of a segment, or None if the segment has no owner.
@@ -67,17 +68,17 @@ def _read_owner(entry: Entry) -> SegmentOwner:
         ) from None
 
 
+@dataclass(eq=False)
 class Leases:
     """Leases on subservers, in a store that the aggregators of a tree share.
 
     The methods raise StoreError if the store is unavailable.
     """
 
-    def __init__(self, kv: KeyValue, clock: Clock, aggregator_id: str, tree: str) -> None:
-        self._kv = kv
-        self._clock = clock
-        self._own_id = aggregator_id
-        self._tree = tree
+    _kv: KeyValue
+    _clock: Clock
+    _own_id: str
+    _tree: str
 
     async def claim(self, request: Register, session_id: str) -> Refusal | None:
         """Claim a subserver for three heartbeat intervals.

@@ -6,7 +6,7 @@ from interlock.approvals.trust.registrant import AuthorityProofs, RegistrantIden
 from interlock.ax.children import ChildSupervisor
 from interlock.ax.endpoint import AxEndpoint
 from interlock.ax.ownership import Leases, Owners
-from interlock.ax.parents.service import PARENT, ParentParts, ParentService
+from interlock.ax.parents.service import PARENT, ParentService
 from interlock.ax.registrar import Registrar, RegistrarParts
 from interlock.config.plan import Plan
 from interlock.core.calls.caller import principal_for
@@ -22,10 +22,9 @@ class AxParts(CapabilityParts):
     def __init__(self, node: NodeParts) -> None:
         plan, stores, calls, fronts = node.plan, node.stores, node.calls, node.fronts
         clock, kv, own_id = stores.clock, stores.store.kv, stores.identity.aggregator_id
-        addresses = stores.addresses
+        url = stores.addresses
         self._stores, self._public = stores, fronts.public
         self.parents_changed = Feed[None]()
-        subtree = Feed[tuple[str, ...]]()  # the ids of the aggregators below this node
         self.registrar = Registrar(
             plan,
             own_id,
@@ -39,38 +38,20 @@ class AxParts(CapabilityParts):
                 recorder=stores.recorder,
                 budgets=calls.budgets,
                 refusals=stores.refusals,
-                subtree=subtree,
                 leases=Leases(stores.shared.kv, clock, own_id, plan.ax.tree) if stores.shared is not None else None,
             ),
             Owners(kv, clock),
             AuthorityProofs(
-                kv,
-                clock,
-                node.approvals.anchors,
-                audiences=lambda: (f"{addresses.public}/ax", addresses.public, own_id),
+                kv, clock, node.approvals.anchors, audiences=lambda: (f"{url.public}/ax", url.public, own_id)
             ),
         )
         self.children = ChildSupervisor(plan, self.registrar, node.links.connector_parts)
         calls.dispatch.arrivals.expect(lambda: self.children.is_settled, self.children.settle)
-        self.endpoint = (
-            AxEndpoint(plan, stores.tokens, self.registrar, stores.refusals, fronts.certificates)
-            if node.listen
-            else None
-        )
+        self.endpoint: AxEndpoint | None = None
+        if node.listen:
+            self.endpoint = AxEndpoint(plan, stores.tokens, self.registrar, stores.refusals, fronts.certificates)
         fronts.credentials_changed.subscribe(lambda _: self.registrar.dismiss_unwelcome(self._is_welcome))
-        self.parents = ParentService(
-            plan,
-            ParentParts(
-                registrar=self.registrar,
-                clock=clock,
-                recorder=stores.recorder,
-                legacy=fronts.legacy,
-                modern=fronts.modern,
-                audience=calls.audience,
-                budgets=calls.budgets,
-            ),
-            subtree,
-        )
+        self.parents = ParentService(plan, self.registrar, fronts.legacy, fronts.modern)
 
     def _is_welcome(self, guest: RegistrantIdentity) -> bool:
         """Return whether a connected subserver would still be allowed to register."""

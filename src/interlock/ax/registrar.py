@@ -132,8 +132,9 @@ class RegistrarParts(msgspec.Struct, frozen=True, kw_only=True):
     recorder: Recorder
     budgets: Budgets
     refusals: Refusals
-    subtree: Feed[tuple[str, ...]]  # publishes the aggregators below us, which our own parents must know (5.3)
     leases: Leases | None = None  # only in a store that aggregators share (13.4)
+    # Publishes the aggregators below us, which our own parents must know (5.3).
+    subtree: Feed[tuple[str, ...]] = msgspec.field(default_factory=Feed)
 
 
 @dataclass(eq=False)
@@ -161,7 +162,7 @@ class Registrar:
         self.owners = owners
         self._proofs = proofs
         self._plan = plan
-        self._parts = parts
+        self.parts = parts
         self._clock, self._catalog, self._keepers = parts.clock, parts.catalog, parts.keepers
         self._leases = parts.leases
         self._members: dict[str, _Member] = {}  # by session id; a lost one stays while its names are listed
@@ -285,7 +286,7 @@ class Registrar:
             return Refusal(UNAVAILABLE, "unavailable", {"reason": "stopping" if self._stopping else "gone"})
         # The budget of a registration holds as long as its session (11.4).
         rule = source.guest.rule
-        limits = self._parts.budgets.for_registration(rule.budget if rule is not None else None)
+        limits = self.parts.budgets.for_registration(rule.budget if rule is not None else None)
         peer = msgspec.structs.replace(peer, budget=limits.as_object())
         step = self.engine.register(request, peer, session_id=session_id, owner=owner, now=self._clock.now())
         self.handle_events(step.events, source=source)
@@ -351,7 +352,7 @@ class Registrar:
                         self._members.pop(lost.link.registration.session_id, None)
                         self._catalog.drop(lost.link)
                 case registrations.SubtreeChanged():
-                    self._parts.subtree.publish(event.subtree_ids)
+                    self.parts.subtree.publish(event.subtree_ids)
                 case registrations.CycleClaimed():
                     # One interval to correct the claim: the registrant may be an aggregator that repeats a claim, and
                     # learns of the error with its next heartbeat.
@@ -392,9 +393,9 @@ class Registrar:
         keeper = source.keeper_for(
             RegistrationParts(
                 make_link=lambda events: self._make_link(session, source, events),
-                connector_parts=self._parts.connector_parts,
+                connector_parts=self.parts.connector_parts,
                 stock=self._stock,
-                events=self._parts.link_events,
+                events=self.parts.link_events,
                 registrar=self,
             )
         )
@@ -446,7 +447,7 @@ class Registrar:
             latency_class=LatencyClass.REALTIME,
             timeout_s=0.5,
         )
-        link = LocalLink((OWN_TOOL,), self._parts.link_events, self._clock, tools=(tool,), is_root=True)
+        link = LocalLink((OWN_TOOL,), self.parts.link_events, self._clock, tools=(tool,), is_root=True)
         self._catalog.place(local_items(link, self._plan.ax.root_segment))
 
     async def _probe(self, keeper: RegisteredKeeper) -> None:
@@ -480,7 +481,7 @@ class Registrar:
         log.warning("link %s: lost: %s", session.segment, why)
         self._record(session.peer.principal, messages.SUBSERVER_LOST, session.segment, "lost", event.reason)
         since = rfc3339(self._clock.wall() - (self._clock.now() - event.since))
-        self._parts.audience.notice(lost_notice(session.segment, event.reason, since, str(uuid.uuid4())))
+        self.parts.audience.notice(lost_notice(session.segment, event.reason, since, str(uuid.uuid4())))
 
     def _end(self, event: registrations.Ended) -> None:
         session = event.session
@@ -602,7 +603,7 @@ class Registrar:
             self.handle_lost_connection(link.registration.session_id, reason)
 
     def on_notice(self, link: RegisteredLink, notice: AxNotice) -> None:
-        self._parts.audience.notice(notice)
+        self.parts.audience.notice(notice)
 
     def answer(self, request: Request, peer: Peer, own: str | None = None) -> tuple[bytes, tuple[Event, ...]]:
         """Answer a request of MCP-AX other than the first mcpax/register.
@@ -712,8 +713,8 @@ class Registrar:
     ) -> None:
         at = self._clock.wall() - seconds
         record = AuditRecord(at, who, "ax", method, segment, None, "admitted", outcome, seconds, reason)
-        self._parts.recorder.add(record)
+        self.parts.recorder.add(record)
 
     def _note_refused(self, who: str, segment: str, refusal: Refusal) -> None:
         """Record a refused registration. A refused subserver tries again and again, so that refusals are counted."""
-        self._parts.refusals.note(who, "ax", REGISTER, refusal.message, segment)
+        self.parts.refusals.note(who, "ax", REGISTER, refusal.message, segment)

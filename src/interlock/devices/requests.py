@@ -112,28 +112,22 @@ class DeviceRequest:
             on_done(outcome)
 
 
+@dataclass(eq=False)
 class RequestQueue:
     """A queue of requests to one device, with the requests that are in flight."""
 
-    def __init__(
-        self,
-        link: LinkDescription,
-        codec: Codec,
-        counters: DeviceCounters,
-        sender: "DeviceSession",
-        *,
-        has_heartbeats: bool,
-    ) -> None:
-        self._link = link
-        self._codec = codec
-        self._counters = counters
-        self._sender = sender
-        self._has_heartbeats = has_heartbeats
-        self._timeout_s = link.timeout_ms / 1000
+    _link: LinkDescription
+    _codec: Codec
+    _counters: DeviceCounters
+    _sender: "DeviceSession"
+    _has_heartbeats: bool
+
+    def __post_init__(self) -> None:
+        self._timeout_s = self._link.timeout_ms / 1000
         self._queue: deque[DeviceRequest] = deque()
         self._in_flight: dict[int, DeviceRequest] = {}
         # Ids start at random: a late answer to a process that ran before must not answer a request of this one.
-        self._last_id = secrets.randbelow(codec.id_max)
+        self._last_id = secrets.randbelow(self._codec.id_max)
         self._is_unanswered = False  # whether a call has had no answer since the last sign of life
 
     @property

@@ -27,6 +27,7 @@ import contextlib
 import logging
 from collections import Counter, deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
@@ -98,6 +99,7 @@ SETTLE_S: Final = 1.0  # an announcement so soon after one that was asked for is
 EVENTS_PER_S: Final = 20  # that are passed on; the others are counted
 
 
+@dataclass(eq=False)
 class DeviceSession:
     """A session with one device. The module docstring explains how it works.
 
@@ -105,39 +107,31 @@ class DeviceSession:
     `reopen` may be called at any time.
     """
 
-    def __init__(
-        self,
-        segment: str,
-        description: DeviceDescription,
-        clock: Clock,
-        owner: "DeviceKeeper",
-        connections: SharedConnections,
-        revealer: SecretResolver | None = None,
-    ) -> None:
-        self.segment = segment
-        self.description = description
+    segment: str
+    description: DeviceDescription
+    _clock: Clock
+    _owner: "DeviceKeeper"
+    _connections: SharedConnections
+    _revealer: SecretResolver | None = None
+
+    def __post_init__(self) -> None:
+        description = self.description
         self.counters = requests.DeviceCounters()
         self.tools: dict[str, DeviceTool] = {}
         self.loss: LossReason = "connection_lost"  # why the device last became absent
         self.reason: str | None = None  # the same for people; None: it is present, or was never present
         self.is_present = False
         self.missing: tuple[str, ...] = ()  # described tools that the device did not announce
-        self.traffic = Traffic(clock)
-        self._clock = clock
-        self._owner = owner
-        self._connections = connections
-        self._revealer = revealer
+        self.traffic = Traffic(self._clock)
         link = description.link
         self._codec = messages.codec_of(description)
         self._asks_registration = description.profile == "b"
         self._interval_s = link.heartbeat_ms / 1000
         self._presence = link.presence if link.transport == "uart_cbor" and description.profile == "a" else "poll"
-        self._announcements = Announcements(segment, description)
+        self._announcements = Announcements(self.segment, description)
         self._events = {event.id: event.name for event in description.events}
         self._events_heard: deque[float] = deque(maxlen=EVENTS_PER_S)
-        self.requests = requests.RequestQueue(
-            link, self._codec, self.counters, self, has_heartbeats=self._presence == "poll"
-        )
+        self.requests = requests.RequestQueue(link, self._codec, self.counters, self, self._presence == "poll")
         self._discarded = 0
         self._last_discarded = ""
         self._asked = -inf  # when the device was last asked for its registration

@@ -10,6 +10,7 @@ cancels it or hangs up.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from msgspec import Raw
@@ -38,41 +39,31 @@ _NO_GREETING: Final = Raw(jsonrpc.encode_value({"protocolVersion": LATEST_LEGACY
 _STOPPING: Final = Refusal(UNAVAILABLE, "unavailable", {"reason": "node_stopping"})
 
 
+@dataclass(eq=False)
 class UpwardFront:
     """Front for the parent of one registration: serves the parent's requests like those of a client.
 
     It is the Tenant of the uplink, a Member of the audience, and the Sink of messages that belong to no request.
     """
 
-    def __init__(
-        self,
-        legacy: LegacyFront,
-        modern: ModernFront,
-        audience: Audience,
-        principal: Principal,
-        segment: str,
-        send: Callable[[bytes], bool],
-        only: str | None = None,
-    ) -> None:
-        """Create the front. `segment` is the segment that the parent assigned to this node.
+    _legacy: LegacyFront
+    _modern: ModernFront
+    _audience: Audience
+    _principal: Principal
+    segment: str  # that the parent assigned to this node
+    _send: Callable[[bytes], bool] | None
+    _only: str | None = None  # the only link that the parent sees, with the names that the link itself uses
 
-        If `only` is given, the parent sees only the link of that name, with the names that the link itself uses.
-        """
-        self._legacy = legacy
-        self._modern = modern
-        self._audience = audience
-        self._principal = principal
-        self._hop = Hop(segment)
-        self._send: Callable[[bytes], bool] | None = send
+    def __post_init__(self) -> None:
+        self._hop = Hop(self.segment)
         self._session: ClientSession | None = None
         self._plain: ClientSession | None = None  # for requests of a parent that sends no greeting
         self._running: dict[bytes, Call | ListenStream] = {}
         self._listens = 0
         self._closing = False
-        self._only = only
-        self.caller = modern.caller(principal, VIA_AX, only, NAMES)
+        self.caller = self._modern.caller(self._principal, VIA_AX, self._only, NAMES)
         self.caller.hop = self._hop
-        audience.join(self)
+        self._audience.join(self)
 
     def close(self) -> None:
         """Accept no new requests, because the node stops. Requests under way are still answered."""

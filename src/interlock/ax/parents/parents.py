@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from interlock.ax.api import Parent
 from interlock.ax.parents.front import UpwardFront
-from interlock.ax.parents.service import PARENT, ParentParts
+from interlock.ax.parents.service import PARENT
 from interlock.ax.protocol import messages
 from interlock.ax.protocol.budget import BudgetLimits
 from interlock.ax.protocol.messages import HEARTBEAT_MS, Claimed, Claims, Register, Registered
@@ -29,6 +29,7 @@ from interlock.ax.protocol.registration.authority import maybe_authority
 from interlock.ax.protocol.registration.codec import CLAIMS_MAX, encode_claims, read_held_untrusted
 from interlock.ax.protocol.registration.leases import PARENT_ANSWER_S
 from interlock.ax.protocol.registration.registrant import FAREWELL_S, CycleReported, Failed, JoinedParent, Left
+from interlock.ax.registrar import Registrar
 from interlock.ax.uplink import Opener, Uplink, display_words
 from interlock.config.plan import ParentPlan, Plan
 from interlock.core.audit_record import AuditRecord
@@ -36,6 +37,9 @@ from interlock.core.calls.caller import principal_for
 from interlock.core.clock import rfc3339
 from interlock.core.part import TlsInvalid
 from interlock.core.tls import parent_context
+from interlock.fronts.audience import Audience
+from interlock.fronts.legacy import LegacyFront
+from interlock.fronts.modern import ModernFront
 from interlock.net.message_pipe import MessagePipe, MessageSink
 from interlock.net.websocket import HUNG_UP, DialFailed, dial
 from interlock.wire import refusal as codes
@@ -143,7 +147,8 @@ class Parents(Uplink):
     def __init__(
         self,
         plan: Plan,
-        parts: ParentParts,
+        registrar: Registrar,
+        fronts: tuple[LegacyFront, ModernFront, Audience],
         on_above: Callable[[], None],
         signer: "SigningKey | None",
         *,
@@ -154,15 +159,16 @@ class Parents(Uplink):
         `on_above` is called when `above` changes. `signer` is the key that proves this node's authority, if it has one.
         `is_own_tree` is true for the tree to which this aggregator itself belongs.
         """
-        self._parts = parts
+        self._registrar = registrar
+        self._fronts = fronts
         self._signer = signer
         self._on_above = on_above
         self._is_own_tree = is_own_tree
-        self.claims = ParentClaims(parts.registrar.claims.disown)
+        self.claims = ParentClaims(registrar.claims.disown)
         self._learnt: set[str] = set()  # ids of aggregators above us, learnt from a parent
         self.plans = plan.ax.parents
         self._tree = plan.ax.tree
-        subtree_ids = parts.registrar.engine.subtree_ids()
+        subtree_ids = registrar.engine.subtree_ids()
         register = Register(
             subserver_id=subtree_ids[0],
             segment=self.plans[0].segment,
@@ -176,8 +182,7 @@ class Parents(Uplink):
         )
         super().__init__(register, parent_openers(plan), log)
         self._access = plan.access
-        self._clock = parts.clock
-        self._budgets = parts.budgets
+        self._clock, self._budgets = registrar.parts.clock, registrar.parts.budgets
         self._task: asyncio.Task[None] | None = None
         since = rfc3339(self._clock.wall())
         # `reason` and `next_step` describe the last failure of a parent, until it accepts the registration.
@@ -243,10 +248,7 @@ class Parents(Uplink):
     def _begin(self, step: JoinedParent, send: Callable[[bytes], bool]) -> UpwardFront:
         scope = step.registered.auth_scope
         principal = principal_for(self._name(step.parent), scope.value if scope is not None else None, self._access)
-        parts = self._parts
-        return UpwardFront(
-            parts.legacy, parts.modern, parts.audience, principal, step.registered.assigned_segment, send
-        )
+        return UpwardFront(*self._fronts, principal, step.registered.assigned_segment, send)
 
     def _dial(self, parent: int) -> None:
         self._set_state(parent, "connecting")
@@ -265,7 +267,7 @@ class Parents(Uplink):
         )
         self._on_above()
         if self._is_own_tree and self._link is not None and self._link.pipe is not None:
-            self.claims.begin(registered, self._link.pipe.send, self._parts.registrar.claims.holders.all())
+            self.claims.begin(registered, self._link.pipe.send, self._registrar.claims.holders.all())
         self._budgets.receive(self._tree, BudgetLimits(**registered.budget))
         self._record(step.parent, messages.REGISTER, registered.assigned_segment, "ok", None)
 
@@ -312,7 +314,7 @@ class Parents(Uplink):
     def _handle_held(self, message: Notification) -> None:
         held = read_held_untrusted(message.params)
         if not isinstance(held, Refusal):
-            self._parts.registrar.claims.disown(held)
+            self._registrar.claims.disown(held)
 
     def _set_state(self, parent: int, state: State, **changes: object) -> None:
         was = self.states[parent]
@@ -325,7 +327,8 @@ class Parents(Uplink):
     def _record(self, parent: int, method: str, segment: str, outcome: str, reason: str | None) -> None:
         verdict = "refused" if outcome == "refused" else "admitted"
         name, at = self._name(parent), self._clock.wall()
-        self._parts.recorder.add(AuditRecord(at, name, "ax", method, segment, None, verdict, outcome, reason=reason))
+        record = AuditRecord(at, name, "ax", method, segment, None, verdict, outcome, reason=reason)
+        self._registrar.parts.recorder.add(record)
 
     # For the operator
 

@@ -18,16 +18,11 @@ from interlock.ax.api import Parent
 from interlock.ax.protocol.messages import Claimed
 from interlock.ax.registrar import Registrar
 from interlock.config.plan import ParentPlan, Plan
-from interlock.core.clock import Clock
-from interlock.core.feed import Feed
 from interlock.core.node_identity import NODE_KEY
 from interlock.core.part import CannotStart
-from interlock.core.recorder import Recorder
 from interlock.core.tls import check_parents
-from interlock.fronts.audience import Audience
 from interlock.fronts.legacy import LegacyFront
 from interlock.fronts.modern import ModernFront
-from interlock.guard.budgets import Budgets
 
 if TYPE_CHECKING:
     from interlock.ax.parents.parents import Parents
@@ -37,32 +32,17 @@ PARENT: Final = "parent:"  # before the URL, in the name of a parent's principal
 DEVICE_MARK: Final = "#"  # after it, for a parent on the connection of one device
 
 
-class ParentParts(msgspec.Struct, frozen=True, kw_only=True):
-    """Parts of the node that are needed to serve its parents."""
-
-    registrar: Registrar
-    clock: Clock
-    recorder: Recorder
-    legacy: LegacyFront
-    modern: ModernFront
-    audience: Audience
-    budgets: Budgets
-
-
 class ParentService:
     """Service that keeps this node registered with one parent in each of its trees."""
 
-    def __init__(self, plan: Plan, parts: ParentParts, subtree: Feed[tuple[str, ...]]) -> None:
-        """Prepare the parents. Raise CannotStart if a parent in the configuration cannot be used.
-
-        `subtree` publishes the ids of the aggregators below this node whenever they change.
-        """
-        self._parts = parts
-        self._registrar = parts.registrar
+    def __init__(self, plan: Plan, registrar: Registrar, legacy: LegacyFront, modern: ModernFront) -> None:
+        """Prepare the parents. Raise CannotStart if a parent in the configuration cannot be used."""
+        self._registrar = registrar
+        self._fronts = legacy, modern, registrar.parts.audience
         self._plan = plan
         self._trees = self._make_trees(plan, own_key(plan))
-        subtree.subscribe(self._on_subtree)
-        self._registrar.claims.report_to(self)
+        registrar.parts.subtree.subscribe(self._on_subtree)
+        registrar.claims.report_to(self)
 
     async def open(self) -> None:
         for parents in self._trees.values():
@@ -143,7 +123,8 @@ class ParentService:
         return {
             tree: Parents(
                 msgspec.structs.replace(plan, ax=msgspec.structs.replace(plan.ax, tree=tree, parents=tuple(parents))),
-                self._parts,
+                self._registrar,
+                self._fronts,
                 self._on_above,
                 signer,
                 is_own_tree=tree == plan.ax.tree,

@@ -6,6 +6,7 @@ of each request is remembered, message by message. An unreadable message is show
 
 import contextlib
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from interlock.devices.protocol import cbor_codec, frame_codec
@@ -18,13 +19,13 @@ from interlock.devices.protocol.messages import DeviceFault
 TEXT_MAX: Final = 200  # characters
 
 
+@dataclass(eq=False)
 class MessageTexts:
     """A formatter for the messages of one line. It must see the messages in their order."""
 
-    def __init__(self, description: DeviceDescription, tools: Mapping[int, ToolDescription]) -> None:
-        self._description = description
-        self._tools = tools
-        self._asked: dict[Any, Any] = {}  # the method of each id
+    _description: DeviceDescription
+    _tools: Mapping[int, ToolDescription]
+    _asked: dict[Any, Any] = field(default_factory=dict)  # the method of each id
 
     def text(self, message: bytes) -> str:
         """Return a message as one line of text. An unreadable message is shown as its bytes."""
