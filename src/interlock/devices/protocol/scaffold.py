@@ -229,8 +229,10 @@ def toml(description: DeviceDescription) -> str:
 
 def _defaults(kind: type[msgspec.Struct]) -> dict[str, Any]:
     fields = msgspec.structs.fields(kind)
-    made = {field.encode_name: field.default_factory() for field in fields if callable(field.default_factory)}
-    return {field.encode_name: field.default for field in fields if field.default is not msgspec.NODEFAULT} | made
+    constructed = {field.encode_name: field.default_factory() for field in fields if callable(field.default_factory)}
+    return {
+        field.encode_name: field.default for field in fields if field.default is not msgspec.NODEFAULT
+    } | constructed
 
 
 def _pairs(table: dict[str, Any], defaults: dict[str, Any]) -> Iterator[str]:
