@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Final
 
 from msgspec import Raw
+from msgspec.structs import asdict
 
 from interlock.aql.lifted_servers import LiftedServers
 from interlock.aql.loop_operations import LoopOperations
@@ -56,10 +57,7 @@ def confirmation_tokens(clock: Clock, recorder: Recorder, plan: AqlDangerPlan) -
 
 def token_lives(plan: AqlDangerPlan) -> TokenLives:
     """Return the configured lifetimes of confirmation tokens."""
-    lives = plan.token_s
-    return TokenLives(
-        destructive=lives.destructive, dangerous=lives.dangerous, forbidden=lives.forbidden, skew_s=plan.skew_s
-    )
+    return TokenLives(**asdict(plan.token_s), skew_s=plan.skew_s)
 
 
 log = logging.getLogger("interlock.aql")

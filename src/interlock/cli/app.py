@@ -14,7 +14,7 @@ from typer.main import get_command as compiled
 from interlock.cli.terminal.errors import EXIT_DONE, EXIT_REFUSED, BadUsage
 from interlock.cli.terminal.output import Output
 from interlock.cli.terminal.text import one_line
-from interlock.core.capability import Command, load_reference
+from interlock.core.capability import load_reference
 from interlock.node.capabilities import capabilities
 
 # The order of the help, of completion and of docs/commands.md. A command that is not listed here comes last.
@@ -25,13 +25,8 @@ HELP_ORDER: Final = (
 )
 
 
-def _commands() -> dict[str, Command]:
-    """Return the commands of all capabilities, keyed by name, in the order in which the help lists them."""
-    commands = {name: command for each in capabilities() for name, command in each.commands.items()}
-    return {name: commands[name] for name in (*HELP_ORDER, *sorted(commands.keys() - set(HELP_ORDER)))}
-
-
-VERBS: Final = _commands()
+_COMMANDS: Final = {name: command for each in capabilities() for name, command in each.commands.items()}
+VERBS: Final = {name: _COMMANDS[name] for name in (*HELP_ORDER, *sorted(_COMMANDS.keys() - set(HELP_ORDER)))}
 OTHER_NUMBER: Final = {
     command.other_number: name for name, command in VERBS.items() if command.other_number is not None
 }

@@ -11,6 +11,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from shlex import quote
@@ -35,51 +36,35 @@ def option(name: str, help: str, metavar: str | None = None) -> Any:
     return typer.Option(name, metavar=metavar, help=help, show_default=False)
 
 
-_Config = Annotated[
-    str | None,
-    typer.Option("--config", metavar="FILE", help="Configuration file.  [env: INTERLOCK_CONFIG]", show_default=False),
-]
-_Data = Annotated[
-    str | None, typer.Option("--data", metavar="FOLDER", help="Data folder.  [env: INTERLOCK_DATA]", show_default=False)
-]
-_Url = Annotated[
-    str | None,
-    typer.Option(
-        "--url",
-        metavar="URL",
-        help="Another node, with the token in INTERLOCK_TOKEN.  [env: INTERLOCK_URL]",
-        show_default=False,
-    ),
-]
-_Json = Annotated[bool, typer.Option("--json", help="Answer in JSON, on stdout only.", show_default=False)]
-_Debug = Annotated[bool, typer.Option("--debug", help="Show the trace of a failure.", show_default=False)]
+def _shared(name: str, help: str, metavar: str | None = None) -> inspect.Parameter:
+    """Return an option that every verb has. Without `metavar` it is a flag."""
+    kind = bool if metavar is None else str | None
+    annotation = Annotated[kind, option(f"--{name}", help, metavar)]  # type: ignore[valid-type]
+    default = False if metavar is None else None
+    return inspect.Parameter(f"shared_{name}", inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
 
 _SHARED = [
-    inspect.Parameter("shared_config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_Config),
-    inspect.Parameter("shared_data", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_Data),
-    inspect.Parameter("shared_url", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_Url),
-    inspect.Parameter("shared_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=_Json),
-    inspect.Parameter("shared_debug", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=_Debug),
+    _shared("config", "Configuration file.  [env: INTERLOCK_CONFIG]", "FILE"),
+    _shared("data", "Data folder.  [env: INTERLOCK_DATA]", "FOLDER"),
+    _shared("url", "Another node, with the token in INTERLOCK_TOKEN.  [env: INTERLOCK_URL]", "URL"),
+    _shared("json", "Answer in JSON, on stdout only."),
+    _shared("debug", "Show the trace of a failure."),
 ]
 
 
+@dataclass(eq=False, kw_only=True)
 class Invocation:
     """A run of a verb, with the location of its node and the form of its output."""
 
-    def __init__(
-        self,
-        *,
-        config: str | None = None,
-        data: str | None = None,
-        url: str | None = None,
-        as_json: bool = False,
-        debug: bool = False,
-    ) -> None:
-        self.config = config
-        self.data = data
-        self.url = url
-        self.debug = debug
-        self.out = Output(as_json=as_json)
+    config: str | None = None
+    data: str | None = None
+    url: str | None = None
+    json: bool = False
+    debug: bool = False
+
+    def __post_init__(self) -> None:
+        self.out = Output(as_json=self.json)
 
     @property
     def remote_url(self) -> str | None:
@@ -160,17 +145,9 @@ def verb(
         signature = inspect.signature(body)
         own = list(signature.parameters.values())[1:]
 
-        def run(
-            shared_config: str | None,
-            shared_data: str | None,
-            shared_url: str | None,
-            shared_json: bool,
-            shared_debug: bool,
-            **arguments: Any,
-        ) -> None:
-            invocation = Invocation(
-                config=shared_config, data=shared_data, url=shared_url, as_json=shared_json, debug=shared_debug
-            )
+        def run(**arguments: Any) -> None:
+            shared = {parameter.name: arguments.pop(parameter.name) for parameter in _SHARED}
+            invocation = Invocation(**{name.removeprefix("shared_"): value for name, value in shared.items()})
             _run_guarded(invocation, lambda: body(invocation, **arguments))
 
         own = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
@@ -307,12 +284,6 @@ def at_place(problem: "Problem") -> str:
 
 
 def problem_value(problem: "Problem") -> dict[str, object]:
-    fields: dict[str, object] = {
-        "file": problem.file,
-        "line": problem.line,
-        "column": problem.column,
-        "key": problem.key,
-        "message": problem.message,
-        "hint": problem.hint,
-    }
+    members = ("file", "line", "column", "key", "message", "hint")
+    fields: dict[str, object] = {name: getattr(problem, name) for name in members}
     return fields if problem.code is None else fields | {"code": problem.code}
