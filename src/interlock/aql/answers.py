@@ -66,6 +66,13 @@ class OperationAnswer(msgspec.Struct, frozen=True, kw_only=True):
     status: int = 200
 
 
+def result_for(caller: Caller, envelope: bytes, *, is_error: bool = False, **others: Any) -> bytes:
+    """Return the MCP result with the envelope, as the caller's revision of MCP has it."""
+    is_modern = caller.era is MODERN
+    is_structured = is_modern or caller.version >= STRUCTURED_SINCE
+    return tool_result(envelope, is_error=is_error, is_modern=is_modern, is_structured=is_structured, **others)
+
+
 Deliver = Callable[[OperationAnswer], None]
 
 
@@ -254,12 +261,7 @@ class AnswerDelivery:
             # Failures name the session, for logs and support (2.3.5, X-16).
             if meta is None and caller.aql is not None:
                 meta = Raw(encode_value({SESSION_META: caller.aql}))
-        return tool_result(
-            envelope,
-            is_error=failure is not None and failure.is_error,
-            is_modern=caller.era is MODERN,
-            is_structured=caller.era is MODERN or caller.version >= STRUCTURED_SINCE,
-            blocks=blocks,
-            meta=meta,
-            annotations=answered.annotations,
+        is_error = failure is not None and failure.is_error
+        return result_for(
+            caller, envelope, is_error=is_error, blocks=blocks, meta=meta, annotations=answered.annotations
         )

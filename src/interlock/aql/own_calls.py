@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Raw
 
-from interlock.aql.answers import STRUCTURED_SINCE, Deliver, OperationAnswer, unexpected
+from interlock.aql.answers import Deliver, OperationAnswer, result_for, unexpected
 from interlock.aql.operation_index import NativeAnswer, NativeOperation, OperationContext
-from interlock.aql.protocol.envelope import Halted, batch, failed, success, tool_result
+from interlock.aql.protocol.envelope import Halted, batch, failed, success
 from interlock.aql.protocol.errors import AqlFailure, Code, OperationFailed, internal_error, too_large
 from interlock.aql.protocol.families import EndpointTool
 from interlock.aql.protocol.requests import BatchRequest, read_item
@@ -15,7 +15,7 @@ from interlock.core.background import BackgroundTasks
 from interlock.core.calls.call import Call, Outcome
 from interlock.core.calls.caller import ClientRequest
 from interlock.mcp.meta import PROGRESS_TOKEN
-from interlock.mcp.methods import META_CAPABILITIES, MODERN, PROGRESS, TOOLS_CALL
+from interlock.mcp.methods import META_CAPABILITIES, PROGRESS, TOOLS_CALL
 from interlock.wire.jsonrpc import codec
 
 if TYPE_CHECKING:
@@ -159,13 +159,7 @@ class BatchCall(OwnCall):
         if not self.done and self.current is None and (self.is_halted or self.place == len(self.items)):
             # Answer the batch with the results of all items that ran.
             halted = self.results.pop() if self.is_halted else None
-            envelope, caller = batch(self.results, halted), self.caller
-            result = tool_result(
-                envelope,
-                is_error=False,
-                is_modern=caller.era is MODERN,
-                is_structured=caller.era is MODERN or caller.version >= STRUCTURED_SINCE,
-            )
+            result = result_for(self.caller, batch(self.results, halted))
             sink, client_id = self.sink, self.client_id
             self.end(None)
             sink.answer(codec.encode_result(client_id, result))

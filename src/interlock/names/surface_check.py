@@ -35,7 +35,7 @@ from interlock.core.clock import Clock
 from interlock.core.feed import AsyncFeed, Feed
 from interlock.mcp.items import Item
 from interlock.names.protocol import judgement
-from interlock.names.protocol.entry import Lookup, RegistryEntry
+from interlock.names.protocol.entry import Lookup, RegistryEntry, copied
 from interlock.names.protocol.grammar import Lookalikes
 from interlock.names.protocol.judgement import Judgement, SchemaPair, SurfaceVerdict
 from interlock.names.state import RegistryState
@@ -432,13 +432,10 @@ def make_surface_parts(
 ) -> SurfaceParts:
     """Create the session-bind check and its parts. `plan` returns the current configuration."""
     questions, pins = SurfaceQuestions(inbox, rulings), SurfacePins(kv, clock)
-    checks = SurfaceChecks(state, lambda: policy_of(plan()), questions, pins, _LazyLookalikes(state).near)
+    checks = SurfaceChecks(
+        state, lambda: copied(plan().registry, judgement.SurfacePolicy), questions, pins, _LazyLookalikes(state).near
+    )
     return SurfaceParts(checks=checks, questions=questions, pins=pins)
-
-
-def policy_of(plan: Plan) -> judgement.SurfacePolicy:
-    registry = plan.registry
-    return judgement.SurfacePolicy(enforce=registry.enforce, per_name=registry.per_name, strict=registry.strict)
 
 
 class _LazyLookalikes:

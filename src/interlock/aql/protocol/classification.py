@@ -26,13 +26,7 @@ ADDING: Final = frozenset(["create", "add", "upload", "register", "import", "ins
 _JOINED: Final = frozenset(["or", "and"])
 
 Rule = Literal["operator", "read_only", "verb", "shape", "fallback", "contradiction", "adapter"]
-CANONICAL: Final = {
-    Category.CREATE: "create",
-    Category.READ: "get",
-    Category.UPDATE: "update",
-    Category.DELETE: "delete",
-    Category.EXECUTE: "execute",
-}
+CANONICAL: Final = {category: category.value.lower() for category in Category} | {Category.READ: "get"}
 
 _DANGEROUS: Final = (
     *("force_*", "*_permanently", "bulk_delete*", "override_*", "bypass_*", "*_without_backup", "purge_*"),

@@ -200,11 +200,7 @@ CRITERIA: Final = {
     4: "the authentication scope is well defined",
     5: "the name collides with no entry and no vendor prefix",
 }
-_RETRIEVALS: Final = {
-    "failed": "reference_not_retrievable",
-    "skipped_offline": "skipped_offline",
-    "attached": "copy_attached",
-}
+_RETRIEVALS: Final = {"failed": "reference_not_retrievable", "attached": "copy_attached"}
 _RANKS: Final[dict[Verdict, int]] = {"note": 0, "needs_expert": 1, "revise": 2, "fail": 3}
 _SECOND_LEVELS: Final = frozenset(["ac", "co", "com", "edu", "gov", "net", "org"])  # below the codes of countries
 Outcome = Literal["pass", "needs_expert", "revise", "fail", "not_checked"]
@@ -305,7 +301,7 @@ def _reference(proposal: NameProposal, retrieval: Retrieval | None) -> Iterator[
     if reference.unstable is not None:  # REG-5-4
         yield CheckFinding(2, open_, "reference_unstable", f"{text}: {reference.unstable}")
     if retrieval is not None and retrieval.outcome != "retrieved":  # REG-5-4
-        code = _RETRIEVALS[retrieval.outcome]
+        code = _RETRIEVALS.get(retrieval.outcome, retrieval.outcome)
         yield CheckFinding(2, open_, code, retrieval.detail or "it was not fetched")
     if reference.owner is not None:
         *_, before, label, _ = ("", *reference.owner.split("."))

@@ -50,14 +50,6 @@ class RevisionClaim(msgspec.Struct, frozen=True):
 NO_CLAIM: Final = RevisionClaim()
 
 
-class OfferedSchemas(msgspec.Struct, frozen=True, kw_only=True):
-    """The schemas of a tool, with the result of comparing them with the revisions of the specification."""
-
-    digests: tuple[str, ...]  # of the schemas together, and of that of the arguments
-    identical: Sequence[Revision]  # the revisions that have these very schemas
-    keeps_current: bool  # conforms to the current revision, be it by other schemas
-
-
 def read_claim(meta: Item | None) -> RevisionClaim:
     """Read the claim in the `_meta` of a tool. If it is unreadable or missing, return the empty claim."""
     if not meta:
@@ -67,29 +59,16 @@ def read_claim(meta: Item | None) -> RevisionClaim:
     return RevisionClaim(find_value(meta, SPECIFICATION), _version(version))
 
 
-def is_contradicted(claim: RevisionClaim, revisions: Sequence[Revision], offered: OfferedSchemas) -> bool:
-    """Return whether the schemas contradict a server's claim. `revisions` are all revisions of the entry, with the
-    current one last.
-    """
-    if claim.specification is not None and not _is_named(claim.specification, offered):
-        return True
-    if claim.version is None:
-        return False
-    if offered.identical:
-        return claim.version not in [_version_of(revisions, each) for each in offered.identical]
-    return not offered.keeps_current or claim.version[0] != _version_of(revisions, revisions[-1])[0]
-
-
-def _is_named(claimed: object, offered: OfferedSchemas) -> bool:
-    """Return whether a claim names a revision with the offered schemas. If the claim is an object, each of its members
-    must do so.
+def _is_named(claimed: object, digests: tuple[str, ...], identical: Sequence[Revision]) -> bool:
+    """Return whether a claim names a revision with the offered schemas, which have these digests. If the claim is an
+    object, each of its members must do so.
     """
     if isinstance(claimed, Mapping):
         claims = [claimed[key] for key in ("revision", "digest", "reference") if key in claimed]
-        return bool(claims) and all(_is_named(each, offered) for each in claims)
+        return bool(claims) and all(_is_named(each, digests, identical) for each in claims)
     if isinstance(claimed, str) and claimed.startswith("sha256:"):
-        return claimed in offered.digests
-    return any(str(claimed) in (str(each.revision), each.specification_reference) for each in offered.identical)
+        return claimed in digests
+    return any(str(claimed) in (str(each.revision), each.specification_reference) for each in identical)
 
 
 def _version(text: object) -> tuple[int, int] | None:
@@ -379,7 +358,7 @@ def judge(
     if compared.verdict is not SurfaceVerdict.IDENTICAL:
         behind = _older(specifications[:-1], offered)
         notes = (*notes, UNKNOWN_REVISION if behind is None else BEHIND)
-    if claim != NO_CLAIM and is_contradicted(claim, entry.revisions, _offered(specifications, offered, compared)):
+    if claim != NO_CLAIM and _is_contradicted(claim, specifications, offered, compared.verdict):
         notes = (*notes, CLAIM_MISMATCH)  # REG-8.2-2
     return msgspec.structs.replace(
         judged,
@@ -464,17 +443,27 @@ def _older(specifications: tuple[Specification, ...], offered: SchemaPair) -> Re
     return None
 
 
-def _offered(specifications: tuple[Specification, ...], offered: SchemaPair, compared: Comparison) -> OfferedSchemas:
-    revisions = [
-        each.revision
-        for each in specifications
-        if each.revision.argument_digest == offered.argument_digest
-        and (not offered.has_results or each.revision.return_digest == offered.return_digest)
+def _is_contradicted(
+    claim: RevisionClaim, specifications: tuple[Specification, ...], offered: SchemaPair, verdict: SurfaceVerdict
+) -> bool:
+    """Return whether the schemas contradict a server's claim. `verdict` is the result of the comparison with the
+    current revision.
+    """
+    revisions = [each.revision for each in specifications]
+    identical = [  # the revisions that have these very schemas
+        revision
+        for revision in revisions
+        if revision.argument_digest == offered.argument_digest
+        and (not offered.has_results or revision.return_digest == offered.return_digest)
     ]
-    keeps = (SurfaceVerdict.IDENTICAL, SurfaceVerdict.COMPATIBLE, SurfaceVerdict.INPUT_ONLY)
-    return OfferedSchemas(
-        digests=(offered.digest, offered.argument_digest), identical=revisions, keeps_current=compared.verdict in keeps
-    )
+    digests = (offered.digest, offered.argument_digest)
+    if claim.specification is not None and not _is_named(claim.specification, digests, identical):
+        return True
+    if claim.version is None:
+        return False
+    if identical:
+        return claim.version not in [_version_of(revisions, each) for each in identical]
+    return verdict not in VERIFIED or claim.version[0] != _version_of(revisions, revisions[-1])[0]
 
 
 def _entry_notes(entry: RegistryEntry) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
+from msgspec.structs import asdict
 
 from interlock.crypto import jose
 from interlock.wire.jsontext.canonical import AmbiguousJson, read_untrusted
@@ -24,14 +25,22 @@ _TYPES: Final = frozenset((TYP, f"application/{TYP}"))
 Verify = Callable[[jose.Jwt, jose.Jwk], jose.InvalidToken | None]
 
 
-class Statement(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of a signed statement. Who signed it is determined by the key that verifies its signature."""
+class _Claims(msgspec.Struct, frozen=True, rename={"controller": "iss", "registry": "aud"}):
+    """The claims of a statement, as they are signed."""
 
     controller: str
+    registry: str
+    jti: str
+    iat: float
+    exp: float
     action: str
     subject: str
-    body: Raw
-    jti: str
+    body: Raw = Raw(b"{}")
+
+
+class Statement(_Claims, frozen=True, kw_only=True):
+    """A signed statement. Who signed it is determined by the key that verifies its signature."""
+
     jwt: jose.Jwt
 
 
@@ -44,19 +53,6 @@ class BadStatement(Exception):
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code = code
-
-
-class _Claims(msgspec.Struct, frozen=True):
-    """The claims of a statement, as they are signed."""
-
-    iss: str
-    aud: str
-    jti: str
-    iat: float
-    exp: float
-    action: str
-    subject: str
-    body: Raw = Raw(b"{}")
 
 
 def read_statement_untrusted(token: str, *, registry: str, now: float) -> Statement:
@@ -74,21 +70,14 @@ def read_statement_untrusted(token: str, *, registry: str, now: float) -> Statem
         claims = msgspec.json.decode(payload, type=_Claims)
     except (AmbiguousJson, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise BadStatement("statement_invalid", "the claims of the statement cannot be read") from None
-    if claims.aud != registry:
-        raise BadStatement("wrong_registry", f"the statement is for {claims.aud[:200]}, not for {registry}")
+    if claims.registry != registry:
+        raise BadStatement("wrong_registry", f"the statement is for {claims.registry[:200]}, not for {registry}")
     if not (0 < len(claims.jti) <= JTI_CHARS_MAX):
         raise BadStatement("statement_invalid", f"jti has 1 to {JTI_CHARS_MAX} characters")
     if claims.iat > now + jose.SKEW_S or now >= claims.exp + jose.SKEW_S or claims.exp > claims.iat + STATEMENT_S_MAX:
         limit = int(STATEMENT_S_MAX)
         raise BadStatement("statement_expired", f"a statement counts from iat to exp, for {limit} seconds at most")
-    return Statement(
-        controller=claims.iss,
-        action=claims.action,
-        subject=claims.subject,
-        body=claims.body.copy(),
-        jti=claims.jti,
-        jwt=jwt,
-    )
+    return Statement(**asdict(claims) | {"body": claims.body.copy(), "jwt": jwt})
 
 
 def is_signed_by(statement: Statement, keys: tuple[str, ...], verify: Verify) -> bool:
