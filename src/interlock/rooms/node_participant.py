@@ -71,7 +71,11 @@ class NodeParticipant(Connected):
         if isinstance(message, codec.Request):
             self._on_request(message, envelope, delivery.principal)
         elif isinstance(message, codec.Notification) and message.method == methods.CANCELLED:
-            self._on_cancelled(message, envelope, delivery.principal)
+            caller = self._callers.get((envelope.sender or "", delivery.principal))
+            params = codec.decode_object(message.params) or {}
+            call = (caller.calls or {}).get(bytes(params.get("requestId", b""))) if caller is not None else None
+            if call is not None:
+                call.cancel(codec.find_string(params.get("reason")) or "cancelled by the participant")
 
     def _on_request(self, request: codec.Request, envelope: Envelope, principal: str) -> None:
         """Answer an MCP request, or start the tool call that it asks for."""
@@ -156,13 +160,6 @@ class NodeParticipant(Connected):
             last = route.qualified
             page.append(shown)
         sink.answer(codec.encode_result(id, b'{"tools":[%b]%b}' % (b",".join(page), more)))
-
-    def _on_cancelled(self, message: codec.Notification, envelope: Envelope, principal: str) -> None:
-        caller = self._callers.get((envelope.sender or "", principal))
-        params = codec.decode_object(message.params) or {}
-        call = (caller.calls or {}).get(bytes(params.get("requestId", b""))) if caller is not None else None
-        if call is not None:
-            call.cancel(codec.find_string(params.get("reason")) or "cancelled by the participant")
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,24 +86,22 @@ class RoomOperations:
         """
         room = self._room(topic)
         connections: list[api.RoomConnection] = []
-        for seat in room.seats.values():
-            for connection in seat.connections:
-                record = connection.record if isinstance(connection, RemoteConnection) else connection
-                if not isinstance(record, ParticipantConnection | ConnectionRecord) or record.connected_at is None:
-                    continue  # a client that participates through tools, or the node itself
-                connections.append(
-                    api.RoomConnection(
-                        connectionId=connection.id,
-                        participantId=seat.participant.id,
-                        privilege=seat.participant.privilege.value,
-                        connectedAt=rfc3339(record.connected_at),
-                        protocol=record.protocol,
-                        topic=topic,
-                        source=record.source,
-                        principal=record.principal,
-                        isElsewhere=not connection.is_here,
-                    )
-                )
+        for seat, connection in [(place, each) for place in room.seats.values() for each in place.connections]:
+            record = connection.record if isinstance(connection, RemoteConnection) else connection
+            if not isinstance(record, ParticipantConnection | ConnectionRecord) or record.connected_at is None:
+                continue  # a client that participates through tools, or the node itself
+            description = api.RoomConnection(
+                connectionId=connection.id,
+                participantId=seat.participant.id,
+                privilege=seat.participant.privilege.value,
+                connectedAt=rfc3339(record.connected_at),
+                protocol=record.protocol,
+                topic=topic,
+                source=record.source,
+                principal=record.principal,
+                isElsewhere=not connection.is_here,
+            )
+            connections.append(description)
         removed = [
             api.RemovedParticipant(participantId=id, by=removal.by, at=rfc3339(removal.at))
             for id, removal in self.rooms.list_removals(room)

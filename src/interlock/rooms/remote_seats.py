@@ -126,9 +126,7 @@ class RemoteSeats:
         before = self._written.pop(place, {})
         now: dict[str, ConnectionRecord] = {}
         if seat is not None:
-            for connection in seat.connections:
-                if not connection.is_here:
-                    continue
+            for connection in (each for each in seat.connections if each.is_here):
                 of_socket = isinstance(connection, ParticipantConnection)
                 now[connection.id] = ConnectionRecord(
                     replica=self._replicas.own_id,
@@ -236,10 +234,9 @@ class RemoteSeats:
 
     def _forget_replica(self, replica: str) -> None:
         """Remove the connections of a replica whose lease has expired, in this process and in the store."""
-        for key, remote in list(self._known.items()):
-            if remote.record.replica == replica:
-                self._take_change(Change(key, None))
-                self._remove(key)
+        for key in [key for key, remote in self._known.items() if remote.record.replica == replica]:
+            self._take_change(Change(key, None))
+            self._remove(key)
 
     def _remove(self, key: str) -> None:
         """Delete an entry of a lost replica. All replicas try this, and only one deletes the entry."""
@@ -281,6 +278,5 @@ class RemoteSeats:
             return
         if request.what == "privilege" and request.privilege is not None:
             room.set_privilege(request.participant, request.privilege, request.by)
-        for connection in list(seat.connections):
-            if connection.is_here and connection.id == request.connection:
-                connection.close(request.code, request.reason)
+        for connection in [each for each in seat.connections if each.is_here and each.id == request.connection]:
+            connection.close(request.code, request.reason)

@@ -149,7 +149,7 @@ class RoomFeeds(msgspec.Struct, frozen=True):
     presence: Feed[tuple["Room", str]] = msgspec.field(default_factory=Feed)  # who came, went, or has another privilege
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class SharedRoomParts:
     """The objects that all rooms of a node share. `granted` returns the privilege that an admin has granted to a
     participant of a topic, or None.

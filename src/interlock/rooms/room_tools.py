@@ -225,18 +225,13 @@ class RoomTools:
 
     def list_rooms(self, principal: str) -> Json:
         """Return the rooms that a client may join, with its participant id in each."""
-        rooms = [room for room in self.rooms.by_topic.values() if self.rooms.may_join(room, principal)]
-        return {
-            "rooms": [
-                {
-                    "topic": room.topic,
-                    "you": (participant := self.rooms.participant(room, principal)).described(),
-                    "joined": participant.id in room.seats,
-                    "participants": len(room.seats),
-                }
-                for room in rooms
-            ]
-        }
+        rooms = []
+        for room in self.rooms.by_topic.values():
+            if self.rooms.may_join(room, principal):
+                you, present = self.rooms.participant(room, principal), room.seats
+                entry = {"topic": room.topic, "you": you.described(), "joined": you.id in present}
+                rooms.append({**entry, "participants": len(present)})
+        return {"rooms": rooms}
 
     @_tool("Be present in a room. Every room tool renews it; after ten minutes without one you have left.")
     async def join(self, member: RoomMember, arguments: RoomArguments) -> Json | EnvelopeRefusal:
@@ -281,27 +276,19 @@ class RoomTools:
             return exclusion
         records = limit_bytes(await timeline.history.read(after, timeline.delivered, arguments.limit))
         cursor = records[-1].sequence if records else after
-        return {
-            "topic": room.topic,
-            "messages": [
-                {"seq": record.sequence, "received_at": rfc3339(record.received_at), "envelope": Raw(record.data)}
-                for record in records
-            ],
-            "cursor": cursor,
-            "more": cursor < timeline.delivered,
-            "proposals": [
-                proposal
-                for proposal in await self.rooms.proposals.list_all(room)
-                if proposal["status"] in ("pending", "claimed")
-            ],
-        }
+        messages = [
+            {"seq": record.sequence, "received_at": rfc3339(record.received_at), "envelope": Raw(record.data)}
+            for record in records
+        ]
+        proposals = await self.rooms.proposals.list_all(room)
+        under_way = [proposal for proposal in proposals if proposal["status"] in ("pending", "claimed")]
+        page = {"topic": room.topic, "messages": messages, "cursor": cursor}
+        return {**page, "more": cursor < timeline.delivered, "proposals": under_way}
 
     @_tool("Say something to everyone in a room. There are no private messages.")
     async def say(self, member: RoomMember, arguments: SayArguments) -> Json | EnvelopeRefusal:
-        payload: Json = {"text": arguments.text}
-        if arguments.format != "plain":
-            payload["format"] = arguments.format
-        return await self._publish(member, CHAT, payload, tuple(arguments.to))
+        more = {} if arguments.format == "plain" else {"format": arguments.format}
+        return await self._publish(member, CHAT, {"text": arguments.text, **more}, tuple(arguments.to))
 
     async def _publish(
         self, member: RoomMember, kind: str, payload: Json, to: tuple[str, ...]

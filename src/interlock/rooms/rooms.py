@@ -101,15 +101,8 @@ class RoomRegistry:
         self.records = ParticipantRecords(store.kv, clock)
         self.proposals = proposals
         self.by_topic: dict[str, Room] = {}
-        self._room_parts = SharedRoomParts(
-            store=store,
-            clock=clock,
-            audit=self.audit,
-            records=self.records,
-            tracker=proposals,
-            feeds=self.feeds,
-            granted=self._find_granted_privilege,
-        )
+        granted = self._find_granted_privilege
+        self._room_parts = SharedRoomParts(store, clock, self.audit, self.records, proposals, self.feeds, granted)
         self._elsewhere = RemoteSeats(store, replicas, clock, self.by_topic)
         proposals.judged.subscribe(lambda judgement: self.records.note_proposal(*judgement))
         self.feeds.seated.subscribe(lambda event: self._elsewhere.note(*event))

@@ -157,9 +157,8 @@ class KnownEnvelopes:
         if earlier is None:
             return None
         identical = earlier.digest == _digest(envelope, sender)
-        message = "this id was published before; each envelope has an id of its own"
-        if identical:
-            message = "this envelope was published before: the first one arrived"
+        other = "this id was published before; each envelope has an id of its own"
+        message = "this envelope was published before: the first one arrived" if identical else other
         return EnvelopeRefusal("duplicate_id", message, {"identical": identical}, id=envelope.id)
 
     def add(self, envelope: Envelope, sender: str, sequence: int = 0) -> None:
@@ -176,8 +175,7 @@ class KnownEnvelopes:
 
     def place(self, id: str, sequence: int) -> None:
         """Set the sequence number of an envelope after it was stored."""
-        entry = self._by_id.get(id)
-        if entry is not None:
+        if (entry := self._by_id.get(id)) is not None:
             entry.sequence = sequence
 
     def forget(self, id: str) -> None:

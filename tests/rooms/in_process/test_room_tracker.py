@@ -50,13 +50,7 @@ class Garden:
         room_settings = RoomSettings(proposal_ttl_s=60, **settings)
         self.records = records = ParticipantRecords(desk.store.kv, desk.clock)
         parts = SharedRoomParts(
-            store=desk.store,
-            clock=desk.clock,
-            audit=audit,
-            records=records,
-            tracker=self.proposals,
-            feeds=RoomFeeds(),
-            granted=lambda topic, participant: None,
+            desk.store, desk.clock, audit, records, self.proposals, RoomFeeds(), lambda topic, participant: None
         )
         self.room = Room("garden", room_settings, parts)
 

@@ -46,14 +46,10 @@ class Participant(msgspec.Struct, frozen=True, kw_only=True):
     mcp_version: str | None = None
 
     def described(self) -> dict[str, Any]:
-        description: dict[str, Any] = {"id": self.id, "privilege": self.privilege.value}
-        if self.name is not None:
-            description["name"] = self.name
-        if self.kind is not None:
-            description["kind"] = self.kind
-        if self.mcp_version is not None:
-            description["mcp"] = {"version": self.mcp_version}
-        return description
+        mcp = None if self.mcp_version is None else {"version": self.mcp_version}
+        more = {"name": self.name, "kind": self.kind, "mcp": mcp}
+        members = {name: value for name, value in more.items() if value is not None}
+        return {"id": self.id, "privilege": self.privilege.value, **members}
 
 
 class AssignedPrivilege(msgspec.Struct, frozen=True):

@@ -13,6 +13,7 @@ import inspect
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Annotated, Any, Final, TypeVar, overload
 
 import msgspec
@@ -125,6 +126,7 @@ class _Decorator:
         return declare if function is None else declare(function)
 
 
+@dataclass(eq=False)
 class Adapter:
     """A domain that is served as an MCP-AQL server.
 
@@ -133,42 +135,32 @@ class Adapter:
     MCP_AQL_ENDPOINT_PROFILE and MCP_AQL_TOOL_PREFIX override `mode`, `profile` and `prefix`.
     """
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        version: str = "0.0.0",
-        description: str = "",
-        mode: Mode = "semantic",
-        profile: str | Profile = "crude",
-        prefix: str = "",
-        concurrency: Concurrency = "read-concurrent",
-        max_concurrent_requests: int | None = None,
-        limits: PayloadLimits | None = None,
-        versioned: Sequence[type] = (),
-        danger_levels: bool = True,
-        strict_mode: bool = True,
-        strict_names: bool = False,
-    ) -> None:
-        self.name = name
-        self.version = version
-        self.description = description
+    name: str
+    _: KW_ONLY
+    version: str = "0.0.0"
+    description: str = ""
+    mode: Mode = "semantic"
+    profile: str | Profile = "crude"
+    prefix: str = ""
+    concurrency: Concurrency = "read-concurrent"
+    max_concurrent_requests: int | None = None
+    limits: PayloadLimits = field(default_factory=PayloadLimits)
+    versioned: Sequence[type] = ()
+    danger_levels: bool = True
+    strict_mode: bool = True
+    strict_names: bool = False
+
+    def __post_init__(self) -> None:
+        environ = os.environ
         self.endpoints = _endpoints(
-            os.environ.get("MCP_AQL_ENDPOINT_MODE", mode),
-            os.environ.get("MCP_AQL_ENDPOINT_PROFILE", profile),
-            os.environ.get("MCP_AQL_TOOL_PREFIX", prefix),
+            environ.get("MCP_AQL_ENDPOINT_MODE", self.mode),
+            environ.get("MCP_AQL_ENDPOINT_PROFILE", self.profile),
+            environ.get("MCP_AQL_TOOL_PREFIX", self.prefix),
         )
-        if concurrency not in CONCURRENCIES:  # AQL-9.3.1-1
-            raise DeclarationInvalid(f"concurrency is one of {', '.join(CONCURRENCIES)}, not {concurrency!r}")
-        self.concurrency = concurrency
-        self.max_concurrent_requests = max_concurrent_requests
-        self.limits = limits or PayloadLimits()
-        self.versioned = tuple(versioned)
-        self.danger_levels = danger_levels
-        self.strict_mode = strict_mode
+        if self.concurrency not in CONCURRENCIES:  # AQL-9.3.1-1
+            raise DeclarationInvalid(f"concurrency is one of {', '.join(CONCURRENCIES)}, not {self.concurrency!r}")
         self.operations: dict[str, AdapterOperation] = {}
         self.executions = AdapterExecutions()
-        self._strict_names = strict_names
 
     # The decorators that declare handlers. Handlers of `update` and `delete` take the identifiers of the resource.
     create = _Decorator(model.Category.CREATE)
@@ -304,7 +296,7 @@ class Adapter:
             validator=Validator(operation),
             signature=signature,
             load=load,
-            versioned=self.versioned,
+            versioned=tuple(self.versioned),
             presets=presets or {},
             default_preset=default_preset,
             states=states or {},
@@ -323,7 +315,7 @@ class Adapter:
             problem = f"operation '{operation.name}': upsert goes with CREATE (8.3)"
         if problem is None and not own:
             warning = objection(operation.name, category, reason)
-            if warning is not None and self._strict_names:
+            if warning is not None and self.strict_names:
                 problem = warning
             elif warning is not None:
                 log.warning("%s", warning)

@@ -95,13 +95,8 @@ def make_offer(adapters: Sequence["Adapter"]) -> ToolOffer:
                 raise DeclarationInvalid(why)
             served[item["name"]] = ServedEndpoint(item["name"], Raw(msgspec.json.encode(item)), service)
     first = adapters[0]
-    return ToolOffer(
-        name=first.name,
-        version=first.version,
-        instructions="\n".join(item.description for item in adapters if item.description) or None,
-        max_bytes=2 * RESPONSE_BYTES_MAX,
-        tools=served,
-    )
+    instructions = "\n".join(item.description for item in adapters if item.description) or None
+    return ToolOffer(first.name, first.version, instructions, 2 * RESPONSE_BYTES_MAX, served)
 
 
 class _StdioClient:

@@ -15,6 +15,7 @@ import binascii
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from enum import Enum
@@ -143,23 +144,17 @@ def already_exists(resource_type: str, resource_id: str) -> NoReturn:
     raise errors.OperationFailed(errors.failure(errors.Code.CONFLICT_ALREADY_EXISTS, message, details))
 
 
+@dataclass(eq=False)
 class Context:
     """The context of a call. A handler receives it in a parameter that is annotated `Context`. It can be used in
     threads.
     """
 
-    def __init__(
-        self,
-        operation: str,
-        caller: str,
-        is_cancelled: Callable[[], bool],
-        tell_progress: Callable[[float, float | None, str | None], None],
-    ) -> None:
-        self.operation = operation
-        self.caller = caller
-        self.warnings: list[AnswerWarning] = []
-        self._is_cancelled = is_cancelled
-        self._tell_progress = tell_progress
+    operation: str
+    caller: str
+    _is_cancelled: Callable[[], bool]
+    _tell_progress: Callable[[float, float | None, str | None], None]
+    warnings: list[AnswerWarning] = field(default_factory=list)
 
     @property
     def cancelled(self) -> bool:

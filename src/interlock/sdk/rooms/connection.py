@@ -64,7 +64,7 @@ _NO_ROOM: Final = frozenset((400, 401, 403, 404, 421, 426))
 Ticket = str | Callable[[], Awaitable[str]]
 
 
-class RoomAddress(msgspec.Struct, frozen=True, kw_only=True):
+class RoomAddress(msgspec.Struct, frozen=True):
     """The address of a room, and the credential for it."""
 
     address: str  # without a path

@@ -91,23 +91,10 @@ class Participant(OfferedTools):
         if token is not None and (not token.isascii() or not token.isprintable()):
             raise model.RoomInvalid("a token is printable ASCII; was a line break copied along?")
         self.topic = topic
-        self._place = RoomAddress(
-            address=_check_address(address, secure_by),
-            topic=topic,
-            token=token,
-            ticket=ticket,
-            tls=tls,
-            name=name,
-            kind=kind,
-        )
+        address = _check_address(address, secure_by)
+        self._place = RoomAddress(address, topic, token=token, ticket=ticket, tls=tls, name=name, kind=kind)
         super().__init__()
-        self._offer = ToolOffer(
-            name=name or "participant",
-            version=version,
-            instructions=instructions,
-            max_bytes=ENVELOPE_BYTES_MAX,
-            tools=self._tools,
-        )
+        self._offer = ToolOffer(name or "participant", version, instructions, ENVELOPE_BYTES_MAX, self._tools)
         self.id = ""  # the credential of this participant determines it
         self.privilege = ""  # full or restricted
         self._connection = GatewayConnection(self._place, self, history=history, after=after)

@@ -41,7 +41,7 @@ CAPABILITIES: Final[Mapping[str, Any]] = {"tools": {"listChanged": True}}
 _BUSY: Final = Refusal(TOOL_DEGRADED, "tool_degraded", {"reason": "link_busy", "retry_after_ms": RETRY_AFTER_MS})
 
 
-class ToolOffer(msgspec.Struct, kw_only=True):
+class ToolOffer(msgspec.Struct):
     """The tools that a leaf offers on all its links, and the total number of calls that run over these links."""
 
     name: str

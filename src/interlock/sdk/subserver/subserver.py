@@ -207,13 +207,7 @@ class Subserver(OfferedTools):
             raise SubserverInvalid('there is no parent; give parents=["wss://HOST/ax"], or run(stdio=True)')
         if self._uplink is not None:
             raise SubserverInvalid("this subserver is running already")
-        offer = ToolOffer(
-            name=self.segment,
-            version=self._version,
-            instructions=self._instructions,
-            max_bytes=self._max_bytes,
-            tools=self._tools,
-        )
+        offer = ToolOffer(self.segment, self._version, self._instructions, self._max_bytes, self._tools)
         self._loop = asyncio.get_running_loop()
         self._stopping = stopping = asyncio.Event()
         uplink = LeafUplink(
