@@ -97,7 +97,7 @@ class ProposalTracker:
         self.rooms: dict[str, Room] = {}  # those that are open
         self._claims: dict[str, _Claim] = {}  # the fulfilments that wait for a reply, by the id of the envelope
         self._expected: set[str] = set()  # fulfilments that are yet to be looked at
-        self._published: asyncio.Queue[tuple[Room, Envelope, str, float | None]] = asyncio.Queue()
+        self._published: asyncio.Queue[tuple[Room, Envelope, str, float]] = asyncio.Queue()
         self._work = BackgroundTasks()
         # From now on, and not from `start`: the inbox opens first, and ends what was left behind.
         self._changes = inbox.listen(only_own=True)
@@ -156,7 +156,7 @@ class ProposalTracker:
     def on_published(self, room: Room, envelope: Envelope, principal: str) -> None:
         """Queue an envelope that this replica published, if the tracker has to process it."""
         if room.settings.tracker and self._is_relevant(room, envelope):
-            self._published.put_nowait((room, envelope, principal, None))
+            self._published.put_nowait((room, envelope, principal, self._clock.wall()))
 
     def on_replicated(self, room: Room, envelope: Envelope, received_at: float) -> None:
         """Note an envelope that another replica published and tracks. If it replies to a request of this replica,
@@ -170,7 +170,7 @@ class ProposalTracker:
             self.index.waiting[room.topic][envelope.id] = envelope.sender or ""
             asyncio.get_running_loop().call_later(ADOPTED_S, self.recover, room, envelope, received_at)
         elif envelope.kind == MCP and (answers in self._claims or answers in self._expected):
-            self._published.put_nowait((room, envelope, "", None))
+            self._published.put_nowait((room, envelope, "", received_at))
         elif envelope.kind == MCP and (tracked := self.index.tracked.get((room.topic, answers))) is not None:
             tracked.fulfilment = envelope.id
             self._carried_out[envelope.id] = (room.topic, answers)
@@ -239,7 +239,7 @@ class ProposalTracker:
             finally:
                 self._expected.discard(envelope.id)
 
-    async def _raise_approval(self, room: Room, envelope: Envelope, principal: str, received_at: float | None) -> None:
+    async def _raise_approval(self, room: Room, envelope: Envelope, principal: str, received_at: float) -> None:
         """Create the approval of a published proposal in the inbox, or tell the proposer why the proposal is not
         tracked.
         """
@@ -261,7 +261,7 @@ class ProposalTracker:
         room.tell(proposer, refusal)
 
     def _draft(
-        self, room: Room, envelope: Envelope, proposed: Proposed, principal: str, received_at: float | None
+        self, room: Room, envelope: Envelope, proposed: Proposed, principal: str, received_at: float
     ) -> Approval:
         """Return the approval for a proposal. It is not yet in the inbox."""
         to = envelope.to or ()
@@ -269,7 +269,6 @@ class ProposalTracker:
         name, params = proposed.tool, proposed.params
         own = self._find_tool(name) if target == OWN and name is not None else None
         place = f"rooms.{room.topic}.{target or '*'}"
-        began = self._clock.wall() if received_at is None else received_at
         visible_params = b"null" if params is None else bytes(params)
         return self._inbox.draft(
             Kind.PROPOSAL,
@@ -286,7 +285,7 @@ class ProposalTracker:
             tool_digest=own.digest if own is not None else None,
             nonce=secrets.token_urlsafe(NONCE_BYTES),
             reason=proposed.reason,
-            expires_at=began + room.settings.proposal_ttl_s,
+            expires_at=received_at + room.settings.proposal_ttl_s,
         )
 
     def _is_held(self, approval: Approval) -> bool:
@@ -294,7 +293,7 @@ class ProposalTracker:
         tool = self._find_tool(approval.tool) if approval.target == OWN else None
         return tool is not None and tool.is_held
 
-    async def _is_first(self, room: Room, envelope: Envelope, principal: str, received_at: float | None) -> bool:
+    async def _is_first(self, room: Room, envelope: Envelope, principal: str, received_at: float) -> bool:
         """Return whether this replica claimed the proposal first and therefore puts it into the inbox."""
         try:
             is_first = await self._replicas.claim(f"proposal\n{room.topic}\n{envelope.id}")
@@ -305,8 +304,7 @@ class ProposalTracker:
         if not is_first and (raised is None or raised.status is not Status.PENDING):
             self.index.stop_waiting(room.topic, envelope.id)
         if not is_first and raised is None:  # who claimed it may be no more before it is in the inbox
-            began = self._clock.wall() if received_at is None else received_at
-            asyncio.get_running_loop().call_later(LEASE_S, self.recover, room, envelope, began, principal)
+            asyncio.get_running_loop().call_later(LEASE_S, self.recover, room, envelope, received_at, principal)
         return is_first
 
     # Fulfilments that came through the room
@@ -489,7 +487,7 @@ class ProposalTracker:
             return EnvelopeRefusal("invalid_proposal", why, id=id)
         to = (old.target,) if old.target else None
         envelope = Envelope(id=id, kind=PROPOSAL, sender=old.agent, to=to, payload=payload)
-        draft = self._draft(room, envelope, proposed, old.requested_by, None)
+        draft = self._draft(room, envelope, proposed, old.requested_by, old.created_at)
         draft = msgspec.structs.replace(draft, reason=old.reason, expires_at=old.expires_at)
         # From now on the end of the old approval is not announced as an end of the proposal.
         tracked.approval_id = draft.id
@@ -554,15 +552,11 @@ class ProposalTracker:
                 return used
             approval = used
         room = self.rooms[approval.room or ""]
-        stamp = room.stamp()
+        stamp, to, proposal_id = room.stamp(), (approval.target or "",), approval.proposal_id
+        text = rules.fulfilment_payload(approval.method or "", approval.params, stamp.id)
+        # X-4.2.1-1
         envelope = Envelope(
-            id=stamp.id,
-            ts=stamp.ts,
-            kind=MCP,
-            sender=who.id,  # X-4.2.1-1
-            to=(approval.target or "",),
-            correlation_id=approval.proposal_id,
-            payload=rules.fulfilment_payload(approval.method or "", approval.params, stamp.id),
+            id=stamp.id, ts=stamp.ts, kind=MCP, sender=who.id, to=to, correlation_id=proposal_id, payload=text
         )
         self._await_reply(envelope, approval.id, b'"%b"' % stamp.id.encode(), is_gated=is_gated)
         refusal = await room.publish(envelope, who, principal)

@@ -444,20 +444,14 @@ class Room:
         return self.receive(envelope, who, principal, settle, needs_protocol=needs_protocol) or await delivered
 
     def compose(
-        self, kind: str, sender: str, to: tuple[str, ...], payload: bytes, correlation_id: str | None = None
+        self, kind: str, sender: str, to: tuple[str, ...], payload: bytes, answers: str | None = None
     ) -> Envelope | EnvelopeRefusal:
         """Create an envelope. Return a refusal if it exceeds the limits on size and depth, which also apply to
         envelopes of the node.
         """
         stamp = self.stamp()
         envelope = Envelope(
-            id=stamp.id,
-            ts=stamp.ts,
-            sender=sender,
-            to=to or None,
-            kind=kind,
-            correlation_id=correlation_id,
-            payload=payload,
+            id=stamp.id, ts=stamp.ts, sender=sender, to=to or None, kind=kind, correlation_id=answers, payload=payload
         )
         return decode_untrusted(encode(envelope), self.settings.max_envelope_bytes)
 

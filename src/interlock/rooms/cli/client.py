@@ -58,10 +58,9 @@ def _body(heard: Heard, own: str) -> Text | None:
         case "mcp":
             return _mcp(heard, payload, own)
         case "presence" if payload.get("event") in ("join", "leave"):
-            did = "joined" if payload["event"] == "join" else "left"
             who = payload.get("participant", {})
-            privilege = f" ({who.get('privilege')})" if did == "joined" else ""
-            return Text.assemble(name(str(who.get("id", ""))), f" {did}{privilege}", style="dim")
+            deed = f" joined ({who.get('privilege')})" if payload["event"] == "join" else " left"
+            return Text.assemble(name(str(who.get("id", ""))), deed, style="dim")
         case "system":
             return _event(payload)
         case "presence":

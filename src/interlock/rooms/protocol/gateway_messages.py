@@ -31,14 +31,9 @@ def system_event(
     """Return a gateway event for everyone, or for the participant `to`. `answers` is the id of the envelope that it
     replies to.
     """
+    recipients, text = None if to is None else (to,), _encode(payload)
     return Envelope(
-        id=stamp.id,
-        ts=stamp.ts,
-        sender=GATEWAY,
-        to=None if to is None else (to,),
-        kind=kind,
-        correlation_id=answers,
-        payload=_encode(payload),
+        id=stamp.id, ts=stamp.ts, sender=GATEWAY, to=recipients, kind=kind, correlation_id=answers, payload=text
     )
 
 
@@ -48,19 +43,16 @@ def welcome(
     """Return the first message on a new connection, sent to it alone (X-4.4.1-1). `last` is the sequence number of the
     newest stored envelope.
     """
-    return system_event(
-        stamp,
-        {
-            "event": "welcome",
-            "participant": who.described(),  # X-4.4.1-1
-            "participants": [other.described() for other in others],
-            "protocol": V01,  # X-4.4.1-1
-            "topic": topic,
-            "history": {"enabled": keeps_history, "limit": HISTORY_DEFAULT},
-            "sequence": last,
-        },
-        to=who.id,
-    )
+    payload = {
+        "event": "welcome",
+        "participant": who.described(),  # X-4.4.1-1
+        "participants": [other.described() for other in others],
+        "protocol": V01,  # X-4.4.1-1
+        "topic": topic,
+        "history": {"enabled": keeps_history, "limit": HISTORY_DEFAULT},
+        "sequence": last,
+    }
+    return system_event(stamp, payload, to=who.id)
 
 
 def sequence(stamp: Stamp, number: int, of: str) -> Envelope:

@@ -65,35 +65,28 @@ class Schedule:
         """Wait until a call may run, then run the block of this context manager. `resource` holds the identifiers of
         the call.
         """
-        async with self._slots or nullcontext(), self._alone(is_read=is_read, resource=resource):
-            yield
-
-    @asynccontextmanager
-    async def _alone(self, *, is_read: bool, resource: Hashable) -> AsyncIterator[None]:
-        """Wait until no call is running that must not run at the same time as this one, then run the block of this
-        context manager.
-        """
-        if self.kind == "serialized" or (self.kind == "resource-locked" and not is_read):  # AQL-9.3.1-1
-            key = "" if self.kind == "serialized" else resource
-            self._wanted[key] += 1
-            try:
-                async with self._locks[key]:
+        async with self._slots or nullcontext():
+            if self.kind == "serialized" or (self.kind == "resource-locked" and not is_read):  # AQL-9.3.1-1
+                key = "" if self.kind == "serialized" else resource
+                self._wanted[key] += 1
+                try:
+                    async with self._locks[key]:
+                        yield
+                finally:
+                    self._wanted[key] -= 1
+                    if not self._wanted[key]:
+                        del self._wanted[key], self._locks[key]
+            elif self.kind == "read-concurrent":  # AQL-9.3.1-1
+                async with self._changed:
+                    await self._changed.wait_for(lambda: not self._is_writing and (is_read or not self._readers))
+                    self._readers += is_read
+                    self._is_writing = not is_read
+                try:
                     yield
-            finally:
-                self._wanted[key] -= 1
-                if not self._wanted[key]:
-                    del self._wanted[key], self._locks[key]
-        elif self.kind == "read-concurrent":  # AQL-9.3.1-1
-            async with self._changed:
-                await self._changed.wait_for(lambda: not self._is_writing and (is_read or not self._readers))
-                self._readers += is_read
-                self._is_writing = not is_read
-            try:
+                finally:
+                    await asyncio.shield(self._leave(is_read))
+            else:
                 yield
-            finally:
-                await asyncio.shield(self._leave(is_read))
-        else:
-            yield
 
     async def _leave(self, is_read: bool) -> None:
         """Note that a reader or writer has finished, and wake the waiting calls."""

@@ -33,6 +33,7 @@ from interlock.net.message_pipe import GOING_AWAY, NORMAL, POLICY, TOO_BIG, Mess
 from interlock.net.websocket import DialFailed, dial
 from interlock.rooms.protocol.envelope import V01, Envelope, EnvelopeRefusal, decode_untrusted
 from interlock.rooms.protocol.participants import GATEWAY
+from interlock.sdk.rooms.conversation import fail
 from interlock.sdk.rooms.model import EnvelopeRefused, RoomRefused, RoomUnreachable
 from interlock.wire.jsonrpc.codec import CodecError, decode_value
 from interlock.wire.jsonrpc.oversized import Oversized
@@ -188,9 +189,7 @@ class GatewayConnection:
         """Make all unpublished and future envelopes fail with `why`."""
         self._failed = why
         for outgoing in self._outbox.values():
-            if not outgoing.taken.done():
-                outgoing.taken.set_exception(why)
-                outgoing.taken.exception()  # asyncio would log an exception that is never retrieved
+            fail(outgoing.taken, why)
         self._outbox.clear()
 
     async def _url(self) -> str:
@@ -319,10 +318,9 @@ class GatewayConnection:
 
     def on_closed(self, code: int, reason: str) -> None:
         """Handle the end of the connection. If the welcome has not arrived yet, `open` fails."""
-        if self._welcomed is not None and not self._welcomed.done():
-            refused = RoomRefused(FINAL[code], reason) if code in FINAL else RoomUnreachable(f"it closed: {reason}")
-            self._welcomed.set_exception(refused)
-            self._welcomed.exception()
+        if self._welcomed is not None:
+            why = RoomRefused(FINAL[code], reason) if code in FINAL else RoomUnreachable(f"it closed: {reason}")
+            fail(self._welcomed, why)
         if self._over is not None and not self._over.done():
             self._over.set_result((code, reason or ("the node stops" if code == GOING_AWAY else "")))
 
@@ -366,10 +364,8 @@ class GatewayConnection:
         if code == "duplicate_id" and details.get("identical") is True:
             self._taken(id)  # the first one arrived, and its echo was lost
             return
-        outgoing = self._outbox.pop(id, None)
-        if outgoing is not None and not outgoing.taken.done():
-            outgoing.taken.set_exception(EnvelopeRefused(code, str(error.get("message", "")), details))
-            outgoing.taken.exception()
+        if (outgoing := self._outbox.pop(id, None)) is not None:
+            fail(outgoing.taken, EnvelopeRefused(code, str(error.get("message", "")), details))
 
 
 class _History(msgspec.Struct):

@@ -395,30 +395,29 @@ class Participant(OfferedTools):
         """Send an envelope of this participant. Raise RoomError if it has not joined the room yet."""
         if not self.id:
             raise model.RoomError("the participant is not in the room yet: open it, or use async with")
+        ts = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         envelope = Envelope(
-            id=id,
-            ts=datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-            sender=self.id,
-            to=to or None,
-            kind=kind,
-            correlation_id=answers,
-            payload=payload,
+            id=id, ts=ts, sender=self.id, to=to or None, kind=kind, correlation_id=answers, payload=payload
         )
         return self._connection.send(id, encode(envelope))
 
+    def _send_unwatched(self, payload: bytes, to: tuple[str, ...], answers: str | None) -> bool:
+        """Send an MCP message without waiting until it is published. It is resent if the connection is lost."""
+        try:
+            taken = self._send(str(uuid.uuid4()), MCP, payload, to, answers)
+        except model.RoomError as refused:
+            log.warning("a message to %s was dropped: %s", to[0], refused)
+            return False
+        taken.add_done_callback(_log_refused)
+        return True
+
     def _reply(self, request: Envelope, payload: bytes) -> bool:
-        """Send a reply without waiting until it is published. It is resent if the connection is lost."""
+        """Send a reply to the sender of a request and, if it fulfils a proposal, to the proposer."""
         proposal = self._followed.find(request.correlation_id)
         to: tuple[str, ...] = (request.sender or "",)
         if proposal is not None and proposal.proposer not in to:
             to += (proposal.proposer,)
-        try:
-            taken = self._send(str(uuid.uuid4()), MCP, payload, to, request.id)  # X-4.1-4
-        except model.RoomError as refused:
-            log.warning("an answer to %s was dropped: %s", to[0], refused)
-            return False
-        taken.add_done_callback(_log_refused)
-        return True
+        return self._send_unwatched(payload, to, request.id)  # X-4.1-4
 
     # Asking
 
@@ -449,13 +448,7 @@ class Participant(OfferedTools):
     def _cancel(self, to: str, rpc_id: bytes) -> None:
         """Notify a participant that this one no longer waits for its reply."""
         params = codec.encode_value({"requestId": msgspec.Raw(rpc_id), "reason": "nobody waits for it"})
-        try:
-            taken = self._send(
-                str(uuid.uuid4()), MCP, codec.encode_notification(methods.CANCELLED.encode(), params), (to,), None
-            )
-        except model.RoomError:
-            return
-        taken.add_done_callback(_log_refused)
+        self._send_unwatched(codec.encode_notification(methods.CANCELLED.encode(), params), (to,), None)
 
     async def _meet(self, peer: str, timeout_s: float) -> None:
         """Perform the MCP handshake with a peer, once for as long as the peer is present (X-1-2)."""
