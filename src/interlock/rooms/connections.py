@@ -268,12 +268,9 @@ class PresenceLease(Connected):
         """Set the lease to end `seconds` from now."""
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(seconds, self.end)
+        self._timer = asyncio.get_running_loop().call_later(seconds, self.close)
 
-    def close(self, code: int, reason: str) -> None:
-        self.end()
-
-    def end(self) -> None:
+    def close(self, code: int = 0, reason: str = "") -> None:
         """End the presence of the client."""
         if self._timer is not None:
             self._timer.cancel()
@@ -316,5 +313,5 @@ class PresenceLeases:
         """End the lease of a participant. Return False if it has none."""
         lease = self._find(room, participant)
         if lease is not None:
-            lease.end()
+            lease.close()
         return lease is not None

@@ -74,8 +74,7 @@ class ParticipantKeeper(ServerKeeper):
         events: LinkEvents,
         mcp_version: str | None,
     ) -> None:
-        manner = _NEWER if mcp_version == LATEST_MODERN else _OLDER
-        parts = msgspec.structs.replace(connector_parts, manner=manner)
+        parts = msgspec.structs.replace(connector_parts, manner=_NEWER if mcp_version == LATEST_MODERN else _OLDER)
         super().__init__(make_link, parts, stock, events)
         self._connector = _Present(self.link, parts, self.stderr, self._loss)
         self.listing = Listing()  # no caller waits for its tools

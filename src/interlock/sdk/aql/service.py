@@ -73,14 +73,10 @@ class Service:
         """Return the endpoint tools as tools/list contains them."""
         definitions = []
         for tool in self._adapter.endpoints.tools:
-            permissions = self._permissions(tool)
-            definition = {
-                "name": tool.name,
-                "description": self._description(tool),
-                "inputSchema": input_schema(has_batch=True),
-                "annotations": {"readOnlyHint": permissions.read_only, "destructiveHint": permissions.destructive},
-            }
-            definitions.append(definition)
+            permissions, schema = self._permissions(tool), input_schema(has_batch=True)
+            hints = {"readOnlyHint": permissions.read_only, "destructiveHint": permissions.destructive}
+            definition = {"name": tool.name, "description": self._description(tool)}
+            definitions.append({**definition, "inputSchema": schema, "annotations": hints})
         return definitions
 
     def _operations_of(self, tool: EndpointTool) -> list[AqlOperation]:
@@ -168,7 +164,14 @@ class Service:
         native = self._adapter.operations[request.operation]
         context = make_context(request.operation)
         try:
-            data = await self._run(native, request, context)
+            read = native.validator.validate(request, strict=self._adapter.strict_mode)
+            if isinstance(read, errors.AqlFailure):
+                return self._failed(read, in_batch, request)
+            arguments = msgspec.json.decode(read.text)
+            self._confirm(operation, request, read)
+            for name in read.ignored:
+                context.warn("DEPRECATION_WARNING", f"The parameter '{name}' is unknown and was left out")
+            data = await native.run(arguments, read.own, context, self._schedule, self._adapter.executions)
         except errors.OperationFailed as refused:
             return self._failed(refused.failure, in_batch, request)
         except Exception:
@@ -176,16 +179,6 @@ class Service:
             log.exception("the operation %s failed (ref %s)", request.operation, ref)
             return self._failed(errors.internal_error(f"the operation failed (ref {ref})"), in_batch, request)
         return self._succeeded(data, context, request, native, in_batch)
-
-    async def _run(self, native: AdapterOperation, request: OperationRequest, context: Context) -> Any:
-        read = native.validator.validate(request, strict=self._adapter.strict_mode)
-        if isinstance(read, errors.AqlFailure):
-            raise errors.OperationFailed(read)
-        arguments = msgspec.json.decode(read.text)
-        self._confirm(native.declaration, request, read)
-        for name in read.ignored:
-            context.warn("DEPRECATION_WARNING", f"The parameter '{name}' is unknown and was left out")
-        return await native.run(arguments, read.own, context, self._schedule, self._adapter.executions)
 
     def _confirm(self, operation: AqlOperation, request: OperationRequest, read: Arguments) -> None:
         """Raise OperationFailed if the operation is dangerous and the request lacks the confirmation token issued for
@@ -265,27 +258,15 @@ class Service:
         total = len(names)
         if query.after is not None:
             names = names[names.index(query.after) + 1 :] if query.after in names else []
-        first = (
-            query.first
-            if query.first is not None
-            else introspection.PAGE
-            if query.is_paged or total > introspection.WHOLE_MAX
-            else total
-        )
+        default = introspection.PAGE if query.is_paged or total > introspection.WHOLE_MAX else total
+        first = default if query.first is None else query.first
         protocol = self._protocol()
         if len(names) > first:
             protocol["page_info"] = {"total": total, "next": names[first - 1]}
-        profile = self._adapter.endpoints.profile
+        family_of, describe = self._adapter.endpoints.profile.family_of, introspection.operation_info
         shown = [self._operations[name] for name in names[:first]]
-        return {
-            "_protocol": protocol,
-            "operations": [
-                introspection.operation_info(
-                    operation.name, operation.category, profile.family_of(operation), operation.summary
-                )
-                for operation in shown
-            ],
-        }
+        operations = [describe(each.name, each.category, family_of(each), each.summary) for each in shown]
+        return {"_protocol": protocol, "operations": operations}
 
     def _types_data(self, query: introspection.IntrospectQuery) -> dict[str, Any]:
         """Return the details of the requested type, or the list of all types."""
@@ -301,21 +282,15 @@ class Service:
     def _protocol(self) -> dict[str, Any]:
         """Return the object `_protocol`, which describes the parts of MCP-AQL that this adapter implements."""
         adapter = self._adapter
-        dangers = {
-            name: operation.danger_level.word
-            for name, operation in self._operations.items()
-            if operation.danger_level >= Danger.DESTRUCTIVE and adapter.danger_levels
-        }
+        levels = {name: operation.danger_level for name, operation in self._operations.items()}
+        dangers = {name: level.word for name, level in levels.items() if level >= Danger.DESTRUCTIVE}
         members: dict[str, Any] = {
             "version": SPEC_VERSION,
             "conformance": "level-2",
             "mode": adapter.endpoints.mode,
             "profile": adapter.endpoints.profile.name,
             "capabilities": {
-                "batch": True,
-                "field_selection": True,
-                "pagination": True,
-                "warnings": True,
+                **dict.fromkeys(("batch", "field_selection", "pagination", "warnings"), True),
                 "confirmation": adapter.danger_levels,
                 "dangerous_operations": adapter.danger_levels,
                 "execution_safety_loop": "disabled",  # AQL-8.6.1-3: an adapter has none; a node in front of it may
@@ -326,7 +301,7 @@ class Service:
         }
         if adapter.max_concurrent_requests is not None:
             members["max_concurrent_requests"] = adapter.max_concurrent_requests
-        if dangers:
+        if dangers and adapter.danger_levels:
             members["danger_levels"] = dangers
         return members
 
