@@ -230,7 +230,7 @@ class StandingGrants:
                 try:
                     self._keep(used, await self._write(used, entry.revision))
                 except Conflict:
-                    await self._read_again(id)
+                    self._take(id, await self.kv.get(BUCKET, id, self.clock.wall()))
                     continue
                 return used
         except StoreError as error:
@@ -271,7 +271,7 @@ class StandingGrants:
             try:
                 self._keep(ended, await self._write(ended, entry.revision))
             except Conflict:
-                await self._read_again(id)
+                self._take(id, await self.kv.get(BUCKET, id, self.clock.wall()))
                 continue
             return ended
         raise Conflict(f"others keep using the standing grant {id}")
@@ -294,9 +294,6 @@ class StandingGrants:
         if revision is None:
             return await self.kv.create(BUCKET, stored.grant.id, encoded, now, ttl_s=ttl_s)
         return await self.kv.update(BUCKET, stored.grant.id, encoded, revision, now, ttl_s=ttl_s)
-
-    async def _read_again(self, id: str) -> None:
-        self._take(id, await self.kv.get(BUCKET, id, self.clock.wall()))
 
     def take_change(self, change: Change) -> None:
         """Apply a grant that another replica signed, used or ended."""

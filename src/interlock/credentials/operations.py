@@ -65,7 +65,7 @@ class SecretOperations:
         checked: Kind | None = next((candidate for candidate in KINDS if candidate == kind), None)
         if checked is None:
             raise Refused("unknown_path", "the operator endpoint has no such path", status=404)
-        if not await self.credentials.remove_secret(checked, name):
+        if not await self.credentials.secrets.remove(checked, name):
             raise NotFound("secret", name, [existing for _, existing in await self.credentials.secret_names()])
         if checked == "token":
             # First, so that the token is forgotten even if the log cannot be written.

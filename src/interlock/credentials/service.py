@@ -109,6 +109,3 @@ class CredentialService:
             return "same" if hmac.compare_digest(before, value.encode()) else "differs"
         await self.set_secret(name, value)
         return "new"
-
-    async def remove_secret(self, kind: Kind, name: str) -> bool:
-        return await self.secrets.remove(kind, name)

@@ -252,6 +252,7 @@ class TokenHolder:
         self.segment = segment
         self.principal = principal
         self.name = server_name(segment)
+        self._look_at_headers = f"check its headers in {settings_place(segment)}"
         self.title = self.name if not principal else f"{self.name}, for {principal},"
         self.line = b""
         self._on_line: list[Callable[[], None]] = []
@@ -347,7 +348,7 @@ class TokenHolder:
                     return await self._handle_forbidden(challenge)
                 return await self._handle_unauthorized(challenge)
             except NoOAuth as error:
-                reason = f"it refuses our credential (HTTP {status}), and {error}; {self._look_at_headers()}"
+                reason = f"it refuses our credential (HTTP {status}), and {error}; {self._look_at_headers}"
                 return Denied(reason=reason, retry_s=DENIED_RETRY_S)
             except Unobtainable as error:
                 return Denied(reason=str(error), retry_s=RETRY_S[-1] if error.passing else DENIED_RETRY_S)
@@ -389,7 +390,7 @@ class TokenHolder:
         """Request a token with the scopes that the server demands (MCP, Step-Up Authorization Flow)."""
         grant = self._grant
         if challenge.error != INSUFFICIENT_SCOPE or not challenge.scope or grant is None:
-            reason = f"it refuses this to us (HTTP 403); {self._look_at_headers()}"
+            reason = f"it refuses this to us (HTTP 403); {self._look_at_headers}"
             return Denied(reason=reason, retry_s=DENIED_RETRY_S, standing=grant is None)
         lacking = [scope for scope in challenge.scope if scope not in grant.scopes]
         words = " ".join(lacking or challenge.scope)
@@ -408,9 +409,6 @@ class TokenHolder:
                 return None
             return self._needs_consent(f"it wants the scope {words} as well", standing=False)
         return Denied(reason=reason, retry_s=DENIED_RETRY_S, standing=False)
-
-    def _look_at_headers(self) -> str:
-        return f"check its headers in {settings_place(self.segment)}"
 
     def _needs_consent(self, why: str = "it wants a token, and a person has to agree", standing: bool = True) -> Denied:
         self.waits_for_consent = standing

@@ -417,25 +417,17 @@ class GateHold(msgspec.Struct, eq=False):
         if self.approval_id is not None and _INPUT_REQUIRED in reply and call.caller.era is Era.MODERN:
             wanted = read_input_required(result_of(reply))
             if wanted is not None and not isinstance(wanted, str):
-                self._allow_next_round(bytes(wanted.state or b""), frozenset(wanted.questions))
+                self._allow_next_round(bytes(wanted.state or b""), questions=frozenset(wanted.questions))
         return reply
 
     def _is_next_round(self) -> bool:
         return self.gate.rounds.has_next_round(self.requester, self.digest, self.state)
 
-    def _allow_next_round(
-        self, state: bytes = b"", questions: frozenset[str] = frozenset(), held_below: str | None = None
-    ) -> None:
+    def _allow_next_round(self, state: bytes = b"", **members: Any) -> None:
         if self.approval_id is not None:
+            seconds = self.gate.inbox.rules.redeem_s
             self.has_next_round = self.gate.rounds.allow_next_round(
-                self.requester,
-                self.digest,
-                self.approval_id,
-                state,
-                self.gate.inbox.rules.redeem_s,
-                questions,
-                held_below,
-                self.rounds,
+                self.requester, self.digest, self.approval_id, state, seconds, number=self.rounds, **members
             )
 
 

@@ -9,7 +9,7 @@ again after the node restarts.
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec import Raw
@@ -106,35 +106,23 @@ class Rounds:
     # Next rounds
 
     def allow_next_round(
-        self,
-        requester: str,
-        digest: str,
-        approval_id: str,
-        state: bytes,
-        seconds: float,
-        questions: frozenset[str] = frozenset(),
-        held_below: str | None = None,
-        number: int = 0,
+        self, requester: str, digest: str, approval_id: str, state: bytes, seconds: float, **members: Any
     ) -> bool:
-        """Allow the identical call to continue with its approval during the next `seconds`.
+        """Allow the identical call to continue with its approval during the next `seconds`. `members` are further
+        members of NextRound.
 
         Return False if too many calls may continue already or this call has continued too often; the call has then
         ended.
         """
-        if len(self._open) >= OPEN_ROUNDS_MAX or number > ROUNDS_MAX:
+        until = self.clock.now() + seconds
+        next_round = NextRound(approval_id=approval_id, until=until, state=state, **members)
+        if len(self._open) >= OPEN_ROUNDS_MAX or next_round.number > ROUNDS_MAX:
             return False
         key = (requester, digest)
         before = self._open.get(key)
         if before is not None and before.approval_id != approval_id:
             self.on_lapsed(before.approval_id)  # the same call was made a second time, and replaces the first
-        next_round = self._open[key] = NextRound(
-            approval_id=approval_id,
-            until=self.clock.now() + seconds,
-            state=state,
-            questions=questions,
-            held_below=held_below,
-            number=number,
-        )
+        self._open[key] = next_round
         asyncio.get_running_loop().call_later(seconds, self._lapse, key, next_round)
         return True
 

@@ -194,12 +194,13 @@ class Challenges:
 
     def void_soon(self, id: str, why: str) -> None:
         self.codes.forget(id)
-        self._work.begin(self._void_asked(id, why))
 
-    async def _void_asked(self, id: str, why: str) -> None:
-        if id in self._asking:
-            await asyncio.wait([self._asking[id]])
-        await self.inbox.void(id, why)
+        async def void_asked() -> None:
+            if id in self._asking:
+                await asyncio.wait([self._asking[id]])
+            await self.inbox.void(id, why)
+
+        self._work.begin(void_asked())
 
     async def void(self, id: str | None, why: str) -> None:
         if id is not None:

@@ -91,19 +91,19 @@ class Directives:
         since = execution.started_at or execution.created_at
         own = [
             AgentNotification(
-                type=_T.PERMISSION_PENDING,
-                message=f"A call of {held.operation} waits for a decision about approval {id}.",
-                metadata=Metadata(operation=held.operation, level=held.level, reason="; ".join(held.reasons) or None),
-                timestamp=rfc3339(held.at),
+                _T.PERMISSION_PENDING,
+                f"A call of {held.operation} waits for a decision about approval {id}.",
+                rfc3339(held.at),
+                Metadata(operation=held.operation, level=held.level, reason="; ".join(held.reasons) or None),
             )
             for id, held in execution.held.waiting.items()
         ]
         return own + [
             AgentNotification(
-                type=_T.PERMISSION_PENDING,
-                message=f"A call of {approval.tool} waits for a person.",
-                metadata=Metadata(operation=approval.tool, level=LEVEL, reason=approval.reason),
-                timestamp=rfc3339(approval.created_at),
+                _T.PERMISSION_PENDING,
+                f"A call of {approval.tool} waits for a person.",
+                rfc3339(approval.created_at),
+                Metadata(operation=approval.tool, level=LEVEL, reason=approval.reason),
             )
             for approval in self.inbox.waiting(Kind.CALL)
             if approval.requested_by == execution.agent.principal and approval.created_at >= since
@@ -111,35 +111,23 @@ class Directives:
 
 
 def pending_start(at: float) -> AgentNotification:
-    return AgentNotification(
-        type=_T.PERMISSION_PENDING,
-        message=START_WAITS,
-        metadata=Metadata(operation="execute_agent", level=LEVEL),
-        timestamp=rfc3339(at),
-    )
+    metadata = Metadata(operation="execute_agent", level=LEVEL)
+    return AgentNotification(_T.PERMISSION_PENDING, START_WAITS, rfc3339(at), metadata)
 
 
 def _paused(pause: Pause) -> AgentNotification:
     how = "the code of" if pause.is_verified_by_code else "a decision about"
     waits = f" It waits for {how} approval {pause.approval_id}." if pause.approval_id else ""
-    return AgentNotification(
-        type=_T.AUTONOMY_PAUSE,
-        message=f"Paused: {pause.evaluation.reason} {pause.evaluation.factors[-1]}.{waits}",
-        metadata=Metadata(
-            reason=pause.evaluation.reason,
-            verification_id=pause.approval_id if pause.is_verified_by_code else None,  # AQL-8.7.3-6, AQL-8.8.2-4
-        ),
-        timestamp=rfc3339(pause.at),
-    )
+    message = f"Paused: {pause.evaluation.reason} {pause.evaluation.factors[-1]}.{waits}"
+    challenge_id = pause.approval_id if pause.is_verified_by_code else None  # AQL-8.7.3-6, AQL-8.8.2-4
+    metadata = Metadata(reason=pause.evaluation.reason, verification_id=challenge_id)
+    return AgentNotification(_T.AUTONOMY_PAUSE, message, rfc3339(pause.at), metadata)
 
 
 def _danger(block: Block, *, is_own: bool) -> AgentNotification:
     """Return the notification about a block. With `is_own` unset, for agents of other principals, it does not contain
     the reason.
     """
-    return AgentNotification(
-        type=_T.DANGER_ZONE,
-        message=f'The agent "{block.name}" is blocked: {block.reason}' if is_own else "An agent is blocked.",
-        metadata=Metadata(reason=block.reason if is_own else None, verification_id=block.challenge_id),  # AQL-8.7.3-7
-        timestamp=rfc3339(block.at),
-    )
+    message = f'The agent "{block.name}" is blocked: {block.reason}' if is_own else "An agent is blocked."
+    metadata = Metadata(reason=block.reason if is_own else None, verification_id=block.challenge_id)  # AQL-8.7.3-7
+    return AgentNotification(_T.DANGER_ZONE, message, rfc3339(block.at), metadata)

@@ -348,7 +348,7 @@ class Execution:
         return True
 
     def tell(self, type: NotificationType, message: str, now: float, metadata: Metadata | None = None) -> None:
-        self.notices.append(AgentNotification(type=type, message=message, metadata=metadata, timestamp=rfc3339(now)))
+        self.notices.append(AgentNotification(type, message, rfc3339(now), metadata))
         del self.notices[:-NOTICES_MAX]
 
     def answer(self) -> dict[str, Any]:

@@ -48,20 +48,24 @@ class AgentOperations:
 
 
 def _view(key: AgentKey, execution: Execution | None, block: Block | None) -> Agent:
-    pause = execution.pause if execution is not None else None
-    is_pending = execution is not None and execution.status is ExecutionStatus.PENDING
-    start_id = execution.start_id if execution is not None and is_pending else None
-    waiting_id = block.challenge_id if block is not None else pause.approval_id if pause is not None else start_id
-    why = block.reason if block is not None else pause.evaluation.reason if pause is not None else None
+    pause, status, approval_id, reason = None, None, None, None
+    if execution is not None:
+        pause, status, reason = execution.pause, execution.status, execution.ended_because
+        approval_id = execution.start_id if status is ExecutionStatus.PENDING else None
+    if pause is not None:
+        approval_id, reason = pause.approval_id, pause.evaluation.reason or reason
+    if block is not None:
+        approval_id, reason = block.challenge_id, block.reason
+    named = block or execution or key
     return Agent(
         principal=key.principal,
-        name=block.name if block is not None else execution.name if execution is not None else key.name,
+        name=named.name,
         execution_id=execution.id if execution is not None else None,
-        status=execution.status.value if execution is not None else None,
+        status=status.value if status is not None else None,
         steps=execution.steps if execution is not None else 0,
         is_paused=pause is not None,
         is_blocked=block is not None,
         blocked_at=rfc3339(block.at) if block is not None else None,
-        reason=why if why is not None else execution.ended_because if execution is not None else None,
-        approval_id=waiting_id,
+        reason=reason,
+        approval_id=approval_id,
     )

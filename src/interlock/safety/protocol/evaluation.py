@@ -277,7 +277,7 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, re
     verification_id: str | None = None
 
 
-class AgentNotification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class AgentNotification(msgspec.Struct, frozen=True, omit_defaults=True):
     type: NotificationType
     message: str
     timestamp: str
