@@ -312,6 +312,7 @@ class TokenRegistry:
         scope: str = record.scope
         if record.audience == "subserver":
             scope = registrant_scope(f"subserver:{record.name}", self.rules, record.scope).value
+        room = msgspec.convert(record.room, RoomOfToken | None, from_attributes=True)
         return Token(
             id=record.id,
             name=record.name,
@@ -320,11 +321,7 @@ class TokenRegistry:
             created_at=rfc3339(record.created_at),
             expires_at=rfc3339(record.expires_at) if record.expires_at is not None else None,
             last_used_at=rfc3339(record.last_used_at) if record.last_used_at is not None else None,
-            room=UNSET
-            if record.room is None
-            else RoomOfToken(
-                topic=record.room.topic, participant=record.room.participant, privilege=record.room.privilege
-            ),
+            room=room or UNSET,
         )
 
 

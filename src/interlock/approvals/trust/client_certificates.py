@@ -68,7 +68,10 @@ class Certificates:
         try:
             if len(values) > 1:
                 raise ValueError("two certificates")
-            leaf = _forwarded_certificate(values[0])
+            if len(values[0]) > CERTIFICATE_BYTES_MAX:
+                raise ValueError("too large")
+            is_pem = values[0].startswith(_ESCAPED_PEM)
+            leaf = x509.load_pem_x509_certificate(unquote_to_bytes(values[0])) if is_pem else _binary(values[0])
             above = [_binary(item) for item in chain.split(b",")] if chain.strip() else []
         except (ValueError, binascii.Error):
             return _MALFORMED
@@ -210,14 +213,6 @@ def _text(path: Path) -> bytes:
     if len(text) > FILE_BYTES_MAX:
         raise CertificatesInvalid(f"{path} is larger than {FILE_BYTES_MAX} bytes")
     return text
-
-
-def _forwarded_certificate(value: bytes) -> x509.Certificate:
-    if len(value) > CERTIFICATE_BYTES_MAX:
-        raise ValueError("too large")
-    if value.startswith(_ESCAPED_PEM):
-        return x509.load_pem_x509_certificate(unquote_to_bytes(value))
-    return _binary(value)
 
 
 def _binary(value: bytes) -> x509.Certificate:
