@@ -34,14 +34,8 @@ from interlock.drivers.api import ServedContract, SkillBlock
 from interlock.drivers.contracts.call import ContractCall
 from interlock.drivers.contracts.contract import CompiledContract, ContractTable
 from interlock.drivers.contracts.leased_call import CallServices, LeasedCall, PassthroughCall
+from interlock.drivers.protocol.binding import uri_access
 from interlock.drivers.protocol.binding.effects import OfferedContract, exposed_item, offer
-from interlock.drivers.protocol.binding.uri_access import (
-    REFERENCE_PREFIX,
-    ResourceKind,
-    matches_template,
-    parse_reference,
-    register_kinds,
-)
 from interlock.drivers.protocol.model import Driver
 from interlock.drivers.protocol.problems import DriverRefusal, FileProblem
 from interlock.drivers.protocol.resolver import SelectionPolicy
@@ -89,7 +83,7 @@ class Exposure(msgspec.Struct, frozen=True, kw_only=True):
     """Items of all drivers that no contract binds, by segment, and the kinds of resources that the drivers declare."""
 
     segments: Mapping[str, ExposedItems]
-    kinds: Mapping[str, ResourceKind]
+    kinds: Mapping[str, uri_access.ResourceKind]
     problems: tuple[FileProblem, ...]
 
 
@@ -99,7 +93,7 @@ def expose(providers: Iterable[DriverProvider], contracts: Mapping[str, frozense
     `contracts` maps each segment to the local names of its contracts, which no tool without a contract may use.
     """
     drivers = list(providers)
-    registered = register_kinds(each.driver for each in drivers)
+    registered = uri_access.register_kinds(each.driver for each in drivers)
     problems = list(registered.problems)
     segments: dict[str, ExposedItems] = {}
     for provider in drivers:
@@ -174,11 +168,11 @@ def _exposed_resources(provider: DriverProvider, kinds: Iterable[str]) -> Iterat
             yield _warning(driver, "/resources", "resources_unsupported", "its server has no resources")
             listing = Listing()
         for uri, item in listing.resources.items:
-            if any(matches_template(each, uri) for each in raw):  # AIP-resources-4
+            if any(uri_access.matches_template(each, uri) for each in raw):  # AIP-resources-4
                 yield ExposedItem("resources", provider, uri, uri, dict(item))
         for uri, item in listing.templates.items:
             # A template is shown where all that it names would be: its expressions stand for one plain word each.
-            if any(each == uri or matches_template(each, _EXPRESSION.sub("x", uri)) for each in raw):
+            if any(each == uri or uri_access.matches_template(each, _EXPRESSION.sub("x", uri)) for each in raw):
                 yield ExposedItem("templates", provider, uri, uri, dict(item))
     described = next(({"description": each.description} for each in driver.resources if each.description), {})
     for kind in kinds:
@@ -202,7 +196,7 @@ class ContractLink(Link):
         self._services = services
         self.contracts: Mapping[str, CompiledContract] = {}  # by their local names
         self.shown = ExposedItems()
-        self.kinds: Mapping[str, ResourceKind] = {}  # of references to resources, of all drivers
+        self.kinds: Mapping[str, uri_access.ResourceKind] = {}  # of references to resources, of all drivers
         self.providers: Mapping[str, DriverProvider] = {}  # by the keys of all drivers
         self.greeted(ServerFacts(era=Era.MODERN, version=LATEST_MODERN))
         self.set_state(LinkState.READY, None)
@@ -277,8 +271,8 @@ class ContractLink(Link):
         template.
         """
         sha256 = None
-        if uri.startswith(REFERENCE_PREFIX):
-            ref = parse_reference(uri, self.kinds)
+        if uri.startswith(uri_access.REFERENCE_PREFIX):
+            ref = uri_access.parse_reference(uri, self.kinds)
             if isinstance(ref, DriverRefusal):
                 refusal = Refusal(INVALID_PARAMS, f"{ref.code}: {ref.message}", {"reason": ref.code})
                 return _refuse(Call(*fields), refusal)
@@ -286,7 +280,8 @@ class ContractLink(Link):
             uri, sha256 = ref.uri, ref.sha256
         else:
             shown = self.shown.resources.get(uri) or next(
-                (item for template, item in self.shown.templates.items() if matches_template(template, uri)), None
+                (item for template, item in self.shown.templates.items() if uri_access.matches_template(template, uri)),
+                None,
             )
             provider = shown.provider if shown is not None else None
         if provider is None:

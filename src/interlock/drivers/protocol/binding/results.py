@@ -28,18 +28,9 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import Raw
 
+from interlock.drivers.protocol import result_path
 from interlock.drivers.protocol.model import Contract, ResultParse, ToolBinding
 from interlock.drivers.protocol.problems import DriverRefusal
-from interlock.drivers.protocol.result_path import (
-    EachStep,
-    IndexStep,
-    Miss,
-    NameStep,
-    RecordPattern,
-    ResultPath,
-    Step,
-    WhereStep,
-)
 from interlock.wire.jsonrpc.codec import CodecError, decode_object, decode_value, encode_value, find_string
 from interlock.wire.schemas.inclusion import (
     Effort,
@@ -172,9 +163,9 @@ class ResultReader(msgspec.Struct, frozen=True, kw_only=True):
     """Rules for reading the results of one binding."""
 
     mode: Mode
-    path: ResultPath
+    path: result_path.ResultPath
     parse: ResultParse | None = None
-    pattern: RecordPattern | None = None
+    pattern: result_path.RecordPattern | None = None
     falls_back: bool = False  # a single name that is absent means the text itself
     wrap: str | None = None
     dropped: tuple[str, ...] = ()
@@ -191,7 +182,7 @@ class ResultReader(msgspec.Struct, frozen=True, kw_only=True):
         if isinstance(base, DriverRefusal):
             return base
         extracted = self.path.find(base)
-        if isinstance(extracted, Miss):  # AIP-extract-6
+        if isinstance(extracted, result_path.Miss):  # AIP-extract-6
             text = None
             if self.falls_back:
                 # AIP-extract-7: the text is the value only if the result is nothing but this text.
@@ -413,19 +404,19 @@ UNLISTED: Final = "no outputSchema"
 class Nowhere(msgspec.Struct, frozen=True, kw_only=True):
     """Result of following a path to a step that no value of the schema can have."""
 
-    step: Step
+    step: result_path.Step
 
 
 class Unknown(msgspec.Struct, frozen=True, kw_only=True):
     """Result of following a path to a step that the schema does not describe."""
 
-    step: Step
+    step: result_path.Step
 
 
 Schemas = tuple[Any, ...]  # all of them hold for the value
 
 
-def path_type(side: Side, schema: Any, path: ResultPath) -> Schemas | Nowhere | Unknown:
+def path_type(side: Side, schema: Any, path: result_path.ResultPath) -> Schemas | Nowhere | Unknown:
     """Follow a path through a schema instead of a value.
 
     Return the schemas that every value at the end of the path satisfies, or the step at which the path cannot be
@@ -438,7 +429,7 @@ def path_type(side: Side, schema: Any, path: ResultPath) -> Schemas | Nowhere | 
 
 
 def _follow(
-    side: Side, schemas: Schemas, steps: tuple[Step, ...], depth: int, effort: Effort
+    side: Side, schemas: Schemas, steps: tuple[result_path.Step, ...], depth: int, effort: Effort
 ) -> Schemas | Nowhere | Unknown:
     """Follow the remaining steps of a path.
 
@@ -451,7 +442,7 @@ def _follow(
     if depth > DEPTH_MAX:
         return Unknown(step=step)
     shape = side.shape(*schemas)
-    if ("object" if isinstance(step, NameStep) else "array") not in shape.types:
+    if ("object" if isinstance(step, result_path.NameStep) else "array") not in shape.types:
         return Nowhere(step=step)
     # One group of alternatives is enough, because each of its branches holds the others. A branch in which the path
     # ends is left out: a value of that branch fails at the call.
@@ -462,7 +453,7 @@ def _follow(
         reached = [{"allOf": list(end)} for end in ends if isinstance(end, tuple)]
         nowhere = next((end for end in ends if isinstance(end, Nowhere)), Nowhere(step=step))
         return unknown or (({"anyOf": reached},) if reached else nowhere)
-    if isinstance(step, NameStep):
+    if isinstance(step, result_path.NameStep):
         member = shape.names().get(step.key)
         if member is None:
             if shape.shuts_out(step.key):
@@ -475,19 +466,19 @@ def _follow(
     if element is None:
         return Unknown(step=step)
     end = _follow(side, element, rest, depth + 1, effort)
-    if isinstance(step, EachStep | WhereStep) and isinstance(end, tuple):
+    if isinstance(step, result_path.EachStep | result_path.WhereStep) and isinstance(end, tuple):
         return ({"type": "array", "items": {"allOf": list(end)}},)
     return end
 
 
-def _element(shape: Shape, step: Step) -> Schemas | None:
+def _element(shape: Shape, step: result_path.Step) -> Schemas | None:
     """Return the schemas of the array element that a step selects, or None if they cannot be determined."""
     items = shape.all_of("items")
     listed = [*shape.all_of("prefixItems"), *(each for each in items if isinstance(each, list))]
     if not listed:
         return tuple(each for each in items if not isinstance(each, list)) or None
     tuples = listed[0] if len(listed) == 1 and isinstance(listed[0], list) else []
-    return (tuples[step.number],) if isinstance(step, IndexStep) and step.number < len(tuples) else None
+    return (tuples[step.number],) if isinstance(step, result_path.IndexStep) and step.number < len(tuples) else None
 
 
 class SettledOutput(msgspec.Struct, frozen=True, kw_only=True):
@@ -506,10 +497,10 @@ class SettledOutput(msgspec.Struct, frozen=True, kw_only=True):
 
 def settle(
     binding: ToolBinding,
-    path: ResultPath,
+    path: result_path.ResultPath,
     contract: Contract,
     offered: Any,
-    pattern: RecordPattern | None,
+    pattern: result_path.RecordPattern | None,
     *,
     strict: bool,
 ) -> SettledOutput:
@@ -540,7 +531,7 @@ def settle(
     doubt = SchemaDifference(path="", narrow=UNLISTED, wide="outputs")
     first = path.steps[0] if path.steps else None
     text_schema = _object_of(CONTENT, TEXT) if first is None else TEXT
-    reaches_text = first is None or name is not None or first == NameStep(CONTENT)
+    reaches_text = first is None or name is not None or first == result_path.NameStep(CONTENT)
     if not reaches_text or exclusions(Side({}), _wrap(text_schema, binding), outputs, outputs.root):
         return SettledOutput(mode="json", doubts=(doubt,))
     if name is None or name == CONTENT:
@@ -560,7 +551,7 @@ def _settle_fallback(
 
 
 def _settle_path(
-    mode: Mode, side: Side, base: Any, binding: ToolBinding, path: ResultPath, outputs: Side
+    mode: Mode, side: Side, base: Any, binding: ToolBinding, path: result_path.ResultPath, outputs: Side
 ) -> SettledOutput:
     """Decide how results are read if result_extract leads to a value below `base`."""
     end = path_type(side, base, path)
@@ -591,7 +582,7 @@ def _settle_comparison(mode: Mode, side: Side, schema: Any, binding: ToolBinding
     return SettledOutput(mode=mode, doubts=outcome.differences)
 
 
-def _base_of_parse(parse: ResultParse, offered: Any, pattern: RecordPattern | None) -> tuple[Side, Any]:
+def _base_of_parse(parse: ResultParse, offered: Any, pattern: result_path.RecordPattern | None) -> tuple[Side, Any]:
     """Return the schema of the value to which result_extract is applied.
 
     The binding has a result_parse block (AIP-extract-8).
