@@ -114,7 +114,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
 
     def _add_row(self, make: Callable[..., bytes], *facts: Any) -> None:
         services, caller = self.services, self.caller
-        row = (make, services.clock.wall(), caller.principal.name, caller.via, self.target, self.served.workspace)
+        row = (make, int(services.clock.wall()), caller.principal.name, caller.via, self.target, self.served.workspace)
         services.recorder.add_made((*row, *facts))
 
     def send_only(self, params: dict[str, Any], meta: dict[str, Raw]) -> None:
@@ -428,7 +428,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         if self.sent_at is None:
             return
         seconds = self.services.clock.now() - self.sent_at
-        self._add_row(contract.invoked_row, self.facts[self.at], tuple(self.inputs), seconds, code)
+        self._add_row(contract.invoked_row, self.facts[self.at], code, tuple(self.inputs), seconds)
         self.sent_at = None
 
 

@@ -24,7 +24,6 @@ from interlock.core.link_state import Outlook
 from interlock.drivers.api import RankedDriver, RejectedDriver, ServedContract
 from interlock.drivers.driver_state import UNHEALTHY, DriverState
 from interlock.drivers.protocol import resolver
-from interlock.drivers.protocol.binding.effects import OfferedContract
 from interlock.drivers.protocol.binding.match import ArgumentRules, Bound
 from interlock.drivers.protocol.binding.uri_access import UriWatch
 from interlock.drivers.protocol.model import Contract, Retry, ToolBinding
@@ -82,12 +81,13 @@ def _encode_row(
     return _encode(head)[:-1] + b"," + facts[1:-1]
 
 
-def resolution_row(at: float, who: str, via: str, tool: str, workspace: str, row: bytes, code: str | None) -> bytes:
+def resolution_row(*row: Any) -> bytes:
     """Encode the audit row that records which driver was chosen.
 
-    `row` is the encoded `resolved_row` of the resolver. `code` is the reason why no driver was chosen, or None.
+    `row` are the arguments of `_encode_row` after the method. Its facts are the encoded `resolved_row` of the resolver,
+    its code is the reason why no driver was chosen, or None.
     """
-    return _encode_row(RESOLVED, int(at), who, via, tool, workspace, row, code) + b"}"
+    return _encode_row(RESOLVED, *row) + b"}"
 
 
 def context_of(caller: Caller, workspace: str) -> Mapping[str, str]:
@@ -100,23 +100,13 @@ def context_of(caller: Caller, workspace: str) -> Mapping[str, str]:
     return {"tenant_id": name, "user_id": name, "workspace_id": workspace}
 
 
-def invoked_row(
-    at: float,
-    who: str,
-    via: str,
-    tool: str,
-    workspace: str,
-    facts: bytes,
-    input_keys: tuple[str, ...],
-    seconds: float,
-    code: str | None,
-) -> bytes:
+def invoked_row(*row: Any) -> bytes:
     """Encode the audit row of one invocation.
 
-    `facts` come from `facts_of`. `code` is the code of the error, or None if the call succeeded.
+    `row` are the arguments of `_encode_row` after the method, and then the duration in seconds. The facts come from
+    `facts_of`. The code is that of the error, or None if the call succeeded.
     """
-    frame = _encode_row(INVOKED, int(at), who, via, tool, workspace, facts, code, input_keys)
-    return b'%b,"duration_ms":%.3f}' % (frame, seconds * 1000)
+    return b'%b,"duration_ms":%.3f}' % (_encode_row(INVOKED, *row[:-1]), row[-1] * 1000)
 
 
 def facts_of(contract: Contract, choice: resolver.SelectionChoice) -> bytes:
@@ -203,16 +193,14 @@ class CompiledContract:
 
     def __init__(
         self,
-        offered: OfferedContract,
+        contract: Contract,
         providers: tuple[DriverProvider, ...],
         *,
         policy: resolver.SelectionPolicy,
         pinned: str | None,
         workspace: str,
     ) -> None:
-        contract = offered.contract
-        self.offered = offered
-        self.contract: Contract = contract
+        self.contract = contract
         self.timeout_s = contract.timeout_ms / 1000
         self.workspace = workspace
         self._providers = {provider.driver.key: provider for provider in providers}

@@ -471,7 +471,7 @@ class Contracts:
         entry = self._serving.get(contract.id)
         if entry is None or entry[0] != made_of:
             _, providers, _, pinned, workspace = made_of
-            served = CompiledContract(offered, providers, policy=policy, pinned=pinned, workspace=str(workspace))
+            served = CompiledContract(contract, providers, policy=policy, pinned=pinned, workspace=str(workspace))
             entry = self._serving[contract.id] = (made_of, served)
         return entry[1]
 

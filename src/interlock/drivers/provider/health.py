@@ -13,17 +13,17 @@ machine or one that the operator listed.
 import asyncio
 import logging
 import ssl
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Collection
 from math import inf
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from interlock.core.clock import Clock
 from interlock.drivers.install import installation
 from interlock.drivers.kinds import kind_of
 from interlock.drivers.protocol.model import Driver, HealthCheck, HttpProbe
-from interlock.drivers.provider.keeper import DriverEnvironment, DriverKeeper
+from interlock.drivers.provider.keeper import DriverKeeper
 from interlock.links.connected_link import MODERN_META, ServerLink
 from interlock.links.server_messages import LostRefusal
 from interlock.mcp.methods import DISCOVER, PING
@@ -32,6 +32,9 @@ from interlock.net.http.client import Headers, HttpClient, HttpFailure
 from interlock.net.protocol.address_scope import Scope, is_loopback, scope_of
 from interlock.net.protocol.egress import Permit, names_this_machine, permits, port_of
 from interlock.wire.refusal import Refusal
+
+if TYPE_CHECKING:
+    from interlock.drivers.provider.provider import DriverProvider
 
 log = logging.getLogger("interlock.drivers")
 
@@ -150,26 +153,15 @@ class HealthSchedule:
     auth.refresh has passed.
     """
 
-    def __init__(
-        self,
-        driver: Driver,
-        installed: installation.Installed,
-        keeper: DriverKeeper,
-        environment: DriverEnvironment,
-        *,
-        on_outcome: Callable[[str | None], None],
-    ) -> None:
-        """Prepare the checks. After each check `on_outcome` is called with the reason for its failure, or None if it
-        passed.
-        """
+    def __init__(self, provider: "DriverProvider", installed: installation.Installed, keeper: DriverKeeper) -> None:
+        """Prepare the checks. After each check `provider.on_health` is called with its outcome."""
         self.passed_at: float | None = None  # in the time of the clock
         self.failed_at: float | None = None
-        self.driver = driver
-        self.clock: Clock = environment.connector_parts.clock
+        self.driver = driver = provider.driver
+        self.clock: Clock = provider.environment.connector_parts.clock
+        self._provider = provider
         self._installed = installed
         self._keeper = keeper
-        self._environment = environment
-        self._on_outcome = on_outcome
         self._task: asyncio.Task[None] | None = None
         self._login = driver.auth.refresh if driver.auth is not None else None
         self._login_every_s = inf if self._login is None else self._login.every_s or inf
@@ -199,7 +191,7 @@ class HealthSchedule:
             self.passed_at = self.clock.now()
         else:
             self.failed_at = self.clock.now()
-        self._on_outcome(reason)
+        self._provider.on_health(reason)
         return reason
 
     async def _check_regularly(self, every_s: float) -> None:
@@ -212,7 +204,7 @@ class HealthSchedule:
 
         Return None if there is nothing to check, for example when a ping would wake a sleeping server.
         """
-        environment = self._environment
+        environment = self._provider.environment
         match check.method:
             case "ping":
                 return self._ping(self._keeper.link, check) if self._keeper.is_usable else None

@@ -24,7 +24,7 @@ import os
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -229,22 +229,9 @@ class DriverProvider:
             if ca_file is not None and driver.server.address is not None:
                 tls = await asyncio.to_thread(trusting_context, ca_file)
                 self.connector_parts = msgspec.structs.replace(self.connector_parts, tls=tls)
-            idle_ms = driver.interlock.idle_timeout_ms
-            idle_s = environment.plan.idle_timeout_s if idle_ms is None else idle_ms / 1000
-            self._instances = Instances(
-                self._make_keeper,
-                environment.keepers,
-                environment.connector_parts.clock,
-                None if driver.server.address is not None else environment.connector_parts.process_limit,
-                most=driver.interlock.max_processes,
-                # AIP-transport-3
-                idle_s=None if driver.connection.keepalive or driver.server.address is not None else idle_s,
-                one_by_one=bool(driver.interlock.client_capabilities),
-            )
+            self._instances = Instances(driver, environment, self._make_keeper)
             primary = self._instances.make(None)
-            self._health_schedule = HealthSchedule(
-                driver, self.installed, primary.keeper, environment, on_outcome=self._on_health
-            )
+            self._health_schedule = HealthSchedule(self, self.installed, primary.keeper)
             is_lazy = environment.plan.registration == "lazy"
             snapshot = await self._snapshots.find(self._about()) if is_lazy else None
             expired = await self._logins.load(None)
@@ -398,7 +385,7 @@ class DriverProvider:
         if _offer_digest(listing, verdict.bound) != before:
             self._report_change()
 
-    def _on_health(self, reason: str | None) -> None:
+    def on_health(self, reason: str | None) -> None:
         """Update the state after a health check. `reason` says why the check failed, or is None if it passed."""
         if reason is not None and (self.state in _SERVES or self._health_failure is not None):
             self._health_failure = reason
@@ -570,24 +557,17 @@ class DriverProvider:
             await self._health_schedule.refresh_login()
         lease = await instances.borrow(who, timeout_s)
         if lease is None:
-            return DriverRefusal(
-                "rate_limited",
-                "all processes of this tool's server are busy; try again later",
-                retryable=True,
-                cause={"driver": self.driver.key, "max_processes": self.driver.interlock.max_processes},
-            )
+            message = "all processes of this tool's server are busy; try again later"
+            most = self.driver.interlock.max_processes
+            return self._refuse("rate_limited", message, retryable=True, max_processes=most)
         keeper = lease.instance.keeper
         try:
             if not await keeper.come_up():
                 reason = keeper.link.standing.reason
                 if keeper.failure is not None and keeper.failure.unauthorised:
                     return self._unauthed_error(reason)
-                return DriverRefusal(
-                    "tool_unavailable",
-                    "the server of this tool could not be reached",
-                    retryable=True,
-                    cause={"driver": self.driver.key, "reason": reason},
-                )
+                message = "the server of this tool could not be reached"
+                return self._refuse("tool_unavailable", message, retryable=True, reason=reason)
             if not keeper.is_current:
                 await keeper.read_again()
             if lease.instance.is_fit:
@@ -607,18 +587,18 @@ class DriverProvider:
         return None if self.driver.interlock.isolation == "driver" else caller.principal.name
 
     def _refusal(self, verdict: contract_check.ContractVerdict | None = None) -> DriverRefusal:
-        reason = self.reason if verdict is None else verdict.reason
-        cause = {"driver": self.driver.key, "code": self.code, "reason": reason}
         if verdict is None and self.state is not DriverState.REJECTED:
             message = "the server of this tool is not ready"
-            return DriverRefusal("tool_unavailable", message, retryable=True, cause=cause)
+            return self._refuse("tool_unavailable", message, retryable=True, code=self.code, reason=self.reason)
+        reason = self.reason if verdict is None else verdict.reason
         message = "the server of this tool does not keep its contract"
-        return DriverRefusal("contract_mismatch", message, cause=cause)
+        return self._refuse("contract_mismatch", message, code=self.code, reason=reason)
 
     def _unauthed_error(self, reason: str | None) -> DriverRefusal:
-        return DriverRefusal(
-            "auth_required", login_text(self.driver, reason), cause={"driver": self.driver.key, "reason": reason}
-        )
+        return self._refuse("auth_required", login_text(self.driver, reason), reason=reason)
+
+    def _refuse(self, refusal: str, message: str, *, retryable: bool = False, **cause: Any) -> DriverRefusal:
+        return DriverRefusal(refusal, message, retryable=retryable, cause={"driver": self.driver.key, **cause})
 
     def _about(self) -> str:
         """Return a digest of all inputs of the contract check."""

@@ -12,13 +12,12 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Final
 
 from interlock.core.background import BackgroundTasks
-from interlock.core.clock import Clock
 from interlock.drivers.driver_state import DriverState
+from interlock.drivers.protocol.model import Driver
 from interlock.drivers.provider.contract_check import ContractVerdict
-from interlock.drivers.provider.keeper import DriverKeeper
+from interlock.drivers.provider.keeper import DriverEnvironment, DriverKeeper
 from interlock.links.connected_link import ServerLink
 from interlock.links.connector import SETTLED_S, LimitReached, ProcessLimit
-from interlock.links.keeper import Keeper
 
 LOOK_LEAST_S: Final = 0.05
 LOOK_AGAIN_S: Final = 1.0  # for a place that processes of other servers leave: no event reports it
@@ -75,31 +74,25 @@ class Instances:
     """The processes of one driver: at most one that all callers share, and at most one for each tenant or user."""
 
     def __init__(
-        self,
-        make: Callable[[str | None], DriverKeeper],
-        keepers: dict[str, Keeper],
-        clock: Clock,
-        process_limit: ProcessLimit | None,
-        *,
-        most: int,
-        idle_s: float | None,
-        one_by_one: bool = False,
+        self, driver: Driver, environment: DriverEnvironment, make: Callable[[str | None], DriverKeeper]
     ) -> None:
-        """Prepare to manage the processes of a driver.
+        """Prepare to manage the processes of a driver. `make` returns a keeper that is not started.
 
-        `make` returns a keeper that is not started. `keepers` is the node's table of all keepers, to which new ones are
-        added. `process_limit` is the node's limit for the processes of all drivers. `most` is how many tenants or users
-        may have a process at the same time. `idle_s` is the time after which an idle process ends, or None for never.
-        With `one_by_one` a process serves one call at a time, so that a question from its server can only belong to the
-        client of that call (AIP-proto-6).
+        The node's limit for the processes of all drivers does not count connections. If the server may ask the client
+        of a call, a process serves one call at a time, so that a question can only belong to that client (AIP-proto-6).
         """
+        interlock, parts = driver.interlock, environment.connector_parts
+        is_remote = driver.server.address is not None
+        idle_ms = interlock.idle_timeout_ms
+        idle_s = environment.plan.idle_timeout_s if idle_ms is None else idle_ms / 1000
         self._make_keeper = make
-        self._keepers = keepers
-        self._clock = clock
-        self._process_limit = process_limit or ProcessLimit()
-        self._most = most
-        self._idle_s = idle_s
-        self._one_by_one = one_by_one
+        self._keepers = environment.keepers
+        self._clock = parts.clock
+        self._process_limit = ProcessLimit() if is_remote else parts.process_limit or ProcessLimit()
+        self._most = interlock.max_processes  # how many tenants or users may have a process at the same time
+        # AIP-transport-3: after this time an idle process ends; None: never
+        self._idle_s = None if driver.connection.keepalive or is_remote else idle_s
+        self._one_by_one = bool(interlock.client_capabilities)
         self._of: dict[str | None, Instance] = {}
         self._ending = BackgroundTasks()
         self._waiting: deque[asyncio.Future[None]] = deque()

@@ -22,7 +22,7 @@ from interlock.drivers.protocol.files.frontmatter import Frontmatter, read_front
 from interlock.drivers.protocol.files.schemas import DRIVER_SCHEMA, EXTENSION_KEYS, MCP_SCHEMA, check_schema
 from interlock.drivers.protocol.files.server_block import read_server, secrets_taken, server_from_json
 from interlock.drivers.protocol.files.versions import PROTOCOL_VERSIONS, is_range, protocol_version
-from interlock.drivers.protocol.kinds import SERVERS
+from interlock.drivers.protocol.kinds import SERVERS, BlockContext
 from interlock.drivers.protocol.model import KINDS, Driver, Extensions, ToolBinding
 from interlock.drivers.protocol.problems import FileFindings, FileProblem, ParsedFile, Places
 from interlock.drivers.protocol.result_path import PathFault, read_path, read_pattern
@@ -182,7 +182,8 @@ def _convert(front: Frontmatter, findings: FileFindings, insecure_hosts: Collect
     data = front.data
     try:
         extensions = msgspec.convert(data.get("metadata", {}).get("interlock", {}), Extensions)
-        server = read_server(data["server"], data["transport"], extensions, findings, insecure_hosts)
+        context = BlockContext(transport=data["transport"], findings=findings, insecure_hosts=insecure_hosts)
+        server = read_server(data["server"], extensions, context)
         if server is None:
             return None
         fields = {

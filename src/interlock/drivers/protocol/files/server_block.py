@@ -37,14 +37,9 @@ _KINDS: Final = {each.registry_type: each for each in SERVERS.values() if each.r
 _REMOTES: Final = {"streamable-http": "http", "sse": "sse"}
 
 
-def read_server(
-    block: Mapping[str, Any],
-    transport: str,
-    extensions: Extensions,
-    findings: FileFindings,
-    insecure_hosts: Collection[str] = (),
-) -> ServerBlock | None:
+def read_server(block: Mapping[str, Any], extensions: Extensions, context: BlockContext) -> ServerBlock | None:
     """Check and convert a server block that passed its schema, or return None if it cannot be converted."""
+    findings = context.findings
     server = SERVERS[block["kind"]]
     for key in block:
         if key != "kind" and key not in server.keys:
@@ -61,12 +56,11 @@ def read_server(
         if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(text):
             hint = "use a plain name and a value of one line in ASCII"
             findings.add_invalid(f"/server/headers/{pointer_step(name)}", f"{quoted(name)} is no HTTP header", hint)
-    if transport not in server.transports:  # AIP-server-12
-        message = f"a server of kind {server.kind} does not speak {transport}"
+    if context.transport not in server.transports:  # AIP-server-12
+        message = f"a server of kind {server.kind} does not speak {context.transport}"
         hint = f"write {' or '.join(server.transports)}; a local program that serves HTTP is kind remote"
         findings.add("/transport", "transport_server_mismatch", message, hint)
     try:
-        context = BlockContext(transport=transport, findings=findings, insecure_hosts=insecure_hosts)
         return server.read(block, context)
     except msgspec.ValidationError:
         findings.add_invalid("/server", "the server block cannot be read", "compare it with the documentation")
