@@ -19,29 +19,7 @@ from interlock.aql.protocol.classification import CategoryVerdict
 from interlock.aql.protocol.search import SearchIndex, term_weights
 from interlock.ax.protocol.capability import as_object
 from interlock.ax.protocol.names import WithheldName
-from interlock.catalog.api import (
-    CALL_TOOL,
-    CLASSIFIED,
-    CLASSIFY_TOOL,
-    GET_TOOL,
-    LIST_ROUTES,
-    LIST_SKILLS,
-    LIST_TOOLS,
-    WITHHELD,
-    CallEvent,
-    CallHeld,
-    CallProgress,
-    CallTool,
-    CheckVerdict,
-    Owner,
-    Tool,
-    ToolDetail,
-    ToolOperation,
-    ToolRoute,
-    ToolRoutes,
-    Tools,
-    ToolSurface,
-)
+from interlock.catalog import api
 from interlock.catalog.catalog import EVERYTHING, Catalog, View
 from interlock.catalog.routes import CHANGED, LinkItems, Route, era_of
 from interlock.core.calls.caller import ClientRequest, Principal, ViewKey
@@ -67,7 +45,7 @@ from interlock.wire.refusal import NotFound, Refusal, Refused
 
 FOUND_MAX: Final = 100  # tools that a search gives
 
-Explain = Callable[[Route, str], tuple[CheckVerdict, ...]]  # what a call of the tool by that principal would meet
+Explain = Callable[[Route, str], tuple[api.CheckVerdict, ...]]  # what a call of the tool by that principal would meet
 
 
 @dataclass(eq=False)
@@ -82,16 +60,16 @@ class ToolOperations:
     classified: Callable[[Route], tuple[str, CategoryVerdict] | None]
     lookup: Lookup
 
-    @handles(LIST_TOOLS)
-    def list_all(self, search: str | None = None) -> Tools:
+    @handles(api.LIST_TOOLS)
+    def list_all(self, search: str | None = None) -> api.Tools:
         """Return all tools. With `search`, return only the tools that match its words, best match first."""
-        listed: list[Tool] = []
+        listed: list[api.Tool] = []
         for items in self.catalog.namespace.link_items:
             advice = self._sibling_advice(items)
             listed += [self._tool(route, advice) for route in items.tools]
         for items in self.catalog.namespace.link_items:
             listed.extend(
-                Tool(
+                api.Tool(
                     name=f"{items.link.segment}.?",
                     alias=None,
                     segment=items.link.segment,
@@ -105,20 +83,20 @@ class ToolOperations:
                 )
                 for entry in items.withheld
             )
-        return Tools(tools=tuple(_fitting(search, listed) if search and search.strip() else listed))
+        return api.Tools(tools=tuple(_fitting(search, listed) if search and search.strip() else listed))
 
-    @handles(GET_TOOL)
-    def get(self, name: str, caller: str = "local") -> ToolDetail:
+    @handles(api.GET_TOOL)
+    def get(self, name: str, caller: str = "local") -> api.ToolDetail:
         """Return a tool with the verdicts of the checks on a call by `caller`. Raise NotFound or Refused."""
         namespace = self.catalog.namespace
         if (route := self._find_route(name)) is None:
             for _, entry in self._find_withheld(name):
-                raise refused_as(WITHHELD, f"{name} is withheld: {entry.reason}", {"tool": name})
+                raise refused_as(api.WITHHELD, f"{name} is withheld: {entry.reason}", {"tool": name})
             listed = self._view.tool_routes
             raise NotFound("tool", name, [*(r.qualified for r in listed), *(r.alias for r in listed)])
         shown = namespace.view(ViewKey(who=None))
         items_of_link = next((items for items in namespace.link_items if items.link is route.link), None)
-        return ToolDetail(
+        return api.ToolDetail(
             **asdict(self._tool(route, self._sibling_advice(items_of_link))),
             definition=decode_value(shown.show_tool(route, Era.MODERN)),
             route=(*route.segments, route.local),
@@ -128,12 +106,12 @@ class ToolOperations:
             checks=self.explain(route, caller),
         )
 
-    @handles(CLASSIFY_TOOL)
+    @handles(api.CLASSIFY_TOOL)
     async def classify(self, name: str) -> Approval:
         """Ask operators what a tool does, before anybody calls it. Return the approval that is now pending."""
         if (route := self._find_route(name)) is not None and not route.is_open:
             message = f"it is known what {name} does; [[tool]] says otherwise"
-            raise refused_as(CLASSIFIED, message, {"tool": name})
+            raise refused_as(api.CLASSIFIED, message, {"tool": name})
         changed = [segment for segment, entry in self._find_withheld(name) if entry.code == CHANGED]
         if route is None and not changed:
             raise NotFound("tool", name, [other.qualified for other in self._view.tool_routes])
@@ -168,17 +146,17 @@ class ToolOperations:
                 if name.endswith(f".{entry.name}") and f".{items.link.segment}." in f".{name}":
                     yield items.link.segment, entry
 
-    @handles(LIST_SKILLS)
+    @handles(api.LIST_SKILLS)
     def skills(self) -> Skills:
         contracts = self.contracts.current
         blocks_by_name = contracts.skills() if contracts is not None else {}
         return Skills(skills=tuple(Skill(name=name, blocks=blocks) for name, blocks in blocks_by_name.items()))
 
-    @handles(LIST_ROUTES)
-    def routes(self) -> ToolRoutes:
+    @handles(api.LIST_ROUTES)
+    def routes(self) -> api.ToolRoutes:
         """Return the route of every qualified name (MCP-AX 7.1)."""
         return {
-            route.qualified: ToolRoute(
+            route.qualified: api.ToolRoute(
                 downstream_session=masked_session(route.link.registration.session_id)
                 if isinstance(route.link, RegisteredLink)
                 else f"{route.link.segment}:***",
@@ -194,15 +172,15 @@ class ToolOperations:
             for route in self.catalog.namespace.without_collisions(items.tools)
         }
 
-    def _tool(self, route: Route, advice: Mapping[str, SiblingAdvice]) -> Tool:
+    def _tool(self, route: Route, advice: Mapping[str, SiblingAdvice]) -> api.Tool:
         clash = self.catalog.namespace.clashing.get(route.qualified)
-        operation: ToolOperation | UnsetType = UNSET
+        operation: api.ToolOperation | UnsetType = UNSET
         if (classified := self.classified(route)) is not None:
             name, verdict = classified
-            operation = ToolOperation(
+            operation = api.ToolOperation(
                 name=name, category=verdict.category.value, rule=verdict.rule, reason=verdict.reason or None
             )
-        return Tool(
+        return api.Tool(
             name=route.qualified,
             alias=route.alias,
             segment=route.link.segment,
@@ -221,15 +199,15 @@ class ToolOperations:
     def _sibling_advice(self, items: LinkItems | None) -> Mapping[str, SiblingAdvice]:
         return {} if items is None else sibling_advice([route.original for route in items.tools], self.lookup)
 
-    def _owner(self, link: Link) -> Owner:
+    def _owner(self, link: Link) -> api.Owner:
         """Return the party that is responsible for a tool: the operator for a configured server, otherwise the
         registrant.
         """
         if not isinstance(link, RegisteredLink):
-            return Owner(kind="configuration", verified=True)
+            return api.Owner(kind="configuration", verified=True)
         session = link.registration
         authority = session.register.authority
-        return Owner(
+        return api.Owner(
             kind=link.kind,
             principal=session.peer.principal,
             subserver_id=session.register.subserver_id,
@@ -249,8 +227,8 @@ class CallOperations:
     dispatch: Dispatch
     principal: Callable[[str], Principal]
 
-    @handles(CALL_TOOL)
-    def call(self, name: str, body: CallTool, by: str) -> AsyncGenerator[CallEvent, None]:
+    @handles(api.CALL_TOOL)
+    def call(self, name: str, body: api.CallTool, by: str) -> AsyncGenerator[api.CallEvent, None]:
         """Call a tool, and yield its progress and then its result. Closing the generator cancels the call.
 
         Raise Refused if the request is invalid.
@@ -260,7 +238,7 @@ class CallOperations:
             raise refused_as(INVALID_BODY, "arguments must be an object")
         return self._events(name, arguments, by)
 
-    async def _events(self, name: str, arguments: Raw, by: str) -> AsyncGenerator[CallEvent, None]:
+    async def _events(self, name: str, arguments: Raw, by: str) -> AsyncGenerator[api.CallEvent, None]:
         caller = self.modern.caller(self.principal(by), "operator", None, "qualified")
         id = str(next(_ids)).encode()
         meta: dict[str, Raw] = {}
@@ -274,7 +252,7 @@ class CallOperations:
                 await sink.changed.wait()
                 sink.changed.clear()
                 if (progress := sink.take_progress()) is not None:
-                    yield CallEvent(progress=progress)
+                    yield api.CallEvent(progress=progress)
             if sink.message is not None:
                 yield _answer(sink.message)
         finally:
@@ -302,36 +280,36 @@ class _ProgressSink:
         self.is_over = True
         self.changed.set()
 
-    def take_progress(self) -> CallProgress | None:
+    def take_progress(self) -> api.CallProgress | None:
         newest, self._newest = self._newest, None
         notification = decode_object(newest) if newest is not None else None
         if notification is None or find_string(notification.get("method")) != PROGRESS:
             return None
         try:
-            return msgspec.json.decode(notification.get("params", b"{}"), type=CallProgress)
+            return msgspec.json.decode(notification.get("params", b"{}"), type=api.CallProgress)
         except msgspec.DecodeError:
             return None
 
 
-def _answer(message: bytes) -> CallEvent:
+def _answer(message: bytes) -> api.CallEvent:
     reply = decode_object(message) or {}
     if "result" not in reply:
-        return CallEvent(error=reply.get("error", Raw(b"{}")))
+        return api.CallEvent(error=reply.get("error", Raw(b"{}")))
     result = reply["result"]
     meta = decode_object((decode_object(result) or {}).get("_meta", b"{}")) or {}
     held = decode_object(meta.get(CONFIRMATION, b"{}")) or {}
     if find_string(held.get("status")) != REQUIRED:
-        return CallEvent(result=result)
+        return api.CallEvent(result=result)
     id, url = find_string(held.get("confirmation_id")), find_string(held.get("approval_url"))
-    return CallEvent(result=result, held=CallHeld(approval_id=id or "", url=url))
+    return api.CallEvent(result=result, held=api.CallHeld(approval_id=id or "", url=url))
 
 
-def _surface(route: Route, advice: SiblingAdvice | None) -> ToolSurface | UnsetType:
+def _surface(route: Route, advice: SiblingAdvice | None) -> api.ToolSurface | UnsetType:
     if route.surface is None:
         if advice is None:
             return UNSET
         # The name is not registered, but the names of its siblings are.
-        return ToolSurface(
+        return api.ToolSurface(
             name=route.original,
             verdict=SurfaceVerdict.UNREGISTERED.value,
             status=None,
@@ -344,7 +322,7 @@ def _surface(route: Route, advice: SiblingAdvice | None) -> ToolSurface | UnsetT
             warning=f"{advice.code}: {advice.reason}",
         )
     judged = route.surface.judgement
-    return ToolSurface(
+    return api.ToolSurface(
         name=judged.name,
         verdict=judged.verdict.value,
         status=None if judged.status is None else judged.status.value,
@@ -358,7 +336,7 @@ def _surface(route: Route, advice: SiblingAdvice | None) -> ToolSurface | UnsetT
     )
 
 
-def _fitting(search: str, tools: list[Tool]) -> list[Tool]:
+def _fitting(search: str, tools: list[api.Tool]) -> list[api.Tool]:
     """Return the tools that match the words.
 
     Names that contain the words come first, then the ranking of `introspect`.

@@ -69,20 +69,8 @@ from interlock.mcp.mrtr import (
     unseal_untrusted,
 )
 from interlock.process.limits import descriptor_limit
-from interlock.wire.jsonrpc.codec import (
-    CodecError,
-    Request,
-    Response,
-    decode_array,
-    decode_object,
-    decode_untrusted,
-    encode_error,
-    encode_refusal,
-    encode_result,
-    encode_value,
-    error_body,
-    find_string,
-)
+from interlock.wire.jsonrpc import codec
+from interlock.wire.jsonrpc.codec import Request, decode_array, decode_object, encode_result, error_body, find_string
 from interlock.wire.refusal import (
     CALL_TIMEOUT,
     FORMS,
@@ -302,12 +290,14 @@ class Parking:
         client_id = request.client_id
         self._forget(handle, space)
         try:
-            response = decode_untrusted(space.away.message or b"")
-        except CodecError:
+            response = codec.decode_untrusted(space.away.message or b"")
+        except codec.CodecError:
             response = None
-        if isinstance(response, Response):
+        if isinstance(response, codec.Response):
             again = (
-                encode_error(client_id, response.error) if response.error else encode_result(client_id, response.result)
+                codec.encode_error(client_id, response.error)
+                if response.error
+                else encode_result(client_id, response.result)
             )
             request.sink.answer(again, space.away.status)
 
@@ -373,7 +363,7 @@ class Parking:
                 "the server needs the client to open a page",
                 {"requiredCapabilities": {"elicitation": {"url": {}}}},
             )
-            return encode_error(call.client_id, error_body(refusal)), refusal.mcp_status
+            return codec.encode_error(call.client_id, error_body(refusal)), refusal.mcp_status
         return self._visit(call, wanted[:QUESTIONS_MAX], _digest(call)), 200
 
     def ask_to_visit(self, call: Call, elicitation: dict[str, str]) -> bytes | None:
@@ -384,7 +374,7 @@ class Parking:
         if not able or call.method not in RESUMABLE:
             return None
         return self._visit(
-            call, [Raw(encode_value(elicitation))], b""
+            call, [Raw(codec.encode_value(elicitation))], b""
         )  # nothing waits: the retry is a call like any other
 
     def _visit(self, call: Call, pages: list[Raw], digest: bytes) -> bytes:
@@ -517,7 +507,7 @@ def _for_legacy(question: Question) -> Raw:
     params = decode_object(question.params) if question.method == ELICIT else None
     if params is None or find_string(params.get("mode")) != "url" or "elicitationId" in params:
         return question.params
-    return Raw(encode_value({**params, "elicitationId": secrets.token_urlsafe(16)}))
+    return Raw(codec.encode_value({**params, "elicitationId": secrets.token_urlsafe(16)}))
 
 
 SERVER_MESSAGE_CHARS_MAX: Final = 1000  # of a server's message in our own; the data has all of it
@@ -658,7 +648,7 @@ class CallsUnderWay:
         reason = (message or "no reason given")[:SERVER_MESSAGE_CHARS_MAX]
         why = f"the server asked for what the client lacks, and failed: {reason}"
         refusal = Refusal(MISSING_CAPABILITY, why, {"requiredCapabilities": lacked, **outcome})
-        return encode_refusal(call.client_id, refusal), refusal.mcp_status
+        return codec.encode_refusal(call.client_id, refusal), refusal.mcp_status
 
     # The end of a call
 

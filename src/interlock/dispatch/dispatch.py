@@ -75,15 +75,8 @@ from interlock.mcp.methods import LEGACY, META_CAPABILITIES, MODERN, NAMED_BY, R
 from interlock.mcp.modern_requests import mirror_headers, mirror_mismatch, modern_head
 from interlock.mcp.tasks import tool_across_eras
 from interlock.store.ports import StoreError
-from interlock.wire.jsonrpc.codec import (
-    CodecError,
-    Notification,
-    decode_object,
-    decode_value,
-    encode_result,
-    encode_value,
-    find_string,
-)
+from interlock.wire.jsonrpc import codec
+from interlock.wire.jsonrpc.codec import CodecError, Notification, decode_object, encode_result, find_string
 from interlock.wire.refusal import HEADER_MISMATCH, INVALID_PARAMS, RESOURCE_NOT_FOUND, Refusal
 
 log = logging.getLogger("interlock.dispatch")
@@ -287,7 +280,7 @@ class Dispatch:
         onward = _onward(self._onward_to_place(link, downstream), followed)
         head = modern_head(RESOURCES_READ, downstream)
         call = link.new_request(downstream, *self.call_fields(request, target), link.timeout_s, head, onward, READING)
-        return self._request(call, link, "uri", Raw(encode_value(downstream)))
+        return self._request(call, link, "uri", Raw(codec.encode_value(downstream)))
 
     def complete(self, request: ClientRequest) -> Call:
         """Complete an argument of a prompt or of a resource template (completion/complete)."""
@@ -417,7 +410,7 @@ class Dispatch:
         A call is refused if its arguments cannot be read, or if the client's own headers differ from them.
         """
         try:
-            values = decode_value(arguments) if arguments is not None else {}
+            values = codec.decode_value(arguments) if arguments is not None else {}
         except CodecError:
             return Refusal(INVALID_PARAMS, "params.arguments cannot be read")
         if headers is not None and (mismatch := mirror_mismatch(route.mirrored, values, headers)) is not None:

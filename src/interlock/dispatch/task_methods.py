@@ -40,37 +40,12 @@ from interlock.links.keeper import Keeper, ServerKeeper
 from interlock.links.link import TaskEvents
 from interlock.links.listing import LIST_S
 from interlock.mcp import methods
+from interlock.mcp import tasks as mcp_tasks
 from interlock.mcp.items import decode_cursor_untrusted, encode_cursor
 from interlock.mcp.meta import PROGRESS_TOKEN
 from interlock.mcp.methods import Era
-from interlock.mcp.tasks import (
-    NO_ROOM,
-    NOT_DECLARED,
-    TASK_PER_USER,
-    TASK_UNKNOWN,
-    Rename,
-    call_across_eras,
-    declares_tasks,
-    lost_task,
-    read_made,
-    read_task,
-    related_task,
-    rename_related,
-    renamed_answer,
-    renamed_in,
-    renamed_related,
-    takes_as_task,
-    task_across_eras,
-)
-from interlock.wire.jsonrpc.codec import (
-    Request,
-    Response,
-    decode_object,
-    encode_notification,
-    encode_value,
-    error_body,
-    find_string,
-)
+from interlock.wire.jsonrpc import codec
+from interlock.wire.jsonrpc.codec import Request, decode_object, encode_notification, encode_value, find_string
 from interlock.wire.refusal import INVALID_PARAMS, METHOD_NOT_FOUND, Refusal
 
 KEPT_PER_CLIENT_MAX: Final = 100  # the oldest makes way
@@ -131,7 +106,7 @@ class AskedTasks:
         """Prepare for a client's task that a server requests. Return why the client cannot create it, or None."""
         if caller.era is Era.MODERN:
             return f"{request.method} as a task of 2025-11-25 does not cross to a client of MCP {methods.LATEST_MODERN}"
-        if not takes_as_task(caller.capabilities, request.method):
+        if not mcp_tasks.takes_as_task(caller.capabilities, request.method):
             return f"the client does not take {request.method} as a task"
         if not self._expect(link, request, caller, None):
             return "too many clients are being asked"
@@ -142,14 +117,14 @@ class AskedTasks:
         members: dict[str, Any] = decode_object(request.params) or {}
         task = self.maybe(link, find_string(members.get("taskId")) or "")
         if task is None or not self._expect(link, request, task.caller, task):
-            link.questions.respond(request.id, b'"error":' + error_body(TASK_UNKNOWN))
+            link.questions.respond(request.id, b'"error":' + codec.error_body(mcp_tasks.TASK_UNKNOWN))
             return
         members["taskId"] = task.theirs
         sink = origin.sink if isinstance(origin, Call) and origin.caller is task.caller else None
         asking = Background(task.caller, sink)
         link.questions.ask_client(Request(request.id, request.method, Raw(encode_value(members))), asking)
 
-    def on_answer(self, link: ConnectedLink, upstream_id: bytes, payload: bytes, their: Rename) -> bytes:
+    def on_answer(self, link: ConnectedLink, upstream_id: bytes, payload: bytes, their: mcp_tasks.Rename) -> bytes:
         """Return the payload of a client's answer with its task ids replaced by the ids that the server uses."""
         expected = self._expected.pop((link.segment, upstream_id), None)
         if not payload.startswith(_RESULT) or (expected is None and b"/related-task" not in payload):
@@ -164,10 +139,10 @@ class AskedTasks:
             members: dict[str, Any] | None = decode_object(result)
             if members is None:
                 return payload
-            rename_related(members, server_side)
+            mcp_tasks.rename_related(members, server_side)
             return _RESULT + encode_value(members)
         if (task := expected.task) is None:
-            if (created := read_made(result, Era.LEGACY)) is None or isinstance(created, str):
+            if (created := mcp_tasks.read_made(result, Era.LEGACY)) is None or isinstance(created, str):
                 return payload  # a plain answer, or nonsense: the server's to judge
             caller, theirs = expected.caller, created.facts.id
             mine = self._of.setdefault(caller, {})
@@ -177,7 +152,7 @@ class AskedTasks:
             stored = AskedTask(link, caller, theirs)
             self._by_id[stored.id] = mine[theirs] = stored
             return _RESULT + created.rename_task(stored.id, server_side)
-        answered = renamed_answer(result, expected.method, task.theirs, server_side)
+        answered = mcp_tasks.renamed_answer(result, expected.method, task.theirs, server_side)
         return payload if isinstance(answered, str) else _RESULT + encode_value(answered)
 
     def on_status(self, caller: Caller, params: Raw) -> None:
@@ -185,7 +160,7 @@ class AskedTasks:
         members: dict[str, Any] = decode_object(params) or {}
         if (task := self._of.get(caller, {}).get(find_string(members.get("taskId")) or "")) is not None:
             members["taskId"] = task.id
-            rename_related(members, lambda _: task.id)
+            mcp_tasks.rename_related(members, lambda _: task.id)
             task.link.notify(methods.TASK_STATUS, members)
 
     def forget(self, caller: Caller) -> None:
@@ -234,12 +209,12 @@ class TaskNews(TaskEvents):
     def on_task_status(self, link: ConnectedLink, params: Raw) -> None:
         era = Era.MODERN if link.modern else Era.LEGACY
         params = Raw(without_claims(params, is_aggregator=link.offer.is_aggregator and link.offer.proved))
-        facts = read_task(decode_object(params) or {}, era)
+        facts = mcp_tasks.read_task(decode_object(params) or {}, era)
         task = None if isinstance(facts, str) else self._tasks.maybe_theirs(link, facts.id)
         if isinstance(facts, str) or task is None or task.era is not era:
             link.stray += 1
             return
-        members = renamed_answer(
+        members = mcp_tasks.renamed_answer(
             params, methods.TASKS_GET, task.theirs, lambda theirs: self._tasks.maybe_ours(task, theirs)
         )
         if isinstance(members, str):
@@ -256,16 +231,16 @@ class TaskNews(TaskEvents):
             link.stray += 1
             return
         members: dict[str, Any] = {**params, PROGRESS_TOKEN: task.progress_token}
-        rename_related(members, lambda theirs: self._tasks.maybe_ours(task, theirs))
+        mcp_tasks.rename_related(members, lambda theirs: self._tasks.maybe_ours(task, theirs))
         self._tell(task, encode_notification(methods.PROGRESS.encode(), encode_value(members)))
 
     def on_task_log(self, link: ConnectedLink, params: Raw) -> bool:
-        if (theirs := related_task(params)) is None or link.modern:
+        if (theirs := mcp_tasks.related_task(params)) is None or link.modern:
             return False
         if (task := self._tasks.maybe_theirs(link, theirs)) is None:
             link.stray += 1
         elif task.caller.log_level is not None and passes_level(params, task.caller.log_level):
-            renamed = renamed_in(params, lambda theirs: self._tasks.maybe_ours(task, theirs))
+            renamed = mcp_tasks.renamed_in(params, lambda theirs: self._tasks.maybe_ours(task, theirs))
             self._tell(task, encode_notification(methods.LOG_MESSAGE.encode(), bytes(renamed)))
         return True
 
@@ -310,7 +285,7 @@ class TaskNews(TaskEvents):
         if request.method in _ABOUT_TASKS:
             self._asked.ask(link, request, origin)
             return True
-        theirs = related_task(request.params)
+        theirs = mcp_tasks.related_task(request.params)
         as_task = b'"task"' in bytes(request.params) and "task" in (decode_object(request.params) or {})
         if theirs is None and not as_task:
             return False
@@ -318,7 +293,7 @@ class TaskNews(TaskEvents):
         if not isinstance(asking, str) and as_task:
             asking = self._asked.expect(link, request, asking.caller) or asking
         if isinstance(asking, str):
-            link.questions.respond(request.id, b'"error":' + error_body(Refusal(METHOD_NOT_FOUND, asking)))
+            link.questions.respond(request.id, b'"error":' + codec.error_body(Refusal(METHOD_NOT_FOUND, asking)))
         else:
             link.questions.ask_client(Request(request.id, request.method, params), asking)
         return True
@@ -334,12 +309,12 @@ class TaskNews(TaskEvents):
             pending = link.find_call(origin)
             return (pending, params) if isinstance(pending, Call) else (_WHOSE, params)
         if (client_task := self._asked.maybe(link, theirs)) is not None:
-            return Background(client_task.caller), renamed_in(params, lambda _: client_task.theirs)
+            return Background(client_task.caller), mcp_tasks.renamed_in(params, lambda _: client_task.theirs)
         if (task := self._tasks.maybe_theirs(link, theirs)) is None:
             return "the task this belongs to is not known", params
         if isinstance(origin, Call) and origin.caller.principal.name != task.principal:
             return "the task this belongs to is another client's", params
-        named = renamed_in(params, lambda theirs: self._tasks.maybe_ours(task, theirs))
+        named = mcp_tasks.renamed_in(params, lambda theirs: self._tasks.maybe_ours(task, theirs))
         call = origin if isinstance(origin, Call) and origin.caller.era is Era.LEGACY else self._waiting(task)
         if call is None:
             return _OfTask(task.caller, news=self, task=task), named
@@ -356,7 +331,7 @@ class TaskNews(TaskEvents):
         size = len(request.params) + sum(len(entry.params) for entries in self._held.values() for entry, _ in entries)
         if len(held) >= HELD_MAX or size > HELD_BYTES_MAX:
             why = "the client cannot be reached, and too many questions wait for it"
-            link.respond(request.id, b'"error":' + error_body(Refusal(METHOD_NOT_FOUND, why)))
+            link.respond(request.id, b'"error":' + codec.error_body(Refusal(METHOD_NOT_FOUND, why)))
         else:
             held.append((request, asking))
 
@@ -381,7 +356,7 @@ class TaskNews(TaskEvents):
             task = self._tasks.find(ours, caller.principal.name)
             return task.theirs if isinstance(task, Task) and task.link is link else None
 
-        return renamed_related(related, theirs)
+        return mcp_tasks.renamed_related(related, theirs)
 
     def on_link_ended(self, link: ConnectedLink) -> None:
         self._tasks.lose_all(link)
@@ -444,11 +419,11 @@ class TaskMethods:
             return dispatch.call_tool(request)
         refusal: Refusal | None = None
         if route.link.modern:
-            refusal = call_across_eras(caller.era)
+            refusal = mcp_tasks.call_across_eras(caller.era)
         elif route.link.own is not None and not route.link.own.is_whole and route.link.offers_tasks:
-            refusal = TASK_PER_USER
+            refusal = mcp_tasks.TASK_PER_USER
         elif route.link.tasks and not self._tasks.has_room(caller.principal.name):
-            refusal = NO_ROOM  # before the server begins a task that no client could ask about
+            refusal = mcp_tasks.NO_ROOM  # before the server begins a task that no client could ask about
         if refusal is not None:
             return dispatch.refuse(Call(*dispatch.call_fields(request, route.qualified)), refusal)
         return dispatch.call_tool(request, as_task=True)
@@ -482,11 +457,11 @@ class TaskMethods:
         return sum(call.caller.principal.name == caller.principal.name for call in waiting) >= WAITING_MAX
 
     def _find_task(self, caller: Caller, method: str, task_id: str | None, meta: dict[str, Raw]) -> Task | Refusal:
-        task = self._tasks.find(task_id, caller.principal.name) if task_id is not None else TASK_UNKNOWN
+        task = self._tasks.find(task_id, caller.principal.name) if task_id is not None else mcp_tasks.TASK_UNKNOWN
         if isinstance(task, Refusal) and not self.offered(caller):
             return Refusal(METHOD_NOT_FOUND, "Method not found", {"method": method})
-        if caller.era is Era.MODERN and not declares_tasks(meta[methods.META_CAPABILITIES]):
-            return NOT_DECLARED
+        if caller.era is Era.MODERN and not mcp_tasks.declares_tasks(meta[methods.META_CAPABILITIES]):
+            return mcp_tasks.NOT_DECLARED
         if task_id is None:
             return Refusal(INVALID_PARAMS, "params.taskId must be a string")
         if isinstance(task, Refusal):
@@ -495,11 +470,11 @@ class TaskMethods:
 
     def _refusal(self, caller: Caller, task: Task) -> Refusal | None:
         if not self._may_use(caller, task):
-            return TASK_UNKNOWN
+            return mcp_tasks.TASK_UNKNOWN
         if task.era is not caller.era:
-            return task_across_eras(caller.era)
+            return mcp_tasks.task_across_eras(caller.era)
         if task.link.modern != (caller.era is Era.MODERN):
-            return lost_task("it now speaks another revision of MCP")
+            return mcp_tasks.lost_task("it now speaks another revision of MCP")
         return None
 
     def offered(self, caller: Caller) -> bool:
@@ -551,12 +526,12 @@ class TaskMethods:
         if (task.shown is not None and fresh) or link.standing.state not in USABLE or link.modern:
             return task.shown
         reply = await link.request(methods.TASKS_GET, {"taskId": task.theirs}, LIST_S)
-        if not isinstance(reply, Response):
+        if not isinstance(reply, codec.Response):
             return task.shown
         if reply.error:
             return None if code_of(reply.error) == INVALID_PARAMS else task.shown
-        members = renamed_answer(reply.result, methods.TASKS_GET, task.theirs, lambda _: task.id)
-        facts = members if isinstance(members, str) else read_task(members, Era.LEGACY)
+        members = mcp_tasks.renamed_answer(reply.result, methods.TASKS_GET, task.theirs, lambda _: task.id)
+        facts = members if isinstance(members, str) else mcp_tasks.read_task(members, Era.LEGACY)
         if isinstance(members, str) or isinstance(facts, str):
             return task.shown
         self._tasks.heard(task, facts, members)

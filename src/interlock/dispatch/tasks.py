@@ -25,36 +25,11 @@ from interlock.core.calls.caller import Caller
 from interlock.core.clock import Clock
 from interlock.links.connected_link import TASKS_META, ConnectedLink
 from interlock.links.link import Link
+from interlock.mcp import tasks as mcp_tasks
 from interlock.mcp.methods import META_CAPABILITIES, TASKS_CANCEL, TASKS_RESULT, Era
 from interlock.mcp.modern_requests import modern_head
-from interlock.mcp.tasks import (
-    ID_BYTES_MAX,
-    NO_ROOM,
-    TASK_FORGOTTEN,
-    TASK_PER_USER,
-    TASK_REPLACED,
-    TASK_UNKNOWN,
-    TERMINAL,
-    Made,
-    TaskFacts,
-    bad_task,
-    declares_tasks,
-    lost_task,
-    read_made,
-    read_task,
-    renamed_answer,
-    requires_tasks,
-    without_tasks,
-)
-from interlock.wire.jsonrpc.codec import (
-    CodecError,
-    Response,
-    decode_object,
-    decode_value,
-    encode_value,
-    error_body,
-    find_string,
-)
+from interlock.wire.jsonrpc import codec
+from interlock.wire.jsonrpc.codec import CodecError, Response, decode_object, decode_value, encode_value, error_body
 from interlock.wire.refusal import INVALID_PARAMS, Refusal, RefusalCode, find_code
 
 TASKS_MAX: Final = 20_000
@@ -121,7 +96,7 @@ class Tasks:
             return False
         return len(self.by_id) < TASKS_MAX or self._drop_ended(mine) or self._drop_ended(self.by_id)
 
-    def make(self, caller: Caller, link: ConnectedLink, route: Route, facts: TaskFacts) -> Task | None:
+    def make(self, caller: Caller, link: ConnectedLink, route: Route, facts: mcp_tasks.TaskFacts) -> Task | None:
         """Add a task that a server created for this client. Return None if there are too many tasks.
 
         If the principal already has this task in the same era, the existing task is returned.
@@ -152,12 +127,12 @@ class Tasks:
         task.progress_id, task.progress_token = progress_id, token
         self._progress[task.link.segment, progress_id] = task
 
-    def heard(self, task: Task, facts: TaskFacts, shown: dict[str, Any] | None) -> None:
+    def heard(self, task: Task, facts: mcp_tasks.TaskFacts, shown: dict[str, Any] | None) -> None:
         """Store the newest state of a task."""
         now = self._clock.now()
         task.heard_at, task.poll_s = now, facts.poll_s
         task.expires_at = now + KEPT_S if facts.ttl_s is None else task.made_at + facts.ttl_s + GRACE_S
-        self._set_live(task, live=facts.status not in TERMINAL)
+        self._set_live(task, live=facts.status not in mcp_tasks.TERMINAL)
         if shown is not None:
             state = encode_value({key: value for key, value in shown.items() if key != "_meta"})
             task.shown = state if len(state) <= SHOWN_BYTES_MAX else None
@@ -166,12 +141,12 @@ class Tasks:
 
     def find(self, task_id: str, principal: str) -> Task | Refusal:
         """Return the task with this id, or a refusal. A task of another principal counts as unknown."""
-        task = self.by_id.get(task_id) if len(task_id) <= ID_BYTES_MAX else None
+        task = self.by_id.get(task_id) if len(task_id) <= mcp_tasks.ID_BYTES_MAX else None
         if task is None or task.principal != principal:
             # An id of this form was issued by an earlier process of this node.
-            shaped = _SHAPE.fullmatch(task_id) if len(task_id) <= ID_BYTES_MAX else None
-            return TASK_FORGOTTEN if shaped is not None and shaped[1] != self._run else TASK_UNKNOWN
-        return TASK_REPLACED if task.replaced else task
+            shaped = _SHAPE.fullmatch(task_id) if len(task_id) <= mcp_tasks.ID_BYTES_MAX else None
+            return mcp_tasks.TASK_FORGOTTEN if shaped is not None and shaped[1] != self._run else mcp_tasks.TASK_UNKNOWN
+        return mcp_tasks.TASK_REPLACED if task.replaced else task
 
     def maybe_theirs(self, link: ConnectedLink, theirs: str) -> Task | None:
         return self._theirs.get((link.segment, theirs))
@@ -250,7 +225,7 @@ class TaskMaking(Call, eq=False, kw_only=True):
 
     def on_response(self, response: Response, era: Era) -> None:
         if not self.done and not response.error and era is self.caller.era:
-            created = read_made(response.result, era)
+            created = mcp_tasks.read_made(response.result, era)
             brought = self._name_task(created, era) if created is not None else response.result
             if isinstance(brought, Refusal):
                 self.on_failed(brought, Outcome.ERROR)
@@ -258,16 +233,16 @@ class TaskMaking(Call, eq=False, kw_only=True):
             response = Response(response.id, brought, response.error)
         super().on_response(response, era)
 
-    def _name_task(self, created: Made | str, era: Era) -> Raw | Refusal:
+    def _name_task(self, created: mcp_tasks.Made | str, era: Era) -> Raw | Refusal:
         if isinstance(created, str):
-            return bad_task(created)
-        if era is Era.MODERN and not declares_tasks(self.meta[META_CAPABILITIES]):
-            return bad_task("a task for a client that takes none")
+            return mcp_tasks.bad_task(created)
+        if era is Era.MODERN and not mcp_tasks.declares_tasks(self.meta[META_CAPABILITIES]):
+            return mcp_tasks.bad_task("a task for a client that takes none")
         route = cast(Route, self.route)
         link = cast(ConnectedLink, self.link)  # no other makes tasks
         if (task := self.tasks.make(self.caller, link, route, created.facts)) is None:
             cancel_task(link, created.facts.id)
-            return NO_ROOM
+            return mcp_tasks.NO_ROOM
         if era is Era.LEGACY and self.progress_token is not None:
             self.tasks.follow_progress(task, self.upstream_id, self.progress_token)
         result = Raw(created.rename_task(task.id, lambda theirs: self.tasks.maybe_ours(task, theirs)))
@@ -279,24 +254,24 @@ class Taskless(Call, eq=False, kw_only=True):
     """Call of a tool over a user's own link. It must not create a task, because no client could ask about it."""
 
     def on_response(self, response: Response, era: Era) -> None:
-        if not self.done and response.error and requires_tasks(response.error):
-            self.on_failed(TASK_PER_USER, Outcome.ERROR)
+        if not self.done and response.error and mcp_tasks.requires_tasks(response.error):
+            self.on_failed(mcp_tasks.TASK_PER_USER, Outcome.ERROR)
             return
-        created = read_made(response.result, era) if not self.done and not response.error else None
+        created = mcp_tasks.read_made(response.result, era) if not self.done and not response.error else None
         if created is None:
             super().on_response(response, era)
             return
-        if isinstance(created, Made) and isinstance(self.link, ConnectedLink):
+        if isinstance(created, mcp_tasks.Made) and isinstance(self.link, ConnectedLink):
             cancel_task(self.link, created.facts.id)
-        self.on_failed(bad_task("a task that was not asked for"), Outcome.ERROR)
+        self.on_failed(mcp_tasks.bad_task("a task that was not asked for"), Outcome.ERROR)
 
 
 def make_taskless(
     caller: Caller, client_id: bytes, method: str, params: dict[str, Any], meta: dict[str, Raw], *others: Any
 ) -> Taskless:
     """Create a call that tells the server that its client does not support tasks."""
-    if META_CAPABILITIES in meta and declares_tasks(meta[META_CAPABILITIES]):
-        meta = {**meta, META_CAPABILITIES: without_tasks(meta[META_CAPABILITIES])}
+    if META_CAPABILITIES in meta and mcp_tasks.declares_tasks(meta[META_CAPABILITIES]):
+        meta = {**meta, META_CAPABILITIES: mcp_tasks.without_tasks(meta[META_CAPABILITIES])}
         params["_meta"] = meta
     return Taskless(caller, client_id, method, params, meta, *others)
 
@@ -325,11 +300,13 @@ class TaskAsking(Call, eq=False, kw_only=True):
 
     def _name_task(self, result: Raw) -> Raw | Refusal:
         task = self.task
-        members = renamed_answer(result, self.method, task.theirs, lambda theirs: self.tasks.maybe_ours(task, theirs))
+        members = mcp_tasks.renamed_answer(
+            result, self.method, task.theirs, lambda theirs: self.tasks.maybe_ours(task, theirs)
+        )
         if isinstance(members, str):
-            return bad_task(members)
+            return mcp_tasks.bad_task(members)
         task.connection = task.link.connection
-        facts = read_task(members, task.era) if "status" in members and "taskId" in members else ""
+        facts = mcp_tasks.read_task(members, task.era) if "status" in members and "taskId" in members else ""
         if not isinstance(facts, str):
             self.tasks.heard(task, facts, members if task.era is Era.LEGACY else None)
         return Raw(encode_value(members))
@@ -343,8 +320,8 @@ class TaskAsking(Call, eq=False, kw_only=True):
         if task.connection == task.link.connection or code_of(error) != INVALID_PARAMS:
             return error
         self.tasks.lost(task)
-        message = find_string((decode_object(error) or {}).get("message")) or "no reason given"
-        return Raw(error_body(lost_task(message[:200])))
+        message = codec.find_string((decode_object(error) or {}).get("message")) or "no reason given"
+        return Raw(error_body(mcp_tasks.lost_task(message[:200])))
 
 
 def cancel_task(link: ConnectedLink, theirs: str) -> None:

@@ -30,15 +30,8 @@ from interlock.links.keeper import Keeper, ServerKeeper
 from interlock.links.link import Link
 from interlock.links.subscriptions import Heard, lowest_level
 from interlock.mcp.methods import ASKED_OF_CLIENT, ELICITATION_COMPLETE, ROOTS_CHANGED
-from interlock.wire.jsonrpc.codec import (
-    Notification,
-    Request,
-    Response,
-    decode_object,
-    encode_notification,
-    encode_value,
-    find_string,
-)
+from interlock.wire.jsonrpc import codec
+from interlock.wire.jsonrpc.codec import Notification, Request, Response, encode_notification, encode_value
 from interlock.wire.refusal import INVALID_REQUEST, METHOD_NOT_FOUND, Refusal
 
 log = logging.getLogger("interlock.node")
@@ -159,8 +152,8 @@ class Audience:
         return bool(watchers)
 
     def resource_updated(self, link: ConnectedLink, raw: Raw, show_uri: Callable[[Link, str], str]) -> None:
-        params: dict[str, object] | None = decode_object(raw)  # type: ignore[assignment]
-        uri = find_string(params.get("uri")) if params is not None else None  # type: ignore[arg-type]
+        params: dict[str, object] | None = codec.decode_object(raw)  # type: ignore[assignment]
+        uri = codec.find_string(params.get("uri")) if params is not None else None  # type: ignore[arg-type]
         if params is None or uri is None:
             return
         params.pop("_meta", None)  # a modern server's subscription id is between it and us

@@ -37,23 +37,8 @@ from interlock.links.subscriptions import Heard
 from interlock.mcp import methods
 from interlock.mcp.meta import capabilities_to_modern
 from interlock.mcp.methods import COMPLETE, INITIALIZE, LISTS, PROMPTS_GET, RESOURCES_READ, TOOLS_CALL, Era
-from interlock.wire.jsonrpc.codec import (
-    CodecError,
-    Message,
-    Notification,
-    Request,
-    Response,
-    decode_object,
-    decode_params_untrusted,
-    decode_untrusted,
-    encode_error,
-    encode_refusal,
-    encode_result,
-    encode_value,
-    find_string,
-    is_batch,
-    split_batch_untrusted,
-)
+from interlock.wire.jsonrpc import codec
+from interlock.wire.jsonrpc.codec import CodecError, Notification, Request, decode_object, encode_refusal, find_string
 from interlock.wire.refusal import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, UNAVAILABLE, Refusal
 
 EMPTY_RESULT: Final = b"{}"
@@ -115,19 +100,19 @@ class LegacyFront:
                 "serverInfo": SERVER_INFO,
                 "instructions": self.stock.introduction(view, session.caller.key.only),
             }
-            sink.answer(encode_result(request.id, encode_value(result)))
+            sink.answer(codec.encode_result(request.id, codec.encode_value(result)))
             if not session.ended:
                 self.audience.join(session)
 
         self.stock.when_fresh(INITIALIZE, answer)
 
-    def handle(self, session: ClientSession, message: Message, sink: Sink) -> Call | None:
+    def handle(self, session: ClientSession, message: codec.Message, sink: Sink) -> Call | None:
         """Handle a message of an open session. Return the call that it started, or None.
 
         Requests are answered through the sink.
         """
         if isinstance(message, Request):
-            params = decode_params_untrusted(message.params, message.text) if message.params else {}
+            params = codec.decode_params_untrusted(message.params, message.text) if message.params else {}
             if params is None:
                 fault = Refusal(INVALID_PARAMS, "params must be an object, small but for its arguments")
                 sink.answer(encode_refusal(message.id, fault))
@@ -135,7 +120,7 @@ class LegacyFront:
             return self.request(session, message.id, message.method, params, sink)
         if isinstance(message, Notification):
             self._notification(session, message)
-        elif isinstance(message, Response):
+        elif isinstance(message, codec.Response):
             session.take_answer(message)
         return None
 
@@ -192,7 +177,7 @@ class LegacyFront:
         if isinstance(outcome, Refusal):
             sink.answer(encode_refusal(message_id, outcome, draft=True))
         else:
-            sink.answer(encode_result(message_id, outcome))
+            sink.answer(codec.encode_result(message_id, outcome))
 
     def _set_level(self, session: ClientSession, message_id: bytes, params: dict[str, Raw], sink: Sink) -> None:
         """Set the log level of a client.
@@ -219,8 +204,8 @@ class LegacyFront:
         self, session: ClientSession, message_id: bytes, target: tuple[Link, str], requested_uri: str, sink: Sink
     ) -> None:
         refusal = await self.audience.watch(session, target[0], target[1], requested_uri)
-        if isinstance(refusal, Response):
-            sink.answer(encode_error(message_id, refusal.error))
+        if isinstance(refusal, codec.Response):
+            sink.answer(codec.encode_error(message_id, refusal.error))
         else:
             self._answer(message_id, sink, EMPTY_RESULT if refusal is None else refusal)
 
@@ -260,9 +245,9 @@ def begin_batch_untrusted(
     Raise `unreadable` if the data is not a batch or the session's revision has no batches, and CodecError if the batch
     cannot be split into messages.
     """
-    if session.version != methods.BATCH_VERSION or not is_batch(data):
+    if session.version != methods.BATCH_VERSION or not codec.is_batch(data):
         raise unreadable
-    batch = ClientBatch(front, session, deque(split_batch_untrusted(data)), out)
+    batch = ClientBatch(front, session, deque(codec.split_batch_untrusted(data)), out)
     batch.start()
     return batch
 
@@ -320,9 +305,9 @@ class ClientBatch:
 
     def _handle(self, part: bytes) -> None:
         try:
-            message = decode_untrusted(part)
+            message = codec.decode_untrusted(part)
         except CodecError as error:
-            self._take(encode_refusal(error.message_id, _NO_BATCH if is_batch(part) else error.refusal))
+            self._take(encode_refusal(error.message_id, _NO_BATCH if codec.is_batch(part) else error.refusal))
             return
         if not isinstance(message, Request):
             self.front.handle(self.session, message, _NOWHERE)
@@ -454,7 +439,7 @@ class SseStream:
             caller.act_as(principal)
         return caller
 
-    def receive(self, message: Request | Notification | Response) -> None:
+    def receive(self, message: Request | Notification | codec.Response) -> None:
         """Handle a message of the client. The first message must be `initialize`."""
         front = self.front
         if self.session is None:

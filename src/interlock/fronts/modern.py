@@ -38,16 +38,8 @@ from interlock.mcp.methods import (
 )
 from interlock.mcp.modern_requests import ValidatedRequest
 from interlock.mcp.tasks import NOT_DECLARED, declares_tasks
-from interlock.wire.jsonrpc.codec import (
-    Notification,
-    decode_array,
-    decode_object,
-    encode_notification,
-    encode_refusal,
-    encode_result,
-    encode_value,
-    find_string,
-)
+from interlock.wire.jsonrpc import codec
+from interlock.wire.jsonrpc.codec import decode_object, encode_notification, encode_refusal, encode_value, find_string
 from interlock.wire.refusal import INVALID_PARAMS, METHOD_NOT_FOUND, Refusal
 
 SUBSCRIPTIONS_MAX: Final = 1000  # resource URIs and tasks in one filter
@@ -113,7 +105,7 @@ class ListenStream:
     def tell_legacy(self, message: bytes) -> None:
         pass
 
-    def on_vendor_notification(self, notification: Notification) -> None:
+    def on_vendor_notification(self, notification: codec.Notification) -> None:
         self._tell_tagged(notification.method, notification.params)
 
     def on_notice(self, notice: AxNotice) -> None:
@@ -128,7 +120,7 @@ class ListenStream:
 
     def finish(self) -> None:
         """End the stream properly, by answering the listen request."""
-        self.sink.answer(encode_result(self.listen_id, b'{"resultType":"complete","_meta":%b}' % self._meta))
+        self.sink.answer(codec.encode_result(self.listen_id, b'{"resultType":"complete","_meta":%b}' % self._meta))
 
 
 @dataclass(eq=False)
@@ -201,7 +193,7 @@ class ModernFront:
             sink.answer(encode_refusal(request.id, refusal), refusal.mcp_status)
         return None
 
-    def pass_on(self, caller: Caller, notification: Notification) -> None:
+    def pass_on(self, caller: Caller, notification: codec.Notification) -> None:
         """Pass on a client's notification to servers. Only clients on stdio send any; over HTTP, clients of 2026-07-28
         send none.
         """
@@ -228,7 +220,7 @@ class ModernFront:
             if isinstance(listed := self.stock.list(request.method, key, params, Era.MODERN), Refusal):
                 sink.answer(encode_refusal(request.id, listed), listed.mcp_status)
             else:
-                sink.answer(encode_result(request.id, listed))
+                sink.answer(codec.encode_result(request.id, listed))
 
         self.stock.when_fresh(request.method, answer)
 
@@ -244,7 +236,7 @@ class ModernFront:
                 "cacheScope": "private",
                 "_meta": {methods.META_SERVER: SERVER_INFO},
             }
-            sink.answer(encode_result(request.id, encode_value(result)))
+            sink.answer(codec.encode_result(request.id, encode_value(result)))
 
         self.stock.when_fresh(DISCOVER, answer)
 
@@ -281,8 +273,8 @@ class ModernFront:
 
 def _read_filter(climbed: ValidatedRequest) -> _Filter | Refusal:
     wanted = decode_object(climbed.params["notifications"]) if "notifications" in climbed.params else None
-    uris = decode_array(wanted.get("resourceSubscriptions", Raw(b"[]"))) if wanted is not None else None
-    tasks = decode_array(wanted.get("taskIds", Raw(b"[]"))) if wanted is not None else None
+    uris = codec.decode_array(wanted.get("resourceSubscriptions", Raw(b"[]"))) if wanted is not None else None
+    tasks = codec.decode_array(wanted.get("taskIds", Raw(b"[]"))) if wanted is not None else None
     if wanted is None or uris is None or tasks is None:
         return Refusal(INVALID_PARAMS, "params.notifications must be a filter object")
     if len(uris) + len(tasks) > SUBSCRIPTIONS_MAX:

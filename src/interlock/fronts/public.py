@@ -39,17 +39,8 @@ from interlock.mcp.modern_requests import (
 from interlock.net.http.messages import VaryingLines
 from interlock.net.protocol.address_scope import is_loopback
 from interlock.process.limits import descriptor_limit
-from interlock.wire.jsonrpc.codec import (
-    CodecError,
-    Notification,
-    Request,
-    Response,
-    decode_object,
-    decode_untrusted,
-    encode_refusal,
-    find_plain_request,
-    is_batch,
-)
+from interlock.wire.jsonrpc import codec
+from interlock.wire.jsonrpc.codec import CodecError, Request, decode_untrusted, encode_refusal, find_plain_request
 from interlock.wire.jsonrpc.oversized import message_too_large
 from interlock.wire.refusal import INVALID_REQUEST, UNAVAILABLE, HttpRefusal, Refusal
 from interlock.wire.sse import encode_event
@@ -356,7 +347,7 @@ class PublicEndpoint:
             else:
                 exchange.answer(encode_refusal(error.message_id, error.refusal), 400)
             return None
-        if type(message) is Notification:
+        if type(message) is codec.Notification:
             version = head.headers.get(H_VERSION, b"")
             if version in _MODERN_HEADERS:
                 exchange.reply(202)
@@ -390,7 +381,7 @@ class PublicEndpoint:
             answer = None if stock is None else stock.find_unreadable_answer(exchange.body, is_modern=False)
             if answer is not None:
                 exchange.answer(answer)
-            elif H_SESSION not in exchange.head.headers or not is_batch(exchange.body):
+            elif H_SESSION not in exchange.head.headers or not codec.is_batch(exchange.body):
                 exchange.answer(encode_refusal(error.message_id, error.refusal), 400)
             elif (session := self._session_of(exchange, principal)) is not None:
                 serve_batch(session.front, session, exchange, error)
@@ -411,18 +402,18 @@ class PublicEndpoint:
             return
         if type(message) is Request:
             if principal.ceiling is not None:
-                params = decode_object(message.params) or {}
+                params = codec.decode_object(message.params) or {}
                 if self._is_beyond(session.caller, message.method, params, exchange):
                     return
             exchange.session = session
             call = session.front.handle(session, message, exchange)
             if not exchange.ended:
                 exchange.running = call
-        elif type(message) is Response and not session.take_answer(message):
+        elif type(message) is codec.Response and not session.take_answer(message):
             fault = Refusal(INVALID_REQUEST, "no server asked for this answer, or it came too late")
             exchange.answer(encode_refusal(message.id, fault), 400)
         else:
-            if type(message) is Notification:
+            if type(message) is codec.Notification:
                 session.front.handle(session, message, exchange)
             exchange.reply(202)
 
@@ -474,7 +465,7 @@ class PublicEndpoint:
             return
         caller = stream.caller_as(principal)
         if caller is not None and type(message) is Request and principal.ceiling is not None:
-            params = decode_object(message.params) or {}
+            params = codec.decode_object(message.params) or {}
             if self._is_beyond(caller, message.method, params, exchange):
                 return
         exchange.reply(202)
@@ -551,7 +542,7 @@ def _fail(exchange: Exchange) -> None:
     log.exception("internal error %s", ref)
     try:
         message = decode_untrusted(exchange.body)
-        message_id = b"null" if isinstance(message, Notification) else message.id
+        message_id = b"null" if isinstance(message, codec.Notification) else message.id
     except CodecError:
         message_id = b"null"
     exchange.answer(encode_refusal(message_id, internal(ref)), 200)

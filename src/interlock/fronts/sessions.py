@@ -25,11 +25,7 @@ from interlock.core.calls.caller import Caller, ClientChannel, Sink
 from interlock.core.clock import Clock
 from interlock.fronts.exchange import Exchange
 from interlock.mcp import methods
-from interlock.wire.jsonrpc.codec import (
-    Notification,
-    encode_notification,
-    encode_value,
-)
+from interlock.wire.jsonrpc.codec import Notification, encode_notification, encode_value
 from interlock.wire.sse import event_pieces
 
 KEPT_BYTES_MAX: Final = 16 * 1024 * 1024  # of all streams of a node

@@ -34,18 +34,14 @@ from interlock.mcp.methods import CANCELLED, INITIALIZE, META_VERSION
 from interlock.mcp.modern_requests import validate_request
 from interlock.process.child import FileInput, FileOutput, is_never_waited_for
 from interlock.process.stderr import TOGETHER_BYTES_MAX, LineSplitter, one_line, write_line
+from interlock.wire.jsonrpc import codec
 from interlock.wire.jsonrpc.codec import (
-    ABSENT,
     CodecError,
-    Message,
     Notification,
     Request,
-    Response,
     decode_object,
     decode_untrusted,
     encode_refusal,
-    error_body,
-    find_string,
 )
 from interlock.wire.jsonrpc.oversized import MessageKind, message_too_large
 from interlock.wire.refusal import INVALID_REQUEST, Refusal
@@ -155,7 +151,9 @@ class LineFront:
                 refusal = message_too_large(oversized.limit)
                 if oversized.kind is MessageKind.RESPONSE and self._session is not None:
                     # Otherwise the server that asked would wait.
-                    self._legacy.handle(self._session, Response(oversized.id, ABSENT, Raw(error_body(refusal))), self)
+                    self._legacy.handle(
+                        self._session, codec.Response(oversized.id, codec.ABSENT, Raw(codec.error_body(refusal))), self
+                    )
                 else:
                     self.emit(encode_refusal(oversized.id or b"null", refusal))
 
@@ -241,12 +239,12 @@ class LineFront:
         opened.attach(self)
         self._legacy.welcome(opened, request, self)
 
-    def _receive_modern(self, caller: Caller, message: Message) -> None:
+    def _receive_modern(self, caller: Caller, message: codec.Message) -> None:
         if isinstance(message, Notification):
             if message.method == CANCELLED:
                 params = decode_object(message.params) or {}
                 if (running := self._running.pop(bytes(params.get("requestId", b"")), None)) is not None:
-                    self._stop_one(running, find_string(params.get("reason")))
+                    self._stop_one(running, codec.find_string(params.get("reason")))
             else:
                 self._modern.pass_on(caller, message)
             return

@@ -25,22 +25,7 @@ from interlock.cli.terminal.text import (
     since,
 )
 from interlock.guard.api import Budget, Spent
-from interlock.links.api import (
-    GET_LINK,
-    GET_LINK_LOG,
-    LIST_LINKS,
-    RELEASE_LINK,
-    RESTART_LINK,
-    Device,
-    Link,
-    LinkLog,
-    Links,
-    LogLine,
-    OwnLink,
-    Registration,
-    ReleasedSegment,
-    RestartedLink,
-)
+from interlock.links import api
 
 if TYPE_CHECKING:
     from interlock.cli.client.operator import Answer
@@ -80,7 +65,7 @@ class _Details(list[Text]):
             self.extend(labelled_lines("" if number else label, one_line(value), self._width, style=style))
 
 
-def detail_lines(link: Link, *, width: int, now: datetime, ascii_only: bool) -> list[Text]:
+def detail_lines(link: api.Link, *, width: int, now: datetime, ascii_only: bool) -> list[Text]:
     head = Text.assemble((one_line(link.segment), "bold"), "  ", state_text(link.state, ascii_only=ascii_only))
     if age := since(link.since, now):
         head.append(f" for {age}", style="dim")
@@ -125,7 +110,7 @@ def detail_lines(link: Link, *, width: int, now: datetime, ascii_only: bool) -> 
     return lines
 
 
-def _add_device(lines: _Details, device: Device) -> None:
+def _add_device(lines: _Details, device: api.Device) -> None:
     seen = f"last seen {local_time(device.seen)}" if device.seen else "never seen"
     at = f" at {device.port}" if device.port else ""
     gone = f", gone {count(device.unplugged, 'time')}" if device.unplugged else ""
@@ -139,7 +124,7 @@ def _add_device(lines: _Details, device: Device) -> None:
         lines.add("missing", f"{names}: described, and not announced by the device", style="yellow")
 
 
-def _own_text(own: OwnLink) -> str:
+def _own_text(own: api.OwnLink) -> str:
     whose = f"{own.principal}, {'a session' if own.per == 'session' else 'all sessions'}"
     if own.per == "capabilities":
         whose = "clients that can be asked the same"
@@ -148,7 +133,7 @@ def _own_text(own: OwnLink) -> str:
     return f"{own.segment}: {own.state}, {whose}{where}, {count(own.calls, 'call')}, {use}"
 
 
-def _add_registration(lines: _Details, registration: Registration, hops: int) -> None:
+def _add_registration(lines: _Details, registration: api.Registration, hops: int) -> None:
     who = registration.principal
     if registration.authority:
         who += f", {registration.authority} ({'verified' if registration.verified else 'unverified'})"
@@ -217,12 +202,12 @@ app = verb_app(
 )
 def list_links(invocation: Invocation) -> None:
     """List the servers with their counts."""
-    answer = invocation.node.call(LIST_LINKS)
+    answer = invocation.node.call(api.LIST_LINKS)
     out = invocation.out
     if out.as_json:
         out.raw_json(answer.raw)
         return
-    links = answer.as_(Links).links
+    links = answer.as_(api.Links).links
     if not links:
         out.remark("no servers yet: interlock add npm:PACKAGE, or a [servers.NAME] table, or let subservers register")
         return
@@ -265,23 +250,23 @@ def logs(
 ) -> None:
     """Show what a server wrote to its stderr."""
     out = invocation.out
-    answer = invocation.node.call(GET_LINK_LOG, segment=segment, lines=lines)
+    answer = invocation.node.call(api.GET_LINK_LOG, segment=segment, lines=lines)
     if follow:
-        seen = answer.as_(LinkLog).lines
+        seen = answer.as_(api.LinkLog).lines
         _print_lines(invocation, seen)
         _follow(invocation, segment, seen)
     elif out.as_json:
         out.raw_json(answer.raw)
     else:
-        last_lines = answer.as_(LinkLog).lines
+        last_lines = answer.as_(api.LinkLog).lines
         _print_lines(invocation, last_lines)
         if not last_lines:
             out.remark(f"{segment} has written nothing to its stderr")
 
 
-def _follow(invocation: Invocation, segment: str, seen: tuple[LogLine, ...]) -> None:
-    def ask() -> tuple[LogLine, ...]:
-        return invocation.node.call(GET_LINK_LOG, segment=segment, lines=FOLLOW_LINES).as_(LinkLog).lines
+def _follow(invocation: Invocation, segment: str, seen: tuple[api.LogLine, ...]) -> None:
+    def ask() -> tuple[api.LogLine, ...]:
+        return invocation.node.call(api.GET_LINK_LOG, segment=segment, lines=FOLLOW_LINES).as_(api.LinkLog).lines
 
     try:
         for newest in poll(ask, every_s=FOLLOW_S):
@@ -292,7 +277,7 @@ def _follow(invocation: Invocation, segment: str, seen: tuple[LogLine, ...]) -> 
         pass
 
 
-def unseen(seen: tuple[LogLine, ...], newest: tuple[LogLine, ...]) -> tuple[LogLine, ...]:
+def unseen(seen: tuple[api.LogLine, ...], newest: tuple[api.LogLine, ...]) -> tuple[api.LogLine, ...]:
     """Return the lines of `newest` that come after those already seen. Both are windows onto one growing text."""
     if not seen:
         return newest
@@ -303,7 +288,7 @@ def unseen(seen: tuple[LogLine, ...], newest: tuple[LogLine, ...]) -> tuple[LogL
     return newest
 
 
-def _print_lines(invocation: Invocation, lines: tuple[LogLine, ...]) -> None:
+def _print_lines(invocation: Invocation, lines: tuple[api.LogLine, ...]) -> None:
     out = invocation.out
     if out.as_json:
         for line in lines:
@@ -339,9 +324,9 @@ def restart(
 
     node, out = invocation.node, invocation.out
     if not authorize:
-        answer = node.call(RESTART_LINK, segment=segment, timeout=RESTART_TIMEOUT_S)
-        restarted = answer.as_(RestartedLink)
-        if restarted.state != "unauthorised" or not node.call(GET_LINK, segment=segment).as_(Link).consent:
+        answer = node.call(api.RESTART_LINK, segment=segment, timeout=RESTART_TIMEOUT_S)
+        restarted = answer.as_(api.RestartedLink)
+        if restarted.state != "unauthorised" or not node.call(api.GET_LINK, segment=segment).as_(api.Link).consent:
             _show_restarted(invocation, restarted, answer)
             return
     answer = node.call(AUTHORIZE_LINK, segment=segment, timeout=RESTART_TIMEOUT_S)
@@ -357,7 +342,7 @@ def restart(
     )
 
 
-def _show_restarted(invocation: Invocation, restarted: RestartedLink, answer: "Answer") -> None:
+def _show_restarted(invocation: Invocation, restarted: api.RestartedLink, answer: "Answer") -> None:
     out = invocation.out
     segment, state = restarted.segment, restarted.state
     if out.as_json:
@@ -386,9 +371,9 @@ def release(
     segment: Annotated[str, typer.Argument(metavar="SEGMENT", help="The segment to free.")],
 ) -> None:
     """Forget who owns a segment, so that another subserver can have it. One that is connected keeps it meanwhile."""
-    answer = invocation.node.call(RELEASE_LINK, segment=segment)
+    answer = invocation.node.call(api.RELEASE_LINK, segment=segment)
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)
         return
-    is_held = answer.as_(ReleasedSegment).held
+    is_held = answer.as_(api.ReleasedSegment).held
     invocation.out.line(f"{segment} has no owner any more" if is_held else f"{segment} is free")

@@ -42,23 +42,8 @@ from interlock.mcp.meta import ERA_KEYS, PROGRESS_TOKEN, UNCHANGED_KEYS, crossin
 from interlock.mcp.methods import BATCH_VERSION, LATEST_MODERN, META_CAPABILITIES, META_TASK, MODERN, Era
 from interlock.mcp.modern_requests import MODERN_HEAD, modern_head
 from interlock.process.sandbox.bubblewrap import EgressDenial
-from interlock.wire.jsonrpc.codec import (
-    CodecError,
-    LargeParams,
-    Notification,
-    Request,
-    Response,
-    call_pieces,
-    decode_object,
-    decode_untrusted,
-    encode_call,
-    encode_notification,
-    encode_request,
-    encode_value,
-    error_body,
-    is_batch,
-    split_batch_untrusted,
-)
+from interlock.wire.jsonrpc import codec
+from interlock.wire.jsonrpc.codec import LargeParams, Notification, Request, Response, decode_untrusted, encode_call
 from interlock.wire.jsonrpc.oversized import MessageKind, Oversized, message_too_large, result_too_large
 from interlock.wire.refusal import INVALID_REQUEST, Refusal
 
@@ -202,7 +187,7 @@ class ConnectedLink(Link):
         self.in_flight[uid] = call
         self.calls += 1
         if type(params) is LargeParams and isinstance(pipe, HttpPipe):
-            call.handle = pipe.send_pieces(call_pieces(uid, call.method, params), head, call)
+            call.handle = pipe.send_pieces(codec.call_pieces(uid, call.method, params), head, call)
             return
         call.handle = pipe.send(encode_call(uid, call.method, params), head, call)
 
@@ -254,23 +239,25 @@ class ConnectedLink(Link):
             pending.on_failed(self.failed.build_refusal("the link is not connected", "not_sent"), Outcome.LOST)
             return
         self.in_flight[uid] = pending
-        message = encode_request(b"%d" % uid, method.encode(), encode_value(params) if params else b"")
+        message = codec.encode_request(b"%d" % uid, method.encode(), codec.encode_value(params) if params else b"")
         pending.handle = self.pipe.send(message, head, pending)
 
     def notify(self, method: str, params: dict[str, Any] | None = None, head: bytes = b"") -> None:
         if self.pipe is not None:
-            body = encode_value(params) if params else b""
-            self.pipe.send(encode_notification(encode_value(method)[1:-1], body), head, None)
+            body = codec.encode_value(params) if params else b""
+            self.pipe.send(codec.encode_notification(codec.encode_value(method)[1:-1], body), head, None)
 
     def forward_notification(self, notification: Notification) -> None:
         """Send a vendor-specific notification of a client to the server."""
-        params = decode_object(notification.params) if notification.params else {}
+        params = codec.decode_object(notification.params) if notification.params else {}
         if params is None:
             return
-        meta = decode_object(params["_meta"]) if "_meta" in params else None
+        meta = codec.decode_object(params["_meta"]) if "_meta" in params else None
         if meta is not None:
             crossing = crossing_keys(meta, vendor=self._vendor_meta)
-            params["_meta"] = Raw(encode_value({**crossing, **{key: meta[key] for key in ERA_KEYS if key in meta}}))
+            params["_meta"] = Raw(
+                codec.encode_value({**crossing, **{key: meta[key] for key in ERA_KEYS if key in meta}})
+            )
         self.notify(notification.method, params, MODERN_HEAD if self.modern else b"")
 
     def cancel(self, pending: Pending, reason: str) -> None:
@@ -309,8 +296,8 @@ class ConnectedLink(Link):
         """
         try:
             message = decode_untrusted(data)
-        except CodecError as error:
-            if self.facts is not None and self.facts.version == BATCH_VERSION and is_batch(data):
+        except codec.CodecError as error:
+            if self.facts is not None and self.facts.version == BATCH_VERSION and codec.is_batch(data):
                 return self._on_batch(data, origin)
             self._on_garbage(data, error)
             return False
@@ -337,17 +324,17 @@ class ConnectedLink(Link):
     def _on_batch(self, data: bytes, origin: Pending | None) -> bool:
         """Handle the messages of a batch. Only servers of BATCH_VERSION may send one."""
         try:
-            messages = split_batch_untrusted(data)
-        except CodecError as error:
+            messages = codec.split_batch_untrusted(data)
+        except codec.CodecError as error:
             self._on_garbage(data, error)
             return False
         if len(messages) > BATCH_MAX:
-            self._on_garbage(data, CodecError(INVALID_REQUEST, f"a batch of more than {BATCH_MAX} messages"))
+            self._on_garbage(data, codec.CodecError(INVALID_REQUEST, f"a batch of more than {BATCH_MAX} messages"))
             return False
         is_answered = False
         for message in messages:
-            if is_batch(message):
-                self._on_garbage(message, CodecError(INVALID_REQUEST, "a batch inside a batch"))
+            if codec.is_batch(message):
+                self._on_garbage(message, codec.CodecError(INVALID_REQUEST, "a batch inside a batch"))
             elif self.on_message(message, origin):
                 is_answered = True
         return is_answered
@@ -396,7 +383,7 @@ class ConnectedLink(Link):
 
     # Failing
 
-    def _on_garbage(self, data: bytes, error: CodecError) -> None:
+    def _on_garbage(self, data: bytes, error: codec.CodecError) -> None:
         """Count a message that cannot be read and skip it.
 
         If it seems to be the answer to a call, that call fails at once.
@@ -418,7 +405,7 @@ class ConnectedLink(Link):
         if pending is not None:
             pending.on_failed(result_too_large(oversized.limit), Outcome.ERROR)
         elif oversized.kind is MessageKind.REQUEST:
-            self.questions.respond(oversized.id, b'"error":' + error_body(message_too_large(oversized.limit)))
+            self.questions.respond(oversized.id, b'"error":' + codec.error_body(message_too_large(oversized.limit)))
         log.warning(
             "link %s: a message over %d bytes was left out (%s)", self.name, oversized.limit, oversized.kind.value
         )
@@ -485,7 +472,7 @@ def rewrite_meta(call: Call, upstream_id: int, *, modern: bool, vendor: bool, ta
     if not ERA_KEYS.issuperset(call.meta):
         meta = crossing_keys(call.meta, vendor=vendor)
         if task is not None:
-            meta[META_TASK] = Raw(encode_value(task))
+            meta[META_TASK] = Raw(codec.encode_value(task))
     if modern and call.caller.era is Era.MODERN:
         stamp_modern(
             meta,

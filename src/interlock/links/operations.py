@@ -17,30 +17,7 @@ from interlock.core.clock import rfc3339
 from interlock.core.link_state import USABLE, LinkState
 from interlock.drivers.protocol.server_name import server_name
 from interlock.guard.budgets import Budgets
-from interlock.links.api import (
-    GET_FRAMES,
-    GET_LINK,
-    GET_LINK_LOG,
-    LIST_LINKS,
-    RELEASE_LINK,
-    RESTART_LINK,
-    DeniedHost,
-    Device,
-    Frames,
-    HeldToken,
-    LinkLog,
-    Links,
-    LogLine,
-    NotedName,
-    OwnLink,
-    Registration,
-    ReleasedSegment,
-    RestartedLink,
-    Server,
-    WaitingChild,
-    Withheld,
-)
-from interlock.links.api import Link as LinkView
+from interlock.links import api
 from interlock.links.connected_link import ConnectedLink
 from interlock.links.keeper import Keeper
 from interlock.links.link import Link
@@ -65,10 +42,10 @@ class LinkOperations:
     children: ChildSupervisor
     budgets: Budgets
 
-    @handles(LIST_LINKS)
-    def list_all(self) -> Links:
+    @handles(api.LIST_LINKS)
+    def list_all(self) -> api.Links:
         waiting = [
-            WaitingChild(
+            api.WaitingChild(
                 segment=segment,
                 kind="child",
                 transport="stdio",
@@ -81,20 +58,20 @@ class LinkOperations:
         ]
         shown = [keeper for keeper in self.keepers.values() if keeper.link.shared is None]
         names = shown_names(self.keepers)
-        return Links(links=(*(self._link(keeper, names) for keeper in shown), *waiting))
+        return api.Links(links=(*(self._link(keeper, names) for keeper in shown), *waiting))
 
-    @handles(GET_LINK)
-    def get(self, segment: str) -> LinkView:
+    @handles(api.GET_LINK)
+    def get(self, segment: str) -> api.Link:
         return self._link(find_keeper(self.keepers, segment), shown_names(self.keepers))
 
-    @handles(GET_LINK_LOG)
-    def logs(self, segment: str, lines: int) -> LinkLog:
+    @handles(api.GET_LINK_LOG)
+    def logs(self, segment: str, lines: int) -> api.LinkLog:
         keeper = find_keeper(self.keepers, segment)
-        lines_kept = tuple(LogLine(at=rfc3339(line.at), text=line.text) for line in keeper.stderr.tail(lines))
-        return LinkLog(segment=self._shown_name(keeper), lines=lines_kept)
+        lines_kept = tuple(api.LogLine(at=rfc3339(line.at), text=line.text) for line in keeper.stderr.tail(lines))
+        return api.LinkLog(segment=self._shown_name(keeper), lines=lines_kept)
 
-    @handles(GET_FRAMES)
-    def frames(self, segment: str, after: int) -> Frames:
+    @handles(api.GET_FRAMES)
+    def frames(self, segment: str, after: int) -> api.Frames:
         link = find_keeper(self.keepers, segment).link
         from interlock.devices.device_link import find_frames  # devices are rare
 
@@ -103,8 +80,8 @@ class LinkOperations:
             raise NotFound("device", segment, devices)
         return frames
 
-    @handles(RESTART_LINK)
-    async def restart(self, segment: str) -> RestartedLink:
+    @handles(api.RESTART_LINK)
+    async def restart(self, segment: str) -> api.RestartedLink:
         """End a link's connection or process and start it again.
 
         A subserver that connected to the node is disconnected; it may connect again.
@@ -113,24 +90,24 @@ class LinkOperations:
         was = keeper.link.standing.state
         await keeper.restart()
         has_dialled_in = isinstance(keeper.link, RegisteredLink) and keeper.link.transport == "websocket"
-        return RestartedLink(
+        return api.RestartedLink(
             segment=self._shown_name(keeper),
             state=keeper.link.standing.state.value,
             reason=keeper.link.standing.reason,
             disconnected=was in USABLE if has_dialled_in else UNSET,
         )
 
-    @handles(RELEASE_LINK)
-    async def release(self, segment: str) -> ReleasedSegment:
+    @handles(api.RELEASE_LINK)
+    async def release(self, segment: str) -> api.ReleasedSegment:
         registrar = self.registrar
         if not await registrar.release(segment):
             raise NotFound("owner", segment, [record.segment for record in await registrar.owners.all()], few=True)
-        return ReleasedSegment(segment=segment, held=registrar.engine.find(segment) is not None)
+        return api.ReleasedSegment(segment=segment, held=registrar.engine.find(segment) is not None)
 
     def _shown_name(self, keeper: Keeper) -> str:
         return shown_names(self.keepers)[keeper.link.segment]
 
-    def _link(self, keeper: Keeper, names: Mapping[str, str]) -> LinkView:
+    def _link(self, keeper: Keeper, names: Mapping[str, str]) -> api.Link:
         link = keeper.link
         own = [
             own_keeper
@@ -145,12 +122,12 @@ class LinkOperations:
         withheld = namespace.withheld(link)
         connected = link if isinstance(link, ConnectedLink) else None
         reach = connected.reach if connected else None
-        token: HeldToken | None = None  # whose secret is not shown
+        token: api.HeldToken | None = None  # whose secret is not shown
         if (holder := keeper.holder) is not None and holder.line:
-            token = HeldToken(expires_at=None if holder.expires_at is None else rfc3339(holder.expires_at))
+            token = api.HeldToken(expires_at=None if holder.expires_at is None else rfc3339(holder.expires_at))
         denied = {place: entry for member in links for place, entry in member.denied.items()}
         last_lines = (line.text.strip() for line in reversed(keeper.stderr.tail(_LOOKED_AT)))
-        return LinkView(
+        return api.Link(
             segment=names[link.segment],
             driver=link.segment if "@" in link.segment else None,
             kind=link.kind,
@@ -160,12 +137,12 @@ class LinkOperations:
             state=link.standing.state.value,
             reason=link.standing.reason,
             since=rfc3339(link.standing.since_wall),
-            server=Server(name=spoken.name, version=spoken.server_version) if spoken else None,
+            server=api.Server(name=spoken.name, version=spoken.server_version) if spoken else None,
             tools=len(namespace.without_collisions(items.tools)) if items else 0,
             contracts=keeper.contracts,
             prompts=len(namespace.without_collisions(items.prompts)) if items else 0,
             resources=len(items.resources) if items else 0,
-            withheld=tuple(Withheld(name=tool.name, reason=tool.reason) for tool in withheld),
+            withheld=tuple(api.Withheld(name=tool.name, reason=tool.reason) for tool in withheld),
             not_listed_because=_count_unlisted(keeper),
             noted=tuple(_find_notes(items.tools)) if items else (),
             in_flight=sum(member.booked for member in links),  # of clients: what the node itself asks does not count
@@ -180,7 +157,7 @@ class LinkOperations:
             pid=link.pid,
             sandbox=reach.sandbox is not None if isinstance(reach, Spawn) else None,
             denied=tuple(
-                DeniedHost(place=place, why=entry.why, remedy=entry.remedy) for place, entry in denied.items()
+                api.DeniedHost(place=place, why=entry.why, remedy=entry.remedy) for place, entry in denied.items()
             ),
             stderr_lines=keeper.stderr.count,
             last_words=next(filter(None, last_lines), None) if link.standing.state in _GONE else None,
@@ -201,9 +178,9 @@ class LinkOperations:
             ),
         )
 
-    def _own_link(self, keeper: OwnKeeper) -> OwnLink:
+    def _own_link(self, keeper: OwnKeeper) -> api.OwnLink:
         link = keeper.link
-        return OwnLink(
+        return api.OwnLink(
             segment=link.name,
             principal=link.owner or "",
             per="session" if link.client is not None else "capabilities" if link.owner is None else "principal",
@@ -216,7 +193,7 @@ class LinkOperations:
             idle_s=int(keeper.idle_s),
         )
 
-    def _registration(self, link: Link) -> Registration | UnsetType:
+    def _registration(self, link: Link) -> api.Registration | UnsetType:
         """Return the registration of a link under MCP-AX, or UNSET for a link that did not register."""
         if not isinstance(link, RegisteredLink):
             return UNSET
@@ -224,7 +201,7 @@ class LinkOperations:
         register = session.register
         standing = self.registrar.engine.find(link.segment)
         rule = self.registrar.find_rule(session.session_id)
-        return Registration(
+        return api.Registration(
             subserver_id=register.subserver_id,
             principal=session.peer.principal,
             authority=f"dns:{register.authority}" if register.authority is not None else None,
@@ -264,7 +241,7 @@ def _count_unlisted(keeper: Keeper) -> dict[str, int] | None:
     return {reason: number for reason, number in numbers.items() if number}
 
 
-def _find_notes(routes: Iterable[Route]) -> Iterator[NotedName]:
+def _find_notes(routes: Iterable[Route]) -> Iterator[api.NotedName]:
     """Yield a remark for each listed tool about which the registry of names has one."""
     notes = (
         (route.original, route.surface.warning)
@@ -272,7 +249,7 @@ def _find_notes(routes: Iterable[Route]) -> Iterator[NotedName]:
         if route.surface is not None and not route.is_refused
     )
     for name, note in islice((each for each in notes if each[1]), _NOTED_MAX):
-        yield NotedName(name=name, note=note)
+        yield api.NotedName(name=name, note=note)
 
 
 def find_keeper(keepers: Keepers, segment: str) -> Keeper:
@@ -308,7 +285,7 @@ def masked_session(session_id: str) -> str:
     return f"{session_id[:4]}***"
 
 
-def _find_device(link: Link) -> Device | None:
+def _find_device(link: Link) -> api.Device | None:
     """Return the counters of a device, or None if the link is not to a device."""
     if link.kind != "device":
         return None
@@ -318,7 +295,7 @@ def _find_device(link: Link) -> Device | None:
         return None
     session, counters = link.device, link.device.counters
     described = session.description.link
-    return Device(
+    return api.Device(
         profile=session.description.profile,
         port=described.port or described.address or described.host or described.channel,
         sent=counters.sent,

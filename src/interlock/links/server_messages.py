@@ -38,15 +38,8 @@ from interlock.mcp.meta import (
     hold_roots_untrusted,
 )
 from interlock.mcp.methods import CANCELLED, LOG_MESSAGE, PROGRESS, Era
-from interlock.wire.jsonrpc.codec import (
-    Notification,
-    Request,
-    Response,
-    decode_array,
-    decode_object,
-    error_body,
-    find_string,
-)
+from interlock.wire.jsonrpc import codec
+from interlock.wire.jsonrpc.codec import Notification, Request, Response, decode_array, decode_object, error_body
 from interlock.wire.jsonrpc.oversized import result_too_large
 from interlock.wire.refusal import INTERNAL_ERROR, METHOD_NOT_FOUND, TOOL_DEGRADED, Refusal
 
@@ -352,7 +345,7 @@ class ListenRequest(OwnRequest):
             self.is_acknowledged = True
             granted = decode_object((decode_object(params) or {}).get("notifications", RAW_EMPTY)) or {}
             names = decode_array(granted.get(self.field, Raw(b"[]"))) or []
-            self._owner.acknowledged(self, {name for raw in names if (name := find_string(raw)) is not None})
+            self._owner.acknowledged(self, {name for raw in names if (name := codec.find_string(raw)) is not None})
 
     def on_response(self, response: Response, era: Era) -> None:
         self._owner.ended(self, response)

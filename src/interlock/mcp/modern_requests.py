@@ -29,13 +29,8 @@ import msgspec
 from msgspec import Raw
 
 from interlock.mcp.methods import LATEST_MODERN, META_CAPABILITIES, META_VERSION, MODERN_VERSIONS, NAMED_BY
-from interlock.wire.jsonrpc.codec import (
-    Request,
-    decode_object,
-    decode_params_untrusted,
-    find_plain_request,
-    find_string,
-)
+from interlock.wire.jsonrpc import codec
+from interlock.wire.jsonrpc.codec import decode_object, decode_params_untrusted, find_plain_request, find_string
 from interlock.wire.refusal import (
     HEADER_MISMATCH,
     INVALID_PARAMS,
@@ -241,7 +236,7 @@ class ValidatedRequest(msgspec.Struct):
 
 
 def validate_request(
-    request: Request,
+    request: codec.Request,
     headers: Mapping[bytes, bytes] | None,
     doubled: bytes | None = None,
 ) -> ValidatedRequest | Refusal:
@@ -347,7 +342,7 @@ def plain_routing(headers: Mapping[bytes, bytes], doubled: bytes | None) -> Rout
 
 
 def _header_mismatch(
-    request: Request, params: dict[str, Raw], version: str, headers: Mapping[bytes, bytes], doubled: bytes | None
+    request: codec.Request, params: dict[str, Raw], version: str, headers: Mapping[bytes, bytes], doubled: bytes | None
 ) -> str | None:
     if doubled is not None:
         return f"the header {doubled.decode()} was sent more than once"

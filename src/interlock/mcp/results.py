@@ -17,20 +17,8 @@ from msgspec import Raw
 
 from interlock.mcp.methods import CACHEABLE, RESOURCES_READ, Era
 from interlock.mcp.tasks import requires_tasks, tool_across_eras
-from interlock.wire.jsonrpc.codec import (
-    CodecError,
-    Response,
-    decode_array,
-    decode_object,
-    decode_untrusted,
-    decode_value,
-    encode_error,
-    encode_result,
-    encode_value,
-    error_body,
-    find_outline,
-    find_string,
-)
+from interlock.wire.jsonrpc import codec
+from interlock.wire.jsonrpc.codec import CodecError, Response, decode_object, decode_value, encode_value, find_string
 from interlock.wire.refusal import (
     BUDGET_EXCEEDED,
     FORMS,
@@ -124,7 +112,7 @@ def find_result_facts(result: Raw, message: bytes = b"") -> ResultFacts | None:
 
     `message` is the message that contains the result. If it is given, less has to be read.
     """
-    if (outline := find_outline(message)) is not None:
+    if (outline := codec.find_outline(message)) is not None:
         result = (decode_object(outline.text) or {}).get("result", result)
     if (members := decode_object(result)) is None or _size(members) != len(result):
         return None
@@ -166,7 +154,7 @@ def with_note(message: bytes, text: str) -> bytes:
     unchanged.
     """
     try:
-        answer = decode_untrusted(message)
+        answer = codec.decode_untrusted(message)
     except CodecError:
         return message
     if not isinstance(answer, Response):
@@ -177,12 +165,12 @@ def with_note(message: bytes, text: str) -> bytes:
     if answer.error:
         error_text = find_string(members.get("message"))
         members["message"] = f"{error_text} ({text})" if error_text else text
-        return encode_error(answer.id, encode_value(members))
-    content = decode_array(members["content"]) if "content" in members else None
+        return codec.encode_error(answer.id, encode_value(members))
+    content = codec.decode_array(members["content"]) if "content" in members else None
     if content is None:
         return message
     members["content"] = [*content, Raw(encode_value({"type": "text", "text": text}))]
-    return encode_result(answer.id, encode_value(members))
+    return codec.encode_result(answer.id, encode_value(members))
 
 
 _OBJECT: Final = ord("{")
@@ -284,7 +272,7 @@ def result_to_legacy(result: Raw) -> bytes | Refusal:
 
 def _with_text(content: Raw | None, value: bytes) -> Raw:
     """Add a text block with this value to the content of a result, unless one of its blocks already has this text."""
-    blocks = (decode_array(content) if content is not None else None) or []
+    blocks = (codec.decode_array(content) if content is not None else None) or []
     block = encode_value({"type": "text", "text": value.decode()})
     decoded = (decode_object(block_members) or {} for block_members in blocks)
     if any(_is_same(find_string(block_members.get("text")), value) for block_members in decoded):
@@ -311,7 +299,7 @@ def error_to_modern(error: Raw) -> bytes:
 def error_to_legacy(error: Raw, method: str) -> bytes:
     """Translate an error of a modern server for a legacy client."""
     if requires_tasks(error):
-        return error_body(_TASK)
+        return codec.error_body(_TASK)
     codes = dict(_MODERN_CODES)
     if method == RESOURCES_READ:
         codes[INVALID_PARAMS] = RESOURCE_NOT_FOUND
@@ -321,7 +309,7 @@ def error_to_legacy(error: Raw, method: str) -> bytes:
 def _recode(error: Raw, codes: dict[RefusalCode, RefusalCode]) -> bytes:
     """Replace the number of an error if `codes` maps its code to another one."""
     if (members := decode_object(error)) is None:
-        return error_body(Refusal(INTERNAL_ERROR, "the server's error is not an object"))
+        return codec.error_body(Refusal(INTERNAL_ERROR, "the server's error is not an object"))
     try:
         code = find_code(decode_value(members["code"]))
     except (KeyError, CodecError):
