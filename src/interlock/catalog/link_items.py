@@ -24,6 +24,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
+from interlock.ax.protocol import hop_metadata
 from interlock.ax.protocol import route as ax_route
 from interlock.ax.protocol.budget import Price
 from interlock.ax.protocol.capability import (
@@ -36,27 +37,7 @@ from interlock.ax.protocol.capability import (
     read_capability,
     safety,
 )
-from interlock.ax.protocol.hop_metadata import (
-    CAPABILITY,
-    DECLARED,
-    GATED,
-    HOPS,
-    IRREVERSIBLE,
-    SAFETY,
-    SURFACE,
-    ItemMetadata,
-    Offer,
-    as_declared,
-    at_its_strictest,
-    declared_values,
-    implied_scope,
-    least_latency_class,
-    over_transport,
-    published_annotation,
-    raise_to_hop,
-    read_below,
-    timeout_s,
-)
+from interlock.ax.protocol.hop_metadata import CAPABILITY, DECLARED, ItemMetadata, Offer, as_declared, read_below
 from interlock.ax.protocol.names import (
     SCHEME,
     WithheldName,
@@ -213,7 +194,7 @@ async def make_link_items(
         old = None
     digests = {kind: getattr(listing, kind).digest for kind in _KINDS}
     digests["tasks"] = b"%d %d" % (link.tasks, link.modern)  # what a tool says of tasks counts only then
-    least = least_latency_class(offer.link_latency_ms, link.latencies)
+    least = hop_metadata.least_latency_class(offer.link_latency_ms, link.latencies)
     least = least if old is None else max(least, old.least_latency)  # AX-9.2-4: within a session
     is_same = old is not None and not old.stale and old.digests == digests and old.offer == offer  # AX-13.1-3
     if old is not None and is_same and old.least_latency is least:
@@ -432,7 +413,7 @@ class _LinkItemsBuilder:
         # AX-4.2-7, AX-4.2-11
         if capability.mutable and not self.offer.proved and self.plan.ax.require_proof != "never":
             return WithheldName(name=original, reason=_UNPROVED, code=AUTHORITY_UNVERIFIED)  # AX-4.2-7
-        scope = implied_scope(capability)
+        scope = hop_metadata.implied_scope(capability)
         if self.offer.scope < scope:  # AX-10.2-1, AX-10.2-2
             self.out_of_scope.append(qualified)
             reason = f"it needs scope {scope.value}; this server is registered for {self.offer.scope.value}"
@@ -480,7 +461,7 @@ class _LinkItemsBuilder:
             onward=self._onward(below, local),
             capability=capability,
             stated=stated.capability,
-            meta=notes if surface is None or surface.meta is None else {**notes, SURFACE: surface.meta},
+            meta=notes if surface is None or surface.meta is None else {**notes, hop_metadata.SURFACE: surface.meta},
             hints=judged.hints,
             hops=stated.hops,
             irreversible=irreversible,
@@ -494,7 +475,7 @@ class _LinkItemsBuilder:
             is_open=is_open,
             is_classified=ruling is not None or self.link.checks_input or self._reclassify(original, rule),
             is_unaccepted=accepted is not None,
-            timeout_s=timeout_s(
+            timeout_s=hop_metadata.timeout_s(
                 capability.latency_class if judged.has_class else None, stated.hops, self.link.timeout_s
             ),
             scope=scope.value,
@@ -552,7 +533,7 @@ class _LinkItemsBuilder:
         stated, annotations, rule = statements.stated, statements.annotations, statements.rule
         if isinstance(read := self._capability(statements), InvalidAnnotation):
             return read
-        capability = raise_to_hop(read, self.least)
+        capability = hop_metadata.raise_to_hop(read, self.least)
         declaration = as_declared(stated.capability, {})
         has_class = isinstance(declaration, dict) and "latency_class" in declaration
         if self.offer.is_aggregator and read.latency_class is LatencyClass.STANDARD:
@@ -588,7 +569,7 @@ class _LinkItemsBuilder:
             except CodecError:
                 return InvalidAnnotation(reason="the capability annotation cannot be read")
         if self.offer.kind == "leaf":
-            declared = over_transport(declared, self.offer.transport)
+            declared = hop_metadata.over_transport(declared, self.offer.transport)
             if isinstance(declared, InvalidAnnotation):
                 return declared
         private = None if self.offer.is_aggregator else self.plan.ax.transport_classes
@@ -597,7 +578,7 @@ class _LinkItemsBuilder:
             parsed = read_capability(declared, annotations=annotations, private=private)
             if isinstance(parsed, InvalidAnnotation):
                 return parsed
-            declared, annotations = as_object(at_its_strictest(parsed, annotations)), None
+            declared, annotations = as_object(hop_metadata.at_its_strictest(parsed, annotations)), None
         if accepted is not None:
             parsed = read_capability(declared, annotations=annotations, private=private)
             if isinstance(parsed, InvalidAnnotation):
@@ -623,16 +604,16 @@ class _LinkItemsBuilder:
             return notes
         capability = judged.capability
         notes = judged.notes[gated] = {
-            CAPABILITY: published_annotation(stated.capability, capability),
-            HOPS: stated.hops,
+            CAPABILITY: hop_metadata.published_annotation(stated.capability, capability),
+            hop_metadata.HOPS: stated.hops,
         }
-        declared = declared_values({**judged.changed, **stated.declared}, judged.read, capability)
+        declared = hop_metadata.declared_values({**judged.changed, **stated.declared}, judged.read, capability)
         if declared:
             notes[DECLARED] = declared
         if judged.irreversible:
-            notes[SAFETY] = IRREVERSIBLE
+            notes[hop_metadata.SAFETY] = hop_metadata.IRREVERSIBLE
         if gated:
-            notes[GATED] = True
+            notes[hop_metadata.GATED] = True
         return notes
 
     def _way(self, inner: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -29,17 +29,10 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
+from interlock.ax.protocol import hop_metadata
 from interlock.ax.protocol.budget import Price
 from interlock.ax.protocol.capability import Availability, Capability, LatencyClass, hints
-from interlock.ax.protocol.hop_metadata import (
-    ADOPTED,
-    CAPABILITY,
-    DECLARED,
-    HOPS,
-    Offer,
-    as_declared,
-    published_annotation,
-)
+from interlock.ax.protocol.hop_metadata import ADOPTED, CAPABILITY, DECLARED, HOPS, Offer, as_declared
 from interlock.ax.protocol.names import SCHEME, WithheldName, alias, may_collide, withhold_colliding_aliases
 from interlock.config.plan import ToolClass
 from interlock.core.calls.check import Check
@@ -428,7 +421,7 @@ def _tool_route(link: LocalLink, root: tuple[str, ...], tool: LocalTool) -> Rout
         segments=segments,
         below=below,
         capability=capability,
-        meta={CAPABILITY: published_annotation(None, capability), HOPS: 1},
+        meta={CAPABILITY: hop_metadata.published_annotation(None, capability), HOPS: 1},
         hints=hints(capability, None),
         timeout_s=tool.timeout_s,
         scope=tool.scope,

@@ -52,22 +52,10 @@ from interlock.core.recorder import LARGE_BYTES, Recorder
 from interlock.guard.budgets import Budgets
 from interlock.links.keeper import Keeper, ServerKeeper
 from interlock.links.subscriptions import Heard
+from interlock.mcp import mrtr
 from interlock.mcp.meta import RAW_EMPTY, declares, find_missing_capability, may_be_asked, question_capability
 from interlock.mcp.methods import ELICIT, LOG_RANK, META_CAPABILITIES, META_LOG_LEVEL, TOOLS_CALL, Era
-from interlock.mcp.mrtr import (
-    QUESTIONS_MAX,
-    RESUMABLE,
-    ROUNDS_MAX,
-    InputRequired,
-    Question,
-    Ticket,
-    encode_input_required,
-    is_ours,
-    read_input_required,
-    request_digest,
-    seal,
-    unseal_untrusted,
-)
+from interlock.mcp.mrtr import QUESTIONS_MAX, RESUMABLE, ROUNDS_MAX, Question, Ticket, encode_input_required, seal
 from interlock.process.limits import descriptor_limit
 from interlock.wire.jsonrpc import codec
 from interlock.wire.jsonrpc.codec import Request, decode_array, decode_object, encode_result, error_body, find_string
@@ -250,11 +238,11 @@ class Parking:
         caller, params = request.caller, request.params
         raw = params.get("requestState")
         state = find_string(raw) if raw is not None else None
-        if state is None or not is_ours(state):
+        if state is None or not mrtr.is_ours(state):
             return None
-        if (ticket := unseal_untrusted(state, self._key)) is None:
+        if (ticket := mrtr.unseal_untrusted(state, self._key)) is None:
             return None  # made by a node below, or changed: the server of the request decides
-        foreign = ticket.digest != b"" and ticket.digest != request_digest(request.method, params)
+        foreign = ticket.digest != b"" and ticket.digest != mrtr.request_digest(request.method, params)
         if ticket.principal != caller.principal.name or foreign:
             return _refusal("state_foreign", "this requestState belongs to another request")
         if self._clock.wall() > ticket.expires_at:
@@ -388,7 +376,7 @@ def _digest(call: Call) -> bytes:
     digest = call.dialogue.request_digest if call.dialogue is not None else b""
     if digest or call.wished is None:
         return digest
-    return request_digest(call.method, call.as_wished())
+    return mrtr.request_digest(call.method, call.as_wished())
 
 
 def _answer_after(
@@ -422,7 +410,7 @@ _RESULT: Final = b'"result":'
 class Interview:
     """A round of a server's questions to a legacy client. It receives the client's answers instead of the link."""
 
-    def __init__(self, call: Call, wanted: InputRequired) -> None:
+    def __init__(self, call: Call, wanted: mrtr.InputRequired) -> None:
         self._call = call
         self._wanted = wanted
         self._answers: dict[str, Raw] = {}
@@ -591,7 +579,7 @@ class CallsUnderWay:
     def interview_client(self, call: Call, result: Raw) -> bool:
         if b'"input_required"' not in bytes(result) or call.method not in RESUMABLE:
             return False
-        if (wanted := read_input_required(result)) is None:
+        if (wanted := mrtr.read_input_required(result)) is None:
             return False
         if isinstance(wanted, str):
             call.on_failed(Refusal(INTERNAL_ERROR, f"the server's question is malformed: {wanted}"), Outcome.ERROR)

@@ -235,41 +235,30 @@ class Dispatch:
         """Get a prompt (prompts/get)."""
         caller, params = request.caller, request.params
         followed = caller.hop.follow(params, request.meta, params.get("name")) if caller.hop is not None else None
-        if isinstance(followed, Refusal):
-            return self.refuse(self._new(request), followed)
-        if followed is not None:
-            params["name"] = followed.raw
-        if (resumed := self._find_resumed(request)) is not None:
-            return resumed
+        if (continued := self._follow(request, "name", followed)) is not None:
+            return continued
         name = find_string(params.get("name"))
-        route = self.view(caller.key).find_prompt(name) if name is not None else None
-        if route is None:
+        if name is None or (route := self.view(caller.key).find_prompt(name)) is None:
             if (later := self._postpone(request, self.get_prompt)) is not None:
                 return later
             call = self._new(request, (name or "")[:255])
             if name is None:
                 return self._invalid(call, "params.name must be a string")
             return self._invalid(call, "unknown prompt", {"reason": "prompt_not_found"})
-        onward = _onward(route.onward, followed)
+        onward, link = _onward(route.onward, followed), route.link
         fields = self.call_fields(request, route.qualified)
-        link = route.link
         call = link.new_request(route.original, *fields, route.timeout_s, route.head, onward, READING)
         return self._request(call, link, "name", route.wire_name)
 
     def read_resource(self, request: ClientRequest) -> Call:
         """Read a resource (resources/read)."""
         caller, params = request.caller, request.params
-        uri = find_string(params.get("uri"))
         followed: Followed | Refusal | None = None
-        if caller.hop is not None and uri is not None:
-            followed = caller.hop.follow_uri(params, request.meta, uri)
-        if isinstance(followed, Refusal):
-            return self.refuse(self._new(request), followed)
-        if followed is not None:
-            uri, params["uri"] = followed.name, followed.raw
-        if (resumed := self._find_resumed(request)) is not None:
-            return resumed
-        if uri is None:
+        if caller.hop is not None and (own := find_string(params.get("uri"))) is not None:
+            followed = caller.hop.follow_uri(params, request.meta, own)
+        if (continued := self._follow(request, "uri", followed)) is not None:
+            return continued
+        if (uri := find_string(params.get("uri"))) is None:
             return self._invalid(self._new(request), "params.uri must be a string")
         target = uri[:255]
         if isinstance(place := self.view(caller.key).find_resource(uri), list):
@@ -281,6 +270,17 @@ class Dispatch:
         head = modern_head(RESOURCES_READ, downstream)
         call = link.new_request(downstream, *self.call_fields(request, target), link.timeout_s, head, onward, READING)
         return self._request(call, link, "uri", Raw(codec.encode_value(downstream)))
+
+    def _follow(self, request: ClientRequest, member: str, followed: Followed | Refusal | None) -> Call | None:
+        """Write the item to which a parent's route leads into a request.
+
+        Return an ended call with the refusal of the route, or the call that a retry resumes. Otherwise return None.
+        """
+        if isinstance(followed, Refusal):
+            return self.refuse(self._new(request), followed)
+        if followed is not None:
+            request.params[member] = followed.raw
+        return self._find_resumed(request)
 
     def complete(self, request: ClientRequest) -> Call:
         """Complete an argument of a prompt or of a resource template (completion/complete)."""
@@ -609,12 +609,12 @@ class Dispatch:
         return call
 
 
-def _onward(own: dict[str, Raw] | None, followed: Followed | None) -> dict[str, Raw] | None:
+def _onward(own: dict[str, Raw] | None, followed: Followed | Refusal | None) -> dict[str, Raw] | None:
     """Return the route for a peer below that supports MCP-AX (MCP-AX 7.2), or None.
 
     `own` is the route of a request that began at this node; `followed` is the route that a parent sent.
     """
-    return own if own is None or followed is None else followed.onward
+    return followed.onward if own is not None and isinstance(followed, Followed) else own
 
 
 def resource_not_found(uri: str, candidates: list[str], era: Era) -> Refusal:
@@ -637,39 +637,36 @@ PER_S: Final = 100  # of all clients together; more within a second are dropped
 _PREFIX: Final = "notifications/"  # a name without it could be a request's, which a server may act upon
 
 
+@dataclass(eq=False)
 class ClientNotifications:
     """Forwarding of clients' vendor-specific notifications to servers."""
 
-    def __init__(
-        self, view: Callable[[ViewKey], View], recorder: Recorder, clock: Clock, may_notify: Callable[[Caller], bool]
-    ) -> None:
-        """Create the forwarding. `may_notify` returns whether the safety loop allows a client to send notifications."""
-        self._view = view
-        self._may_notify = may_notify
-        self._recorder = recorder
-        self._clock = clock
-        self._since = 0.0
-        self._count = 0
+    view: Callable[[ViewKey], View]
+    recorder: Recorder
+    clock: Clock
+    may_notify: Callable[[Caller], bool]  # whether the safety loop allows a client to send notifications
+    _since: float = 0.0
+    _count: int = 0
 
     def pass_on(self, caller: Caller, notification: Notification) -> None:
         """Forward a client's notification to its server. Drop the notification if a rule does not allow it."""
         method = notification.method
         if not method.startswith(_PREFIX) or not methods.is_vendor_method(method) or caller.principal.scope == "read":
             return
-        if not self._may_notify(caller):
+        if not self.may_notify(caller):
             return
-        if (link := _find_meant_server(caller, self._view(caller.key))) is None:
+        if (link := _find_meant_server(caller, self.view(caller.key))) is None:
             return
-        now = self._clock.now()
+        now = self.clock.now()
         if now - self._since >= 1.0:
             self._since, self._count = now, 0
         self._count += 1
         if self._count > PER_S:
             return
         link.forward_notification(notification)
-        at, params = self._clock.wall(), notification.params or None
+        at, params = self.clock.wall(), notification.params or None
         who, via = caller.principal.name, caller.via
-        self._recorder.add(AuditRecord(at, who, via, method[:128], link.segment, params, "admitted", "ok"))
+        self.recorder.add(AuditRecord(at, who, via, method[:128], link.segment, params, "admitted", "ok"))
 
 
 def _find_meant_server(caller: Caller, view: View) -> ConnectedLink | None:

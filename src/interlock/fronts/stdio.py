@@ -35,14 +35,7 @@ from interlock.mcp.modern_requests import validate_request
 from interlock.process.child import FileInput, FileOutput, is_never_waited_for
 from interlock.process.stderr import TOGETHER_BYTES_MAX, LineSplitter, one_line, write_line
 from interlock.wire.jsonrpc import codec
-from interlock.wire.jsonrpc.codec import (
-    CodecError,
-    Notification,
-    Request,
-    decode_object,
-    decode_untrusted,
-    encode_refusal,
-)
+from interlock.wire.jsonrpc.codec import Notification, Request, decode_object, decode_untrusted, encode_refusal
 from interlock.wire.jsonrpc.oversized import MessageKind, message_too_large
 from interlock.wire.refusal import INVALID_REQUEST, Refusal
 
@@ -160,7 +153,7 @@ class LineFront:
     def _receive(self, line: bytes) -> None:
         try:
             message = decode_untrusted(line)
-        except CodecError as error:
+        except codec.CodecError as error:
             self._receive_batch(line, error)
             return
         if self._session is not None:
@@ -201,7 +194,7 @@ class LineFront:
         if self._deciding is not None:
             await asyncio.wait([self._deciding])
 
-    def _receive_batch(self, line: bytes, unreadable: CodecError) -> None:
+    def _receive_batch(self, line: bytes, unreadable: codec.CodecError) -> None:
         if self._early is not None:
             self._keep(line)
             return
@@ -215,7 +208,7 @@ class LineFront:
             if session is None:
                 raise unreadable
             begin_batch_untrusted(self._legacy, session, line, unreadable, self)
-        except CodecError as error:
+        except codec.CodecError as error:
             self.emit(encode_refusal(error.message_id, error.refusal))
 
     def _first(self, request: Request) -> None:

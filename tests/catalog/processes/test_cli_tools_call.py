@@ -8,7 +8,7 @@ import pytest
 from tests.cli.program import Inline, Interlock
 from tests.operator.fake_node import FakeOperations, FakePublicEndpoint, tcp_listener, url_of
 
-from interlock.catalog.cli.call import argument_value, arguments_of
+from interlock.catalog.cli.tools import argument_value, arguments_of
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from rich.text import Text
 from tests.operator.fake_node import FakeOperations, link
 
-from interlock.catalog.cli.call import ShownResult, result_blocks
+from interlock.catalog.cli.tools import ShownResult, result_blocks
 from interlock.cli.terminal.drawing import in_columns
 from interlock.cli.terminal.text import (
     count,
