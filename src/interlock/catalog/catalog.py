@@ -563,8 +563,7 @@ class Catalog:
                 self.rulings.process_seen(link.segment, items.seen, {route.qualified: route for route in items.tools})
             items = msgspec.structs.replace(items, seen=()) if items.seen else items
             self.place(items)
-        changed = changes(old, items)
-        if changed:
+        if changed := changes(old, items):
             self.redefined.publish(changed)
         return ListUpdate(items=items, changed=changed)
 

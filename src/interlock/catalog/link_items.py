@@ -211,8 +211,7 @@ async def make_link_items(
         previous = {route.original: route for route in old.tools}
     unchanged, others = _split_unchanged(offer, listing.tools, previous)
     named = settle_names(offer, others), settle_names(offer, listing.prompts)
-    invalid = [name for settled in named for name in settled.invalid]
-    if invalid:  # AX-4.3-1
+    if invalid := [name for settled in named for name in settled.invalid]:  # AX-4.3-1
         return refuse_names(offer, invalid)
     tools, prompts = named
     stock = _LinkItemsBuilder(link, plan, offer, least, rulings, previous, checks_for, surfaces, tools=unchanged)
@@ -484,8 +483,7 @@ class _LinkItemsBuilder:
             needs_task=not self.link.modern and self.link.tasks and needs_task(item),
             surface=surface,
         )
-        checks = self.checks_for(route)
-        if checks:
+        if checks := self.checks_for(route):
             msgspec.structs.force_setattr(route, "checks", checks)  # no other part has seen it yet
         return route
 

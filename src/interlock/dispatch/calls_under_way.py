@@ -374,9 +374,7 @@ class Parking:
 def _digest(call: Call) -> bytes:
     """Return the digest of what a retry must repeat: the request as its client sent it."""
     digest = call.dialogue.request_digest if call.dialogue is not None else b""
-    if digest or call.wished is None:
-        return digest
-    return mrtr.request_digest(call.method, call.as_wished())
+    return digest if digest or call.wished is None else mrtr.request_digest(call.method, call.as_wished())
 
 
 def _answer_after(

@@ -108,9 +108,7 @@ class AskedTasks:
             return f"{request.method} as a task of 2025-11-25 does not cross to a client of MCP {methods.LATEST_MODERN}"
         if not mcp_tasks.takes_as_task(caller.capabilities, request.method):
             return f"the client does not take {request.method} as a task"
-        if not self._expect(link, request, caller, None):
-            return "too many clients are being asked"
-        return None
+        return None if self._expect(link, request, caller, None) else "too many clients are being asked"
 
     def ask(self, link: ConnectedLink, request: Request, origin: Pending | None) -> None:
         """Pass a server's request about a task to the client that runs the task."""
@@ -464,9 +462,7 @@ class TaskMethods:
             return mcp_tasks.NOT_DECLARED
         if task_id is None:
             return Refusal(INVALID_PARAMS, "params.taskId must be a string")
-        if isinstance(task, Refusal):
-            return task
-        return self._refusal(caller, task) or task
+        return task if isinstance(task, Refusal) else self._refusal(caller, task) or task
 
     def _refusal(self, caller: Caller, task: Task) -> Refusal | None:
         if not self._may_use(caller, task):

@@ -211,8 +211,7 @@ class Tasks:
             return
         task.live = live
         principals = self._live.setdefault(task.link.segment, {})
-        count = principals.get(task.principal, 0) + (1 if live else -1)
-        if count:
+        if count := principals.get(task.principal, 0) + (1 if live else -1):
             principals[task.principal] = count
         else:
             del principals[task.principal]

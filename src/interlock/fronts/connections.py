@@ -13,6 +13,7 @@ trusted proxy are never read for this.
 import ipaddress
 import re
 from collections.abc import Callable, Iterable, MutableMapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from interlock.approvals.trust.registrant import ClientCertificate
@@ -92,8 +93,7 @@ def source_of(address: IpAddress | None) -> str:
 
 def _chain(wanted: bytes, headers: Iterable[tuple[bytes, bytes]]) -> list[str]:
     """Return the addresses in a header, client end first. The lines of the header are joined."""
-    lines = [value.decode("latin-1") for name, value in headers if name == wanted]
-    if not lines:
+    if not (lines := [value.decode("latin-1") for name, value in headers if name == wanted]):
         return []
     joined = ",".join(lines)
     return [part.strip() for part in joined.split(",")] if wanted == b"x-forwarded-for" else _forwarded_for(joined)
@@ -157,35 +157,36 @@ NoteRefusal = Callable[["EndpointConnection", Head, str], None]
 IsShared = Callable[[IpAddress], bool]
 
 
+@dataclass(eq=False, kw_only=True)
 class ConnectionTable:
-    """The open connections of one endpoint, with limits on their number and on the memory that they use."""
+    """The open connections of one endpoint, with limits on their number and on the memory that they use.
 
-    def __init__(self, *, most: int, message_bytes: int, note_refusal: NoteRefusal, is_shared: IsShared) -> None:
-        """Create an empty table for at most `most` connections.
+    `note_refusal` is called with the reason for each request that is refused before it is served. `is_shared` returns
+    whether many clients may share an address; the limit on connections from one address then does not apply.
+    """
 
-        `note_refusal` is called with the reason for each request that is refused before it is served. `is_shared`
-        returns whether many clients may share an address; the limit on connections from one address then does not
-        apply.
-        """
-        self.open: set[EndpointConnection] = set()
-        self.note_refusal = note_refusal
-        self._most = most
-        self._is_shared = is_shared
-        self._open_of: dict[str, int] = {}  # by source
+    most: int
+    message_bytes: int
+    note_refusal: NoteRefusal
+    is_shared: IsShared
+    open: set["EndpointConnection"] = field(default_factory=set)
+    _open_of: dict[str, int] = field(default_factory=dict)  # by source
+
+    def __post_init__(self) -> None:
         self.unknown = HeldBound(of_all=ENDPOINT_UNKNOWN_BYTES, of_peer=PEER_UNKNOWN_BYTES)
         self.bodies = HeldBound(
-            of_all=max(ENDPOINT_BYTES_MIN, ENDPOINT_MESSAGES_MAX * message_bytes),
-            of_peer=max(PEER_BYTES_MIN, PEER_MESSAGES_MAX * message_bytes),
+            of_all=max(ENDPOINT_BYTES_MIN, ENDPOINT_MESSAGES_MAX * self.message_bytes),
+            of_peer=max(PEER_BYTES_MIN, PEER_MESSAGES_MAX * self.message_bytes),
         )
 
     def enter(self, connection: "EndpointConnection", peer: IpAddress | None) -> bool:
         """Add a connection and return True, or return False if a limit is reached. `leave` removes the connection."""
-        if len(self.open) >= self._most:
+        if len(self.open) >= self.most:
             return False
-        if peer is not None and not self._is_shared(peer):
+        if peer is not None and not self.is_shared(peer):
             source = source_of(peer)
             count = self._open_of.get(source, 0)
-            if count >= max(self._most // PEER_SHARE, 1):
+            if count >= max(self.most // PEER_SHARE, 1):
                 return False
             self._open_of[source] = count + 1
         self.open.add(connection)
@@ -195,7 +196,7 @@ class ConnectionTable:
         if connection not in self.open:
             return
         self.open.discard(connection)
-        if peer is not None and not self._is_shared(peer):
+        if peer is not None and not self.is_shared(peer):
             source = source_of(peer)
             self._open_of[source] -= 1
             if not self._open_of[source]:
@@ -233,22 +234,20 @@ class HeldBound:
         return True
 
 
+@dataclass(eq=False)
 class HeldBytes:
     """The bytes that are reserved for one request, until they are released."""
 
-    __slots__ = ("_bound", "_source", "count")
-
-    def __init__(self, bound: HeldBound, source: str) -> None:
-        self.count = 0
-        self._bound = bound
-        self._source = source
+    bound: HeldBound
+    source: str
+    count: int = 0
 
     def grow_to(self, count: int) -> bool:
-        if not self._bound.change(self._source, count - self.count):
+        if not self.bound.change(self.source, count - self.count):
             return False
         self.count = count
         return True
 
     def release(self) -> None:
-        self._bound.change(self._source, -self.count)
+        self.bound.change(self.source, -self.count)
         self.count = 0

@@ -468,15 +468,10 @@ class McpProtocol(EndpointConnection):
                 self.refuse(self.endpoint.body_too_large)
 
     def on_message_complete(self) -> None:
-        if not self._own or self._ignored_upgrade:
-            super().on_message_complete()
+        is_dropped = self._ignored_upgrade or self._reads_no_more
+        super().on_message_complete()
+        if not self._own or is_dropped:
             return
-        self._mid_message = False
-        if self._reads_no_more:
-            return
-        self.busy_since = None
-        if self._held is not None:
-            self._release()
         body = self._body.take()
         head = self._head
         exchange = Exchange(self, head, body, head.keep and not self._draining)

@@ -140,9 +140,7 @@ class LegacyFront:
                 return None
             request = ClientRequest(caller, message_id, method, params, meta, sink)
             if method == TOOLS_CALL:
-                if "task" in params:
-                    return self.tasks.call_tool(request)
-                return self.dispatch.call_tool(request)
+                return self.tasks.call_tool(request) if "task" in params else self.dispatch.call_tool(request)
             return self._routed.get(method, self.tasks.ask)(request)
         if method in LISTS:
             key = caller.key
@@ -190,8 +188,7 @@ class LegacyFront:
             self._answer(message_id, sink, fault)
             return
         session.caller.log_level = level
-        heard = self.audience.log_levels_changed()
-        if heard:
+        if heard := self.audience.log_levels_changed():
             self._background.begin(self._answer_later(heard, message_id, sink))
         else:
             self._answer(message_id, sink, EMPTY_RESULT)

@@ -73,8 +73,7 @@ def capabilities(view: View, *, modern: bool, tasks: bool = True, upward: bool =
             offered[name] = {}
     if upward:
         offered |= _PARENT_CAPABILITIES
-    experimental = _experimental(view, modern=modern)
-    if experimental:
+    if experimental := _experimental(view, modern=modern):
         offered["experimental"] = experimental
     offered.setdefault("extensions" if modern else "experimental", {})[methods.EXTENSION] = {}
     makers = [link.facts for link in view.links if tasks and link.facts and link.tasks and link.modern == modern]
@@ -257,9 +256,7 @@ class ListCache:
             and keeper.link.standing.state in _LISTS
             and now - keeper.listed_at[kind] >= self._life_s(keeper)
         ]
-        if not old:
-            return None
-        return _wait([keeper.refreshed(kind) for keeper in old], REREAD_S)
+        return _wait([keeper.refreshed(kind) for keeper in old], REREAD_S) if old else None
 
     def _life_s(self, keeper: Keeper) -> float:
         """Return for how many seconds a list counts as fresh.

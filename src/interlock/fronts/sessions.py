@@ -235,24 +235,28 @@ class ClientSession(ClientChannel):
 OnSessionEnd = Callable[[Caller, ClientSession | None, str], None]
 
 
+@dataclass(eq=False)
 class Sessions:
     """The sessions of a node, by id.
 
     Ids cannot be guessed, and only the principal that opened a session can use it.
     """
 
-    def __init__(self, clock: Clock, idle_s: float, on_end: OnSessionEnd) -> None:
-        self._clock = clock
-        self._idle_s = idle_s
-        self._on_end = on_end
-        self.by_id: dict[str, ClientSession] = {}
-        self._logs = StreamLogs()
+    clock: Clock
+    idle_s: float
+    on_end: OnSessionEnd
+    by_id: dict[str, ClientSession] = field(default_factory=dict)
+    _logs: StreamLogs = field(default_factory=StreamLogs)
 
     def open(self, caller: Caller, version: str) -> ClientSession | None:
         """Open a session. Return None if the node has reached its limit of sessions and none of them can be ended."""
-        if len(self.by_id) >= SESSIONS_MAX and not self.expire() and not self._evict():
-            return None
-        session = ClientSession(secrets.token_urlsafe(24), caller, version, self._clock.now(), self._logs)
+        if len(self.by_id) >= SESSIONS_MAX and not self.expire():
+            # End the session that was idle for the longest time.
+            silent = [session for session in self.by_id.values() if not session.streams and not session.caller.calls]
+            if not silent:
+                return None
+            self.close(min(silent, key=lambda session: session.last_seen), "evicted")
+        session = ClientSession(secrets.token_urlsafe(24), caller, version, self.clock.now(), self._logs)
         self.by_id[session.id] = session
         return session
 
@@ -260,37 +264,23 @@ class Sessions:
         session = self.by_id.get(session_id)
         if session is None or session.caller.principal.name != principal:
             return None
-        session.last_seen = self._clock.now()
+        session.last_seen = self.clock.now()
         return session
 
     def close(self, session: ClientSession, reason: str) -> None:
         if self.by_id.pop(session.id, None) is not None:
             session.end(reason)
             self._logs.forget(session.id)
-            self._on_end(session.caller, session, reason)
-
-    def end_pipe(self, caller: Caller, reason: str) -> None:
-        """Report the end of a client without a handshake, because its pipe has closed."""
-        self._on_end(caller, None, reason)
-
-    def _evict(self) -> bool:
-        """End the session that was idle for the longest time, to make room for a new one. Return whether a session was
-        ended.
-        """
-        silent = [session for session in self.by_id.values() if not session.streams and not session.caller.calls]
-        if not silent:
-            return False
-        self.close(min(silent, key=lambda session: session.last_seen), "evicted")
-        return True
+            self.on_end(session.caller, session, reason)
 
     def expire(self) -> int:
         """End the sessions that were idle for too long: they have no stream and no call, and received no message.
 
         Return the number of sessions that were ended.
         """
-        now = self._clock.now()
+        now = self.clock.now()
         self._logs.sweep(now)
-        before = now - self._idle_s
+        before = now - self.idle_s
         idle = [
             session
             for session in self.by_id.values()

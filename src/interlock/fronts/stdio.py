@@ -102,7 +102,7 @@ class LineFront:
             self._stop_one(request)
         caller, self._caller = self._caller, None
         if caller is not None:
-            self._legacy.sessions.end_pipe(caller, reason)
+            self._legacy.sessions.on_end(caller, None, reason)
         if self._writer is not None:
             self._writer.close()
 

@@ -207,8 +207,7 @@ def list_links(invocation: Invocation) -> None:
     if out.as_json:
         out.raw_json(answer.raw)
         return
-    links = answer.as_(api.Links).links
-    if not links:
+    if not (links := answer.as_(api.Links).links):
         out.remark("no servers yet: interlock add npm:PACKAGE, or a [servers.NAME] table, or let subservers register")
         return
     heads = ("SEGMENT", "STATE", "VIA", "ERA", "TOOLS", "CALLS", "ERRORS", "LATENCY", "WHY")

@@ -367,8 +367,7 @@ class _Exchange(PacedDelivery, eq=False):
     def on_chunk(self, data: bytes) -> None:
         if self.parser is None or self.aborted:
             return
-        events = self.parser.feed(data)
-        if events:
+        if events := self.parser.feed(data):
             self.deliver(events)
 
     def on_next(self, event: SseEvent) -> None:
@@ -478,8 +477,7 @@ class SsePipe(_NetworkPipe):
         pass
 
     def on_chunk(self, data: bytes) -> None:
-        events = self._parser.feed(data)
-        if events:
+        if events := self._parser.feed(data):
             self._delivery.deliver(events)
 
     def on_event(self, event: SseEvent) -> None:

@@ -17,6 +17,7 @@ out which of them it refuses.
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from interlock.core.calls.call import Inquiry, Outcome
@@ -365,15 +366,15 @@ def lowest_level(*levels: str | None) -> str | None:
     return min((level for level in levels if level is not None), key=LOG_RANK.__getitem__, default=None)
 
 
+@dataclass(eq=False)
 class LogLevel:
     """Log level of a legacy server. It is sent when a client wants another level, and again after each reconnection."""
 
-    def __init__(self, link: ConnectedLink) -> None:
-        self._link = link
-        self._level: str | None = None
-        self.of_sessions: str | None = None
-        self._of_requests: str | None = None  # of 2026-07-28, each of which names its own
-        self._heard: Heard | None = None
+    link: ConnectedLink
+    of_sessions: str | None = None
+    _level: str | None = None
+    _of_requests: str | None = None  # of 2026-07-28, each of which names its own
+    _heard: Heard | None = None
 
     def set(self, level: str | None) -> Heard | None:
         """Set the level that sessions want, or None if they want no logs.
@@ -403,13 +404,13 @@ class LogLevel:
         return None if heard is None or heard.done() else heard
 
     def say(self) -> None:
-        facts = self._link.facts
+        facts = self.link.facts
         if facts is not None and facts.era is Era.LEGACY and "logging" in facts.capabilities and self._level:
-            inquiry = self._link.ask(SET_LEVEL, {"level": self._level})
+            inquiry = self.link.ask(SET_LEVEL, {"level": self._level})
             self._heard = inquiry.future
             asyncio.get_running_loop().call_later(TAKEN_S, self._stop_waiting, inquiry)
 
     def _stop_waiting(self, inquiry: Inquiry) -> None:
         if not inquiry.future.done():
-            self._link.cancel(inquiry, "timeout")
+            self.link.cancel(inquiry, "timeout")
             inquiry.on_failed(Refusal(CALL_TIMEOUT, "call_timeout"), Outcome.TIMEOUT)

@@ -73,8 +73,7 @@ def read_task(members: dict[str, Any], era: Era) -> TaskFacts | str:
     """
     if (raw := members.get("taskId")) is None or len(raw) > ID_BYTES_MAX:
         return f"a task without an id of at most {ID_BYTES_MAX} bytes"
-    task_id = find_string(raw)
-    if not task_id:
+    if not (task_id := find_string(raw)):
         return "a task whose id is no text"
     status = find_string(members.get("status")) or ""
     return TaskFacts(task_id, status, find_seconds(members.get(_TTL[era])), find_seconds(members.get(_POLL[era])))

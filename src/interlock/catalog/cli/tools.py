@@ -207,8 +207,7 @@ def _detail(tool: ToolDetail, width: int, ascii_only: bool) -> "list[Text]":
     add("", ", ".join(f"{key} {value}" for key, value in stated), "dim")
     for number, paragraph in enumerate((tool.description or "").strip().splitlines()):
         add("description" if number == 0 else "", paragraph)
-    arguments = arguments_of(tool.definition.get("inputSchema"))
-    if arguments:
+    if arguments := arguments_of(tool.definition.get("inputSchema")):
         lines += [Text(), Text("  arguments (* required)", style="dim")]
         rows = [
             [
