@@ -231,8 +231,8 @@ class ServerAdder:
                 reference,
                 request.args,
                 env=request.env,
-                passed=request.passed,
-                secret_variables=() if is_remote else request.secrets,
+                env_passed=request.passed,
+                env_unset=() if is_remote else request.secrets,
                 headers=headers,
                 egress=request.egress,
             )

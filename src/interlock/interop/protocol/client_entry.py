@@ -56,7 +56,15 @@ def registry_description(driver: Driver, written: Mapping[str, Any], name: str |
         "version": driver.version,
     }
     if isinstance(server, RemoteServer):
-        data["remotes"] = [_remote(server, driver.transport)]
+        url = server.url
+        variables: dict[str, Any] = {}
+        for key, value in server.query.items():
+            filled = _template(value)
+            url += ("&" if "?" in url else "?") + f"{key}={filled['value']}"
+            variables |= filled.get("variables", {})
+        headers = [_setting(name, value) for name, value in server.headers.items()]
+        remote = {"type": _TRANSPORTS[driver.transport], "url": url}
+        data["remotes"] = [remote | without_empty({"variables": variables, "headers": headers})]
     elif isinstance(server, LocalServer) and package is not None:
         arguments = [{"type": "positional"} | _template(each) for each in server.args]
         settings = [_setting(key, value) for key, value in server.env.items()]
@@ -66,17 +74,6 @@ def registry_description(driver: Driver, written: Mapping[str, Any], name: str |
     block = written.get("server", {})
     lost += [f"server.{key}" for key in ("cwd", "entry", "runner", "port", "path", "auth") if key in block]
     return Described(data=data, lost=(*lost, *(["implements"] if driver.implements else [])))
-
-
-def _remote(server: RemoteServer, transport: str) -> dict[str, Any]:
-    url = server.url
-    variables: dict[str, Any] = {}
-    for key, value in server.query.items():
-        filled = _template(value)
-        url += ("&" if "?" in url else "?") + f"{key}={filled['value']}"
-        variables |= filled.get("variables", {})
-    headers = [_setting(name, value) for name, value in server.headers.items()]
-    return {"type": _TRANSPORTS[transport], "url": url} | without_empty({"variables": variables, "headers": headers})
 
 
 def _setting(name: str, text: str) -> dict[str, Any]:
@@ -98,17 +95,12 @@ GOOSE_TIMEOUT_S = 300  # the default of Goose, which Goose writes to its files
 def stdio_entry(client: ClientProgram, name: str, command: Sequence[str], env: Mapping[str, str]) -> dict[str, Any]:
     """Return an entry with which a client starts the server as a program."""
     program, *args = command
-    kind = {"type": client.stdio_type} if client.stdio_type is not None else {}
-    match client.shape:
-        case "opencode":
-            return {**kind, "command": [program, *args], **_some("environment", env), "enabled": True}
-        case "goose":
-            entry = {"name": name, **kind, "cmd": program, "args": args, **_some("envs", env)}
-            return {**entry, "enabled": True, "timeout": GOOSE_TIMEOUT_S}
-        case "continue":
-            return {"name": name, **kind, "command": program, "args": args, **_some("env", env)}
-    around = {"source": "custom"} if client.name == "zed" else {}
-    return {**around, **kind, "command": program, "args": args, **_some("env", env), **_tools(client)}
+    fields: dict[str, Any] = {"command": program, "args": args, **_some("env", env)}
+    if client.shape == "opencode":
+        fields = {"command": [program, *args], **_some("environment", env)}
+    elif client.shape == "goose":
+        fields = {"cmd": program, "args": args, **_some("envs", env)}
+    return _with_common_fields(client, name, client.stdio_type, fields)
 
 
 def with_token(client: ClientProgram, name: str, url: str, variable: str) -> dict[str, Any] | None:
@@ -129,29 +121,31 @@ def http_entry(
 ) -> dict[str, Any]:
     """Return an entry with which a client connects to a URL. The client must not be `stdio_only`."""
     http_type = "sse" if sse and client.http_type is not None and client.shape != "opencode" else client.http_type
-    kind = {"type": http_type} if http_type is not None else {}
+    key = "url" if sse and client.shape == "gemini" else client.url_key
+    fields = {key: url, **_some("http_headers" if client.shape == "codex" else "headers", headers)}
+    if client.shape == "continue":
+        fields = {key: url, **without_empty({"requestOptions": _some("headers", headers)})}
+    return _with_common_fields(client, name, http_type, fields)
+
+
+def _with_common_fields(
+    client: ClientProgram, name: str, kind: str | None, fields: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return an entry with the type and the other fields that every entry of this client has."""
+    entry = {**({"type": kind} if kind is not None else {}), **fields}
     match client.shape:
         case "opencode":
-            return {**kind, "url": url, **_some("headers", headers), "enabled": True}
+            return {**entry, "enabled": True}
         case "goose":
-            entry = {"name": name, **kind, "uri": url, **_some("headers", headers)}
-            return {**entry, "enabled": True, "timeout": GOOSE_TIMEOUT_S}
+            return {"name": name, **entry, "enabled": True, "timeout": GOOSE_TIMEOUT_S}
         case "continue":
-            options = {"requestOptions": {"headers": dict(headers)}} if headers else {}
-            return {"name": name, **kind, "url": url, **options}
-        case "codex":
-            return {"url": url, **_some("http_headers", headers)}
+            return {"name": name, **entry}
     around = {"source": "custom"} if client.name == "zed" else {}
-    key = "url" if sse and client.shape == "gemini" else client.url_key
-    return {**around, **kind, key: url, **_some("headers", headers), **_tools(client)}
+    return {**around, **entry, **({"tools": ["*"]} if client.name == "copilot-cli" else {})}
 
 
 def _some(key: str, values: Mapping[str, str]) -> dict[str, Any]:
     return {key: dict(values)} if values else {}
-
-
-def _tools(client: ClientProgram) -> dict[str, Any]:
-    return {"tools": ["*"]} if client.name == "copilot-cli" else {}
 
 
 _ENVIRONMENT = "env://"

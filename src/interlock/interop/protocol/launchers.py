@@ -213,7 +213,10 @@ def _read_bridge(name: str, rest: list[str], env: Mapping[str, str]) -> Unwrappe
         for flag, value in _take_options(rest, bridge.silent, bridge.valued, bare=bridge.bare, posix=False):
             match flag:
                 case "--header":
-                    _add_header(headers, value)
+                    header = _HEADER.fullmatch(value)
+                    if header is None:
+                        raise _Unknown("a header without a colon")
+                    headers[header["name"]] = header["value"]
                 case "-H" | "--headers":
                     headers[value] = _value(flag, rest)
                 case "--oauth2Bearer":
@@ -240,13 +243,6 @@ def _read_bridge(name: str, rest: list[str], env: Mapping[str, str]) -> Unwrappe
     if used:
         headers.setdefault("Authorization", f"Bearer {env['API_ACCESS_TOKEN']}")
     return _with_variables(url, transport, headers, env, used)
-
-
-def _add_header(headers: dict[str, str], written: str) -> None:
-    match = _HEADER.fullmatch(written)
-    if match is None:
-        raise _Unknown("a header without a colon")
-    headers[match["name"]] = match["value"]
 
 
 def _with_variables(
@@ -444,26 +440,15 @@ def entry_of(
     args: Sequence[str] = (),
     *,
     env: Mapping[str, str] = MappingProxyType({}),
-    passed: Sequence[str] = (),
-    secret_variables: Sequence[str] = (),
     headers: Mapping[str, str] = MappingProxyType({}),
-    egress: Sequence[str] = (),
+    **fields: tuple[str, ...],
 ) -> ServerEntry:
     """Return the entry for a reference, or for the command in `args` if `reference` is empty.
 
-    `passed` are variables of the environment. `secret_variables` are variables whose values are stored as secrets.
-    Raise UnknownReference if the reference names nothing to install or run.
+    `fields` are further fields of the entry. Raise UnknownReference if the reference names nothing to install or run.
     """
     name, how = _read_reference(reference, tuple(args))
-    return ServerEntry(
-        name=name,
-        env=dict(env),
-        env_passed=tuple(passed),
-        env_unset=tuple(secret_variables),
-        headers=dict(headers),
-        egress=tuple(egress),
-        **how,
-    )
+    return msgspec.structs.replace(ServerEntry(name=name, env=env, headers=headers, **how), **fields)
 
 
 def _read_reference(reference: str, args: tuple[str, ...]) -> tuple[str, dict[str, Any]]:

@@ -243,12 +243,10 @@ def _docker_entry(name: str, described: Mapping[str, Any]) -> ServerEntry:
             if variable is not None and slug is not None:
                 env[variable] = f"{{{{{slug}}}}}"
                 inputs[slug] = PersonInput(description=text(each.get("description")) or "", secret=True)
-    egress: tuple[str, ...] | None = None
     hosts = described.get("allowHosts", run.get("allowHosts"))
+    egress = host_names(names(hosts)) if isinstance(hosts, list) else None
     if described.get("disableNetwork") is True or run.get("disableNetwork") is True:
         egress = ()
-    elif isinstance(hosts, list):
-        egress = host_names(names(hosts))
     entry = ServerEntry(
         name=name,
         style="docker",
@@ -261,7 +259,10 @@ def _docker_entry(name: str, described: Mapping[str, Any]) -> ServerEntry:
     if (url := text(remote.get("url"))) is not None:
         kind = text(remote.get("transport_type")) or text(remote.get("transport")) or "streamable-http"
         transport = "sse" if kind == "sse" else "http"
-        headers = {key: _with_inputs(value, env) for key, value in texts(remote.get("headers")).items()}
+        headers = texts(remote.get("headers"))
+        for variable, value in env.items():  # a header names the entry's variables as ${VAR} or $VAR
+            for spelling in (f"${{{variable}}}", f"${variable}"):
+                headers = {key: header.replace(spelling, value) for key, header in headers.items()}
         return msgspec.structs.replace(entry, url=url, transport=transport, headers=headers, env={})
     image = text(described.get("image"))
     if image is None or described.get("type") == "poci":
@@ -271,13 +272,6 @@ def _docker_entry(name: str, described: Mapping[str, Any]) -> ServerEntry:
     args = [*names(described.get("command")), *names(run.get("command"))]
     server = {"kind": "docker", "image": image} | without_empty({"volumes": volumes, "args": args})
     return msgspec.structs.replace(entry, server=server)
-
-
-def _with_inputs(value: str, env: Mapping[str, str]) -> str:
-    """Replace ${VAR} in a header by the value of the entry's variable."""
-    for variable, template in env.items():
-        value = value.replace(f"${{{variable}}}", template).replace(f"${variable}", template)
-    return value
 
 
 def _objects(value: Any) -> list[Mapping[str, Any]]:
