@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from interlock.cli.command import Invocation, verb, verb_app
+from interlock.cli.command import Invocation, option, verb, verb_app
 from interlock.cli.terminal.errors import BadUsage
 from interlock.mcp.methods import LATEST_MODERN, META_CAPABILITIES, META_VERSION, TOOLS_LIST
 from interlock.wire.refusal import Refused
@@ -30,21 +30,31 @@ def ways_to_connect(
     """Return a title and a text to copy for each client. `token_command` is the command that creates a token, or None
     if no token is needed.
     """
-    needs_token = token_command is not None
     ways = []
-    header, inspector = "", INSPECTOR
-    if needs_token:
+    header, curl_header, inspector = "", "", INSPECTOR
+    if token_command is not None:
         inspector = INSPECTOR_2
         ways.append(("A token first", f"export INTERLOCK_TOKEN=$({token_command})"))
         header = ' --header "Authorization: Bearer $INTERLOCK_TOKEN"'
+        curl_header = '  -H "Authorization: Bearer $INTERLOCK_TOKEN" \\\n'
     where = shlex.quote(url)
     program, *arguments = stdio_command(config, data)
     desktop = {"mcpServers": {"interlock": {"command": program, "args": arguments}}}
+    curl = (
+        f"curl -s {where} \\\n"
+        "  -H 'Content-Type: application/json' \\\n"
+        "  -H 'Accept: application/json, text/event-stream' \\\n"
+        f"  -H 'MCP-Protocol-Version: {LATEST_MODERN}' -H 'Mcp-Method: {TOOLS_LIST}' \\\n"
+        f"{curl_header}"
+        f'  -d \'{{"jsonrpc": "2.0", "id": 1, "method": "{TOOLS_LIST}", "params": {{"_meta": {{\n'
+        f'    "{META_VERSION}": "{LATEST_MODERN}",\n'
+        f'    "{META_CAPABILITIES}": {{}}}}}}}}\''
+    )
     ways += [
         ("Inspector", f"{inspector} --cli {where} \\\n  --transport http --method {TOOLS_LIST}{header}"),
         ("Claude Code", f"claude mcp add --transport http interlock {where}{header}"),
         ("Claude Desktop (claude_desktop_config.json)", json.dumps(desktop, indent=2)),
-        ("curl", _curl(where, needs_token)),
+        ("curl", curl),
     ]
     return ways
 
@@ -69,26 +79,10 @@ def stdio_command(config: str | None, data: str | None, *, only: str | None = No
     return command if only is None else [*command, "--only", only]
 
 
-def _curl(where: str, needs_token: bool) -> str:
-    token = '  -H "Authorization: Bearer $INTERLOCK_TOKEN" \\\n' if needs_token else ""
-    return (
-        f"curl -s {where} \\\n"
-        "  -H 'Content-Type: application/json' \\\n"
-        "  -H 'Accept: application/json, text/event-stream' \\\n"
-        f"  -H 'MCP-Protocol-Version: {LATEST_MODERN}' -H 'Mcp-Method: {TOOLS_LIST}' \\\n"
-        f"{token}"
-        f'  -d \'{{"jsonrpc": "2.0", "id": 1, "method": "{TOOLS_LIST}", "params": {{"_meta": {{\n'
-        f'    "{META_VERSION}": "{LATEST_MODERN}",\n'
-        f'    "{META_CAPABILITIES}": {{}}}}}}}}\''
-    )
-
-
 NAME = "interlock"
 TOKEN = "INTERLOCK_TOKEN"  # noqa: S105  (the name of a variable)
 
-For = Annotated[
-    str | None, typer.Option("--for", metavar="CLIENT", help="cursor, claude-code, vscode, ...", show_default=False)
-]
+For = Annotated[str | None, option("--for", "cursor, claude-code, vscode, ...", "CLIENT")]
 Write = Annotated[bool, typer.Option("--write", help="Put it into the client's file; a backup is kept.")]
 
 app = verb_app(
@@ -132,11 +126,9 @@ def export_client(
     if http and invocation.loaded.plan.auth.anonymous == "never":
         token_entry = with_token(client, NAME, mcp_url(own_addresses(invocation)[-1]), TOKEN)
         if token_entry is None:
-            raise Refused(
-                "token_needed",
-                f"this node asks for a token, and {client.title} would have to keep it in its file",
-                hint="leave out --http: a program that joins the node needs none",
-            )
+            message = f"this node asks for a token, and {client.title} would have to keep it in its file"
+            hint = "leave out --http: a program that joins the node needs none"
+            raise Refused("token_needed", message, hint=hint)
         entry = token_entry
         invocation.out.remark(
             f"{client.title} needs {TOKEN} in its environment:"
@@ -166,9 +158,7 @@ def export_driver(
     write: Write = False,
     upstream: Annotated[bool, typer.Option("--upstream", help="DRIVER.md as other hosts read it.")] = False,
     server_json: Annotated[bool, typer.Option("--server-json", help="As an MCP registry describes it.")] = False,
-    name: Annotated[
-        str | None, typer.Option("--name", metavar="NAME", help="Its name in the registry.", show_default=False)
-    ] = None,
+    name: Annotated[str | None, option("--name", "Its name in the registry.", "NAME")] = None,
 ) -> None:
     """Give a driver to another host, a registry or a client.
 
@@ -178,7 +168,7 @@ def export_driver(
     from interlock.drivers.protocol.authoring import driver_upstream
     from interlock.drivers.protocol.files.frontmatter import frontmatter_text
     from interlock.drivers.protocol.server_name import exposed_segment
-    from interlock.interop.protocol.client_entry import registry_description
+    from interlock.interop.protocol.client_entry import driver_entry, registry_description, stdio_entry
 
     if sum((upstream, server_json, for_client is not None)) != 1:
         raise BadUsage("usage", "say what to make of it", hint="one of --upstream, --server-json, --for CLIENT")
@@ -199,16 +189,24 @@ def export_driver(
         description = registry_description(driver, data, name)
         if description is None:
             server = exposed_segment(driver.id)
-            raise Refused(
-                "not_describable",
-                f"{server} is a program of this machine; a registry describes packages and addresses",
-                hint="publish it as a package first",
-            )
+            message = f"{server} is a program of this machine; a registry describes packages and addresses"
+            raise Refused("not_describable", message, hint="publish it as a package first")
         invocation.out.json(description.data)
         for key in description.lost:
             invocation.out.remark(f"lost: {key}")
     else:
-        _for_client(invocation, driver, secrets, _client(for_client), write=write)
+        client = _client(for_client)
+        short_name = driver.id.removesuffix("-mcp") or driver.id
+        exported = driver_entry(driver, secrets, client, short_name)
+        if exported is None:
+            command = stdio_command(_config(invocation), _data(invocation), only=exposed_segment(driver.id))
+            entry = stdio_entry(client, short_name, command, {})
+            invocation.out.remark(f"{client.title} runs it through Interlock, which keeps its secrets")
+        else:
+            entry = dict(exported.entry)
+            for variable in exported.variables:
+                invocation.out.remark(f"{client.title} needs the environment variable {variable}")
+        _deliver(invocation, client, short_name, entry, write=write)
 
 
 def _client(name: str | None) -> "ClientProgram":
@@ -257,11 +255,8 @@ def _deliver(invocation: Invocation, client: "ClientProgram", name: str, entry: 
     try:
         done = put_entry(path, client, name, entry)
     except CannotEdit as cannot:
-        raise Refused(
-            "not_written",
-            f"{path}: {cannot}",
-            hint=f"nothing was changed; interlock export client --for {client.name} prints the entry to paste",
-        ) from None
+        hint = f"nothing was changed; interlock export client --for {client.name} prints the entry to paste"
+        raise Refused("not_written", f"{path}: {cannot}", hint=hint) from None
     backup = None if done.backup is None else str(done.backup)
     beside: list[str] = []  # the other servers that the client has, in all its files
     if name == NAME:
@@ -301,22 +296,3 @@ def _read_driver(invocation: Invocation, identifier: str) -> "tuple[Driver, dict
         raise Refused("driver_invalid", str(reading.errors[0]), hint="interlock check shows every problem")
     secrets = read_secrets(folder.secrets_text.encode(), SECRETS_FILE).value if folder.secrets_text else None
     return reading.value, dict(folder.data), secrets
-
-
-def _for_client(
-    invocation: Invocation, driver: "Driver", secrets: "SecretInventory | None", client: "ClientProgram", *, write: bool
-) -> None:
-    from interlock.drivers.protocol.server_name import exposed_segment
-    from interlock.interop.protocol.client_entry import driver_entry, stdio_entry
-
-    name = driver.id.removesuffix("-mcp") or driver.id
-    exported = driver_entry(driver, secrets, client, name)
-    if exported is None:
-        command = stdio_command(_config(invocation), _data(invocation), only=exposed_segment(driver.id))
-        entry = stdio_entry(client, name, command, {})
-        invocation.out.remark(f"{client.title} runs it through Interlock, which keeps its secrets")
-    else:
-        entry = dict(exported.entry)
-        for variable in exported.variables:
-            invocation.out.remark(f"{client.title} needs the environment variable {variable}")
-    _deliver(invocation, client, name, entry, write=write)
