@@ -50,7 +50,7 @@ from interlock.drivers.protocol.files.versions import parse_version
 from interlock.drivers.protocol.kinds import SERVERS, LocalServer
 from interlock.drivers.protocol.model import Driver
 from interlock.drivers.protocol.problems import FileProblem
-from interlock.drivers.trial import Say, TrialResult, TrialRunner, advice
+from interlock.drivers.trial import NOTHING, Say, TrialResult, TrialRunner, advice
 from interlock.drivers.workspace.declaration import Declared, Memory
 from interlock.drivers.workspace.folder import read_imported_folder
 from interlock.drivers.workspace.scan import (
@@ -240,11 +240,8 @@ class ServerAdder:
             hint = f"interlock add npm:{reference}" if reference.startswith("@") else "interlock add --help"
             raise NotAdded("unknown_reference", str(unknown), hint) from None
         if entry.command and not self._allows_commands:
-            raise NotAdded(
-                "unknown_reference",
-                "a command can only be added on the machine of the node",
-                "add it on that machine, or name a package or an address here",
-            )
+            hint = "add it on that machine, or name a package or an address here"
+            raise NotAdded("unknown_reference", "a command can only be added on the machine of the node", hint)
         surroundings = Surroundings(
             home=str(Path.home()),
             workspace=str(self.plan.workspace),
@@ -343,41 +340,36 @@ class ServerAdder:
         target = self.plan.workspace / DRIVERS / request.id
         written = _differing_files(target, files)
         if written and (target / DRIVER_FILE).exists() and not request.replaces:
-            raise NotAdded(
-                "exists",
-                f"{target} exists with other content ({', '.join(written)})",
-                "add --replace overwrites it, --as ID makes another",
-            )
+            message = f"{target} exists with other content ({', '.join(written)})"
+            raise NotAdded("exists", message, "add --replace overwrites it, --as ID makes another")
         with _staging_folder(self.plan, request.id, files, over=target) as folder:
             declared = await self._read_declaration(folder)
             _usable_driver(declared)
             self._say("registering it")
             trial = await self._runner.run_once(declared, lambda _: None)
             if trial.state is not DriverState.READY:
-                raise NotAdded(
-                    trial.code or "not_registered",
-                    f"{request.id} does not register: {trial.reason}",
-                    "nothing was written",
-                    trial.problems,
-                )
+                message = f"{request.id} does not register: {trial.reason}"
+                raise NotAdded(trial.code or "not_registered", message, NOTHING, trial.problems)
             problems = tuple(dict.fromkeys((*declared.problems, *trial.problems)))
             sandbox = describe_sandbox(self.plan, declared, trial)
             if written or (target / DRAFT_FILE).exists():
                 _move_into_place(folder, target)
 
-        def relocated(problem: FileProblem) -> FileProblem:
-            """Return a problem of the staged folder with the path that the file has now."""
-            if not problem.file.startswith(f"{folder}{os.sep}"):
-                return problem
-            return msgspec.structs.replace(problem, file=str(target / Path(problem.file).relative_to(folder)))
-
+        # The staged files are in their place now.
+        staged = f"{folder}{os.sep}"
+        moved = (
+            msgspec.structs.replace(each, file=each.file.replace(staged, f"{target}{os.sep}", 1))
+            if each.file.startswith(staged)
+            else each
+            for each in problems
+        )
         return AddedServer(
             folder=target,
             key=declared.key,
             files=tuple(written),
             trial=trial,
             sandbox=sandbox,
-            problems=tuple(relocated(problem) for problem in problems),
+            problems=tuple(moved),
             composed=composed,
             proposals=proposals,
         )
@@ -438,25 +430,18 @@ def known_contracts(plan: Plan, identifier: str) -> dict[str, ExistingContract]:
     seen = scan_workspace(plan)
     contracts: dict[str, ExistingContract] = {}
     others = (path for folder in seen.folders if folder.path != own for path in sorted(folder.path.rglob(TOOL_FILE)))
-    for path in (
-        *(sorted(own.rglob(TOOL_FILE)) if own.is_dir() else ()),
-        *(each for each, _ in seen.contracts),
-        *others,
-    ):
+    for path in (*sorted(own.rglob(TOOL_FILE)), *(path for path, _ in seen.contracts), *others):
         try:
             data = path.read_bytes()
         except OSError:
             continue
         contract = read_contract(data, str(path)).value
-        if contract is None or contract.id in contracts:
-            continue
-        if path.is_relative_to(own):
-            place = path.relative_to(own).as_posix()
-            contracts[contract.id] = ExistingContract(
-                contract=contract, path=place, text=data.decode("utf-8", "replace")
-            )
-        else:
-            contracts[contract.id] = ExistingContract(contract=contract)
+        if contract is not None and contract.id not in contracts:
+            existing = ExistingContract(contract=contract)
+            if path.is_relative_to(own):
+                place, text = path.relative_to(own).as_posix(), data.decode("utf-8", "replace")
+                existing = ExistingContract(contract=contract, path=place, text=text)
+            contracts[contract.id] = existing
     return contracts
 
 
@@ -518,14 +503,14 @@ def _staging_folder(plan: Plan, identifier: str, files: Mapping[str, str], over:
 
 def _differing_files(target: Path, files: Mapping[str, str]) -> list[str]:
     """Return the names of files that are missing in the folder or have different content there."""
-
-    def is_there(name: str) -> bool:
+    differing = []
+    for name, text in files.items():
         try:
-            return (target / name).read_bytes() == files[name].encode()
+            is_same = (target / name).read_bytes() == text.encode()
         except OSError:
-            return False
-
-    return [name for name in files if not is_there(name)]
+            is_same = False
+        differing += [] if is_same else [name]
+    return differing
 
 
 def _move_into_place(folder: Path, target: Path) -> None:
@@ -595,10 +580,8 @@ def with_shipped(data: Mapping[str, Any], node_data: Path) -> ShippedTemplate | 
         what.append(f"--with {' '.join(beside)}")
     programs = shipped.sandbox.exec if shipped.sandbox is not None else None
     if programs is not None and "exec" not in data.get("sandbox", {}):
-        completed["sandbox"] = {
-            **data.get("sandbox", {}),
-            "exec": {"allow": programs.allow, "spawn": list(programs.spawn)},
-        }
+        allowed = {"allow": programs.allow, "spawn": list(programs.spawn)}
+        completed["sandbox"] = {**data.get("sandbox", {}), "exec": allowed}
         what.append(f"it may start {', '.join(programs.spawn)}")
     hosts = shipped.network.egress if shipped.network is not None else ()
     if hosts and not data.get("network", {}).get("egress"):
@@ -644,9 +627,5 @@ def _usable_driver(declared: Declared) -> Driver:
     """Return the driver of a staged folder. Raise NotAdded if a node could not use it."""
     if declared.driver is not None and declared.state is None:
         return declared.driver
-    raise NotAdded(
-        declared.state.value if declared.state is not None else "rejected",
-        f"no driver can be made of it: {declared.reason}",
-        "nothing was written",
-        declared.problems,
-    )
+    code = declared.state.value if declared.state is not None else "rejected"
+    raise NotAdded(code, f"no driver can be made of it: {declared.reason}", NOTHING, declared.problems)

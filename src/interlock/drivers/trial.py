@@ -185,20 +185,19 @@ class _TrialEvents(LinkEvents):
 
 NOTHING: Final = "nothing was written"
 
-_UNREACHABLE: Final = re.compile(
+# Words of installers, and what each means. The first pattern that occurs counts.
+_INSTALL_ADVICE: Final = {
     r"ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ECONNRESET|ETIMEDOUT|EHOSTUNREACH|ENETUNREACH|getaddrinfo|name resolution"
     r"|NewConnectionError|ConnectTimeout|ReadTimeout|Max retries|Network is unreachable|Connection refused"
-    r"|Connection broken|ProxyError|SSLError|took longer than|no such host",
-    re.IGNORECASE,
-)
-_NO_VERSION: Final = re.compile(
-    r"ETARGET|notarget|No matching version|from versions: (?!none)|manifest unknown|manifest for", re.IGNORECASE
-)
-_NO_PACKAGE: Final = re.compile(
+    r"|Connection broken|ProxyError|SSLError|took longer than|no such host": (
+        "{} is not reachable from here: check the network and its proxy, then try again"
+    ),
+    r"ETARGET|notarget|No matching version|from versions: (?!none)|manifest unknown|manifest for": (
+        "{} has no such version: name one that exists, or none for the newest"
+    ),
     r"E404|404 Not Found|found no version of|from versions: none|No matching distribution|repository does not exist"
-    r"|pull access denied",
-    re.IGNORECASE,
-)
+    r"|pull access denied": "{} has nothing of this name and version: check how it is written",
+}
 _NO_PROGRAM: Final = re.compile(r"^present: .*(does not exist|is not executable|no program )")
 _STARTED: Final = re.compile(
     r"spawn (?P<node>[\w.+-]+) ENOENT|No such file or directory: '(?P<python>[\w.+-]+)'"
@@ -230,12 +229,9 @@ def _advise_on_install(reason: str, kind: str) -> str:
     registry = SERVERS[kind].registry_name if kind in SERVERS else None
     if registry is None or _NO_PROGRAM.search(reason):
         return "there is no such program here: install it, or write its path"
-    if _UNREACHABLE.search(reason):
-        return f"{registry} is not reachable from here: check the network and its proxy, then try again"
-    if _NO_VERSION.search(reason):
-        return f"{registry} has no such version: name one that exists, or none for the newest"
-    if _NO_PACKAGE.search(reason):
-        return f"{registry} has nothing of this name and version: check how it is written"
+    for words, text in _INSTALL_ADVICE.items():
+        if re.search(words, reason, re.IGNORECASE):
+            return text.format(registry)
     return "the installer's words say what it lacks"
 
 

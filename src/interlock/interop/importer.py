@@ -275,24 +275,21 @@ async def connect(
     `decide` is called once with the proposed classes of all tools. If it raises an error, the import ends and nothing
     is written.
     """
-    results: dict[str, ProbeResult] = {}
+    results = {draft.id: ProbeResult(id=draft.id, state="declined") for draft in drafts}
     tried: dict[str, TriedServer] = {}
     async with adder:
         for draft in drafts:
-            if not agreed(draft):
-                results[draft.id] = ProbeResult(id=draft.id, state="declined")
-                continue
-            try:
-                request = adder.read_draft(adder.plan.workspace / DRIVERS / draft.id)
-                tried[draft.id] = await adder.try_out(request)
-            except NotAdded as error:
-                results[draft.id] = ProbeResult(id=draft.id, state="failed", reason=error.message)
+            if agreed(draft):
+                try:
+                    request = adder.read_draft(adder.plan.workspace / DRIVERS / draft.id)
+                    tried[draft.id] = await adder.try_out(request)
+                except NotAdded as error:
+                    results[draft.id] = ProbeResult(id=draft.id, state="failed", reason=error.message)
         decided = decide({id: server.proposals for id, server in tried.items()}) if tried else {}
         for id, server in tried.items():
             try:
                 added = await adder.write(server, decided[id])
+                results[id] = ProbeResult(id=id, state="ready", key=added.key, files=added.files)
             except NotAdded as error:
                 results[id] = ProbeResult(id=id, state="failed", reason=error.message)
-            else:
-                results[id] = ProbeResult(id=id, state="ready", key=added.key, files=added.files)
-    return [results[draft.id] for draft in drafts]
+    return list(results.values())

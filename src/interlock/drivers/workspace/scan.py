@@ -107,16 +107,15 @@ def scan_workspace(
             folders += _driver_folders(root, drafts, problems)
     if staged is not None:
         folders = [staged, *(folder for folder in folders if folder.path.name != staged.path.name)]
+    result = ScanResult(contracts=tuple(contracts), drafts=tuple(drafts), problems=tuple(problems))
     if not folders:
-        return ScanResult(contracts=tuple(contracts), drafts=tuple(drafts), problems=tuple(problems))
-    return ScanResult(
+        return result
+    return msgspec.structs.replace(
+        result,
         folders=tuple(folders),
-        contracts=tuple(contracts),
         inventories=tuple((path, find_status(path)) for path in _inventories(plan.workspace / SECRETS)),
         others=tuple((path, find_status(path)) for path in sorted(set(others))),
         real_paths=tuple((path, os.path.realpath(path)) for path in sorted(set(opened))),
-        drafts=tuple(drafts),
-        problems=tuple(problems),
     )
 
 
