@@ -336,46 +336,34 @@ def read_file(path: Path, client: ClientProgram | None, *, system: System, packa
         return _without_data(source, data)
     if client is None and path.name == DRIVER_FILE:
         return _with_reading(source, "driver", "a driver", read_driver_entry(data))
+    form = _FORMS.get(path.suffix.lower(), "json")
     if client is None:
-        described = _describe(source, data)
-        if isinstance(described, SourceFile):
-            return described
-        client = described
+        names = {client.name for client in CLIENTS for place in client.places if _is_called(path, Path(place.path))}
+        client = BY_NAME[names.pop()] if len(names) == 1 else None
+    if client is None:
+        try:
+            content = read_data(data, form)
+        except UnreadableFile as error:
+            return _without_data(source, str(error))
+        if form == "json" and is_registry_data(content):
+            return _with_reading(source, "registry", "a registry's description", read_registry(data))
+        if form == "yaml" and is_docker_data(content):
+            return _with_reading(source, "docker", "a Docker description", read_docker(data))
+        keys = content.keys() if isinstance(content, dict) else ()
+        fitting = (BY_NAME[name] for key, name in _KEYS.items() if key in keys and BY_NAME[name].form == form)
+        client = next(fitting, None)
+    if client is None:
+        raise UnknownFormat(f"{path.name} does not say whose it is")
     return _with_reading(source, client.name, client.title, read_client_file(data, client))
+
+
+def _is_called(path: Path, usual: Path) -> bool:
+    """Return whether a file has the name and the folder of the file in which a client stores its servers."""
+    return path.parts[-min(2, len(usual.parts)) :] == usual.parts[-2:]
 
 
 def _without_data(source: SourceFile, reason: str | None) -> SourceFile:
     return msgspec.structs.replace(source, state="absent" if reason is None else "unreadable", reason=reason)
-
-
-def _describe(source: SourceFile, data: bytes) -> SourceFile | ClientProgram:
-    """Return the entries of a package description, or the client to which the file belongs.
-
-    Raise UnknownFormat if neither can be determined.
-    """
-    form = _FORMS.get(source.path.suffix.lower(), "json")
-    try:
-        content = read_data(data, form)
-    except UnreadableFile as error:
-        return msgspec.structs.replace(source, state="unreadable", reason=str(error))
-    path = source.path
-    fitting = {  # clients that use a file with this name and folder
-        client.name
-        for client in CLIENTS
-        for place in client.places
-        if path.parts[-min(2, len(Path(place.path).parts)) :] == Path(place.path).parts[-2:]
-    }
-    if len(fitting) == 1:
-        return BY_NAME[fitting.pop()]
-    if form == "json" and is_registry_data(content):
-        return _with_reading(source, "registry", "a registry's description", read_registry(data))
-    if form == "yaml" and is_docker_data(content):
-        return _with_reading(source, "docker", "a Docker description", read_docker(data))
-    keys = set(content) if isinstance(content, dict) else set()
-    for key, name in _KEYS.items():
-        if key in keys and BY_NAME[name].form == form:
-            return BY_NAME[name]
-    raise UnknownFormat(f"{source.path.name} does not say whose it is")
 
 
 _KEYS: Final = {
@@ -389,5 +377,5 @@ _KEYS: Final = {
 
 def _with_reading(source: SourceFile, client: str, title: str, reading: FileReading) -> SourceFile:
     if reading.problem is not None:
-        return msgspec.structs.replace(source, state="unreadable", reason=reading.problem)
+        return _without_data(source, reading.problem)
     return msgspec.structs.replace(source, client=client, title=title, state="read", reading=reading)

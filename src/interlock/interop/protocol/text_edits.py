@@ -89,7 +89,6 @@ def without_comments(data: bytes) -> bytes:
 
 _STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
 _SCALAR: Final = re.compile(rb"[^\s,\]}]+")
-_SPACE: Final = re.compile(rb"\s*")
 _STRUCTURE: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[{}\[\]]', re.DOTALL)
 
 
@@ -182,8 +181,9 @@ def _members(plain: bytes, start: int) -> tuple[list[tuple[str, int, int]], int]
 
 
 def _skip(plain: bytes, at: int) -> int:
-    match = _SPACE.match(plain, at)
-    return match.end() if match is not None else at
+    while plain[at : at + 1].isspace():
+        at += 1
+    return at
 
 
 def _value_end(plain: bytes, at: int) -> int:
@@ -267,8 +267,9 @@ def _set_entry(
     last = root[-1]
     if listed:
         items = list(into.get(last) or [])
-        at = _find_index(items, name)
-        into[last] = [*items, dict(entry)] if at is None else [*items[:at], dict(entry), *items[at + 1 :]]
+        same = (at for at, each in enumerate(items) if isinstance(each, dict) and each.get("name") == name)
+        at = next(same, len(items))
+        into[last] = [*items[:at], dict(entry), *items[at + 1 :]]
     else:
         into[last] = {**_servers_of(into.get(last), last), name: dict(entry)}
     return whole
@@ -282,24 +283,15 @@ def _servers_of(value: Any, key: str) -> dict[str, Any]:
     return value
 
 
-def _find_index(items: list[Any], name: str) -> int | None:
-    return next((at for at, each in enumerate(items) if isinstance(each, dict) and each.get("name") == name), None)
-
-
 def _edit_json(text: str, root: tuple[str, ...], name: str, entry: Mapping[str, Any]) -> str:
-    if not text.strip():
-        text = "{}\n"
-    steps = [*root, name]
-    for depth, key in enumerate(steps):
-        around = JsonObjectText.at(text, steps[:depth])
-        if around is None:
-            raise CannotEdit("the file is written in a way that cannot be changed safely")
-        last = depth == len(steps) - 1
-        if last or around.member(key) is None:
-            value: Any = dict(entry)
-            for later in reversed(steps[depth + 1 :]):
-                value = {later: value}
+    text = text if text.strip() else "{}\n"
+    steps, value = [*root, name], dict(entry)
+    while steps:  # the innermost object that exists gets the rest as its member
+        *outer, key = steps
+        around = JsonObjectText.at(text, outer)
+        if around is not None:
             return around.with_member(key, value)
+        steps, value = outer, {key: value}
     raise CannotEdit("the file is written in a way that cannot be changed safely")
 
 
