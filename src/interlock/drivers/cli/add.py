@@ -3,6 +3,7 @@
 import logging
 import os
 import shutil
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -242,10 +243,8 @@ def _ask_about_tools(
 def _parse_tools(text: str | None) -> dict[str, str | None] | None:
     if text is None:
         return None
-    contracts: dict[str, str | None] = {}
-    for each in filter(None, (part.strip() for part in text.split(","))):
-        tool, _, contract = each.partition(":")
-        contracts[tool] = contract or None
+    pairs = [part.strip().partition(":") for part in text.split(",") if part.strip()]
+    contracts = {tool: contract or None for tool, _, contract in pairs}
     if not contracts:
         raise BadUsage("usage", "--tools names no tool", hint="--tools read_file:fs-read,write_file:fs-write")
     return contracts
@@ -262,7 +261,7 @@ def _parse_assignments(texts: Sequence[str], option: str) -> dict[str, str | Non
 
 
 def trust_driver(invocation: Invocation, key: str) -> "DriverSummary":
-    """Trust the driver files that were just written, and return the driver.
+    """Trust the driver files that were just written, and return the driver with the state that it soon has.
 
     The files stay untrusted if an approver has to sign and no node is running.
     """
@@ -273,28 +272,18 @@ def trust_driver(invocation: Invocation, key: str) -> "DriverSummary":
     if driver.trusted:
         return driver
     try:
-        done = accept_files(invocation, key, driver.digest)
+        now = accept_files(invocation, key, driver.digest).as_(DriverSummary)
     except Refused as refused:
         if refused.code == "proof_required" and "approval" not in refused.details:
             return driver
-        raise refused.with_hint(
-            f"its files are written; interlock drivers trust {server_name(key)} accepts them"
-        ) from None
-    return wait_until_started(invocation, key, done.as_(DriverSummary))
-
-
-def wait_until_started(invocation: Invocation, key: str, driver: "DriverSummary") -> "DriverSummary":
-    """Wait a short time for a running node to start the driver. Return the driver with the state that it has then."""
-    import time
-
-    from interlock.drivers.api import DriverSummary
-    from interlock.drivers.cli.drivers import get_driver
-
+        hint = f"its files are written; interlock drivers trust {server_name(key)} accepts them"
+        raise refused.with_hint(hint) from None
+    # Wait a short time for a running node to start the driver.
     end = time.monotonic() + SETTLE_S
-    while driver.state in ("installing", "checking") and time.monotonic() < end:
+    while now.state in ("installing", "checking") and time.monotonic() < end:
         time.sleep(SETTLE_LOOK_S)
-        driver = get_driver(invocation, key).as_(DriverSummary)
-    return driver
+        now = get_driver(invocation, key).as_(DriverSummary)
+    return now
 
 
 def as_command(reference: str, args: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:

@@ -288,10 +288,10 @@ def _sandbox_lines(sandbox: "Mapping[str, Any]") -> list[str]:
         case "container":
             return [f"sandbox: its container; it reaches {', '.join(sandbox['egress']) or 'no host'}"]
     home = f"its own home {sandbox['home']}"
-    lines = [f"sandbox: writes {', '.join([*sandbox['write'], home])}"]
-    if sandbox["read"]:
-        lines.append(f"         reads {', '.join(sandbox['read'])}")
-    lines.append(f"         reaches {', '.join(sandbox['egress']) or 'no host'}")
-    if sandbox["programs"]:
-        lines.append(f"         starts {', '.join(sandbox['programs'])}")
-    return lines
+    reads, starts = (", ".join(sandbox[key]) for key in ("read", "programs"))
+    return [
+        f"sandbox: writes {', '.join([*sandbox['write'], home])}",
+        *([f"         reads {reads}"] if reads else []),
+        f"         reaches {', '.join(sandbox['egress']) or 'no host'}",
+        *([f"         starts {starts}"] if starts else []),
+    ]

@@ -47,19 +47,16 @@ def check_drivers(plan: Plan, named: str | None, *, against: str | None, upstrea
     """
     if named is not None and Path(named).name in (TOOL_FILE, SECRETS_FILE):
         return _report(0, _check_file(Path(named).absolute()))
-    only: Path | None = None
-    if named is not None:
-        path = Path(named).absolute()
-        only = path.parent if path.name == DRIVER_FILE else path
-        if not (only / DRIVER_FILE).is_file():
-            hint = "name a driver's folder, or a .md file of one"
-            raise BadUsage("usage", f"there is no {DRIVER_FILE} in {only}", hint=hint)
+    path = Path(named).absolute() if named is not None else None
+    only = path.parent if path is not None and path.name == DRIVER_FILE else path
+    if only is not None and not (only / DRIVER_FILE).is_file():
+        hint = "name a driver's folder, or a .md file of one"
+        raise BadUsage("usage", f"there is no {DRIVER_FILE} in {only}", hint=hint)
     sight = scan_workspace(plan)
     if only is not None and only not in {folder.path for folder in sight.folders}:
         root = Root(kind="configured", rank=len(plan.drivers.paths) + 2, path=only.parent)
-        sight = msgspec.structs.replace(
-            sight, folders=(*sight.folders, Folder(root=root, path=only, mark=mark_of(only)))
-        )
+        folder = Folder(root=root, path=only, mark=mark_of(only))
+        sight = msgspec.structs.replace(sight, folders=(*sight.folders, folder))
     declaration = Surveyor(plan, this_machine(plan.data)).survey(sight, Remembered())
     drivers = [declared for declared in declaration.drivers if only is None or declared.folder == only]
     # The node only waits for a missing grant, but in a check a server that would never start is a mistake in its files.
@@ -137,12 +134,8 @@ def _find_ungranted(declared: Declared, declaration: Declaration) -> Iterator[Un
     driver is trusted, which cannot be determined from files.
     """
     own = {entry.slug for entry in declared.secrets.values()}
-    others = {
-        entry.slug
-        for each in declaration.drivers
-        if each.folder != declared.folder and each.own_secrets is not None
-        for entry in each.own_secrets.entries
-    }
+    elsewhere = (each.own_secrets for each in declaration.drivers if each.folder != declared.folder)
+    others = {entry.slug for inventory in elsewhere if inventory is not None for entry in inventory.entries}
     return (each for each in ungranted_secrets(declared) if each.slug in own or each.slug not in others)
 
 
@@ -170,8 +163,8 @@ def _bytes(path: Path) -> bytes:
 
 
 def _report(drivers: int, problems: Iterable[Found]) -> CheckedFolders:
-    shown = {severity: tuple(_as_shown(problems, severity)) for severity in ("error", "warning", "note")}
-    return CheckedFolders(drivers=drivers, errors=shown["error"], warnings=shown["warning"], notes=shown["note"])
+    errors, warnings, notes = (tuple(_as_shown(problems, severity)) for severity in ("error", "warning", "note"))
+    return CheckedFolders(drivers=drivers, errors=errors, warnings=warnings, notes=notes)
 
 
 def _as_shown(problems: Iterable[Found], severity: str) -> Iterator[Problem]:

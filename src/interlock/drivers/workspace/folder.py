@@ -69,22 +69,24 @@ class FolderUnreadable(Exception):
 def read_folder(location: FoundFolder) -> DriverFolder:
     """Read the folder of a driver. A file or link that is not acceptable becomes a problem in the result."""
     path = location.path
-    if location.mark is None:
-        return DriverFolder(
-            path=path, problems=(_problem(path, "path_escape", "the folder is a link", "copy it here"),)
-        )
     texts: dict[str, bytes] = {}
     digests: dict[str, str] = {}
     problems: list[FileProblem] = []
+
+    def add_problem(name: str, code: str, message: str, hint: str) -> None:
+        problems.append(FileProblem(file=str(path / name), code=code, message=message, hint=hint))
+
+    if location.mark is None:
+        add_problem("", "path_escape", "the folder is a link", "copy it here")
+        return DriverFolder(path=path, problems=tuple(problems))
     bytes_left, text_bytes_left = FOLDER_BYTES_MAX, TEXTS_BYTES_MAX
     for name, status in walk(path):
         if len(digests) == FILES_MAX or status.st_size > bytes_left:
             message = f"the folder has more than {FILES_MAX} files or {FOLDER_BYTES_MAX >> 20} MiB"
-            problems.append(_problem(path, "folder_too_large", message, "install what it brings from elsewhere"))
+            add_problem("", "folder_too_large", message, "install what it brings from elsewhere")
             break
         if not is_text(name):
-            message = f"the name of the file {name!r} is no plain text"
-            problems.append(_problem(path, "name_invalid", message, "rename it"))
+            add_problem("", "name_invalid", f"the name of the file {name!r} is no plain text", "rename it")
             continue
         try:
             if stat.S_ISLNK(status.st_mode):
@@ -99,16 +101,15 @@ def read_folder(location: FoundFolder) -> DriverFolder:
                 is_kept = name.endswith(_TEXTS) and _NOT_OURS not in name
                 limit = status.st_size if is_kept and status.st_size <= min(TEXT_BYTES_MAX, text_bytes_left) else 0
             data, digests[name] = _read(path / name, limit, bytes_left)
-        except OSError as error:
-            problems.append(_problem(path / name, "file_unreadable", _describe(error), "repair or remove it"))
-            continue
-        except FolderUnreadable as fault:
-            problems.append(_problem(path / name, "file_unreadable", str(fault), "repair or remove it"))
+        except (OSError, FolderUnreadable) as fault:
+            reason = _describe(fault) if isinstance(fault, OSError) else str(fault)
+            add_problem(name, "file_unreadable", reason, "repair or remove it")
             continue
         bytes_left -= status.st_size
         if data is None and is_declaration(name):
-            message = f"the file is longer than {FILE_BYTES_MAX >> 20} MiB"
-            problems.append(_problem(path / name, "frontmatter_invalid", message, "shorten it"))
+            add_problem(
+                name, "frontmatter_invalid", f"the file is longer than {FILE_BYTES_MAX >> 20} MiB", "shorten it"
+            )
         elif data is not None:
             texts[name] = data
             text_bytes_left -= 0 if is_declaration(name) else len(data)
@@ -170,10 +171,6 @@ def _describe(error: OSError) -> str:
     return "it is a link" if error.errno == errno.ELOOP else (error.strerror or "it cannot be read").lower()
 
 
-def _problem(path: Path, code: str, message: str, hint: str) -> FileProblem:
-    return FileProblem(file=str(path), code=code, message=message, hint=hint)
-
-
 BROKEN: Final = "untrusted"
 WORDS: Final = "the files of the driver are not those that were trusted"
 
@@ -196,21 +193,21 @@ class TamperCheck:
 
         Return None if they differ, cannot be read or change in the meantime.
         """
-        return await asyncio.to_thread(self._mark)
+
+        def find_mark() -> bytes | None:
+            mark = mark_of(self._folder)
+            if mark != self._good:
+                folder = read_folder(FoundFolder(root=self._root, path=self._folder, mark=mark))
+                if folder.problems or dict(folder.digests) != self._files or mark_of(self._folder) != mark:
+                    return None
+                self._good = mark
+            return mark
+
+        return await asyncio.to_thread(find_mark)
 
     async def is_same(self, mark: bytes) -> bool:
         """Return whether no file in the folder has changed since `mark` was taken."""
         return await asyncio.to_thread(mark_of, self._folder) == mark
-
-    def _mark(self) -> bytes | None:
-        mark = mark_of(self._folder)
-        if mark == self._good:
-            return mark
-        folder = read_folder(FoundFolder(root=self._root, path=self._folder, mark=mark))
-        if folder.problems or dict(folder.digests) != self._files or mark_of(self._folder) != mark:
-            return None
-        self._good = mark
-        return mark
 
 
 RECORD_FILE: Final = "import.json"

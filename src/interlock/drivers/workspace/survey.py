@@ -18,7 +18,7 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -68,6 +68,12 @@ CONFLICT: Final = "contract_conflict"
 
 _SEVERITY: Final = {"error": 0, "warning": 1, "note": 2}
 _NOWHERE: Final = Places(file="")
+# The state that follows from the codes of all errors, if it is not REJECTED.
+_STATES: Final[Mapping[frozenset[str], DriverState | None]] = {
+    frozenset(): None,
+    frozenset({"kind_unsupported"}): DriverState.KIND_UNSUPPORTED,
+    frozenset({UNMET}): DriverState.UNAVAILABLE,
+}
 
 # This machine in the words of AIP-30 `requires`.
 _OS: Final = {"linux": "linux", "darwin": "darwin", "win32": "windows"}
@@ -186,18 +192,14 @@ class Surveyor:
                 server_json=folder.texts.get(SERVER_JSON),
                 insecure_hosts=frozenset(host.strip("[]").lower() for host in self._plan.drivers.insecure_hosts),
             )
-        secrets = None
-        if SECRETS_FILE in folder.texts:
-            secrets = read_secrets(folder.texts[SECRETS_FILE], str(path / SECRETS_FILE))
+        texts = folder.texts
+        secrets = read_secrets(texts[SECRETS_FILE], str(path / SECRETS_FILE)) if SECRETS_FILE in texts else None
+        tools = [name for name in texts if name.rpartition("/")[2] == TOOL_FILE]
         parsed = ParsedFolder(
             root=location.root,
             path=path,
             reading=reading,
-            contracts={
-                name: read_contract(data, str(path / name))
-                for name, data in folder.texts.items()
-                if name.rpartition("/")[2] == TOOL_FILE
-            },
+            contracts={name: read_contract(texts[name], str(path / name)) for name in tools},
             secrets=secrets,
             digests=folder.digests,
             problems=(*folder.problems, *(secrets.problems if secrets is not None else ())),
@@ -428,18 +430,14 @@ class ContractLookup:
             (file for other in others for file in _contract_files(other, is_outside=True)),
         )
         for level in levels:
-            matches = [
-                (file, contract)
-                for file in level
-                if (contract := file.reading.value) is not None and contract.id == binding.tool
-            ]
-            if not matches:
-                continue
+            contracts = ((file, file.reading.value) for file in level)
+            matches = [(file, each) for file, each in contracts if each is not None and each.id == binding.tool]
             if any(not _is_same(matches[0][1], contract) for _, contract in matches[1:]):
                 files = " and ".join(str(file.path) for file, _ in matches[:2])
                 message = f"{quoted(binding.tool)} is described differently in {files}"
                 return _binding_problem(driver, binding, CONFLICT, message)
-            return matches[0][0]
+            if matches:
+                return matches[0][0]
         return _no_contract(driver, binding, [parsed.path, self._workspace / TOOLS, *(other.path for other in others)])
 
     def _find_by_path(self, driver: Driver, binding: ToolBinding, parsed: ParsedFolder) -> ContractFile | FileProblem:
@@ -475,8 +473,7 @@ def _contract_files(parsed: ParsedFolder, *, is_outside: bool) -> Iterator[Contr
 
 
 def _no_contract(driver: Driver, binding: ToolBinding, paths: Sequence[Path]) -> FileProblem:
-    places = ", ".join(map(str, paths))
-    message = f"there is no contract {quoted(binding.tool)}; looked in {places}"
+    message = f"there is no contract {quoted(binding.tool)}; looked in {', '.join(map(str, paths))}"
     return _binding_problem(driver, binding, UNAVAILABLE, message)
 
 
@@ -518,9 +515,8 @@ def _drop_repeated_drivers(folders: Sequence[ParsedFolder]) -> Iterator[ParsedFo
                 problem = driver.places.problem("/id", "duplicate_id", message, hint)
             elif hidden:  # AIP-file-1
                 message = f"{files[0]} is used, and {' and '.join(hidden)} with the same id and major version is not"
-                problem = driver.places.problem(
-                    "/id", "driver_shadowed", message, "remove one of them", severity="warning"
-                )
+                hint = "remove one of them"
+                problem = driver.places.problem("/id", "driver_shadowed", message, hint, severity="warning")
             else:
                 yield candidate
                 continue
@@ -530,15 +526,8 @@ def _drop_repeated_drivers(folders: Sequence[ParsedFolder]) -> Iterator[ParsedFo
 def _with_problems(declared: Declared, problems: Sequence[FileProblem]) -> Declared:
     """Return the driver with these problems instead of its own, errors first, and with the resulting state."""
     ordered = tuple(sorted(dict.fromkeys(problems), key=lambda each: _SEVERITY[each.severity]))
-    codes = {each.code for each in ordered if each.severity == "error"}
-    if not codes:
-        state = None
-    elif codes == {"kind_unsupported"}:
-        state = DriverState.KIND_UNSUPPORTED
-    elif codes == {UNMET}:
-        state = DriverState.UNAVAILABLE
-    else:
-        state = DriverState.REJECTED
+    codes = frozenset(each.code for each in ordered if each.severity == "error")
+    state = _STATES.get(codes, DriverState.REJECTED)
     return msgspec.structs.replace(declared, problems=ordered, state=state)
 
 
@@ -581,10 +570,8 @@ def _merge_inventories(
     The inventories of the workspace and of trusted drivers are merged. The inventory of an untrusted driver is only
     compared with them. Return the drivers, the merged inventory, and the problems that belong to no driver.
     """
-    counted = [
-        *shared,
-        *(declared.own_secrets for declared in drivers if declared.trusted and declared.own_secrets is not None),
-    ]
+    own_ones = [declared.own_secrets for declared in drivers if declared.trusted]
+    counted = [*shared, *(own for own in own_ones if own is not None)]
     inventory, problems = merge_inventories(counted)
     files = {problem.file for problem in problems}
     messages = {problem.message for problem in problems}
