@@ -15,7 +15,6 @@ from interlock.node.reload import ReloadStep, ReloadSteps
 
 if TYPE_CHECKING:
     from interlock.drivers.registry.operations import DriverService
-    from interlock.drivers.registry.registry import Registry
 
 
 class DriverParts(CapabilityParts):
@@ -40,7 +39,7 @@ class DriverParts(CapabilityParts):
         self.drivers = DriverWatcher(node.plan, self._open_registry)
         calls.dispatch.arrivals.expect(lambda: self.drivers.is_settled, self.drivers.settle_all)
 
-    def _open_registry(self, plan: Plan) -> "tuple[Registry, DriverService]":
+    def _open_registry(self, plan: Plan) -> "DriverService":
         """Create the registry and its operations. This is called when there is a driver or an operator calls an
         operation.
         """
@@ -82,7 +81,7 @@ class DriverParts(CapabilityParts):
             locks=Locks(kv, clock),
         )
         calls.driver_decisions.provide(TrustRequests(node.approvals.inbox, service, declared))
-        return registry, service
+        return service
 
     def stages(self) -> Mapping[Stage, tuple[Part, ...]]:
         return {Stage.SERVERS: (self.drivers,)}

@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -306,6 +306,10 @@ class MethodResult(msgspec.Struct, frozen=True, kw_only=True):
     programs: tuple[Path, ...] = ()  # files and folders that hold programs
     image: Image | None = None
     notes: tuple[Note, ...] = ()
+
+    def installed(self, command: tuple[str, ...], version: str | None = None, **fields: Any) -> Installed:
+        """Return the installed server that this command runs. `fields` are further fields of it."""
+        return Installed(command=command, version=version, lock=self.lock, notes=self.notes, **fields)
 
 
 @dataclass(eq=False)

@@ -70,14 +70,8 @@ class DockerKind(ServerKind[DockerServer]):
             host_port=port,
             is_open=driver.id in installation.settings.sandbox,
         )
-        return Installed(
-            command=command,
-            version=None,
-            lock=brought.lock,
-            env=engine.env,
-            url=None if port is None else f"http://127.0.0.1:{port}{server.path}",
-            notes=brought.notes,
-        )
+        url = None if port is None else f"http://127.0.0.1:{port}{server.path}"
+        return brought.installed(command, env=engine.env, url=url)
 
     def of_new_process(self, installed: Installed) -> Installed:
         """Return the same installed container with another free loopback port, because every process needs one."""

@@ -95,13 +95,7 @@ def _installed_program(server: LocalServer, installation: Installation, brought:
     # A program of the driver or of the node may read the files beside it, any other program only itself.
     around = folder if real.is_relative_to(folder.resolve()) else real.parent
     is_ours = real.is_relative_to(installation.root.resolve()) or around == folder
-    return Installed(
-        command=(str(program), *server.program_args),
-        version=None,
-        lock=brought.lock,
-        reads=(around,) if is_ours else (real,),
-        notes=brought.notes,
-    )
+    return brought.installed((str(program), *server.program_args), reads=(around,) if is_ours else (real,))
 
 
 def find_program(path: str, *, folder: Path, workspace: Path, brought: Sequence[Path], search: str) -> Path:
@@ -156,19 +150,14 @@ class NpmKind(ServerKind[NpmServer]):
         if pins is not None and pins.registry == "npm":
             if installation.settings.npx:
                 npx = node_tool("npx", installation.environment, server.package)
-                command = (npx, "--yes", f"{pins.name}@{pins.version}")
-                return Installed(command=command, version=pins.version, lock=brought.lock, notes=brought.notes)
+                return brought.installed((npx, "--yes", f"{pins.name}@{pins.version}"), pins.version)
             folder = await installation.installer.put(pins)
         if folder is None or not (npm_folder(folder, server.package) / "package.json").is_file():
             raise MethodFailed(f"this does not bring the npm package {server.package}")
         node = await node_program(installation.environment, server.package, installation.reaper)
-        return Installed(
-            command=(node, str(npm_program(folder, server.package, server.entry))),
-            version=str(npm_manifest(folder, server.package).get("version", "")) or None,
-            lock=brought.lock,
-            reads=(folder, Path(node).resolve()),
-            notes=brought.notes,
-        )
+        command = (node, str(npm_program(folder, server.package, server.entry)))
+        version = str(npm_manifest(folder, server.package).get("version", "")) or None
+        return brought.installed(command, version, reads=(folder, Path(node).resolve()))
 
     def package_name(self, server: NpmServer) -> str | None:
         return server.package
@@ -212,23 +201,11 @@ class PypiKind(ServerKind[PypiServer]):
             runners = PythonRunners(installation.installer)
             keep = runners.keep_with_uvx if server.runner == "uvx" else runners.keep_with_pipx
             runnable = await keep(pins, server.package, server.entry, brought.beside)
-            return Installed(
-                command=runnable.command,
-                version=pins.version,
-                lock=brought.lock,
-                reads=runnable.reads,
-                writes=runnable.writes,
-                env=runnable.env,
-                notes=brought.notes,
-            )
+            files = {"reads": runnable.reads, "writes": runnable.writes}
+            return brought.installed(runnable.command, pins.version, **files, env=runnable.env)
         folder = await installation.installer.put(pins)
-        return Installed(
-            command=pypi_command(folder, pins.name, server.entry),
-            version=pins.version,
-            lock=brought.lock,
-            reads=(folder, Path(sys.base_prefix).resolve()),
-            notes=brought.notes,
-        )
+        command = pypi_command(folder, pins.name, server.entry)
+        return brought.installed(command, pins.version, reads=(folder, Path(sys.base_prefix).resolve()))
 
     def package_name(self, server: PypiServer) -> str:
         return normalised_name(server.package.partition("[")[0])

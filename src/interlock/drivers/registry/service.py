@@ -39,7 +39,7 @@ SHARE: Final = 20  # a scan is followed by a pause of at least so many times its
 LOOK_MAX_S: Final = 10.0
 IDLE: Final = (DriverState.UNTRUSTED.value, DriverState.REJECTED.value)
 
-Open = Callable[[Plan], "tuple[Registry, DriverService]"]
+Open = Callable[[Plan], "DriverService"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,6 @@ class DriverWatcher:
     def __init__(self, plan: Plan, open_: Open) -> None:
         """Prepare to watch the node's drivers. `open_` imports the modules of the registry and creates it."""
         self.plan = plan
-        self.registry: Registry | None = None
         self.settled = asyncio.Event()  # the drivers that were there at the start are registered
         self._service: DriverService | None = None
         self._open = open_
@@ -93,6 +92,11 @@ class DriverWatcher:
         self._scan_now = asyncio.Event()
         self._seen = ScanResult()
         self._task: asyncio.Task[None] | None = None
+
+    @property
+    def registry(self) -> "Registry | None":
+        """Return the registry, or None if there was no driver yet."""
+        return self._service.registry if self._service is not None else None
 
     async def open(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._watch(), name="drivers")
@@ -155,15 +159,12 @@ class DriverWatcher:
         """Return the operator's operations on drivers, and open the registry if needed. Raise StoreError
         if that fails.
         """
-        return (await self._open_parts())[1]
-
-    async def _open_parts(self) -> "tuple[Registry, DriverService]":
         async with self._opening:
-            if self.registry is None or self._service is None:
-                registry, service = await asyncio.to_thread(self._open, self.plan)
-                await registry.memory.open()
-                self.registry, self._service = registry, service
-            return self.registry, self._service
+            if self._service is None:
+                service = await asyncio.to_thread(self._open, self.plan)
+                await service.registry.memory.open()
+                self._service = service
+            return self._service
 
     async def _watch(self) -> None:
         while True:
@@ -198,7 +199,7 @@ class DriverWatcher:
         seen, took = await asyncio.to_thread(timed_scan)
         if seen == self._seen:
             return took
-        registry = (await self._open_parts())[0] if seen.folders or seen.problems else self.registry
+        registry = (await self.service()).registry if seen.folders or seen.problems else self.registry
         if registry is not None:
             try:
                 await registry.refresh(seen, starting=not self.settled.is_set())

@@ -12,7 +12,8 @@ move it.
 
 import base64
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 from urllib.parse import unquote, unquote_plus, urlsplit, urlunsplit
 
@@ -202,21 +203,19 @@ class NotTranslatable(Exception):
         self.code = code
 
 
+@dataclass
 class Translator:
     """Translator of the texts of one entry. `notes` and `secrets` collect what a person has to know."""
 
-    def __init__(
-        self, entry: ServerEntry, around: Surroundings, secrets: SecretNames, not_secret: frozenset[str]
-    ) -> None:
-        self._entry = entry
-        self._around = around
-        self._not_secret = not_secret
-        self.secrets = secrets
-        self.notes: list[ImportNote] = []
-        self.spared: set[str] = set()  # names that --not-secret let pass
-        self.hands_on = True  # the sandbox can pass variables of the host
-        self.environment_passed: list[str] = []
-        self.environment_defaults: dict[str, str] = {}
+    entry: ServerEntry
+    around: Surroundings
+    secrets: SecretNames
+    not_secret: frozenset[str]
+    notes: list[ImportNote] = field(default_factory=list)
+    spared: set[str] = field(default_factory=set)  # names that --not-secret let pass
+    hands_on: bool = True  # the sandbox can pass variables of the host
+    environment_passed: list[str] = field(default_factory=list)
+    environment_defaults: dict[str, str] = field(default_factory=dict)
 
     def say(self, code: str, text: str) -> None:
         self.notes.append(ImportNote(code=code, text=text))
@@ -235,8 +234,8 @@ class Translator:
                 continue
             value: str | None = None
             if part.kind == "env":
-                value = self._around.env.get(part.name, part.default)
-            elif part.kind == "input" and not (person_input := self._entry.inputs.get(part.name, PersonInput())).secret:
+                value = self.around.env.get(part.name, part.default)
+            elif part.kind == "input" and not (person_input := self.entry.inputs.get(part.name, PersonInput())).secret:
                 value = person_input.default
             if value is None:
                 message = f"{place} needs {part.name or 'a value'}, which is not known here"
@@ -254,7 +253,7 @@ class Translator:
     def _parts(self, text: str) -> list[Part]:
         """Split a text into parts, with folders in place of their placeholders and neighbouring literals joined."""
         parts: list[Part] = []
-        for part in split_parts(text, self._entry.style):
+        for part in split_parts(text, self.entry.style):
             resolved = part if isinstance(part, str) else self._known_part(part)
             if isinstance(resolved, str) and parts and isinstance(parts[-1], str):
                 parts[-1] += resolved
@@ -264,14 +263,14 @@ class Translator:
 
     def _known_part(self, ref: Placeholder) -> Part:
         match ref.kind:
-            case "input" if self._entry.style == "registry" and ref.name not in self._entry.inputs:
+            case "input" if self.entry.style == "registry" and ref.name not in self.entry.inputs:
                 return f"{{{ref.name}}}"  # a registry's unknown {curly} part is text
             case "home":
-                return f"{self._around.home}/{ref.name}" if ref.name else self._around.home
+                return f"{self.around.home}/{ref.name}" if ref.name else self.around.home
             case "workspace":
-                return self._entry.project or self._around.workspace
-            case "folder" if self._around.folder is not None:
-                return self._around.folder
+                return self.entry.project or self.around.workspace
+            case "folder" if self.around.folder is not None:
+                return self.around.folder
             case "unknown" | "folder":
                 raise NotTranslatable("placeholder_unknown", "it holds a placeholder whose meaning is not known here")
         return ref
@@ -296,8 +295,8 @@ class Translator:
 
     def _variable(self, name: str, ref: Placeholder) -> str | None:
         """Translate NAME=${VAR}: return the placeholder of a secret, or None if the variable is passed on unchanged."""
-        secret = name in self._entry.secrets or names_secret(name) or names_secret(ref.name)
-        if secret and not {name, ref.name} & self._not_secret:
+        secret = name in self.entry.secrets or names_secret(name) or names_secret(ref.name)
+        if secret and not {name, ref.name} & self.not_secret:
             return self.secrets.add(place_name("env", name), name, variable=ref.name)
         if ref.name != name or not self.hands_on:
             # Nothing but a secret can be given under another name, or into a container.
@@ -384,7 +383,7 @@ class Translator:
             address.port  # noqa: B018  # read for its check
         except ValueError:
             raise NotTranslatable("url_invalid", "its url cannot be read") from None
-        if looks_random(address.path) and "url" not in self._not_secret:
+        if looks_random(address.path) and "url" not in self.not_secret:
             raise NotTranslatable(
                 "secret_in_url",
                 "the path of its url looks like a secret, and a path cannot be kept in the store; if it is none, add "
@@ -404,9 +403,9 @@ class Translator:
 
     def oauth(self) -> dict[str, Any]:
         """Return server.auth, with its client secret in the store."""
-        auth = dict(self._entry.auth or {})
-        if auth and self._entry.client_secret is not None:
-            parts = self._parts(self._entry.client_secret)
+        auth = dict(self.entry.auth or {})
+        if auth and self.entry.client_secret is not None:
+            parts = self._parts(self.entry.client_secret)
             if len(parts) == 1 and isinstance(parts[0], Placeholder):
                 placeholder = self._reference("auth", "CLIENT_SECRET", parts[0])
             else:
@@ -417,10 +416,10 @@ class Translator:
 
     def from_file(self) -> dict[str, str]:
         """Return the variables that an envFile sets."""
-        path = self._entry.env_file
+        path = self.entry.env_file
         if path is None:
             return {}
-        text = self._around.env_files.get(path)
+        text = self.around.env_files.get(path)
         if text is None:
             self.say("env_file_unread", "its envFile cannot be read; what it sets is missing")
             return {}
@@ -438,16 +437,16 @@ class Translator:
         `name` is the name in the source, which may suggest a secret. `doubted` means that its flag suggests one.
         Raise NotTranslatable if the text mixes a secret with a placeholder.
         """
-        spared = name in self._not_secret
+        spared = name in self.not_secret
         if all(isinstance(part, str) for part in parts):
             text = "".join(part for part in parts if isinstance(part, str))
-            secret = doubted or name in self._entry.secrets or may_be_secret(name if by_name else "", text)
+            secret = doubted or name in self.entry.secrets or may_be_secret(name if by_name else "", text)
             if not secret or not text:
                 return text
             if spared:
                 self.spared.add(name)
                 return text
-            return self.secrets.add(place, name or "ARGUMENT", f"{place} of {self._entry.name}.", value=text)
+            return self.secrets.add(place, name or "ARGUMENT", f"{place} of {self.entry.name}.", value=text)
         literals = [part for part in parts if isinstance(part, str)]
         is_password = names_password(name) and not spared and any(part.strip() for part in literals)
         if is_password or any(holds_token(part) or looks_random(part) for part in literals):
@@ -457,12 +456,12 @@ class Translator:
 
     def _reference(self, place: str, name: str, ref: Placeholder) -> str:
         if ref.kind == "input":
-            person_input = self._entry.inputs.get(ref.name, PersonInput())
-            if not person_input.secret and person_input.default is not None and self._entry.style != "common":
+            person_input = self.entry.inputs.get(ref.name, PersonInput())
+            if not person_input.secret and person_input.default is not None and self.entry.style != "common":
                 return person_input.default  # of a package; what a client asks its person for is asked here too
             described = "" if holds_token(person_input.description) else person_input.description
-            return self.secrets.add(place, ref.name, described or f"{ref.name} of {self._entry.name}.")
-        if ref.default is not None and ref.name not in self._around.env:
+            return self.secrets.add(place, ref.name, described or f"{ref.name} of {self.entry.name}.")
+        if ref.default is not None and ref.name not in self.around.env:
             if names_secret(ref.name) or may_be_secret(name, ref.default):
                 return self.secrets.add(place, ref.name, f"The default of {ref.name}.", value=ref.default)
             return ref.default
@@ -494,9 +493,18 @@ def extract_secrets(data: Mapping[str, Any], driver_id: str, taken: Collection[s
     """Replace the plaintext secrets of a driver by placeholders. `taken` are names of other existing secrets."""
     copy = plain_copy(data)
     server = copy.get("server")
-    work = _Extraction(driver_id, taken)
     if not isinstance(server, dict):
         return Adopted(data=data, changed=(), secrets=())
+    names = SecretNames(driver_id)
+    names.found += [SecretFinding(place="", name=name, slug="", description="") for name in taken]
+    changed: dict[str, None] = {}
+
+    def extract(place: str, name: str, text: str, pointer: str) -> str:
+        """Return a placeholder for a value, after the scheme if it is an Authorization header."""
+        changed[pointer] = None
+        scheme = next((text[: len(each)] for each in _AUTHORIZATION_SCHEMES if text.lower().startswith(each)), "")
+        return scheme + names.add(place, name, f"For server.{place} of the driver.", value=text[len(scheme) :])
+
     metadata = copy.get("metadata")
     interlock = metadata.get("interlock") if isinstance(metadata, Mapping) else None
     listed = interlock.get("not_secret") if isinstance(interlock, Mapping) else None
@@ -507,43 +515,24 @@ def extract_secrets(data: Mapping[str, Any], driver_id: str, taken: Collection[s
             continue
         for name, text in table.items():
             if isinstance(text, str) and name not in not_secret and is_plaintext(name, text):
-                table[name] = work.extract(place_name(key, name), name, text)
-                work.changed[f"/server/{key}"] = None
-    _extract_from_arguments(server, not_secret, work)
+                table[name] = extract(place_name(key, name), name, text, f"/server/{key}")
+    _extract_from_arguments(server, not_secret, extract)
     left = [
         key
         for key in _WITHOUT_PLACEHOLDERS
         if key not in not_secret and isinstance(server.get(key), str) and is_plaintext("", server[key])
     ]
-    if work.secrets.found[work.before :]:
-        auth = copy.setdefault("auth", {})
-        if isinstance(auth, dict) and "ref" not in auth:
-            auth["ref"] = REF
-            work.changed["/auth"] = None
-    return Adopted(
-        data=copy,
-        changed=tuple(work.changed),
-        secrets=tuple(work.secrets.found[work.before :]),
-        left=tuple(f"server.{key}" for key in left),
-    )
+    secrets = tuple(names.found[len(taken) :])
+    auth = copy.setdefault("auth", {}) if secrets else None
+    if isinstance(auth, dict) and "ref" not in auth:
+        auth["ref"] = REF
+        changed["/auth"] = None
+    return Adopted(data=copy, changed=tuple(changed), secrets=secrets, left=tuple(f"server.{key}" for key in left))
 
 
-class _Extraction:
-    """The secrets that were extracted so far, and the pointers to what was changed."""
-
-    def __init__(self, driver_id: str, taken: Collection[str]) -> None:
-        self.secrets = SecretNames(driver_id)
-        self.secrets.found += [SecretFinding(place="", name=name, slug="", description="") for name in taken]
-        self.before = len(taken)
-        self.changed: dict[str, None] = {}
-
-    def extract(self, place: str, name: str, text: str) -> str:
-        """Return a placeholder for a value, after the scheme if it is an Authorization header."""
-        scheme = next((text[: len(each)] for each in _AUTHORIZATION_SCHEMES if text.lower().startswith(each)), "")
-        return scheme + self.secrets.add(place, name, f"For server.{place} of the driver.", value=text[len(scheme) :])
-
-
-def _extract_from_arguments(server: dict[str, Any], not_secret: Collection[str], work: _Extraction) -> None:
+def _extract_from_arguments(
+    server: dict[str, Any], not_secret: Collection[str], extract: Callable[[str, str, str, str], str]
+) -> None:
     args = server.get("args")
     if not isinstance(args, list) or not all(isinstance(each, str) for each in args):
         return
@@ -555,11 +544,11 @@ def _extract_from_arguments(server: dict[str, Any], not_secret: Collection[str],
             before, separator, value = text.partition(mark)
             if separator and before.lstrip("-") == name:
                 blank = value[: len(value) - len(value.lstrip())]
-                args[index] = before + mark + blank + work.extract(place_name("args", name), name, value.lstrip())
+                placeholder = extract(place_name("args", name), name, value.lstrip(), "/server/args")
+                args[index] = before + mark + blank + placeholder
                 break
         else:
-            args[index] = work.extract(place_name("args", name or str(index)), name or "ARGUMENT", text)
-        work.changed["/server/args"] = None
+            args[index] = extract(place_name("args", name or str(index)), name or "ARGUMENT", text, "/server/args")
 
 
 def plain_copy(value: Any) -> Any:
