@@ -29,7 +29,7 @@ from msgspec.structs import asdict
 
 from interlock.ax.protocol.capability import ToolClass
 from interlock.config.plan import Plan, Spawn
-from interlock.drivers.api import AddDriver, AddedDriver, AddedTool, DriverSummary
+from interlock.drivers.api import AddDriver, AddedDriver, AddedTool
 from interlock.drivers.api import Problem as ProblemView
 from interlock.drivers.driver_state import DriverState
 from interlock.drivers.kinds import kind_of
@@ -129,49 +129,6 @@ class TriedServer(msgspec.Struct, frozen=True, kw_only=True):
     trial: TrialResult
     known_contracts: Mapping[str, ExistingContract]
     proposals: tuple[ToolProposal, ...]
-
-
-class AddedServer(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of adding a server, whose driver is now in the workspace."""
-
-    folder: Path
-    key: str
-    files: tuple[str, ...]  # that were written; empty: the folder had all of them already
-    trial: TrialResult
-    sandbox: Mapping[str, Any]
-    problems: tuple[FileProblem, ...]  # warnings and notes
-    composed: ComposedDriver
-    proposals: tuple[ToolProposal, ...]
-
-    def describe(self, summary: DriverSummary | None) -> AddedDriver:
-        """Return the result for the operator API. `summary` is the driver as the node lists it, or None if it is not
-        listed yet.
-        """
-        installed, facts = self.trial.installed, self.trial.facts
-        return AddedDriver(
-            id=self.composed.driver.driver.id,
-            key=self.key,
-            folder=str(self.folder),
-            files=self.files,
-            tools=tuple(
-                AddedTool(
-                    tool=proposal.tool_name,
-                    contract=proposal.contract_id,
-                    tool_class=proposal.tool_class,
-                    by=proposal.by,
-                    new=proposal.is_new,
-                    question=proposal.question,
-                )
-                for proposal in self.proposals
-            ),
-            version=installed.version if installed is not None else None,
-            protocol_version=facts.version if facts is not None else None,
-            problems=tuple(ProblemView(**asdict(problem)) for problem in self.problems),
-            reviews=self.composed.reviews,
-            sandbox=dict(self.sandbox),
-            trusted=summary is not None and summary.trusted,
-            state=summary.state if summary is not None else "untrusted",
-        )
 
 
 class ServerAdder:
@@ -315,7 +272,7 @@ class ServerAdder:
 
     # Write
 
-    async def write(self, tried: TriedServer, proposals: tuple[ToolProposal, ...]) -> AddedServer:
+    async def write(self, tried: TriedServer, proposals: tuple[ToolProposal, ...]) -> AddedDriver:
         """Write the driver with these contracts and classes, after checking that a node would register it.
 
         Raise NotAdded if a node would not, if there are no proposals, or if a driver of this id exists with other
@@ -363,15 +320,31 @@ class ServerAdder:
             else each
             for each in problems
         )
-        return AddedServer(
-            folder=target,
+        installed, facts = tried.trial.installed, tried.trial.facts
+        tools = [
+            AddedTool(
+                tool=each.tool_name,
+                contract=each.contract_id,
+                tool_class=each.tool_class,
+                by=each.by,
+                new=each.is_new,
+                question=each.question,
+            )
+            for each in proposals
+        ]
+        return AddedDriver(
+            id=request.id,
             key=declared.key,
+            folder=str(target),
             files=tuple(written),
-            trial=trial,
+            tools=tuple(tools),
+            version=installed.version if installed is not None else None,
+            protocol_version=facts.version if facts is not None else None,
+            problems=tuple(ProblemView(**asdict(problem)) for problem in moved),
+            reviews=composed.reviews,
             sandbox=sandbox,
-            problems=tuple(moved),
-            composed=composed,
-            proposals=proposals,
+            trusted=False,
+            state=DriverState.UNTRUSTED.value,
         )
 
     async def _read_declaration(self, folder: Path) -> Declared:

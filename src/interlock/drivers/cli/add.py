@@ -20,8 +20,8 @@ from interlock.wire.refusal import Refused
 
 if TYPE_CHECKING:
     from interlock.ax.protocol.capability import ToolClass
-    from interlock.drivers.add import AddedServer, AddRequest, DriverRequest, ServerAdder
-    from interlock.drivers.api import DriverSummary
+    from interlock.drivers.add import AddRequest, DriverRequest, ServerAdder
+    from interlock.drivers.api import AddedDriver, DriverSummary
     from interlock.drivers.protocol.authoring import ToolProposal
     from interlock.interop.protocol.model import SecretFinding
 
@@ -145,22 +145,23 @@ def add_server(invocation: Invocation, request: "AddRequest", *, yes: bool = Fal
 
     adder = open_adder(invocation)
 
-    async def carry_out(wanted: "DriverRequest") -> "AddedServer":
+    async def carry_out(wanted: "DriverRequest") -> "tuple[AddedDriver, tuple[ToolProposal, ...]]":
         with quiet_log(invocation):
             async with adder:
                 tried = await adder.try_out(wanted)
-                return await adder.write(tried, _ask_about_tools(invocation, tried.proposals, yes, no_trust))
+                proposals = _ask_about_tools(invocation, tried.proposals, yes, no_trust)
+                return await adder.write(tried, proposals), proposals
 
     try:
         wanted = adder.read(request)
         _store_secrets(invocation, wanted.secrets)
-        added = run_stored(carry_out(wanted))
+        added, proposals = run_stored(carry_out(wanted))
     except NotAdded as error:
         if error.code in ("usage", "unknown_reference"):
             raise BadUsage(error.code, error.message, error.details, hint=error.hint) from None
         raise
     state = None if no_trust else trust_driver(invocation, added.key)
-    show_added(invocation.out, added, state=state)
+    show_added(invocation.out, added, proposals, state=state)
 
 
 def open_adder(invocation: Invocation) -> "ServerAdder":

@@ -18,9 +18,7 @@ from interlock.drivers.protocol.server_name import exposed_segment, server_name
 
 if TYPE_CHECKING:
     from interlock.cli.terminal.output import Output
-    from interlock.drivers.add import AddedServer
     from interlock.drivers.protocol.authoring import ToolProposal
-    from interlock.drivers.protocol.problems import FileProblem
 
 _STYLES = {
     "ready": "green",
@@ -240,24 +238,26 @@ def proposal_lines(proposals: "Sequence[ToolProposal]") -> list[str]:
     return [f"{one_line(each.tool_name)}: {each.tool_class}, {reason(each.by, each.question)}" for each in proposals]
 
 
-def show_added(out: "Output", added: "AddedServer", *, state: api.DriverSummary | None) -> None:
+def show_added(
+    out: "Output", added: api.AddedDriver, proposals: "Sequence[ToolProposal]", *, state: api.DriverSummary | None
+) -> None:
     """Print the result of `interlock add`. `state` is the driver after an attempt to trust it, None with --no-trust."""
-    composed, proposals = added.composed, added.proposals
-    driver = composed.driver.driver
     if out.as_json:
-        out.json(msgspec.to_builtins(added.describe(state)))
+        now = {} if state is None else {"trusted": state.trusted, "state": state.state}
+        out.json({**msgspec.to_builtins(added), **now})
         return
     show_proposals(out, proposals)
     out.line()
     out.line(f"wrote {added.folder} ({count(len(added.files), 'file')})" if added.files else f"{added.folder} stands")
-    by_code: dict[tuple[str, str], list[FileProblem]] = {}  # one line per kind of problem
+    by_code: dict[tuple[str, str], list[api.Problem]] = {}  # one line per kind of problem
     for problem in added.problems:
         by_code.setdefault((problem.severity, problem.code), []).append(problem)
     for (severity, _), several in by_code.items():
         more = f" (and {len(several) - 1} more of this kind)" if len(several) > 1 else ""
-        out.line(f"{severity}: {one_line(str(several[0]))}{more}")
-    for review in composed.reviews:
+        out.line(f"{severity}: {_problem_text(several[0])}{more}")
+    for review in added.reviews:
         out.line(f"review: {one_line(review)}")
+    segment = exposed_segment(added.id)
     for line in _sandbox_lines(added.sandbox):
         out.line(line)
     open_ = [each for each in proposals if each.by in SUGGESTED and each.question is None]
@@ -265,17 +265,17 @@ def show_added(out: "Output", added: "AddedServer", *, state: api.DriverSummary 
         remark = f"{count(len(open_), 'tool')} without a class: the first call of each waits for your decision"
         out.advice(f"open: {remark} (interlock approvals)")
     if state is None:
-        out.advice(f"not trusted yet: interlock drivers trust {driver.segment}")
+        out.advice(f"not trusted yet: interlock drivers trust {segment}")
     elif not state.trusted:
-        steps = f"start the node with interlock serve, then interlock drivers trust {driver.segment}"
-        out.advice(f"{driver.segment} is written, and waits for an approver's signature: {steps}")
+        steps = f"start the node with interlock serve, then interlock drivers trust {segment}"
+        out.advice(f"{segment} is written, and waits for an approver's signature: {steps}")
     elif state.state == "stopped":
-        out.advice(f"{driver.segment} is trusted and starts with the node: interlock serve")
+        out.advice(f"{segment} is trusted and starts with the node: interlock serve")
     else:
-        out.line(f"{driver.segment} is trusted, and the node has it: {state.state}")
+        out.line(f"{segment} is trusted, and the node has it: {state.state}")
     fresh = next((each.tool_name for each in proposals if each.is_new), None)
     if state is not None and state.trusted and fresh is not None:
-        out.advice(f"try: interlock tools show {driver.segment}.{normalise(fresh)}")
+        out.advice(f"try: interlock tools show {segment}.{normalise(fresh)}")
 
 
 def _sandbox_lines(sandbox: "Mapping[str, Any]") -> list[str]:

@@ -228,7 +228,8 @@ class DriverService:
                 tried = await adder.try_out(request)
                 added = await adder.write(tried, decide_classes(tried.proposals, {}, accept=accept))
         await self.registry.refresh()
-        return added.describe(self._summary(self._find(added.key)))
+        summary = self._summary(self._find(added.key))
+        return replace(added, trusted=summary.trusted, state=summary.state)
 
     async def trust(self, name: str, digest: str, by: str) -> api.DriverSummary:
         """Trust a driver. `digest` is the digest of the folder that the operator reviewed.
