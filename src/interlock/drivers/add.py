@@ -34,14 +34,7 @@ from interlock.drivers.api import Problem as ProblemView
 from interlock.drivers.driver_state import DriverState
 from interlock.drivers.kinds import kind_of
 from interlock.drivers.kinds.kind import HOMES
-from interlock.drivers.protocol.authoring import (
-    SUGGESTED,
-    ComposedDriver,
-    ExistingContract,
-    ToolProposal,
-    compose,
-    propose,
-)
+from interlock.drivers.protocol import authoring
 from interlock.drivers.protocol.files.contract import TOOL_FILE, read_contract
 from interlock.drivers.protocol.files.driver import DRIVER_FILE, read_driver
 from interlock.drivers.protocol.files.frontmatter import frontmatter_text
@@ -51,17 +44,9 @@ from interlock.drivers.protocol.kinds import SERVERS, LocalServer
 from interlock.drivers.protocol.model import Driver
 from interlock.drivers.protocol.problems import FileProblem
 from interlock.drivers.trial import NOTHING, Say, TrialResult, TrialRunner, advice
+from interlock.drivers.workspace import scan
 from interlock.drivers.workspace.declaration import Declared, Memory
 from interlock.drivers.workspace.folder import read_imported_folder
-from interlock.drivers.workspace.scan import (
-    DRAFT_FILE,
-    DRIVERS,
-    FoundFolder,
-    Root,
-    find_driver_folder,
-    mark_of,
-    scan_workspace,
-)
 from interlock.drivers.workspace.survey import Surveyor, this_machine
 from interlock.interop.protocol.drafts import PENDING, ImportChoices, draft_entry, secrets_text
 from interlock.interop.protocol.launchers import UnknownReference, entry_of
@@ -127,8 +112,8 @@ class TriedServer(msgspec.Struct, frozen=True, kw_only=True):
 
     request: DriverRequest
     trial: TrialResult
-    known_contracts: Mapping[str, ExistingContract]
-    proposals: tuple[ToolProposal, ...]
+    known_contracts: Mapping[str, authoring.ExistingContract]
+    proposals: tuple[authoring.ToolProposal, ...]
 
 
 class ServerAdder:
@@ -162,7 +147,7 @@ class ServerAdder:
 
         Raise NotAdded if the request is invalid.
         """
-        folder = find_driver_folder(self.plan.workspace, request.reference, DRAFT_FILE)
+        folder = scan.find_driver_folder(self.plan.workspace, request.reference, scan.DRAFT_FILE)
         wanted = self.read_draft(folder) if folder is not None else self._read_reference(request)
         return msgspec.structs.replace(wanted, tools=request.tools, classes=request.classes, replaces=request.replace)
 
@@ -263,16 +248,18 @@ class ServerAdder:
             only, without = request.hints.get("only_tools"), request.hints.get("without_tools", ())
             names = (str(tool.get("name")) for tool in trial.tools)
             tools = dict.fromkeys(name for name in names if (not only or name in only) and name not in without)
-        proposed = propose(trial.tools, request.id, wanted=tools, contracts=contracts, classes=request.classes)
+        proposed = authoring.propose(
+            trial.tools, request.id, wanted=tools, contracts=contracts, classes=request.classes
+        )
         problems = [each for each in proposed if isinstance(each, FileProblem)]
         if problems:
             raise NotAdded(problems[0].code, problems[0].message, f"it has {problems[0].hint}", problems)
-        proposals = tuple(each for each in proposed if isinstance(each, ToolProposal))
+        proposals = tuple(each for each in proposed if isinstance(each, authoring.ToolProposal))
         return TriedServer(request=request, trial=trial, known_contracts=contracts, proposals=proposals)
 
     # Write
 
-    async def write(self, tried: TriedServer, proposals: tuple[ToolProposal, ...]) -> AddedDriver:
+    async def write(self, tried: TriedServer, proposals: tuple[authoring.ToolProposal, ...]) -> AddedDriver:
         """Write the driver with these contracts and classes, after checking that a node would register it.
 
         Raise NotAdded if a node would not, if there are no proposals, or if a driver of this id exists with other
@@ -283,7 +270,7 @@ class ServerAdder:
         request, data = tried.request, dict(tried.request.data)
         if tried.trial.transport and data["transport"] in ("http", "sse"):
             data["transport"] = tried.trial.transport  # AIP-transport-9
-        composed = compose(
+        composed = authoring.compose(
             data,
             tried.trial.tools,
             proposals,
@@ -291,10 +278,10 @@ class ServerAdder:
             body=f"# {data.get('name')}\n\n{data.get('description')}",
             asks=request.hints.get("asks", False) or frozenset(request.hints.get("asks_tools", ())),
         )
-        if not isinstance(composed, ComposedDriver):
+        if not isinstance(composed, authoring.ComposedDriver):
             raise NotAdded(composed[0].code, composed[0].message, composed[0].hint, composed)
         files = {**request.files, **composed.files}
-        target = self.plan.workspace / DRIVERS / request.id
+        target = self.plan.workspace / scan.DRIVERS / request.id
         written = _differing_files(target, files)
         if written and (target / DRIVER_FILE).exists() and not request.replaces:
             message = f"{target} exists with other content ({', '.join(written)})"
@@ -309,7 +296,7 @@ class ServerAdder:
                 raise NotAdded(trial.code or "not_registered", message, NOTHING, trial.problems)
             problems = tuple(dict.fromkeys((*declared.problems, *trial.problems)))
             sandbox = describe_sandbox(self.plan, declared, trial)
-            if written or (target / DRAFT_FILE).exists():
+            if written or (target / scan.DRAFT_FILE).exists():
                 _move_into_place(folder, target)
 
         # The staged files are in their place now.
@@ -354,8 +341,10 @@ class ServerAdder:
         plan = self.plan
 
         def survey() -> Declared:
-            root = Root(kind="workspace", rank=0, path=folder.parent)
-            sight = scan_workspace(plan, staged=FoundFolder(root=root, path=folder, mark=mark_of(folder)))
+            root = scan.Root(kind="workspace", rank=0, path=folder.parent)
+            sight = scan.scan_workspace(
+                plan, staged=scan.FoundFolder(root=root, path=folder, mark=scan.mark_of(folder))
+            )
             declaration = Surveyor(plan, this_machine(plan.data / "packages")).survey(sight, memory.all)
             return next(each for each in declaration.drivers if each.folder == folder)
 
@@ -363,8 +352,8 @@ class ServerAdder:
 
 
 def decide_classes(
-    proposals: Sequence[ToolProposal], classes: Mapping[str, ToolClass], *, accept: bool
-) -> tuple[ToolProposal, ...]:
+    proposals: Sequence[authoring.ToolProposal], classes: Mapping[str, ToolClass], *, accept: bool
+) -> tuple[authoring.ToolProposal, ...]:
     """Return the proposals with the classes that the user chose.
 
     With `accept`, a class that only a name or a schema suggests counts as chosen too, and so does one for which there
@@ -375,7 +364,7 @@ def decide_classes(
         if proposal.is_new and proposal.tool_name in classes:
             tool_class = classes[proposal.tool_name]
             proposal = msgspec.structs.replace(proposal, tool_class=tool_class, by="person", question=None)
-        elif proposal.is_new and accept and proposal.by in SUGGESTED:
+        elif proposal.is_new and accept and proposal.by in authoring.SUGGESTED:
             proposal = msgspec.structs.replace(proposal, by="person", question=None)
         decided.append(proposal)
     return tuple(decided)
@@ -395,13 +384,13 @@ def _find_new_paths(texts: Sequence[str]) -> dict[str, str]:
     return paths
 
 
-def known_contracts(plan: Plan, identifier: str) -> dict[str, ExistingContract]:
+def known_contracts(plan: Plan, identifier: str) -> dict[str, authoring.ExistingContract]:
     """Return the contracts of the workspace by id. The driver's contracts have priority, then those in .tools, then
     those of other drivers.
     """
-    own = plan.workspace / DRIVERS / identifier
-    seen = scan_workspace(plan)
-    contracts: dict[str, ExistingContract] = {}
+    own = plan.workspace / scan.DRIVERS / identifier
+    seen = scan.scan_workspace(plan)
+    contracts: dict[str, authoring.ExistingContract] = {}
     others = (path for folder in seen.folders if folder.path != own for path in sorted(folder.path.rglob(TOOL_FILE)))
     for path in (*sorted(own.rglob(TOOL_FILE)), *(path for path, _ in seen.contracts), *others):
         try:
@@ -410,10 +399,10 @@ def known_contracts(plan: Plan, identifier: str) -> dict[str, ExistingContract]:
             continue
         contract = read_contract(data, str(path)).value
         if contract is not None and contract.id not in contracts:
-            existing = ExistingContract(contract=contract)
+            existing = authoring.ExistingContract(contract=contract)
             if path.is_relative_to(own):
                 place, text = path.relative_to(own).as_posix(), data.decode("utf-8", "replace")
-                existing = ExistingContract(contract=contract, path=place, text=text)
+                existing = authoring.ExistingContract(contract=contract, path=place, text=text)
             contracts[contract.id] = existing
     return contracts
 
@@ -462,7 +451,7 @@ def _staging_folder(plan: Plan, identifier: str, files: Mapping[str, str], over:
         folder = beside / identifier
         if over is not None and over.is_dir():
             shutil.copytree(over, folder, symlinks=True)
-            (folder / DRAFT_FILE).unlink(missing_ok=True)
+            (folder / scan.DRAFT_FILE).unlink(missing_ok=True)
         for name, text in files.items():
             path = folder / name
             if not path.resolve().is_relative_to(folder.resolve()):

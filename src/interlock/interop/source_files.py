@@ -26,19 +26,11 @@ from interlock.config.folders import home_folder
 from interlock.core.bounded_file import read_bounded
 from interlock.drivers.protocol.files.driver import DRIVER_FILE
 from interlock.drivers.workspace.folder import write_whole
+from interlock.interop.protocol import package_files
 from interlock.interop.protocol.client_files import read_client_file
 from interlock.interop.protocol.clients import BY_NAME, CLIENTS, Base, ClientProgram, ConfigPlace, Format, System
 from interlock.interop.protocol.launchers import is_own
 from interlock.interop.protocol.model import FileReading, ServerEntry
-from interlock.interop.protocol.package_files import (
-    MANIFEST,
-    is_docker_data,
-    is_registry_data,
-    read_docker,
-    read_driver_entry,
-    read_manifest,
-    read_registry,
-)
 from interlock.interop.protocol.text_edits import BYTES_MAX, CannotEdit, UnreadableFile, read_data, with_entry
 
 FILE_BYTES_MAX: Final = 512 * 1024 * 1024
@@ -69,16 +61,16 @@ def look_into(path: Path, packages: Path) -> Bundle:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         with zipfile.ZipFile(path) as archive:
             _check(archive)
-            with archive.open(MANIFEST) as manifest:
+            with archive.open(package_files.MANIFEST) as manifest:
                 data = manifest.read(MANIFEST_BYTES_MAX + 1)
     except KeyError:
-        raise BadBundle(f"it holds no {MANIFEST}") from None
+        raise BadBundle(f"it holds no {package_files.MANIFEST}") from None
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError):
         raise BadBundle("it is not a zip file that can be read") from None
     except OSError as error:
         raise BadBundle(f"it cannot be read ({error.strerror})") from None
     if len(data) > MANIFEST_BYTES_MAX:
-        raise BadBundle(f"its {MANIFEST} is too large")
+        raise BadBundle(f"its {package_files.MANIFEST} is too large")
     return Bundle(path=path, target=packages / "bundles" / digest[:32], manifest=data)
 
 
@@ -329,13 +321,13 @@ def read_file(path: Path, client: ClientProgram | None, *, system: System, packa
             bundle = look_into(path, packages)
         except BadBundle as bad:
             return msgspec.structs.replace(source, state="unreadable", reason=str(bad))
-        reading = _with_reading(source, "bundle", "a bundle", read_manifest(bundle.manifest, system))
+        reading = _with_reading(source, "bundle", "a bundle", package_files.read_manifest(bundle.manifest, system))
         return msgspec.structs.replace(reading, bundle=bundle)
     data = read_bounded(path, BYTES_MAX)
     if not isinstance(data, bytes):
         return _without_data(source, data)
     if client is None and path.name == DRIVER_FILE:
-        return _with_reading(source, "driver", "a driver", read_driver_entry(data))
+        return _with_reading(source, "driver", "a driver", package_files.read_driver_entry(data))
     form = _FORMS.get(path.suffix.lower(), "json")
     if client is None:
         names = {client.name for client in CLIENTS for place in client.places if _is_called(path, Path(place.path))}
@@ -345,10 +337,10 @@ def read_file(path: Path, client: ClientProgram | None, *, system: System, packa
             content = read_data(data, form)
         except UnreadableFile as error:
             return _without_data(source, str(error))
-        if form == "json" and is_registry_data(content):
-            return _with_reading(source, "registry", "a registry's description", read_registry(data))
-        if form == "yaml" and is_docker_data(content):
-            return _with_reading(source, "docker", "a Docker description", read_docker(data))
+        if form == "json" and package_files.is_registry_data(content):
+            return _with_reading(source, "registry", "a registry's description", package_files.read_registry(data))
+        if form == "yaml" and package_files.is_docker_data(content):
+            return _with_reading(source, "docker", "a Docker description", package_files.read_docker(data))
         keys = content.keys() if isinstance(content, dict) else ()
         fitting = (BY_NAME[name] for key, name in _KEYS.items() if key in keys and BY_NAME[name].form == form)
         client = next(fitting, None)

@@ -550,9 +550,7 @@ def test_a_folder_beyond_the_limits_is_refused_whole(workspace: Workspace, monke
     for number in range(10):
         (folder / f"{number}.bin").write_bytes(b"x")
     monkeypatch.setattr("interlock.drivers.workspace.scan.FILES_MAX", 5)
-    monkeypatch.setattr("interlock.drivers.workspace.folder.FILES_MAX", 5)
     assert codes(workspace.one("files-mcp").problems) == ["folder_too_large"]
-    monkeypatch.setattr("interlock.drivers.workspace.folder.FILES_MAX", 100)
     monkeypatch.setattr("interlock.drivers.workspace.scan.FILES_MAX", 100)
     monkeypatch.setattr("interlock.drivers.workspace.folder.FOLDER_BYTES_MAX", 100)
     workspace.surveyor = Surveyor(workspace.plan, MACHINE)

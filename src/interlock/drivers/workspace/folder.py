@@ -30,19 +30,7 @@ import msgspec
 from interlock.core.bounded_file import read_bounded
 from interlock.drivers.protocol.files.frontmatter import FILE_BYTES_MAX, read_frontmatter
 from interlock.drivers.protocol.problems import FileProblem
-from interlock.drivers.workspace.scan import (
-    DRAFT_FILE,
-    DRIVER_FILE,
-    DRIVERS,
-    FILES_MAX,
-    SECRETS_FILE,
-    TOOL_FILE,
-    FoundFolder,
-    Root,
-    is_text,
-    mark_of,
-    walk,
-)
+from interlock.drivers.workspace import scan
 from interlock.interop.protocol.drafts import ExistingDriver
 
 FOLDER_BYTES_MAX: Final = 512 * 1024 * 1024
@@ -66,7 +54,7 @@ class FolderUnreadable(Exception):
     """Error for a folder or file that cannot be read. The message is the reason, without the path."""
 
 
-def read_folder(location: FoundFolder) -> DriverFolder:
+def read_folder(location: scan.FoundFolder) -> DriverFolder:
     """Read the folder of a driver. A file or link that is not acceptable becomes a problem in the result."""
     path = location.path
     texts: dict[str, bytes] = {}
@@ -80,12 +68,12 @@ def read_folder(location: FoundFolder) -> DriverFolder:
         add_problem("", "path_escape", "the folder is a link", "copy it here")
         return DriverFolder(path=path, problems=tuple(problems))
     bytes_left, text_bytes_left = FOLDER_BYTES_MAX, TEXTS_BYTES_MAX
-    for name, status in walk(path):
-        if len(digests) == FILES_MAX or status.st_size > bytes_left:
-            message = f"the folder has more than {FILES_MAX} files or {FOLDER_BYTES_MAX >> 20} MiB"
+    for name, status in scan.walk(path):
+        if len(digests) == scan.FILES_MAX or status.st_size > bytes_left:
+            message = f"the folder has more than {scan.FILES_MAX} files or {FOLDER_BYTES_MAX >> 20} MiB"
             add_problem("", "folder_too_large", message, "install what it brings from elsewhere")
             break
-        if not is_text(name):
+        if not scan.is_text(name):
             add_problem("", "name_invalid", f"the name of the file {name!r} is no plain text", "rename it")
             continue
         try:
@@ -119,7 +107,11 @@ def read_folder(location: FoundFolder) -> DriverFolder:
 def is_declaration(name: str) -> bool:
     """Return whether a file declares something about a driver, so that its text is read and not only its digest."""
     base = name.rpartition("/")[2]
-    return (base == TOOL_FILE and _NOT_OURS not in name) or name in (DRIVER_FILE, SECRETS_FILE, "server.json")
+    return (base == scan.TOOL_FILE and _NOT_OURS not in name) or name in (
+        scan.DRIVER_FILE,
+        scan.SECRETS_FILE,
+        "server.json",
+    )
 
 
 def read_file(path: Path) -> tuple[bytes, str]:
@@ -178,7 +170,7 @@ WORDS: Final = "the files of the driver are not those that were trusted"
 class TamperCheck:
     """Check that a driver's folder still has the content that a person trusted."""
 
-    def __init__(self, root: Root, folder: Path, files: Mapping[str, str]) -> None:
+    def __init__(self, root: scan.Root, folder: Path, files: Mapping[str, str]) -> None:
         """Prepare to check a folder.
 
         `files` maps names to the digests that trust covers. Only files in the folder itself are checked.
@@ -195,10 +187,10 @@ class TamperCheck:
         """
 
         def find_mark() -> bytes | None:
-            mark = mark_of(self._folder)
+            mark = scan.mark_of(self._folder)
             if mark != self._good:
-                folder = read_folder(FoundFolder(root=self._root, path=self._folder, mark=mark))
-                if folder.problems or dict(folder.digests) != self._files or mark_of(self._folder) != mark:
+                folder = read_folder(scan.FoundFolder(root=self._root, path=self._folder, mark=mark))
+                if folder.problems or dict(folder.digests) != self._files or scan.mark_of(self._folder) != mark:
                     return None
                 self._good = mark
             return mark
@@ -207,7 +199,7 @@ class TamperCheck:
 
     async def is_same(self, mark: bytes) -> bool:
         """Return whether no file in the folder has changed since `mark` was taken."""
-        return await asyncio.to_thread(mark_of, self._folder) == mark
+        return await asyncio.to_thread(scan.mark_of, self._folder) == mark
 
 
 RECORD_FILE: Final = "import.json"
@@ -239,18 +231,18 @@ class ImportedFolder(ExistingDriver, frozen=True, kw_only=True):
 def read_imported_folders(workspace: Path) -> dict[str, ImportedFolder]:
     """Return all folders below .drivers, keyed by name. Raise WorkspaceUnusable if .drivers cannot be read."""
     try:
-        paths = sorted(each for each in (workspace / DRIVERS).iterdir() if each.is_dir())
+        paths = sorted(each for each in (workspace / scan.DRIVERS).iterdir() if each.is_dir())
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as error:
-        raise WorkspaceUnusable(f"{workspace / DRIVERS} cannot be read ({error.strerror})") from None
+        raise WorkspaceUnusable(f"{workspace / scan.DRIVERS} cannot be read ({error.strerror})") from None
     return {path.name: read_imported_folder(path) for path in paths}
 
 
 def read_imported_folder(path: Path) -> ImportedFolder:
     """Read the files of one imported driver. A file that is missing or cannot be read results in an empty field."""
     file, text, data = None, "", {}
-    for name in (DRIVER_FILE, DRAFT_FILE):
+    for name in (scan.DRIVER_FILE, scan.DRAFT_FILE):
         if isinstance(content := read_bounded(path / name, FILE_BYTES_MAX), bytes):
             front = read_frontmatter(content, name).value
             file, text, data = name, content.decode("utf-8", "replace"), front.data if front is not None else {}
@@ -260,7 +252,7 @@ def read_imported_folder(path: Path) -> ImportedFolder:
         # A record that cannot be read counts as absent: then it is a folder like any other.
         with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             record = msgspec.json.decode(content, type=ImportRecord)
-    content = read_bounded(path / SECRETS_FILE, FILE_BYTES_MAX)
+    content = read_bounded(path / scan.SECRETS_FILE, FILE_BYTES_MAX)
     secrets_text = content.decode("utf-8", "replace") if isinstance(content, bytes) else ""
     return ImportedFolder(
         id=path.name,
@@ -277,7 +269,7 @@ def read_imported_folder(path: Path) -> ImportedFolder:
 
 def inventory_slugs(text: str) -> list[str]:
     """Return the slugs in the text of a SECRETS.md, as far as it can be read."""
-    front = read_frontmatter(text.encode(), SECRETS_FILE).value if text else None
+    front = read_frontmatter(text.encode(), scan.SECRETS_FILE).value if text else None
     entries = front.data.get("secrets") if front is not None else None
     slugs = [each.get("slug") for each in entries if isinstance(each, Mapping)] if isinstance(entries, list) else []
     return [slug for slug in slugs if isinstance(slug, str)]

@@ -28,6 +28,7 @@ from interlock.approvals.protocol.digests import folder_digest
 from interlock.config.plan import Plan
 from interlock.drivers.driver_state import DriverState
 from interlock.drivers.kinds import kind_of
+from interlock.drivers.protocol import identity
 from interlock.drivers.protocol.binding.match import UNAVAILABLE, check_binding, contract_misfits
 from interlock.drivers.protocol.files.contract import TOOL_FILE, read_contract
 from interlock.drivers.protocol.files.driver import DRIVER_FILE, ENTRY, escapes, read_driver, runner_faults
@@ -49,13 +50,6 @@ from interlock.drivers.protocol.files.inventory import (
 )
 from interlock.drivers.protocol.files.plaintext import USER_CONTEXT
 from interlock.drivers.protocol.files.server_block import SERVER_JSON
-from interlock.drivers.protocol.identity import (
-    UNMET,
-    HostMachine,
-    successor_problems,
-    unmet_requirements,
-    unverified_tags,
-)
 from interlock.drivers.protocol.model import Contract, Driver, NetworkAccess, SecretEntry, SecretInventory, ToolBinding
 from interlock.drivers.protocol.problems import FileProblem, ParsedFile, Places
 from interlock.drivers.workspace.declaration import Declaration, Declared, ParsedFolder, Remembered
@@ -72,7 +66,7 @@ _NOWHERE: Final = Places(file="")
 _STATES: Final[Mapping[frozenset[str], DriverState | None]] = {
     frozenset(): None,
     frozenset({"kind_unsupported"}): DriverState.KIND_UNSUPPORTED,
-    frozenset({UNMET}): DriverState.UNAVAILABLE,
+    frozenset({identity.UNMET}): DriverState.UNAVAILABLE,
 }
 
 # This machine in the words of AIP-30 `requires`.
@@ -84,7 +78,7 @@ _ARCH: Final = {
 _MB: Final = 1024 * 1024
 
 
-def this_machine(packages: Path) -> HostMachine:
+def this_machine(packages: Path) -> identity.HostMachine:
     """Return the properties of this machine. `packages` is the folder in which servers are installed."""
     while not packages.exists() and packages != packages.parent:
         packages = packages.parent
@@ -98,7 +92,7 @@ def this_machine(packages: Path) -> HostMachine:
     except (AttributeError, ValueError, OSError):
         pass
     arch = _ARCH.get(platform.machine().lower())
-    return HostMachine(os=_OS.get(sys.platform), arch=arch, disk_mb=disk_mb, memory_mb=memory_mb)
+    return identity.HostMachine(os=_OS.get(sys.platform), arch=arch, disk_mb=disk_mb, memory_mb=memory_mb)
 
 
 class UngrantedSecret(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,7 +137,7 @@ def ungranted_secrets(declared: Declared) -> Iterator[UngrantedSecret]:
 class Surveyor:
     """Survey of one workspace. It keeps what it read, to read only changed files the next time."""
 
-    def __init__(self, plan: Plan, machine: HostMachine) -> None:
+    def __init__(self, plan: Plan, machine: identity.HostMachine) -> None:
         self._plan = plan
         self._machine = machine
         self._roots = link_roots(plan)
@@ -251,9 +245,11 @@ class Surveyor:
                     for _, message, hint in runner_faults(runner)
                 )
             problems += self._check_surroundings(driver, parsed)
-            problems += (*unverified_tags(driver), *unmet_requirements(driver, self._machine))
+            problems += (*identity.unverified_tags(driver), *identity.unmet_requirements(driver, self._machine))
             # AIP-identity-4: compared with what was last registered under the same id and major
-            problems += successor_problems(remembered.manifests.get(driver.key), driver, dev=self._plan.drivers.dev)
+            problems += identity.successor_problems(
+                remembered.manifests.get(driver.key), driver, dev=self._plan.drivers.dev
+            )
             opened = tuple(kind_of(driver.server).declared_paths(driver, parsed.path))
             if self._plan.drivers.sandbox.get(driver.id) != "off":
                 for each in opened:
