@@ -99,7 +99,7 @@ class NativeOperations:
     """The registry of native operations. `version` increases with each change, so that caches can detect it."""
 
     def __init__(self) -> None:
-        self._by_name: dict[str, NativeOperation] = {}
+        self.by_name: dict[str, NativeOperation] = {}
         self.version = 0
 
     def add(
@@ -107,22 +107,15 @@ class NativeOperations:
     ) -> None:
         """Register an operation. Raise ValueError if its declaration is invalid or its name is already used (6.2)."""
         problem = check_operation(declaration, may_be_reserved=True)
-        if declaration.name in self._by_name:  # AQL-6.2-1
+        if declaration.name in self.by_name:  # AQL-6.2-1
             problem = f"operation '{declaration.name}': there is one of this name already (6.2)"
         if problem is not None:
             raise ValueError(problem)
-        self._by_name[declaration.name] = NativeOperation(declaration=declaration, handler=handler, is_shown=is_shown)
+        self.by_name[declaration.name] = NativeOperation(declaration=declaration, handler=handler, is_shown=is_shown)
         self.version += 1
 
-    def remove(self, name: str) -> None:
-        if self._by_name.pop(name, None) is not None:
-            self.version += 1
-
-    def maybe(self, name: str) -> NativeOperation | None:
-        return self._by_name.get(name)
-
     def __iter__(self) -> Iterator[NativeOperation]:
-        return iter(tuple(self._by_name.values()))
+        return iter(tuple(self.by_name.values()))
 
 
 class LiftedOperations:

@@ -5,8 +5,9 @@ work on the stored registry of this machine as well, so that a registry can be p
 exits with 1 if the answer is a refusal, and with 3 while an expert has to decide.
 """
 
+import contextlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar, get_args
 
@@ -21,7 +22,7 @@ from interlock.names import api
 from interlock.wire.refusal import Refused
 
 if TYPE_CHECKING:
-    from interlock.cli.client.offline_names import StoredNames
+    from interlock.names.state import RegistryState
 
 app = verb_app(
     "See what tool names mean, ask for names, and change them.",
@@ -36,6 +37,7 @@ app = verb_app(
 FILE_BYTES_MAX: Final = 4 * 1024 * 1024  # of a request, a schema or a definition
 JTI_BYTES: Final = 16  # of the random id of a signed statement
 
+T = TypeVar("T")
 Body = TypeVar("Body", bound=Callable[..., None])
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The surface name.")]
 Prefix = Annotated[str, typer.Argument(metavar="PREFIX", help="The vendor prefix, with its last underscore.")]
@@ -143,23 +145,20 @@ def _read_file(path: Path, bytes_max: int = FILE_BYTES_MAX) -> bytes:
     return data
 
 
-def _open_stored_names(invocation: Invocation, remote_message: str) -> "StoredNames":
-    """Open the stored registry of this machine. Raise BadUsage with `remote_message` if the command is about another
-    machine.
-    """
-    from interlock.cli.client.offline_names import StoredNames
-
+def _require_local(invocation: Invocation, message: str) -> None:
+    """Raise BadUsage with this message if the command is about another machine."""
     if invocation.remote_url is not None:
-        raise BadUsage("usage", remote_message)
-    return StoredNames(invocation.loaded.plan, invocation.data_folder)
+        raise BadUsage("usage", message)
 
 
-def _let_node_read(invocation: Invocation) -> None:
-    """Make a running node read what was stored. The node reads its log whenever it gets a request."""
-    import contextlib
+def _change_stored_names(invocation: Invocation, job: "Callable[[RegistryState], Awaitable[T]]") -> T:
+    """Do `job` with the stored registry of this machine, and make a running node read what was stored."""
+    from interlock.cli.client.offline_names import run_with_names
 
+    result = run_with_names(invocation.loaded.plan, invocation.data_folder, job)
     with contextlib.suppress(Unreachable):
-        invocation.node.call(api.LIST_PREFIXES)
+        invocation.node.call(api.LIST_PREFIXES)  # the node reads its log whenever it gets a request
+    return result
 
 
 def _end_json(invocation: Invocation, code: int) -> None:
@@ -424,16 +423,19 @@ def attach(
 
     An expert confirms by it. Without it, what the node could not fetch is not accepted.
     """
-    from interlock.names.documents import DOCUMENT_BYTES_MAX
+    from interlock.names.documents import DOCUMENT_BYTES_MAX, DocumentCopies
 
-    store = _open_stored_names(invocation, "a copy is attached on the node's own machine")
-    attached = store.attach(request_, _read_file(document, DOCUMENT_BYTES_MAX))
-    _let_node_read(invocation)
+    _require_local(invocation, "a copy is attached on the node's own machine")
+    copy = _read_file(document, DOCUMENT_BYTES_MAX)
+    request, path = _change_stored_names(
+        invocation, lambda state: DocumentCopies(state, invocation.data_folder).attach("local", request_, copy)
+    )
+    digest = (request.retrieval.digest if request.retrieval is not None else None) or ""
     if invocation.out.as_json:
-        invocation.out.raw_json(msgspec.json.encode(attached))
+        invocation.out.json({"request": request.id, "subject": request.subject, "digest": digest, "path": str(path)})
         return
-    invocation.out.line(f"attached to the request for {attached.subject}: {attached.digest}")
-    invocation.out.remark(f"the copy is {attached.path}")
+    invocation.out.line(f"attached to the request for {request.subject}: {digest}")
+    invocation.out.remark(f"the copy is {path}")
 
 
 @verb(app, "sign")
@@ -547,9 +549,16 @@ def publish(
     except Unreachable as away:
         if invocation.remote_url is not None or away.code != "not_running":
             raise
-        from interlock.cli.client.offline_names import StoredNames
+        from interlock.cli.client.offline_names import run_with_names
+        from interlock.names.publisher import Publisher
 
-        data = StoredNames(invocation.loaded.plan, invocation.data_folder).publish(form)
+        plan = invocation.loaded.plan
+        experts = tuple(sorted(anchor.name for anchor in plan.anchors))
+
+        async def publish_stored(state: "RegistryState") -> bytes:
+            return Publisher(state, lambda: experts).published(form)
+
+        data = run_with_names(plan, invocation.data_folder, publish_stored)
     if out is None:
         invocation.out.line(data.decode().removesuffix("\n"))
         return
@@ -571,18 +580,20 @@ def import_registry(
 ) -> None:
     """Take in another registry, read-only here. Needs no running node and no network."""
     from interlock.names.protocol.publication import DOCUMENT_BYTES_MAX
+    from interlock.names.publisher import Publisher
 
-    store = _open_stored_names(invocation, "a registry is imported on the node's own machine")
-    imported = store.import_(
-        _read_file(document, DOCUMENT_BYTES_MAX), source or str(document), is_trusted=trusted, pin=pin
+    _require_local(invocation, "a registry is imported on the node's own machine")
+    data, named_source = _read_file(document, DOCUMENT_BYTES_MAX), source or str(document)
+    entries, imported = _change_stored_names(
+        invocation,
+        lambda state: Publisher(state, tuple).import_("local", data, named_source, is_trusted=trusted, pin=pin),
     )
-    _let_node_read(invocation)
     if invocation.out.as_json:
-        invocation.out.raw_json(msgspec.json.encode(imported))
+        invocation.out.raw_json(msgspec.json.encode({"entries": entries, "source": imported}))
         return
-    trust = "trusted" if imported.source.is_trusted else "not trusted: it warns, and refuses nothing"
-    invocation.out.line(f"imported: {imported.entries} entries from {imported.source.url} ({trust})")
-    invocation.out.line(f"digest:   {imported.source.digest}")
+    trust = "trusted" if imported.is_trusted else "not trusted: it warns, and refuses nothing"
+    invocation.out.line(f"imported: {entries} entries from {imported.url} ({trust})")
+    invocation.out.line(f"digest:   {imported.digest}")
 
 
 @verb(app, "trust", examples="interlock names trust https://registry.example.org")

@@ -59,7 +59,7 @@ async def decide_approval(exchange: OperatorExchange[api.DecideApproval]) -> api
     except Refused as refused:
         # A person who sent a form reads why it was refused on the page that they sent it from.
         try:
-            approval = await exchange.call(api.GET_APPROVAL, id=exchange.path("id"))
+            approval = await exchange.call(api.GET_APPROVAL, id=exchange.request.path_params["id"])
         except NotFound:
             raise refused from None
         return approval_page(
@@ -79,7 +79,7 @@ async def _decide(exchange: OperatorExchange[api.DecideApproval]) -> api.Approva
         return decided
     form = await form_body(request, api.DecideApprovalForm)
     check_may_decide(exchange.roles)
-    approval = await exchange.call(api.GET_APPROVAL, id=exchange.path("id"))
+    approval = await exchange.call(api.GET_APPROVAL, id=exchange.request.path_params["id"])
     if form.decision == "approve" and form.folded is None and shown(approval).is_folded:
         raise refused_as(api.FOLDED, "the page folded parts of it; approve those too, or read them first")
     proof = Raw(msgspec.json.encode(form.proof.strip())) if form.proof is not None else UNSET

@@ -54,7 +54,7 @@ async def show_console_page(exchange: OperatorExchange[None]) -> Response:
 
 
 async def get_console_file(exchange: OperatorExchange[None]) -> Response:
-    asset = assets().get(exchange.path("file"))
+    asset = assets().get(exchange.request.path_params["file"])
     if asset is None:
         raise HTTPException(404)
     headers = {"Cache-Control": "no-cache", "ETag": asset.etag, "Content-Security-Policy": "default-src 'none'"}

@@ -51,11 +51,6 @@ class OperatorExchange(Generic[Body]):
     handlers: Handlers
     body: Body = None  # type: ignore[assignment]  # until it is decoded
 
-    def path(self, name: str) -> str:
-        """Return the value of a path parameter."""
-        part: str = self.request.path_params[name]
-        return part
-
     def query(self, parameter: Parameter) -> Any:
         """Return the value of a query parameter. Raise Refused if the value is invalid."""
         try:
@@ -77,7 +72,8 @@ class OperatorExchange(Generic[Body]):
 
     @property
     def roles(self) -> frozenset[str]:
-        return roles_of(self.request)
+        roles: frozenset[str] = self.request.scope.get("state", {}).get("roles", SOCKET_ROLES)
+        return roles
 
     async def run(self) -> Any:
         """Call the handler of the operation with the request values that its signature names, and return its result."""
@@ -133,11 +129,6 @@ async def call_handler(handler: Callable[..., Any], arguments: Mapping[str, Any]
     names = inspect.signature(handler).parameters
     value = handler(**{name: arguments[name] for name in names if name in arguments})
     return await value if inspect.isawaitable(value) else value
-
-
-def roles_of(request: Request) -> frozenset[str]:
-    roles: frozenset[str] = request.scope.get("state", {}).get("roles", SOCKET_ROLES)
-    return roles
 
 
 def _check_role(exchange: OperatorExchange[Any]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from interlock.cli.client.offline_names import StoredNames
+from interlock.cli.client.offline_names import read_entries
 from interlock.cli.terminal.errors import BadUsage
 from interlock.config.plan import Plan
 from interlock.config.problems import Problem
@@ -73,7 +73,7 @@ def check_drivers(plan: Plan, named: str | None, *, against: str | None, upstrea
     contracts |= dict.fromkeys(path for path, _ in sight.contracts) if only is None else {}
     for path in contracts:  # also those that no driver binds
         problems += _check_file(path)
-    entries = StoredNames(plan, plan.data).entries() if drivers else {}
+    entries = read_entries(plan, plan.data) if drivers else {}
     for declared in drivers:
         problems += _deprecated_names(declared, entries)
         if upstream:
