@@ -44,8 +44,7 @@ def check_assertion_signature(assertion: Assertion, key: Jwk) -> InvalidToken | 
 
 
 def _check(alg: Algorithm, key: Jwk, signature: bytes, signed: bytes) -> InvalidToken | None:
-    verify = _verifier(key, alg)
-    if verify is None:
+    if (verify := _verifier(key, alg)) is None:
         return InvalidToken(Reason.KEY_UNFIT)
     try:
         verify(signature, signed)
@@ -114,7 +113,6 @@ def _number(text: str) -> int:
 
 
 def _bytes(text: str) -> bytes:
-    data = decode_base64url(text)
-    if data is None:
+    if (data := decode_base64url(text)) is None:
         raise ValueError("not base64url")
     return data

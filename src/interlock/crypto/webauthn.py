@@ -254,8 +254,7 @@ def _read_client_data(client_data: bytes) -> dict[str, Any] | None:
 
 
 def _check_client_data(client_data: bytes, kind: str, challenge: bytes, party: Party) -> Wrong | None:
-    fields = _read_client_data(client_data)
-    if fields is None:
+    if (fields := _read_client_data(client_data)) is None:
         return Wrong("client_data", "what the browser wrote cannot be read")
     if fields.get("type") != kind:
         return Wrong("type", f"what the browser wrote is not of the type {kind}")

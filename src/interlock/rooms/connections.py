@@ -143,8 +143,7 @@ class ParticipantConnection(Connected):
             return
         if not self._is_settled and envelope.protocol in (V0, V01):
             self.protocol, self._is_settled = envelope.protocol, True
-        seat = self._room.seats.get(self.participant)
-        if seat is None:
+        if (seat := self._room.seats.get(self.participant)) is None:
             return
         who = seat.participant  # X-5.1-5, X-7.1-1: as it is now
 
@@ -155,8 +154,7 @@ class ParticipantConnection(Connected):
             for notice in self._room.notices(envelope, self.participant):
                 self._say(notice)
 
-        refusal = self._room.receive(envelope, who, self.principal, settle)
-        if refusal is not None:
+        if (refusal := self._room.receive(envelope, who, self.principal, settle)) is not None:
             self._refuse(refusal)  # X-3.2-2
 
     def on_binary(self) -> None:
@@ -304,14 +302,12 @@ class PresenceLeases:
 
     def renew(self, room: Room, participant: str) -> bool:
         """Renew the lease of a participant. Return False if it has none."""
-        lease = self._find(room, participant)
-        if lease is not None:
+        if (lease := self._find(room, participant)) is not None:
             lease.renew(self._lease_s)
         return lease is not None
 
     def end(self, room: Room, participant: str) -> bool:
         """End the lease of a participant. Return False if it has none."""
-        lease = self._find(room, participant)
-        if lease is not None:
+        if (lease := self._find(room, participant)) is not None:
             lease.close()
         return lease is not None

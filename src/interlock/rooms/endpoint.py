@@ -165,8 +165,7 @@ class RoomsEndpoint:
         privilege.
         """
         head = Head(scope.get("method", "GET").encode(), scope["path"].encode(), list(scope["headers"]), False, True)
-        stranger = self._inspector.stranger(head)
-        if stranger is not None:
+        if (stranger := self._inspector.stranger(head)) is not None:
             return stranger
         if "ticket" in query and scope["type"] == "websocket":
             # A ticket is redeemed once, in time, for one topic and one origin (X-5.2-3).
@@ -192,8 +191,7 @@ class RoomsEndpoint:
                 privilege=Privilege(record.room.privilege),
                 protocol=record.room.protocol,
             )
-        client = self._tokens.principal(credential)
-        if client is not None:
+        if (client := self._tokens.principal(credential)) is not None:
             return RoomCaller(principal=client.name)
         if self._bearers is None:
             return _UNKNOWN_TOKEN
@@ -384,8 +382,7 @@ class RoomsEndpoint:
         limit = _parse_limit(query)
         if isinstance(limit, HttpRefusal):
             return limit
-        wait_s = _parse_number(query.get("wait_s", "0"), int(WAIT_MAX_S))
-        if wait_s is None:
+        if (wait_s := _parse_number(query.get("wait_s", "0"), int(WAIT_MAX_S))) is None:
             return HttpRefusal("invalid_query", f"wait_s is a number from 0 to {WAIT_MAX_S:g}")
         after, before, upto = query.get("after"), query.get("before"), timeline.delivered
         if after is not None:
@@ -472,8 +469,7 @@ def _apply_options(joined: Admission, query: dict[str, str], token_protocol: str
     protocol = query.get("protocol", token_protocol)
     if protocol is not None and protocol not in PROTOCOLS:
         return HttpRefusal("unsupported_protocol", f"protocol is one of {', '.join(PROTOCOLS)}")
-    history = _parse_number(query.get("history", "0"), HISTORY_MAX)
-    if history is None:
+    if (history := _parse_number(query.get("history", "0"), HISTORY_MAX)) is None:
         return HttpRefusal("invalid_query", f"history is a number up to {HISTORY_MAX}")
     name, version, requested_kind = query.get("name"), query.get("mcp"), query.get("kind")
     if name is not None and not is_display_name(name):

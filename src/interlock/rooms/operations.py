@@ -74,8 +74,7 @@ class RoomOperations:
         if not is_topic(body.topic):
             why = "a topic has 1 to 128 letters, digits and . _ : @ ~ -, and begins with a letter"
             raise refused_as(api.BAD_TOPIC, why)
-        room = await self.rooms.create(body.topic, by)
-        if room is None:
+        if (room := await self.rooms.create(body.topic, by)) is None:
             raise refused_as(api.ROOM_EXISTS, f"there is a room {body.topic} already")
         return self._describe(room)
 
@@ -226,8 +225,7 @@ class RoomOperations:
     async def disconnect(self, id: str, topic: str | None, by: str) -> api.Disconnected:
         """Remove a participant from a room. Raise NotFound, Refused or StoreError."""
         room = self._room_of(id, topic)
-        closed = await self.rooms.remove(room, id, by)
-        if closed is None:
+        if (closed := await self.rooms.remove(room, id, by)) is None:
             raise NotFound("participant", id, list(room.seats))
         return api.Disconnected(participantId=id, closedConnections=closed, by=by, at=rfc3339(self.clock.wall()))
 
@@ -261,8 +259,7 @@ class RoomOperations:
         return old.value, at
 
     def _room(self, topic: str) -> Room:
-        room = self.rooms.by_topic.get(topic)
-        if room is None:
+        if (room := self.rooms.by_topic.get(topic)) is None:
             raise NotFound("room", topic, list(self.rooms.by_topic))
         return room
 

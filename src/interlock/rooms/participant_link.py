@@ -159,8 +159,7 @@ class ProposalHold:
         if len(self.proposed) >= KNOWN_MAX:
             del self.proposed[next(iter(self.proposed))]
         self.proposed[key] = envelope.id  # before anything is awaited: the same call made twice is proposed once
-        refusal = await self.room.publish(envelope, self.who, principal)
-        if refusal is not None:
+        if (refusal := await self.room.publish(envelope, self.who, principal)) is not None:
             self.proposed.pop(key, None)
         return refusal or envelope.id
 

@@ -90,8 +90,7 @@ class ParticipantRecords:
         seen one.
         """
         key, now = f"{topic}\n{participant}", self._clock.wall()
-        record = self._records.pop(key, None)
-        if record is None:
+        if (record := self._records.pop(key, None)) is None:
             record = ParticipantRecord(principal=principal, privilege=privilege, first_seen=now, last_seen=now)
         record.principal, record.privilege, record.last_seen = principal, privilege, now
         self._records[key] = record
@@ -103,15 +102,13 @@ class ParticipantRecords:
 
     def note_violation(self, topic: str, participant: str) -> None:
         """Count an MCP message that was refused because the participant is restricted."""
-        record = self.find(topic, participant)
-        if record is not None:
+        if (record := self.find(topic, participant)) is not None:
             record.violations += 1
             self._note(f"{topic}\n{participant}")
 
     def note_proposal(self, topic: str, participant: str, method: str, status: ProposalStatus) -> None:
         """Count a proposal that is now pending, claimed or rejected. Other statuses do not show how it was judged."""
-        record = self.find(topic, participant)
-        if record is None:
+        if (record := self.find(topic, participant)) is None:
             return
         method = method[:METHOD_CHARS_MAX]
         counts = record.methods.get(method)
@@ -141,8 +138,7 @@ class ParticipantRecords:
         changed, self._changed = self._changed, set()
         try:
             for key in changed:
-                record = self._records.get(key)
-                if record is None:
+                if (record := self._records.get(key)) is None:
                     await self._store.delete(BUCKET, key)
                 else:
                     await self._store.put(BUCKET, key, msgspec.json.encode(record), self._clock.wall())

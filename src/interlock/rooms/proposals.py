@@ -227,8 +227,7 @@ class ProposalTracker:
                     id = envelope.sender or ""
                     seat, privilege = room.seats.get(id), room.find_recorded_privilege(id) or Privilege.RESTRICTED
                     who = Participant(id=id, privilege=privilege) if seat is None else seat.participant
-                    refusal = await self.decide(room, envelope, who, principal)
-                    if refusal is not None:
+                    if (refusal := await self.decide(room, envelope, who, principal)) is not None:
                         room.tell(id, refusal)
                 elif envelope.correlation_id in self._claims:
                     await self._take_answer(envelope)
@@ -338,11 +337,10 @@ class ProposalTracker:
             self._audit.add("fulfil", room.topic, principal, outcome, envelope, participant=sender)
             room.tell(sender, refusal)
             return
-        tracked = self.index.tracked.get(records.key_of(approval))
-        if tracked is not None:
+        if (tracked := self.index.tracked.get(records.key_of(approval))) is not None:
             tracked.matched_by, tracked.fulfilment = matched_by, envelope.id
             if not rules.is_as_proposed(approval.method or "", approval.params, sent):
-                tracked.sent_params = sent.params or Raw(b"{}")
+                tracked.sent_params = (sent.params or Raw(b"{}")).copy()  # without the rest of the payload
         self._await_reply(envelope, approval.id, bytes(sent.id))
         self._audit.add("fulfil", room.topic, principal, "ok", envelope, participant=sender, approval=approval.id)
 
@@ -451,8 +449,7 @@ class ProposalTracker:
 
     async def withdraw(self, topic: str, proposal_id: str, who: Participant) -> Approval | EnvelopeRefusal:
         """Withdraw a proposal on behalf of its proposer."""
-        approval = await self.find(topic, proposal_id)
-        if approval is None:
+        if (approval := await self.find(topic, proposal_id)) is None:
             return records.unknown(proposal_id)
         if who.id != approval.agent:
             return EnvelopeRefusal("not_proposer", "only its proposer withdraws a proposal", id=proposal_id)
@@ -481,8 +478,7 @@ class ProposalTracker:
         if room is None or tracked is None or tracked.approval_id != old.id or old.status is not Status.PENDING:
             return records.refuse_over(old, id) or EnvelopeRefusal("already_claimed", "it no longer waits", id=id)
         payload = b'{"method":%b,"params":%b}' % (msgspec.json.encode(old.method), params)
-        proposed = rules.read_proposed(payload)
-        if proposed is None:
+        if (proposed := rules.read_proposed(payload)) is None:
             why = "params are ambiguous JSON (duplicate keys or unsafe numbers)"
             return EnvelopeRefusal("invalid_proposal", why, id=id)
         to = (old.target,) if old.target else None
@@ -509,8 +505,7 @@ class ProposalTracker:
 
     async def _find_decidable(self, topic: str, proposal_id: str, who: Participant) -> Approval | EnvelopeRefusal:
         """Return the approval of a proposal, or the reason for which this participant cannot decide on it."""
-        approval = await self.find(topic, proposal_id)
-        if approval is None:
+        if (approval := await self.find(topic, proposal_id)) is None:
             return records.unknown(proposal_id)
         return approval if who.privilege is Privilege.FULL else records.restricted(proposal_id)
 
@@ -559,18 +554,15 @@ class ProposalTracker:
             id=stamp.id, ts=stamp.ts, kind=MCP, sender=who.id, to=to, correlation_id=proposal_id, payload=text
         )
         self._await_reply(envelope, approval.id, b'"%b"' % stamp.id.encode(), is_gated=is_gated)
-        refusal = await room.publish(envelope, who, principal)
-        if refusal is not None:
-            claim = self._claims.pop(envelope.id, None)
-            if claim is not None:
+        if (refusal := await room.publish(envelope, who, principal)) is not None:
+            if (claim := self._claims.pop(envelope.id, None)) is not None:
                 claim.timer.cancel()
             if is_gated:
                 await self._inbox.void(approval.id, refusal.code)
             else:
                 await self._inbox.finish(approval.id, Move.FAIL, refusal.code)
             return refusal
-        tracked = self.index.tracked.get(records.key_of(approval))
-        if tracked is not None:
+        if (tracked := self.index.tracked.get(records.key_of(approval))) is not None:
             tracked.fulfilment = envelope.id
         return self._inbox.get(approval.id) or approval
 

@@ -161,8 +161,7 @@ class RemoteSeats:
         """Write all changed entries. An entry that changes during the write remains marked and is written again."""
         while self._unwritten:
             key = next(iter(self._unwritten))
-            value = self._unwritten[key]
-            if value is None:
+            if (value := self._unwritten[key]) is None:
                 await self._kv.delete(BUCKET, key)
             else:
                 revision = await self._kv.put(BUCKET, key, value, self._clock.wall())

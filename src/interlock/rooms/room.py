@@ -272,8 +272,7 @@ class Room:
 
         `is_newer`: the connection is newer than those of this replica.
         """
-        seat = self.seats.get(who.id)
-        if seat is None:
+        if (seat := self.seats.get(who.id)) is None:
             self.seats[who.id] = Seat(who, principal, [connection])
             self._announce(gateway_messages.presence(self.stamp(), "join", who))
         elif seat.principal != principal and seat.connections and is_newer:
@@ -316,8 +315,7 @@ class Room:
 
     def _announce_leave(self, participant: str) -> None:
         """Remove a seat whose grace period has ended, and announce that the participant left."""
-        seat = self.seats.pop(participant, None)
-        if seat is not None:
+        if (seat := self.seats.pop(participant, None)) is not None:
             if seat.was_here:
                 self._audit.add("leave", self.topic, seat.principal, "ok", participant=participant)
             self._announce(gateway_messages.presence(self.stamp(), "leave", seat.participant))
@@ -341,8 +339,7 @@ class Room:
         """Change a privilege, starting with the participant's next envelope. Return the old one, or None if the
         participant is not present.
         """
-        seat = self.seats.get(participant)
-        if seat is None:
+        if (seat := self.seats.get(participant)) is None:
             return None
         old = seat.participant.privilege
         seat.participant = msgspec.structs.replace(seat.participant, privilege=privilege)  # X-5.1-5
@@ -398,8 +395,7 @@ class Room:
         """
         if who.id not in self.seats:
             self._note_seen(who, principal)
-        refusal = enforcement.protocol_refusal(envelope, is_needed=needs_protocol)
-        if refusal is None:
+        if (refusal := enforcement.protocol_refusal(envelope, is_needed=needs_protocol)) is None:
             if envelope.protocol == V0:
                 envelope = read_v0(envelope)
             refusal = self._find_refusal(envelope, who)  # X-3.2-1

@@ -240,8 +240,7 @@ class RoomLinks:
         present.
         """
         seats = {id: seat for id, seat in room.seats.items() if self._may_have_link(room, seat)}
-        topic = resolve_locals([*self.rooms.by_topic]).local_names.get(room.topic)
-        if topic is None:
+        if (topic := resolve_locals([*self.rooms.by_topic]).local_names.get(room.topic)) is None:
             return
         for participant, local in resolve_locals([*seats]).local_names.items():
             path = (ROOMS, topic, local)

@@ -321,8 +321,7 @@ class RoomRegistry:
         return self._joins[key]
 
     def _find_granted_privilege(self, topic: str, participant: str) -> Privilege | None:
-        grant = self._find_grant(topic, participant)
-        if grant is None:
+        if (grant := self._find_grant(topic, participant)) is None:
             return None
         if grant.is_removal:
             return Privilege.RESTRICTED  # also for one who would decide from the inbox
@@ -338,8 +337,7 @@ class RoomRegistry:
         """Return the privilege of a participant that is or was present, sent something, or has a grant. Return None for
         any other.
         """
-        seat = room.seats.get(participant)
-        if seat is not None:
+        if (seat := room.seats.get(participant)) is not None:
             return seat.participant.privilege
         return room.granted(participant) or room.find_recorded_privilege(participant)
 
@@ -368,8 +366,7 @@ class RoomRegistry:
 
         Without `lasts` the change holds only while the participant is present.
         """
-        old = self.find_privilege(room, participant)
-        if old is None:
+        if (old := self.find_privilege(room, participant)) is None:
             return None
         if lasts:
             await self.grant(room, participant, privilege, by, until, old)
@@ -437,8 +434,7 @@ class RoomRegistry:
         """Apply a stored grant. Publish a change if it affects who may join."""
         earlier = self._grants.get(key)
         self._grants[key] = grant
-        timer = self._ends.pop(key, None)
-        if timer is not None:
+        if (timer := self._ends.pop(key, None)) is not None:
             timer.cancel()
         self._schedule_end(key, grant)
         if any(decision is not None and (decision.is_removal or decision.admits) for decision in (earlier, grant)):

@@ -153,8 +153,7 @@ class KnownEnvelopes:
 
     def duplicate(self, envelope: Envelope, sender: str) -> EnvelopeRefusal | None:
         """Return a refusal if the envelope's id was already published, otherwise None."""
-        earlier = self._by_id.get(envelope.id)
-        if earlier is None:
+        if (earlier := self._by_id.get(envelope.id)) is None:
             return None
         identical = earlier.digest == _digest(envelope, sender)
         other = "this id was published before; each envelope has an id of its own"

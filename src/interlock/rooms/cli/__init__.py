@@ -52,8 +52,7 @@ def list_rooms(invocation: Invocation) -> None:
         interlock rooms list
         interlock rooms list --json | jq -r '.rooms[].topic'
     """
-    answer = _call(invocation, api.LIST_ROOMS)
-    if answer is None:
+    if (answer := _call(invocation, api.LIST_ROOMS)) is None:
         return
     if not answer.rooms:
         invocation.out.remark("there are no rooms; interlock rooms create TOPIC makes one")
@@ -91,8 +90,7 @@ def show(invocation: Invocation, topic: Topic) -> None:
     Examples:
         interlock rooms show garden
     """
-    shown = _call(invocation, api.LIST_CONNECTIONS, topic=topic)
-    if shown is None:
+    if (shown := _call(invocation, api.LIST_CONNECTIONS, topic=topic)) is None:
         return
     out, connections = invocation.out, shown.connections
     for gone in shown.removed:
@@ -241,8 +239,7 @@ def disconnect(invocation: Invocation, participant: ParticipantId, *, topic: InR
     Examples:
         interlock rooms disconnect planner
     """
-    removal = _call(invocation, api.DISCONNECT, id=participant, topic=topic)
-    if removal is not None:
+    if (removal := _call(invocation, api.DISCONNECT, id=participant, topic=topic)) is not None:
         out = invocation.out
         out.line(f"removed: {participant}" + ("" if removal.closedConnections else " (it had no connection)"))
         out.remark(f"interlock rooms demote {participant} lets it in again, restricted; promote, full")

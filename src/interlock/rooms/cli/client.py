@@ -168,8 +168,7 @@ def proposal_details(proposal: Proposal, now: datetime) -> Text:
         lines += [Text(line) for line in layout_lines(proposal.params)]
     if proposal.reason:
         lines.append(Text.assemble(("because ", "dim"), printable(proposal.reason)))
-    ends = moment(proposal.expires_at)
-    if ends is not None:
+    if (ends := moment(proposal.expires_at)) is not None:
         lines.append(Text(f"{duration((ends - now).total_seconds())} left", style="dim"))
     return Text("\n").join(lines)
 
@@ -258,8 +257,7 @@ class RoomApp(App[int]):
         """Show each envelope when it arrives. End the application if the room is lost permanently."""
         try:
             async for heard in self._heard:
-                line = find_line(heard, self._room.id)
-                if line is not None:
+                if (line := find_line(heard, self._room.id)) is not None:
                     self._write(line)
                 self._show_state()
                 self._show_proposals()
@@ -343,8 +341,7 @@ class RoomApp(App[int]):
 
     def action_decide(self, is_approved: bool) -> None:
         """Approve or deny the highlighted proposal, or show why that is not possible."""
-        proposal = self._find_selected()
-        if proposal is None:
+        if (proposal := self._find_selected()) is None:
             self.bell()
         elif time.monotonic() - self._moved_at < SETTLE_S:
             self.notify("another proposal has moved up: look again, then press the key", severity="warning")

@@ -172,8 +172,7 @@ def payload_refusal(envelope: Envelope) -> EnvelopeRefusal | None:
             if reason is None or len(reason) > REASON_CHARS_MAX:
                 wrong = f"the 'reason' of a proposal is a string of at most {REASON_CHARS_MAX} characters"
         return None if wrong is None else EnvelopeRefusal("invalid_proposal", wrong, id=envelope.id)
-    text = decode_text(members.get("text"))
-    if text is None:  # X-4.3-1
+    if (text := decode_text(members.get("text"))) is None:  # X-4.3-1
         wrong = "a chat message has a 'text', a string"
     elif len(text.encode()) > CHAT_BYTES_MAX:  # X-4.3-1
         wrong = f"the text of a chat message has at most {CHAT_BYTES_MAX} bytes"

@@ -226,8 +226,7 @@ def decode_members(data: bytes) -> dict[str, Raw]:
     except msgspec.ValidationError:
         raise
     except (msgspec.DecodeError, UnicodeDecodeError):
-        hidden = hide(data)
-        if hidden is None:
+        if (hidden := hide(data)) is None:
             raise
         return {key: hidden.show(value) for key, value in _decode_members(hidden.data).items()}
 

@@ -68,7 +68,7 @@ class Fulfilment(msgspec.Struct, frozen=True, kw_only=True):
 
     method: str
     id: Raw
-    params: Raw | None = None
+    params: Raw = Raw(b"")  # empty: there are none
 
 
 class _Proposed(msgspec.Struct):
@@ -84,14 +84,6 @@ class _ToolParams(msgspec.Struct):
 
     name: str
     arguments: Raw = Raw(b"{}")
-
-
-class _Request(msgspec.Struct):
-    """A JSON-RPC request, for decoding."""
-
-    method: str
-    id: Raw
-    params: Raw = Raw(b"")
 
 
 class _Response(msgspec.Struct):
@@ -121,8 +113,7 @@ def read_proposed(payload: bytes) -> Proposed | None:
     """Decode a proposal. Return None if the payload is no proposal, or if its params are ambiguous, that is, if another
     parser could read them differently from what the approving person is shown.
     """
-    decoded = _decode(payload, _Proposed)
-    if decoded is None:
+    if (decoded := _decode(payload, _Proposed)) is None:
         return None
     try:
         read_untrusted(bytes(decoded.params or b"{}"), exact=False)
@@ -149,11 +140,7 @@ def fulfilment_payload(method: str, params: Raw | None, rpc_id: str) -> bytes:
 
 def read_fulfilment(payload: bytes) -> Fulfilment | None:
     """Decode a request that may fulfil a proposal, or return None if the payload is no request."""
-    decoded = _decode(payload, _Request)
-    if decoded is None:
-        return None
-    params = decoded.params.copy() if decoded.params else None
-    return Fulfilment(method=decoded.method, id=decoded.id.copy(), params=params)
+    return _decode(payload, Fulfilment)
 
 
 def is_as_proposed(method: str, params: Raw | None, sent: Fulfilment) -> bool:

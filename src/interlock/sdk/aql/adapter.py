@@ -178,8 +178,7 @@ class Adapter:
 
         def declare(function: _Function) -> _Function:
             name = str(options.get("name") or getattr(function, "__name__", ""))
-            category = category_of_request(method.upper(), name)
-            if category is None:
+            if (category := category_of_request(method.upper(), name)) is None:
                 raise DeclarationInvalid(f"operation '{name}': GET, PUT, PATCH, DELETE or POST, not {method!r} (8.5.1)")
             self.add(category, function, **options)
             return function

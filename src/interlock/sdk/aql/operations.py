@@ -149,8 +149,7 @@ class AdapterOperation:
         selection = self._read_selection(own)
         values, page = self._read_values(arguments, context)
         if_match = arguments.get(IF_MATCH.name)
-        lifecycle = self.declaration.lifecycle
-        if lifecycle is not None:
+        if (lifecycle := self.declaration.lifecycle) is not None:
             return self._start(lifecycle, values, context, executions)
         async with schedule.turn(is_read=self.is_read, resource=resource):
             if self.load is not None:
@@ -178,8 +177,7 @@ class AdapterOperation:
             values[signature.context] = context
         for argument in signature.arguments:
             if argument.is_binary:
-                content = arguments.get(f"{argument.name}_content")
-                if content is not None:
+                if (content := arguments.get(f"{argument.name}_content")) is not None:
                     binary = read_base64(f"{argument.name}_content", content)
                     mime_type = arguments.get(f"{argument.name}_mime_type", Binary(b"").mime_type)
                     values[argument.name] = Binary(binary, mime_type)

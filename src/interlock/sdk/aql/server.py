@@ -226,16 +226,14 @@ class HttpApplication:
         """Answer one HTTP request."""
         headers: dict[bytes, bytes] = dict(scope["headers"])
         session_id = headers.get(H_SESSION, b"").decode("latin-1")
-        refused = self._find_refusal(scope["path"], headers)
-        if refused is not None:
+        if (refused := self._find_refusal(scope["path"], headers)) is not None:
             return await _reply(send, refused)
         if scope["method"] == "DELETE":
             ended = self._sessions.pop(session_id, None)
             return await _reply(send, 204 if ended is not None else 404)
         if scope["method"] != "POST":
             return await _reply(send, 405, head=[(b"allow", b"POST, DELETE")])
-        body = await _read_body(receive)
-        if body is None:
+        if (body := await _read_body(receive)) is None:
             return await _reply(send, 413)
         try:
             message = codec.decode_untrusted(body)
@@ -243,8 +241,7 @@ class HttpApplication:
             envelope = answer_unreadable(body)
             refusal = codec.encode_refusal(error.message_id, error.refusal)
             return await _reply(send, 400 if envelope is None else 200, envelope or refusal)
-        session = self._sessions.get(session_id)
-        if session is not None:
+        if (session := self._sessions.get(session_id)) is not None:
             self._sessions.move_to_end(session_id)
         if isinstance(message, codec.Request):
             return await self._request(message, session, headers, receive, send)

@@ -149,8 +149,7 @@ class Service:
         self, request: OperationRequest, endpoint: EndpointTool, make_context: MakeContext, *, in_batch: bool
     ) -> OperationOutcome:
         """Perform one operation, in the order of 3.2. Every exception of the handler becomes a failure."""
-        operation = self._operations.get(request.operation)
-        if operation is None:
+        if (operation := self._operations.get(request.operation)) is None:
             similar = nearest(request.operation, self._names)
             return self._failed(errors.unknown_operation(request.operation, similar), in_batch)
         endpoints = self._adapter.endpoints
@@ -204,8 +203,7 @@ class Service:
             )
             raise errors.OperationFailed(refused)
         token = tokens.pop() if len(tokens) == 1 else ""
-        wrong = self._tokens.redeem(token, LOCAL, LOCAL, operation.name, digest)
-        if wrong is not None:
+        if (wrong := self._tokens.redeem(token, LOCAL, LOCAL, operation.name, digest)) is not None:
             raise errors.OperationFailed(wrong)
 
     def _succeeded(

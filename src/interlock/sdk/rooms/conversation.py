@@ -65,15 +65,12 @@ class FollowedProposals:
         """Add a published proposal."""
         members = envelope.members()
         to = envelope.to or ()
-        self._by_id[envelope.id] = model.Proposal(
-            id=envelope.id,
-            proposer=envelope.sender or "",
-            target=to[0] if len(to) == 1 else None,
-            method=msgspec.json.decode(members["method"], type=str),
-            params=bytes(members.get("params", msgspec.Raw(b"{}"))),
-            reason=msgspec.json.decode(members["reason"], type=str) if "reason" in members else None,
-            ts=envelope.ts or "",
-        )
+        proposer, target = envelope.sender or "", to[0] if len(to) == 1 else None
+        method = msgspec.json.decode(members["method"], type=str)
+        params = bytes(members.get("params", msgspec.Raw(b"{}")))
+        reason = msgspec.json.decode(members["reason"], type=str) if "reason" in members else None
+        proposal = model.Proposal(envelope.id, proposer, target, method, params, reason, envelope.ts or "")
+        self._by_id[proposal.id] = proposal
         while len(self._by_id) > KEPT_MAX:
             oldest = next(iter(self._by_id))
             del self._by_id[oldest]
@@ -87,14 +84,9 @@ class FollowedProposals:
         this participant joined.
         """
         for entry in reversed(listed):  # the newest comes first
-            proposal = self._by_id.get(entry.proposal_id) or model.Proposal(
-                id=entry.proposal_id,
-                proposer=entry.proposer,
-                target=entry.target,
-                method=entry.method,
-                params=bytes(entry.params) if entry.params != b"null" else b"{}",
-                reason=entry.reason,
-                ts=entry.created_at,
+            id, params = entry.proposal_id, bytes(entry.params) if entry.params != b"null" else b"{}"
+            proposal = self._by_id.get(id) or model.Proposal(
+                id, entry.proposer, entry.target, entry.method, params, entry.reason, entry.created_at
             )
             changes = {"status": entry.status, "expires_at": entry.expires_at}
             self._by_id[proposal.id] = msgspec.structs.replace(proposal, **changes)
@@ -110,8 +102,7 @@ class FollowedProposals:
         """Handle a reply, which may end a proposal."""
         request, sender = envelope.correlation_id or "", envelope.sender or ""
         id, recipients = self._fulfilments.get(request, (None, ()))
-        proposal = self.find(id)
-        if proposal is None:
+        if (proposal := self.find(id)) is None:
             self._answers[request] = sender, response
             while len(self._answers) > ANSWERS_MAX:
                 del self._answers[next(iter(self._answers))]
@@ -266,8 +257,7 @@ class ToolService:
         if notification.method != CANCELLED or not notification.params:
             return
         id = bytes((codec.decode_object(notification.params) or {}).get("requestId", b""))
-        server = self._running.pop((envelope.sender or "", id), None)
-        if server is not None:
+        if (server := self._running.pop((envelope.sender or "", id), None)) is not None:
             server.hear(notification)
 
 

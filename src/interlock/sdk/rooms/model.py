@@ -148,7 +148,7 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True):
         return text if isinstance(text, str) else ""
 
 
-class Proposal(msgspec.Struct, frozen=True, kw_only=True):
+class Proposal(msgspec.Struct, frozen=True):
     """A proposal by a participant. `target` is None if the proposal names no target or several."""
 
     id: str

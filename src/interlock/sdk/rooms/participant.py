@@ -324,8 +324,7 @@ class Participant(OfferedTools):
         proposals; then the request is sent without asking. `peer` is required if the proposal does not name exactly one
         participant. `arguments` replace those of a proposed tool. Raise RoomInvalid if the proposal is unknown.
         """
-        entry = self._followed.find(proposal)
-        if entry is None:
+        if (entry := self._followed.find(proposal)) is None:
             raise model.RoomInvalid(f"no proposal {proposal} was heard here")
         target = peer or entry.target
         if target is None:
@@ -566,8 +565,7 @@ class Participant(OfferedTools):
             elif peer.id in self._peers:
                 self._peers[peer.id] = msgspec.structs.replace(self._peers[peer.id], privilege=peer.privilege)
         elif event in ("recipient_absent", "recipient_cannot_answer"):
-            pending = self._pending.get(envelope.correlation_id or "")
-            if pending is not None:
+            if (pending := self._pending.get(envelope.correlation_id or "")) is not None:
                 why = "is not in the room" if event == "recipient_absent" else "is restricted and cannot answer"
                 fail(pending.answer, model.NoAnswer(f"{pending.to} {why}"))
         else:

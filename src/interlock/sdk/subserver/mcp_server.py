@@ -101,8 +101,7 @@ class McpServer:
         params = codec.decode_object(notification.params) if notification.params else None
         named = bytes((params or {}).get("requestId", b""))
         self._listens.pop(named, None)
-        running = self._running.pop(named, None)
-        if running is not None:
+        if (running := self._running.pop(named, None)) is not None:
             task, context = running
             context.cancel()
             if task is not None:
@@ -150,8 +149,7 @@ class McpServer:
 
     def _call(self, validated: ValidatedRequest) -> None:
         """Start a tools/call. If a parent routed it, its route must name the segment of this leaf (MCP-AX 7.2)."""
-        name = codec.find_string(validated.params.get("name"))
-        if name is None:
+        if (name := codec.find_string(validated.params.get("name"))) is None:
             self._refuse(validated.id, Refusal(INVALID_PARAMS, "params.name must be a string"))
             return
         meta: Mapping[str, Raw] = validated.meta
@@ -167,8 +165,7 @@ class McpServer:
         elif routed is not None:
             self._refuse(validated.id, routed)
             return
-        tool = self._offer.tools.get(name)
-        if tool is None:
+        if (tool := self._offer.tools.get(name)) is None:
             self._refuse(validated.id, Refusal(METHOD_NOT_FOUND, "tool_not_found"))  # MCP-AX 5.2
             return
         if len(self._offer.calls) >= CALLS_MAX:

@@ -310,7 +310,6 @@ def _read_authority(name: str | None) -> str | None:
         return None
     from interlock.ax.protocol.registration.authority import maybe_authority
 
-    read = maybe_authority(name if name.startswith("dns:") else f"dns:{name}")
-    if read is None:
+    if (read := maybe_authority(name if name.startswith("dns:") else f"dns:{name}")) is None:
         raise SubserverInvalid(f"an authority is a DNS name such as edge01.example.com, not {name!r}")
     return read

@@ -287,14 +287,12 @@ class OfferedTools:
         """Let running calls finish for a few seconds, then disconnect and end `serve`. This may be called from any
         thread.
         """
-        stopping = self._stopping
-        if stopping is not None:
+        if (stopping := self._stopping) is not None:
             self._on_loop(stopping.set)
 
     def _on_loop(self, act: Callable[[], None]) -> None:
         """Run a function on the event loop of `serve`, from any thread. Do nothing if `serve` is not running."""
-        loop = self._loop
-        if loop is None:
+        if (loop := self._loop) is None:
             return
         try:
             loop.call_soon_threadsafe(act)
