@@ -36,7 +36,7 @@ _RESERVED: Final = frozenset(("ca", "crl"))
 T = TypeVar("T")
 
 
-class Issued(msgspec.Struct, frozen=True, kw_only=True):
+class Issued(msgspec.Struct, frozen=True):
     """An issued certificate and its files."""
 
     certificate: Path
@@ -85,13 +85,8 @@ class DevelopmentAuthority:
         )
         _replace(key, _private(private_key), 0o600)
         _replace(certificate, node_certificate.public_bytes(Encoding.PEM), 0o644)
-        return Issued(
-            certificate=certificate,
-            key=key,
-            authority=self._folder / CA_CERTIFICATE,
-            authority_made=authority_made,
-            expires_at=node_certificate.not_valid_after_utc.timestamp(),
-        )
+        authority, expires_at = self._folder / CA_CERTIFICATE, node_certificate.not_valid_after_utc.timestamp()
+        return Issued(certificate, key, authority, authority_made, expires_at)
 
     def names_of(self, name: str) -> tuple[list[str], list[str]]:
         """Return the DNS names and IP addresses in the existing certificate of `name`. Both lists are empty if it has

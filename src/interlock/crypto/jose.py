@@ -262,11 +262,8 @@ class Jwk(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-_REQUIRED: Final = {
-    "OKP": ("crv", "kty", "x"),
-    "EC": ("crv", "kty", "x", "y"),
-    "RSA": ("e", "kty", "n"),
-}  # RFC 7638 3.2
+# The members of a key that its thumbprint covers (RFC 7638 3.2).
+_REQUIRED: Final = {"OKP": ("crv", "kty", "x"), "EC": ("crv", "kty", "x", "y"), "RSA": ("e", "kty", "n")}
 
 
 def thumbprint(key: Jwk) -> str:

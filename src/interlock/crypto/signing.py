@@ -292,10 +292,8 @@ def encrypt_pem(pkcs8: bytes, passphrase: bytes) -> bytes:
     writer = Cipher(AES256(key), CBC(start)).encryptor()
     secret = writer.update(pkcs8 + bytes([filling]) * filling) + writer.finalize()
     # One byte more than the digits may need: the first bit of a DER integer is its sign.
-    numbers = b"".join(
-        _tag(_INTEGER, number.to_bytes(number.bit_length() // 8 + 1))
-        for number in (SCRYPT_N, SCRYPT_R, SCRYPT_P, KEY_BYTES)
-    )
+    costs = (SCRYPT_N, SCRYPT_R, SCRYPT_P, KEY_BYTES)
+    numbers = b"".join(_tag(_INTEGER, cost.to_bytes(cost.bit_length() // 8 + 1)) for cost in costs)
     derivation = _tag(_SEQUENCE, _SCRYPT + _tag(_SEQUENCE, _tag(_OCTETS, salt) + numbers))
     cipher = _tag(_SEQUENCE, _AES_256_CBC + _tag(_OCTETS, start))
     scheme = _tag(_SEQUENCE, _PBES2 + _tag(_SEQUENCE, derivation + cipher))

@@ -87,10 +87,8 @@ class RoomMembers:
 KNOWN_MAX: Final = 1000  # calls whose proposal is remembered
 TRACKED_S: Final = 0.3
 _UNDER_WAY: Final = (ProposalStatus.PENDING, ProposalStatus.CLAIMED)
-_UNTRACKED: Final = Refused(
-    CheckNumber.GATE,
-    Refusal(UNAVAILABLE, "unavailable", {"reason": "not_tracked", "detail": "the proposal is not in the inbox yet"}),
-)
+_NOT_YET: Final = {"reason": "not_tracked", "detail": "the proposal is not in the inbox yet"}
+_UNTRACKED: Final = Refused(CheckNumber.GATE, Refusal(UNAVAILABLE, "unavailable", _NOT_YET))
 
 CallKey = tuple[str, str, str, str, bytes]
 

@@ -39,15 +39,8 @@ class RoomParts(CapabilityParts):
         self.room_links = RoomLinks(
             stores.current, self.rooms, calls.catalog, calls.keepers, node.links.connector_parts, calls.link_events
         )
-        self.tools = RoomTools(
-            plan.ax.root_segment,
-            self.rooms,
-            calls.catalog,
-            calls.link_events,
-            stores.clock,
-            self.room_links.is_held,
-            calls.audience,
-        )
+        catalog, events, is_held = calls.catalog, calls.link_events, self.room_links.is_held
+        self.tools = RoomTools(plan.ax.root_segment, self.rooms, catalog, events, stores.clock, is_held, calls.audience)
         self._operations = RoomOperations(self.rooms, calls.approvals, stores.audit, stores.recorder, stores.clock)
         self.node = NodeParticipants(self.rooms, calls.dispatch, lambda name: _principal_in_a_room(stores.tokens, name))
 

@@ -334,12 +334,9 @@ class Adapter:
                 )
         every = (*_CORE, *states)
         extra = "; ".join(f"{state} counts as {core}" for state, core in states.items())
-        declaration = model.TypeDeclaration(
-            name="ExecutionState",  # AQL-8.4.4-2
-            kind="enum",
-            values=every,
-            description=f"The states of an execution. {extra}".strip(),
-        )
+        text = f"The states of an execution. {extra}".strip()
+        # AQL-8.4.4-2
+        declaration = model.TypeDeclaration(name="ExecutionState", kind="enum", values=every, description=text)
         return model.Lifecycle(
             every, supports_cancel=True, supports_retry=supports_retry, progress_reporting=progress
         ), declaration

@@ -248,8 +248,7 @@ class HttpApplication:
         if isinstance(message, codec.Notification) and message.method == CANCELLED and session is not None:
             # The cancelled request of a legacy session arrived with another HTTP request.
             params = codec.decode_object(message.params) if message.params else None
-            server = session.running.get(bytes((params or {}).get("requestId", b"")))
-            if server is not None:
+            if (server := session.running.get(bytes((params or {}).get("requestId", b"")))) is not None:
                 server.hear(message)
         return await _reply(send, 202)
 

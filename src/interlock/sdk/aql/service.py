@@ -54,10 +54,8 @@ class Service:
     def __init__(self, adapter: Adapter) -> None:
         self._adapter = adapter
         self._schedule = Schedule(adapter.concurrency, adapter.max_concurrent_requests)
-        self._operations: dict[str, AqlOperation] = {
-            introspection.DECLARATION.name: introspection.DECLARATION,
-            **{name: native.declaration for name, native in adapter.operations.items()},
-        }
+        declared = {name: native.declaration for name, native in adapter.operations.items()}
+        self._operations = {introspection.DECLARATION.name: introspection.DECLARATION, **declared}
         self._names = sorted(self._operations)
         operations = [self._operations[name] for name in self._names]
         self._index = SearchIndex([term_weights(each.name, each.description, each.by_name) for each in operations])

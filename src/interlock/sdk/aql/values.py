@@ -242,13 +242,9 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
         inside = [index for index in above if high is None or keys[index] < high]
         taken = inside[-self.size :] if self.from_end and self.size else inside[: self.size]
         start, end = (taken[0], taken[-1]) if taken else (0, -1)
-        return Listing(
-            [ordered[index] for index in taken],
-            [keys[index] for index in taken],
-            has_next=end + 1 < len(ordered) if taken else False,
-            has_previous=start > 0,
-            total=len(ordered),
-        )
+        has_next, total = bool(taken) and end + 1 < len(ordered), len(ordered)
+        shown, shown_keys = [ordered[index] for index in taken], [keys[index] for index in taken]
+        return Listing(shown, shown_keys, has_next=has_next, has_previous=start > 0, total=total)
 
     def warnings(self) -> list[AnswerWarning]:
         """Return a warning if the client requested more than PAGE_MAX items, otherwise an empty list."""

@@ -75,9 +75,8 @@ class FollowedProposals:
             oldest = next(iter(self._by_id))
             del self._by_id[oldest]
             self._outcomes.pop(oldest, None)
-            self._fulfilments = {
-                request: fulfilled for request, fulfilled in self._fulfilments.items() if fulfilled[0] != oldest
-            }
+            fulfilments = self._fulfilments.items()
+            self._fulfilments = {request: entry for request, entry in fulfilments if entry[0] != oldest}
 
     def on_listed(self, listed: list[ListedProposal]) -> None:
         """Update from the gateway's list, which contains the status of each proposal and includes proposals from before

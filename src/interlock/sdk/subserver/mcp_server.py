@@ -88,9 +88,8 @@ class McpServer:
     def tools_changed(self) -> None:
         """Announce changed tools to every modern subscription or, if there is none, as a plain notification."""
         for listen_id in self._listens:
-            self.notify(
-                methods.TOOLS_CHANGED, codec.encode_value({"_meta": {methods.META_SUBSCRIPTION: Raw(listen_id)}})
-            )
+            params = {"_meta": {methods.META_SUBSCRIPTION: Raw(listen_id)}}
+            self.notify(methods.TOOLS_CHANGED, codec.encode_value(params))
         if not self._listens:
             self.notify(methods.TOOLS_CHANGED, b"")
 
