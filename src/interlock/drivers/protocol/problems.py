@@ -111,26 +111,11 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
             pointer = pointer.rpartition("/")[0]
         return self.lines[pointer]
 
-    def problem(
-        self,
-        pointer: str,
-        code: str,
-        message: str,
-        hint: str,
-        *,
-        severity: Severity = "error",
-        schema: str | None = None,
-    ) -> FileProblem:
+    def problem(self, pointer: str, code: str, message: str, hint: str, *, severity: Severity = "error") -> FileProblem:
         """Return a problem with the line of the field that `pointer` names."""
+        file, line = self.file, self.line(pointer)
         return FileProblem(
-            file=self.file,
-            line=self.line(pointer),
-            field=pointer,
-            code=code,
-            message=message,
-            hint=hint,
-            severity=severity,
-            schema=schema,
+            file=file, line=line, field=pointer, code=code, message=message, hint=hint, severity=severity
         )
 
 

@@ -14,15 +14,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from interlock.ax.protocol.capability import (
-    TIMEOUT_S,
-    LatencyClass,
-    ToolClass,
-    is_semver,
-    maybe_changing_argument,
-    maybe_changing_verb,
-    maybe_class,
-)
+from interlock.ax.protocol import capability
 from interlock.ax.protocol.hop_metadata import CAPABILITY
 from interlock.ax.protocol.names import check_segment, normalise
 from interlock.drivers.protocol.model import Contract
@@ -46,7 +38,7 @@ class Effects(msgspec.Struct, frozen=True, kw_only=True):
     idempotent: bool = False
 
 
-def effects_of(annotations: object, driver_id: str, tool_class: ToolClass | None = None) -> Effects:
+def effects_of(annotations: object, driver_id: str, tool_class: capability.ToolClass | None = None) -> Effects:
     """Return the effects of a tool with these annotations.
 
     `annotations` come from tools/list; a value that is not an object is ignored. `tool_class` is the class that a
@@ -71,7 +63,7 @@ class ProposedClass(msgspec.Struct, frozen=True, kw_only=True):
     `by` tells where the class comes from. `question` names a contradiction to the class, or is None if there is none.
     """
 
-    tool_class: ToolClass
+    tool_class: capability.ToolClass
     by: ClassSource  # what says or suggests the class; "nothing" means that it is the strictest without a reason
     question: str | None = None  # what a person should look at, because two signs contradict each other
 
@@ -84,7 +76,7 @@ def proposed_class(tool: Mapping[str, object]) -> ProposedClass:
     """
     listed_name = tool.get("name")
     name = listed_name if isinstance(listed_name, str) else ""
-    by_name = maybe_class(name)
+    by_name = capability.maybe_class(name)
     annotated = _class_of_hints(_read_hints(tool.get("annotations")))
     if annotated is not None:
         question = find_contradiction(name, annotated)
@@ -94,7 +86,7 @@ def proposed_class(tool: Mapping[str, object]) -> ProposedClass:
     if by_name == "read_only":
         schema = tool.get("inputSchema")
         properties = schema.get("properties") if isinstance(schema, Mapping) else None
-        argument = maybe_changing_argument([*properties] if isinstance(properties, Mapping) else [])
+        argument = capability.maybe_changing_argument([*properties] if isinstance(properties, Mapping) else [])
         if argument is not None:
             question = f"its name says that it only reads, and it takes {quoted(argument)}"
             return ProposedClass(tool_class="irreversible", by="schema", question=question)
@@ -103,16 +95,16 @@ def proposed_class(tool: Mapping[str, object]) -> ProposedClass:
 
 def propose_stricter_class(name: str, question: str) -> ProposedClass:
     """Propose the stricter class for a tool that is declared read-only although its name suggests a change."""
-    return ProposedClass(tool_class=maybe_class(name) or "irreversible", by="name", question=question)
+    return ProposedClass(tool_class=capability.maybe_class(name) or "irreversible", by="name", question=question)
 
 
-def find_contradiction(name: str, tool_class: ToolClass) -> str | None:
+def find_contradiction(name: str, tool_class: capability.ToolClass) -> str | None:
     """Return a question for the person if the class is read-only but the tool's name suggests a change, or None."""
-    verb = maybe_changing_verb(name) if tool_class == "read_only" else None
+    verb = capability.maybe_changing_verb(name) if tool_class == "read_only" else None
     return None if verb is None else f"it is said to only read, and its name says {verb!r}"
 
 
-def _class_of_hints(hints: Mapping[str, bool]) -> ToolClass | None:
+def _class_of_hints(hints: Mapping[str, bool]) -> capability.ToolClass | None:
     """Return the class that the annotations declare, or None if they do not declare whether the tool changes anything.
 
     In MCP, a tool that is not read-only is destructive by default.
@@ -244,22 +236,24 @@ def capability_of(contract: Contract) -> dict[str, Any]:
     A contract that does not declare its effect has neither `mutable` nor `reversible`: it counts as irreversible until
     a person classifies it.
     """
-    capability: dict[str, Any] = {"latency_class": latency_class(contract.timeout_ms).value}
+    declared: dict[str, Any] = {"latency_class": latency_class(contract.timeout_ms).value}
     if contract.approval != UNANNOTATED:
         irreversible = contract.risk_level >= RISK_IRREVERSIBLE
-        capability["mutable"] = bool(contract.mutates) or irreversible
-        capability["reversible"] = not irreversible
-    capability["idempotent"] = contract.idempotent
-    capability["cost_class"] = _COSTS[contract.cost_class]
-    if is_semver(contract.version):
-        capability["schema_version"] = contract.version
-    return capability
+        declared["mutable"] = bool(contract.mutates) or irreversible
+        declared["reversible"] = not irreversible
+    declared["idempotent"] = contract.idempotent
+    declared["cost_class"] = _COSTS[contract.cost_class]
+    if capability.is_semver(contract.version):
+        declared["schema_version"] = contract.version
+    return declared
 
 
-def latency_class(timeout_ms: int) -> LatencyClass:
+def latency_class(timeout_ms: int) -> capability.LatencyClass:
     """Return the fastest latency class whose time limit is at least `timeout_ms`."""
-    fitting = (each for each, limit_s in TIMEOUT_S.items() if limit_s is None or timeout_ms <= limit_s * 1000)
-    return next(fitting, LatencyClass.BATCH)
+    fitting = (
+        each for each, limit_s in capability.TIMEOUT_S.items() if limit_s is None or timeout_ms <= limit_s * 1000
+    )
+    return next(fitting, capability.LatencyClass.BATCH)
 
 
 def needs_confirmation(contract: Contract) -> bool:
@@ -282,8 +276,8 @@ def exposed_item(tool: Mapping[str, Any], driver_id: str) -> dict[str, Any]:
         for key, value in (listed_meta.items() if isinstance(listed_meta, Mapping) else ())
         if not key.lower().startswith(_OWN_PREFIXES)
     }
-    capability: dict[str, Any] = {}
+    declared: dict[str, Any] = {}
     if effects.approval != UNANNOTATED:
-        capability = {"mutable": bool(effects.mutates), "reversible": effects.risk_level < RISK_IRREVERSIBLE}
-        capability["idempotent"] = effects.idempotent
-    return {**tool, "_meta": {**meta, CAPABILITY: capability, CONTRACT_KEY: NO_CONTRACT}}
+        declared = {"mutable": bool(effects.mutates), "reversible": effects.risk_level < RISK_IRREVERSIBLE}
+        declared["idempotent"] = effects.idempotent
+    return {**tool, "_meta": {**meta, CAPABILITY: declared, CONTRACT_KEY: NO_CONTRACT}}

@@ -309,7 +309,8 @@ def check_schema(front: Frontmatter, schema: str, *, published: bool = False) ->
     for error in _validator(schema, published).iter_errors(front.data):
         base = "".join(f"/{pointer_step(str(step))}" for step in error.instance_path)
         for pointer, message, hint in _describe_error(base, error.kind):
-            problems.setdefault(pointer, front.places.problem(pointer, SCHEMA_INVALID, message, hint, schema=schema))
+            problem = front.places.problem(pointer, SCHEMA_INVALID, message, hint)
+            problems.setdefault(pointer, msgspec.structs.replace(problem, schema=schema))
         if len(problems) >= PROBLEMS_MAX:
             break
     return tuple(sorted([*problems.values()][:PROBLEMS_MAX], key=lambda each: each.line or 0))
