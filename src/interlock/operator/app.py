@@ -45,7 +45,7 @@ from interlock.operator.endpoint import (
 )
 from interlock.operator.open_pages import SESSION, is_invitation
 from interlock.operator.openapi import OPERATIONS
-from interlock.operator.operation import FOREIGN_PAGE, MISDIRECTED, ROLE_REQUIRED, UNAUTHORISED, ErrorCase, Handlers
+from interlock.operator.operation import FOREIGN_PAGE, MISDIRECTED, ROLE_REQUIRED, UNAUTHORISED, Handlers
 from interlock.store.ports import StoreError
 from interlock.store.tokens import find_audience
 from interlock.wire.refusal import Refused
@@ -108,7 +108,8 @@ class _OperatorMiddleware:
             if self.authenticate is not None and not is_open:
                 principal = await self.authenticate(request)
                 if principal is None:
-                    raise _unauthorised(request)
+                    await _unauthorised(request)(scope, receive, send)
+                    return
                 scope.setdefault("state", {})["principal"] = principal
                 if is_browser(principal):
                     _check_browser(request)
@@ -171,28 +172,21 @@ def _check_role(scope: Scope) -> None:
         raise refused_as(ROLE_REQUIRED, "this credential may look and change nothing; use one of an admin's")
 
 
-class _Unauthorised(Refused):
-    """Raised for a request without a valid operator credential."""
-
-    def __init__(self, case: ErrorCase, message: str, *, asks_person: bool = False) -> None:
-        """Create the error. With `asks_person`, the reply makes the browser ask its user for the credential."""
-        super().__init__(case.name, message, status=case.status)
-        self.asks_person = asks_person
-
-
-def _unauthorised(request: Request) -> _Unauthorised:
+def _unauthorised(request: Request) -> Response:
+    """Return the reply to a request without a valid operator credential. On a page the browser asks its user for it."""
     is_page = request.url.path.startswith(PATH)
     audience = find_audience(credential_of(request.headers.get("authorization", ""), basic=True))
+    challenge = {"WWW-Authenticate": 'Bearer realm="operator"'}
     if is_page and audience not in (None, "operator"):
-        return _Unauthorised(
-            SELF_APPROVAL, "who may ask does not decide: the operator endpoint takes an operator's token"
-        )
-    return _Unauthorised(
-        UNAUTHORISED,
+        message = "who may ask does not decide: the operator endpoint takes an operator's token"
+        return error_answer(SELF_APPROVAL.status, SELF_APPROVAL.name, message, headers=challenge)
+    if is_page and wants_page(request):
+        challenge = {"WWW-Authenticate": _BASIC}
+    message = (
         "the operator endpoint needs an operator's token: Authorization: Bearer ilo_...; "
-        "interlock access token --for operator --name NAME makes one, interlock open logs a browser in",
-        asks_person=is_page and wants_page(request),
+        "interlock access token --for operator --name NAME makes one, interlock open logs a browser in"
     )
+    return error_answer(UNAUTHORISED.status, UNAUTHORISED.name, message, headers=challenge)
 
 
 async def _on_http_exception(_: Request, error: Exception) -> Response:
@@ -201,9 +195,6 @@ async def _on_http_exception(_: Request, error: Exception) -> Response:
 
 def _refusal(error: Exception) -> Response:
     match error:
-        case _Unauthorised():
-            challenge = _BASIC if error.asks_person else 'Bearer realm="operator"'
-            return error_answer(error.status, error.code, error.message, headers={"WWW-Authenticate": challenge})
         case Refused():
             return error_answer(error.status, error.code, error.message, error.details)
         case StoreError():

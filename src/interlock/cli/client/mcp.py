@@ -161,7 +161,8 @@ class McpClient:
     def _answer(self, response: http.client.HTTPResponse, on_progress: Progress | None) -> Raw:
         is_stream = response.headers.get_content_type() == "text/event-stream"
         if 'realm="operator"' in response.headers.get("WWW-Authenticate", ""):
-            raise _wrong_endpoint()
+            why = "this is the operator endpoint; tools are called at the public endpoint"
+            raise Refused("wrong_door", why, hint=PUBLIC_URL)
         for raw in _events(response) if is_stream else (response.read(),):
             message = _message(raw, response.status)
             if message.error is not None:
@@ -193,12 +194,6 @@ def _message(raw: bytes, status: int) -> Message:
     if status >= 400 and message.error is None:
         raise _not_mcp(status)
     return message
-
-
-def _wrong_endpoint() -> Refused:
-    return Refused(
-        "wrong_door", "this is the operator endpoint; tools are called at the public endpoint", hint=PUBLIC_URL
-    )
 
 
 def _not_mcp(status: int) -> Refused:
