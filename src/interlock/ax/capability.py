@@ -2,8 +2,4 @@
 
 from interlock.core.capability import Capability
 
-CAPABILITY = Capability(
-    name="ax",
-    sections=("ax", "degraded", "budget"),
-    parts="interlock.ax.parts:AxParts",
-)
+CAPABILITY = Capability(name="ax", sections=("ax", "degraded", "budget"), parts="interlock.ax.parts:AxParts")

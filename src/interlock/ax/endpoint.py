@@ -65,12 +65,7 @@ from interlock.fronts.http_protocol import UPGRADED, McpProtocol
 from interlock.fronts.public import PROXY_HEADERS
 from interlock.links.connector import ConnectFailed, ConnectorParts, Loss
 from interlock.links.keeper import Keeper
-from interlock.links.registered import (
-    RegisteredConnector,
-    RegisteredKeeper,
-    RegisteredLink,
-    RegistrationParts,
-)
+from interlock.links.registered import RegisteredConnector, RegisteredKeeper, RegisteredLink, RegistrationParts
 from interlock.net.message_pipe import GOING_AWAY
 from interlock.net.protocol import address_scope
 from interlock.net.protocol.address_scope import is_loopback, scope_of
@@ -163,21 +158,19 @@ class AxEndpoint:
             return jsonrpc.encode_refusal(error.message_id, error.refusal)
         if isinstance(message, jsonrpc.Response):
             return jsonrpc.encode_refusal(b"null", Refusal(INVALID_REQUEST, "nothing was asked"))
-        request = (
-            message
-            if isinstance(message, jsonrpc.Request)
-            else jsonrpc.Request(b"null", message.method, message.params)
-        )
+        is_request = isinstance(message, jsonrpc.Request)
+        message_id = message.id if isinstance(message, jsonrpc.Request) else b"null"
+        request = jsonrpc.Request(message_id, message.method, message.params)
         try:
-            if isinstance(message, jsonrpc.Request) and message.method == REGISTER:
-                return await self._register_back(message, guest)
+            if is_request and request.method == REGISTER:
+                return await self._register_back(request, guest)
             answer, events = self._registrar.answer(request, Peer(principal=guest.principal))
             self._registrar.handle_events(events)
         except Exception:
             ref = secrets.token_hex(6)
             log.exception("a message by POST from %s: internal error %s", guest.principal, ref)
             answer = jsonrpc.encode_refusal(request.id, internal(ref))
-        return answer if isinstance(message, jsonrpc.Request) else b""
+        return answer if is_request else b""
 
     async def _register_back(self, request: jsonrpc.Request, guest: RegistrantIdentity) -> bytes:
         """Register a subserver to which the node will connect, and return the answer."""

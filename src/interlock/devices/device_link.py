@@ -79,18 +79,11 @@ class DeviceLink(Link):
     def __init__(
         self, plan: DevicePlan, events: LinkEvents, clock: Clock, session: DeviceSession, members: AccessList | None
     ) -> None:
-        super().__init__(
-            plan.segment,
-            events,
-            clock,
-            kind="device",
-            transport=plan.description.link.transport,
-            offer=Offer(kind="leaf", transport=transport_class(plan.description)),
-        )
+        link, offer = plan.description.link, Offer(kind="leaf", transport=transport_class(plan.description))
+        super().__init__(plan.segment, events, clock, kind="device", transport=link.transport, offer=offer)
         self.device = session
         self._calls: dict[Call, DeviceRequest | None] = {}  # under way; None: the request ended, the call not yet
         self.members = members
-        link = plan.description.link
         # Time for all attempts of a call.
         self.timeout_s = max(STANDARD_S, (1 + link.retries) * link.timeout_ms / 1000)
         self.retry_after_ms = link.heartbeat_ms

@@ -186,16 +186,9 @@ class Parents(Uplink):
         self._task: asyncio.Task[None] | None = None
         since = rfc3339(self._clock.wall())
         # `reason` and `next_step` describe the last failure of a parent, until it accepts the registration.
+        unknown: dict[str, Any] = {"tree": self._tree, "state": "standby", "since": since, **_UNKNOWN}
         self.states = [
-            Parent(
-                url=parent.url,
-                segment=parent.segment,
-                tree=self._tree,
-                state="standby",
-                since=since,
-                secure_by=parent.secure_by,
-                **_UNKNOWN,
-            )
+            Parent(url=parent.url, segment=parent.segment, secure_by=parent.secure_by, **unknown)
             for parent in self.plans
         ]
 

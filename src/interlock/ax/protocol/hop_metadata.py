@@ -187,13 +187,8 @@ def at_its_strictest(capability: Capability, annotations: object) -> Capability:
     own = annotations if isinstance(annotations, Mapping) else {}
     if not (capability.mutable or own.get("readOnlyHint") is False or own.get("destructiveHint") is True):
         return capability
-    return msgspec.structs.replace(
-        capability,
-        mutable=True,
-        reversible=False,
-        idempotent=False,
-        auth_scope=max(capability.auth_scope, AuthScope.WRITE),
-    )
+    scope = max(capability.auth_scope, AuthScope.WRITE)
+    return msgspec.structs.replace(capability, mutable=True, reversible=False, idempotent=False, auth_scope=scope)
 
 
 def over_transport(declared: object, transport: str) -> object | InvalidAnnotation:
@@ -215,11 +210,7 @@ def least_latency_class(link_latency_ms: float, latencies_s: Iterable[float]) ->
     times = sorted(latencies_s)
     if len(times) >= LATENCIES_MIN:  # AX-9.2-3
         seconds = max(seconds, times[math.ceil(0.95 * len(times)) - 1])
-    return next(
-        latency_class
-        for latency_class in LatencyClass
-        if (timeout := TIMEOUT_S[latency_class]) is None or timeout >= seconds
-    )
+    return next(each for each in LatencyClass if (timeout := TIMEOUT_S[each]) is None or timeout >= seconds)
 
 
 def raise_to_hop(capability: Capability, least: LatencyClass) -> Capability:
@@ -274,11 +265,8 @@ def degraded_meta(meta: Mapping[str, Any], capability: Capability) -> dict[str, 
     """Return the `_meta` under which a tool is listed while the link to its server is lost (13.2)."""
     gone = msgspec.structs.replace(capability, availability=Availability.DEGRADED)
     changed = declared_values(meta.get(DECLARED, {}), capability, gone)
-    return {
-        **meta,
-        CAPABILITY: published_annotation(meta[CAPABILITY], gone),
-        **({DECLARED: changed} if changed else {}),
-    }
+    annotation = published_annotation(meta[CAPABILITY], gone)
+    return {**meta, CAPABILITY: annotation, **({DECLARED: changed} if changed else {})}
 
 
 def lean_meta(meta: Mapping[str, Any], annotations: object) -> dict[str, Any]:

@@ -183,8 +183,7 @@ def _read_description(invocation: Invocation, device: str) -> "DeviceDescription
 def monitor(
     invocation: Invocation,
     segment: Annotated[
-        str,
-        typer.Argument(metavar="DEVICE", help="Its segment, or a description file.", autocompletion=segments),
+        str, typer.Argument(metavar="DEVICE", help="Its segment, or a description file.", autocompletion=segments)
     ],
     count: Annotated[int | None, typer.Option("-n", "--count", min=1, help="End after so many messages.")] = None,
     heartbeats: Annotated[bool, typer.Option("--heartbeats", help="Show heartbeats as well.")] = False,
@@ -228,11 +227,7 @@ def monitor(
 
 
 def _watch_port(
-    invocation: Invocation,
-    device: str,
-    count: int | None,
-    heartbeats: bool,
-    unreachable: Unreachable | None = None,
+    invocation: Invocation, device: str, count: int | None, heartbeats: bool, unreachable: Unreachable | None = None
 ) -> None:
     """Show the messages that a device sends by itself, read from its port, until Ctrl-C."""
     import asyncio

@@ -12,6 +12,7 @@ import select
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
@@ -119,19 +120,19 @@ class NotTried(Exception):
     """Exception that skips a check. The message says why."""
 
 
+@dataclass(eq=False)
 class StubCheck:
     """The sequence of checks for one stub. `run` yields the result of each check."""
 
-    def __init__(
-        self, line: Line, description: DeviceDescription, *, within_s: float, gap_s: float, may_call_unknown: bool
-    ) -> None:
-        self._line = line
-        self._description = description
-        self._within_s = within_s
-        self._gap_s = gap_s
-        self._may_call_unknown = may_call_unknown
-        self._codec = messages.codec_of(description)
-        self._is_cobs = isinstance(line.framing, CobsFraming)
+    _line: Line
+    _description: DeviceDescription
+    within_s: float
+    gap_s: float
+    may_call_unknown: bool
+
+    def __post_init__(self) -> None:
+        self._codec = messages.codec_of(self._description)
+        self._is_cobs = isinstance(self._line.framing, CobsFraming)
         self._announced: tuple[messages.Announced, ...] = ()
 
     def run(self) -> Iterator[CheckResult]:
@@ -186,10 +187,10 @@ class StubCheck:
         """Send a message and return its answer. Send it again if it is lost. Raise NotKept if no answer arrives."""
         for _ in range(TRIES):
             self._line.send(message)
-            answer = self._find_answer(self._within_s)
+            answer = self._find_answer(self.within_s)
             if answer is not None:
                 return answer
-        raise NotKept(f"no answer within {self._within_s:g} s, {TRIES} times")
+        raise NotKept(f"no answer within {self.within_s:g} s, {TRIES} times")
 
     def _ask_for(
         self, message: bytes, request_id: int, *, what: str = "", is_refused: bool | None = None
@@ -243,14 +244,14 @@ class StubCheck:
 
     def _unknown_id(self, others: Iterable[messages.Announced | Event]) -> int:
         """Return an id that no tool has, and none of the others. Raise NotTried if such ids must not be called."""
-        if not self._may_call_unknown:
+        if not self.may_call_unknown:
             raise NotTried("not tried: it might do something; --unknown-ids asks for it")
         return max(set(range(TOOL_ID_MAX + 1)) - {each.id for each in (*self._description.tools, *others)})
 
     def _gives_up_stopped_frame(self) -> None:
         frame = self._line.framing.encode(self._codec.encode_heartbeat(5))
         self._line.send_bytes(frame[: len(frame) // 2])
-        if self._line.find_message(self._gap_s) is not None:
+        if self._line.find_message(self.gap_s) is not None:
             raise NotKept("it answered half a frame")
         if self._is_cobs:
             self._line.send_bytes(b"\0")
@@ -297,7 +298,7 @@ class StubCheck:
     def _drops_wrong_lengths(self) -> None:
         for wrong in (b"\x02\x04\x00\x00", b"\x7f" + b"\x00" * 8):
             self._line.send_bytes(bytes((self._description.link.sof,)) + wrong)
-            self._line.drain(self._gap_s)
+            self._line.drain(self.gap_s)
         self._beats(8)
 
     def _ignores_types(self) -> None:
@@ -343,7 +344,7 @@ class StubCheck:
                 raise NotKept(fault.detail) from fault
             if tools is not None:
                 return tools
-            received = self._find_answer(self._within_s)
+            received = self._find_answer(self.within_s)
 
     def _framed(self, kind: int, tool_id: int, seq: int, message: bytes) -> bytes:
         """Return a message of Profile B with the header of a Profile A frame, if the link uses such frames; otherwise

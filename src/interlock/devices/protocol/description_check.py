@@ -18,14 +18,7 @@ import msgspec
 
 from interlock.ax.protocol.capability import InvalidAnnotation, read_capability
 from interlock.ax.protocol.names import is_segment
-from interlock.devices.protocol.description import (
-    TOOLS_MAX,
-    DeviceDescription,
-    Event,
-    Field,
-    Profile,
-    ToolDescription,
-)
+from interlock.devices.protocol.description import TOOLS_MAX, DeviceDescription, Event, Field, Profile, ToolDescription
 from interlock.devices.protocol.device_tools import declared_class
 from interlock.devices.protocol.frame_codec import HEAD_BYTES, STATUS_BYTES, message_max
 from interlock.devices.protocol.framing import framing_name

@@ -60,21 +60,17 @@ class EventMessage(msgspec.Struct, frozen=True, kw_only=True):
 Received = DeviceAnswer | AnnouncementFrame | EventMessage
 
 
+FaultCode = Literal["malformed", "too_large", "unexpected", "response_invalid", "argument_invalid"]
+
+
 class DeviceFault(Exception):
     """Error for an invalid message of a device, or for a message that cannot be sent to it. `code` is the kind of the
-    fault.
+    fault, `path` the argument or member at fault.
     """
 
-    def __init__(
-        self,
-        code: Literal["malformed", "too_large", "unexpected", "response_invalid", "argument_invalid"],
-        detail: str,
-        path: str = "",
-    ) -> None:
+    def __init__(self, code: FaultCode, detail: str, path: str = "") -> None:
         super().__init__(detail)
-        self.code = code
-        self.detail = detail
-        self.path = path  # the argument or member at fault
+        self.code, self.detail, self.path = code, detail, path
 
 
 class AnnouncementFault(DeviceFault):

@@ -111,15 +111,10 @@ class SimulatedDevice:
                 yield encoded({cbor_codec.ID: request_id, cbor_codec.ERROR: BAD_REQUEST})
 
     def _announcement(self, *, is_framed: bool | None = None) -> Iterator[bytes]:
-        entries = [
-            {
-                0: tool.id,
-                1: [_MAJOR_TYPES.get(field.type, 0) for field in tool.request],
-                2: cbor_codec.MAP,
-                3: tool.name,
-            }
-            for tool in self._description.tools
-        ]
+        entries = []
+        for tool in self._description.tools:
+            types = [_MAJOR_TYPES.get(field.type, 0) for field in tool.request]
+            entries.append({0: tool.id, 1: types, 2: cbor_codec.MAP, 3: tool.name})
         parts = [entries[at : at + ENTRIES_PER_FRAME] for at in range(0, len(entries), ENTRIES_PER_FRAME)] or [[]]
         for number, part in enumerate(parts):
             members: dict[int, Any] = {cbor_codec.METHOD: cbor_codec.REGISTRATION, cbor_codec.PARAMS: part}

@@ -43,11 +43,9 @@ class ModbusTransport(Transport):
         link = self._link
         self._unit = link.unit
         self._timeout_s = link.timeout_ms / 1000
-        self._key = (
-            (link.transport, link.host, link.tcp_port)
-            if link.transport == "modbus_tcp"
-            else (link.transport, link.port, link.baud, link.parity)
-        )
+        is_tcp = link.transport == "modbus_tcp"
+        address = (link.host, link.tcp_port) if is_tcp else (link.port, link.baud, link.parity)
+        self._key = (link.transport, *address)
         self._line: ModbusLine | None = None
         self._executing = BackgroundTasks()
 

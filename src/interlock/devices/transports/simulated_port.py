@@ -13,6 +13,7 @@ import os
 import random
 import tty
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 from urllib.parse import urlsplit
@@ -42,12 +43,12 @@ class SimulatedLine(asyncio.Transport):
                 self._tell(self._device.answer(message))
 
     def _tell(self, messages: list[bytes]) -> None:
-        def deliver(data: bytes) -> None:
-            if not self._is_closed:
-                self._user.data_received(data)
-
         for message in messages:
-            asyncio.get_running_loop().call_soon(deliver, self._framing.encode(message))
+            asyncio.get_running_loop().call_soon(self._deliver, self._framing.encode(message))
+
+    def _deliver(self, data: bytes) -> None:
+        if not self._is_closed:
+            self._user.data_received(data)
 
     def get_write_buffer_size(self) -> int:
         return 0
@@ -78,16 +79,19 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
     seed: int | None = None
 
 
+@dataclass(eq=False)
 class SimulatedPort:
-    """A port at which a simulated device answers, to be opened by another program."""
+    """A port at which a simulated device answers, to be opened by another program. Its constructor raises ValueError
+    if the device cannot be simulated.
+    """
 
-    def __init__(self, description: DeviceDescription, faults: Faults, on_message: OnMessage) -> None:
-        """Create a port with a simulated device. Raise ValueError if the device cannot be simulated."""
-        self.description = description
-        self.device = SimulatedDevice(description)
-        self.on_message = on_message
-        self._faults = faults
-        self._chance = random.Random(faults.seed)  # noqa: S311  (no secret)
+    description: DeviceDescription
+    _faults: Faults
+    on_message: OnMessage
+
+    def __post_init__(self) -> None:
+        self.device = SimulatedDevice(self.description)
+        self._chance = random.Random(self._faults.seed)  # noqa: S311  (no secret)
         self._descriptors: tuple[int, ...] = ()
         self._name: tuple[Path, str] | None = None  # and what it leads to
         self._lines: set[_DeviceEnd] = set()

@@ -350,26 +350,24 @@ def _tree(members: Mapping[str, Raw]) -> str:
 
 def _subtree_ids(members: Mapping[str, Raw]) -> tuple[str, ...] | None:
     """Read the ids from both params and params._meta. All of them count, because each id may show a cycle."""
-    ids_found: dict[str, None] = {}
-    lists = [members[messages.SUBTREE_IDS]] if messages.SUBTREE_IDS in members else []
-    if "_meta" in members:
-        meta = decode_object(members["_meta"])
-        if meta is None:
-            _refuse("_meta", "an object")
-        lists += [meta[messages.SUBTREE_IDS]] if messages.SUBTREE_IDS in meta else []
-    must = f"an array of at most {SUBTREE_IDS_MAX} UUIDs"
+    meta = decode_object(members["_meta"]) if "_meta" in members else {}
+    if meta is None:
+        _refuse("_meta", "an object")
+    name, must = messages.SUBTREE_IDS, f"an array of at most {SUBTREE_IDS_MAX} UUIDs"
+    unique: dict[str, None] = {}
+    lists = [place[name] for place in (members, meta) if name in place]
     for raw in lists:
         ids = decode_array(raw)
         if ids is None or len(ids) > SUBTREE_IDS_MAX:  # AX-5.3-5
-            _refuse(messages.SUBTREE_IDS, must)
+            _refuse(name, must)
         for subtree_id in ids:
             text = find_string(subtree_id)
             if text is None or not _UUID.fullmatch(text):  # AX-5.3-5
-                _refuse(messages.SUBTREE_IDS, must)
-            ids_found[text.lower()] = None
-    if len(ids_found) > SUBTREE_IDS_MAX:
-        _refuse(messages.SUBTREE_IDS, must)
-    return tuple(ids_found) if lists else None
+                _refuse(name, must)
+            unique[text.lower()] = None
+    if len(unique) > SUBTREE_IDS_MAX:
+        _refuse(name, must)
+    return tuple(unique) if lists else None
 
 
 def _array(members: Mapping[str, Raw], name: str) -> list[Raw]:

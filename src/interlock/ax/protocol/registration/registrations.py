@@ -193,7 +193,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
         return self.register.segment
 
 
-class RegistrationState(msgspec.Struct, frozen=True, kw_only=True):
+class RegistrationState(msgspec.Struct, frozen=True):
     """State of one registration. Calls to a SUSPECT subserver are refused only if it does not answer a ping."""
 
     session: Session
@@ -388,13 +388,8 @@ class Registrations:
         for old in self._displaced_seats(request):
             events += self._leave(old, "superseded", now, retaken=old is holder)
         granted = peer.scope if request.auth_scope is None else min(peer.scope, request.auth_scope)  # AX-10.2-1
-        session = Session(
-            session_id=session_id,
-            register=msgspec.structs.replace(request, authority_proof=None, released_session=None),
-            peer=peer,
-            auth_scope=granted,
-            registered_at=now,
-        )
+        register = msgspec.structs.replace(request, authority_proof=None, released_session=None)
+        session = Session(session_id=session_id, register=register, peer=peer, auth_scope=granted, registered_at=now)
         seat = _Seat(session, Liveness(request.heartbeat_interval_ms, now))
         self._by_segment[request.segment] = self._by_subserver[request.subserver_id] = seat
         self._by_session[session_id] = seat
@@ -668,13 +663,8 @@ class Registrations:
 
 
 def _state_of(seat: _Seat) -> RegistrationState:
-    return RegistrationState(
-        session=seat.session,
-        state=seat.liveness.state,
-        since=seat.liveness.since,
-        retry_after_ms=seat.liveness.retry_after_ms,
-        subtree_ids=seat.subtree_ids,
-    )
+    life = seat.liveness
+    return RegistrationState(seat.session, life.state, life.since, life.retry_after_ms, seat.subtree_ids)
 
 
 def _may_inherit(request: Register, peer: Peer, lost: _Seat) -> bool:
