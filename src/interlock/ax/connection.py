@@ -91,8 +91,7 @@ class SubserverConnection:
     # The connection
 
     def on_message(self, data: bytes) -> None:
-        link = self._link
-        if link is not None:
+        if (link := self._link) is not None:
             link.on_message(data, None)
             return
         try:

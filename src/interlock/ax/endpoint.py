@@ -217,8 +217,7 @@ class AxEndpoint:
     def _admit(self, scope: Scope) -> RegistrantIdentity | HttpRefusal:
         """Identify the peer that connects. Return its identity, or a refusal if it may not register at all."""
         head = _head(scope)
-        stranger = self._inspector.stranger(head)
-        if stranger is not None:
+        if (stranger := self._inspector.stranger(head)) is not None:
             return stranger
         if b"access_token=" in scope["query_string"]:
             return _UNAUTHORISED
@@ -232,8 +231,7 @@ class AxEndpoint:
         shown = find_client_certificate(self._certificates, self._proxies, scope, head)
         token_scope = None
         if head.credential is not None:
-            record = self._tokens.subserver(head.credential)
-            if record is None:
+            if (record := self._tokens.subserver(head.credential)) is None:
                 return _UNAUTHORISED
             name, token_scope = f"subserver:{record.name}", record.scope
         elif local and self._plan.auth.anonymous != "never":

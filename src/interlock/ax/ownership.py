@@ -185,8 +185,7 @@ class TreeClaims:
         moved: list[tuple[str, Claimed]] = []
         for claimed in claims:
             before = self.holders.find(claimed.subserver_id)
-            holder = self.holders.claim(claimed, via, released_session)
-            if holder is not None:
+            if (holder := self.holders.claim(claimed, via, released_session)) is not None:
                 refused[claimed.subserver_id] = holder
                 continue
             entered.append(claimed)
@@ -204,8 +203,7 @@ class TreeClaims:
     def disown(self, held: Mapping[str, str]) -> None:
         """Release subservers that other aggregators have. `held` is the parent's answer: subserver to aggregator."""
         for subserver_id, holder in held.items():
-            before = self.holders.find(subserver_id)
-            if before is not None:
+            if (before := self.holders.find(subserver_id)) is not None:
                 self.release((subserver_id,), before.via)
                 self._on_moved(before.via, {subserver_id: holder})
 

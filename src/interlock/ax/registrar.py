@@ -302,8 +302,7 @@ class Registrar:
 
     def welcome(self, session_id: str) -> None:
         """Start to use the link, after the answer to the registration was sent."""
-        member = self._members.get(session_id)
-        if member is not None:
+        if (member := self._members.get(session_id)) is not None:
             member.keeper.start()
             if self._leases is not None and not member.keeper.link.registration.register.heartbeat_interval_ms:
                 self._tasks.begin(self._renew_without_beats(session_id))
@@ -536,8 +535,7 @@ class Registrar:
         `via` is the session through which they were claimed, or OWN. A registrant is notified of the subservers below
         it. `held` maps each subserver to the aggregator that has it.
         """
-        member = self._members.get(via)
-        if member is not None and member.keeper.link.pipe is not None:
+        if (member := self._members.get(via)) is not None and member.keeper.link.pipe is not None:
             notification = encode_notification(messages.HELD_ELSEWHERE.encode(), codec.encode_held(held))
             member.keeper.link.pipe.send(notification, b"", None)
         for subserver_id, holder in held.items() if via == OWN else ():
@@ -597,8 +595,7 @@ class Registrar:
         self.handle_events(self.answer(request, session.peer, session.session_id)[1])
 
     def on_link_lost(self, link: RegisteredLink, reason: str) -> None:
-        member = self._members.get(link.registration.session_id)
-        if member is not None:
+        if (member := self._members.get(link.registration.session_id)) is not None:
             member.source.close(POLICY, reason)
             self.handle_lost_connection(link.registration.session_id, reason)
 

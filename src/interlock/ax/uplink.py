@@ -134,8 +134,7 @@ class Uplink:
                     assert_never(step)
         if self._timer is not None:
             self._timer.cancel()
-        deadline = self._engine.next_deadline()
-        if deadline is not None:
+        if (deadline := self._engine.next_deadline()) is not None:
             self._timer = asyncio.get_running_loop().call_at(deadline, self._due)
         if self._engine.done:
             self._ended.set()
@@ -189,8 +188,7 @@ class Uplink:
             self._log.warning("%s could not be sent: the parent does not read", method)
 
     def _handle_joined(self, step: JoinedParent) -> None:
-        link = self._link
-        if link is None or link.pipe is None:
+        if (link := self._link) is None or link.pipe is None:
             return
         self._tenant = self._begin(step, link.pipe.send)
         self._log.info("registered with %s as %s", self._parents[step.parent][0], step.registered.assigned_segment)
@@ -276,8 +274,7 @@ class Uplink:
 
     def _handle_response(self, response: jsonrpc.Response) -> None:
         id = int(response.id) if response.id.isdigit() and len(response.id) < 19 else 0
-        request = self._asked.pop(id, None)
-        if request is None and self._tenant is not None:
+        if (request := self._asked.pop(id, None)) is None and self._tenant is not None:
             self._tenant.hear_answer(response)
             return
         jitter = random.random()  # noqa: S311

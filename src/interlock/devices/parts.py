@@ -110,8 +110,7 @@ class Devices:
         """Remove a device. Its tools are removed from the lists first, so that no client calls a device that is being
         stopped.
         """
-        keeper = self._own.pop(segment, None)
-        if keeper is None:
+        if (keeper := self._own.pop(segment, None)) is None:
             return
         self._calls.catalog.drop(keeper.link)
         await keeper.stop()
@@ -169,8 +168,7 @@ class OnBehalf:
             self._leave(link.segment)
 
     def _leave(self, segment: str) -> None:
-        entry = self._uplinks.pop(segment, None)
-        if entry is not None:
+        if (entry := self._uplinks.pop(segment, None)) is not None:
             uplink, task = entry
             task.cancel()
             uplink.leave_tenant()

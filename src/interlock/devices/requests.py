@@ -247,8 +247,7 @@ class RequestQueue:
         number of attempts (AX-B.4-6), but an attempt has at least the timeout of the link if that is shorter than the
         time of the class.
         """
-        tool = request.tool
-        if tool is None or tool.tool.latency_class is None:
+        if (tool := request.tool) is None or tool.tool.latency_class is None:
             return self._timeout_s
         try:
             whole_s = TIMEOUT_S[LatencyClass(tool.tool.latency_class)]

@@ -264,8 +264,7 @@ class DeviceSession:
             self._leave(f"its {self._presence} line says that it is not there")
 
     def _ask_registration(self) -> None:
-        message = self._codec.encode_registration_request()
-        if message is not None:
+        if (message := self._codec.encode_registration_request()) is not None:
             self._asked = self._clock.now()
             self._asks_open += 1
             self.send(message)
@@ -300,8 +299,7 @@ class DeviceSession:
     def call(self, tool: DeviceTool, arguments: Mapping[str, Any], on_done: requests.OnDone) -> DeviceRequest | None:
         """Send a call if its arguments are valid. Return its request, or None if the call has ended already."""
         arguments = without_metadata(arguments)
-        fault = tool.input.find_fault(arguments)
-        if fault is not None:
+        if (fault := tool.input.find_fault(arguments)) is not None:
             on_done(DeviceFailure("argument_invalid", fault.reason, path=fault.pointer))
             return None
         if not self.is_present:

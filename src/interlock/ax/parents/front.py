@@ -96,8 +96,7 @@ class UpwardFront:
         elif self._session is not None:
             self._legacy.handle(self._session, request, self)
         elif request.method == INITIALIZE:
-            session = self._open_session(request, request.params)
-            if session is not None:
+            if (session := self._open_session(request, request.params)) is not None:
                 session.knows_tree = True
                 self._session = session
                 self._legacy.welcome(session, request, self)

@@ -295,8 +295,7 @@ class Parents(Uplink):
 
     def _handle_refused(self, message: Notification) -> None:
         super()._handle_refused(message)
-        parent = self._engine.parent
-        if parent is not None:
+        if (parent := self._engine.parent) is not None:
             number, reasons = _read_unlisted_untrusted(message.params)
             self.states[parent] = replace(self.states[parent], not_listed=number, not_listed_because=reasons)
 

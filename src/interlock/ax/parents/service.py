@@ -94,8 +94,7 @@ class ParentService:
         return await own.claims.claim(claims, released_session) if own is not None else {}
 
     def release(self, subserver_ids: Sequence[str]) -> None:
-        own = self._trees.get(self._plan.ax.tree)
-        if own is not None:
+        if (own := self._trees.get(self._plan.ax.tree)) is not None:
             own.claims.release(subserver_ids)
 
     # Aggregators below and above (5.3)

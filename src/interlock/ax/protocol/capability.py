@@ -192,8 +192,7 @@ def read_capability(
     if tool_class is not None:
         layers.append(_CLASS_KEYS[tool_class])
     if overrides:
-        unknown = next((key for key in overrides if key not in _KEYS), None)
-        if unknown is not None:
+        if (unknown := next((key for key in overrides if key not in _KEYS), None)) is not None:
             reason = f"{_display(unknown)} is no capability key; the keys are {', '.join(_KEYS)}"
             return InvalidAnnotation(reason=reason)
         if invalid := _maybe_invalid(overrides, None):

@@ -191,8 +191,7 @@ def prefix(notice: AxNotice, segment: str, *, aggregator: bool) -> AxNotice | No
         logger = find_string(params.get("logger"))
         changed["logger"] = f"{segment}.{logger}" if logger else segment
     elif notice.method == methods.RESOURCE_UPDATED:  # AX-12-1
-        uri = find_string(params.get("uri"))
-        if uri is None:
+        if (uri := find_string(params.get("uri"))) is None:
             return None
         changed["uri"] = show_uri(segment, uri, aggregator=aggregator)
     elif notice.method in (SUBSERVER_LOST, OVERFLOW):

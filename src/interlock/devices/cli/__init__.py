@@ -405,8 +405,7 @@ def write_scaffold(
     except CannotScaffold as error:
         raise Refused("cannot_scaffold", f"{source}: {error}") from error
     texts = {out / name: text for name, text in files.items()}
-    there = next((path for path in texts if path.exists()), None)
-    if there is not None:
+    if (there := next((path for path in texts if path.exists()), None)) is not None:
         raise Refused("not_written", f"{there} is there already", hint="name another folder, or remove it")
     try:
         for path, text in texts.items():

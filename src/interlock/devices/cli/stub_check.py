@@ -187,8 +187,7 @@ class StubCheck:
         """Send a message and return its answer. Send it again if it is lost. Raise NotKept if no answer arrives."""
         for _ in range(TRIES):
             self._line.send(message)
-            answer = self._find_answer(self.within_s)
-            if answer is not None:
+            if (answer := self._find_answer(self.within_s)) is not None:
                 return answer
         raise NotKept(f"no answer within {self.within_s:g} s, {TRIES} times")
 
@@ -212,8 +211,7 @@ class StubCheck:
         """
         ends = time.monotonic() + within_s
         while True:
-            message = self._line.find_message(ends - time.monotonic())
-            if message is None:
+            if (message := self._line.find_message(ends - time.monotonic())) is None:
                 return None
             try:
                 received = self._codec.decode_untrusted(message)

@@ -123,8 +123,7 @@ def check_description(description: DeviceDescription, written: Mapping[str, Any]
     if link.transport == "can_cbor" and link.rx_id is not None and link.rx_id == link.tx_id:
         yield _fault(("link", "tx_id"), "rx_id and tx_id are the same", "the device sends with rx_id and hears tx_id")
     for key in ("service", "write", "notify"):
-        uuid = getattr(link, key)
-        if uuid is not None and _UUID.fullmatch(uuid) is None:
+        if (uuid := getattr(link, key)) is not None and _UUID.fullmatch(uuid) is None:
             hint = f'for instance {key} = "4d435041-5800-4b1e-9c52-7f0a6b1d3e20"'
             yield _fault(("link", key), f"{uuid[:64]!r} is no UUID of Bluetooth", hint)
     if link.transport == "mqtt_json" and link.host is not None and link.tls is None and not is_loopback(link.host):
@@ -342,8 +341,7 @@ def _as_fault(error: str) -> DescriptionFault:
     message, _, place = error.partition(" - at `$")
     steps = [name or (int(index) if index.isdigit() else index) for name, index in _STEP.findall(place)]
     path = tuple(step for step in steps if step != "...")
-    kinds = _EXPECTED.fullmatch(message)
-    if kinds is not None:
+    if (kinds := _EXPECTED.fullmatch(message)) is not None:
         wanted = " or ".join(_WORDS.get(kind.strip(), kind) for kind in kinds[1].split("|") if kind.strip() != "null")
         message = f"must be {wanted}, not {_WORDS.get(kinds[2], kinds[2])}"
     names = [step for step in path if isinstance(step, str)]

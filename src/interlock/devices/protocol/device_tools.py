@@ -266,8 +266,7 @@ class Announcements(Announcement):
         Raise DeviceFault if the announcement is invalid, or AnnouncedTooOften if the tools change too often. The
         previous tools are kept in both cases.
         """
-        announced = self.add(registration)
-        if announced is None:
+        if (announced := self.add(registration)) is None:
             return None
         if announced == self._announced:
             return self._named

@@ -114,8 +114,7 @@ def _decode_tlv(order: Order, fields: Sequence[Field], payload: bytes) -> dict[s
     members: dict[str, Any] = {}
     at = 0
     while at < len(payload):
-        field = by_tag.get(payload[at])
-        if field is None:
+        if (field := by_tag.get(payload[at])) is None:
             raise DeviceFault("response_invalid", f"unknown tag {payload[at]}")
         if field.name in members:
             raise DeviceFault("response_invalid", f"tag {payload[at]} twice", field.name)
@@ -250,8 +249,7 @@ def _packed(field: Field, order: Order, argument: Any) -> bytes:
 
 
 def _unpacked(field: Field, order: Order, data: bytes) -> Any:
-    size = size_of(field)
-    if size is not None and len(data) != size:
+    if (size := size_of(field)) is not None and len(data) != size:
         raise DeviceFault("response_invalid", f"{len(data)} bytes instead of {size}", field.name)
     if field.type in INTEGERS:
         return shown_number(field, int.from_bytes(data, order, signed=field.type[0] == "i"))

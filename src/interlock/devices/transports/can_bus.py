@@ -164,8 +164,7 @@ class CanTransport(Transport):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        layer = self._layer
-        if layer is None:
+        if (layer := self._layer) is None:
             return
         layer.process()
         while self._to_send and not layer.transmitting():

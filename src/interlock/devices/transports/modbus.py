@@ -115,8 +115,7 @@ class ModbusLine(SharedConnection[ModbusTransport]):
         self, unit: int, request: bytes, ends: float, rest_s: float, on_traffic: Callable[[bool, bytes], None]
     ) -> bytes | None:
         """Send a request and return its answer. Return None if no usable answer arrives until the time `ends`."""
-        pdu = _REQUESTS.decode(request)
-        if pdu is None:
+        if (pdu := _REQUESTS.decode(request)) is None:
             return None
         pdu.dev_id = unit
         try:
@@ -156,8 +155,7 @@ class ModbusLine(SharedConnection[ModbusTransport]):
         """
         while True:
             wanted = ECHO + secrets.token_bytes(2)
-            pdu = _REQUESTS.decode(wanted)
-            if pdu is None:
+            if (pdu := _REQUESTS.decode(wanted)) is None:
                 return False
             pdu.dev_id = unit
             response = await self._response(pdu, ends, 0.0, on_traffic)

@@ -85,8 +85,7 @@ class BoundedClient(aiomqtt.Client):
         self._loop.call_soon_threadsafe(self._watch, client)  # in place of the library's own reader
 
     def _watch(self, client: paho.Client) -> None:
-        connected = client.socket()
-        if connected is not None:
+        if (connected := client.socket()) is not None:
             self._loop.add_reader(connected.fileno(), self._take_turn, client)
 
     def _take_turn(self, client: paho.Client) -> None:
@@ -188,8 +187,7 @@ class MqttTransport(Transport):
         if self._paid_until - now > BURST_S:
             self.lose(f"it sends more than {MESSAGES_PER_S} messages a second", FLOOD_REST_S)
         elif topic == self.topics.status:
-            online = is_online(payload)
-            if online is None:
+            if (online := is_online(payload)) is None:
                 self._discarded["status"] += 1
                 return
             self._is_offline = not online
@@ -294,8 +292,7 @@ class MqttBroker(SharedConnection[MqttTransport]):
             self._end(client, error)
 
     def _take(self, topic: str, payload: bytes) -> None:
-        station = self.stations.get(topic)
-        if station is not None:
+        if (station := self.stations.get(topic)) is not None:
             station.receive_untrusted(topic, payload)
 
     async def _watch(self, client: BoundedClient) -> None:

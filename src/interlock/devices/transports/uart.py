@@ -81,8 +81,7 @@ class UartTransport(Transport, asyncio.Protocol):
             raise TransportFailed(f"{port}: {error}") from error
 
     def send(self, message: bytes) -> None:
-        transport = self._transport
-        if transport is None:
+        if (transport := self._transport) is None:
             return
         data = self._framing.encode(message)
         if transport.get_write_buffer_size() > SENT_BYTES_MAX:

@@ -257,8 +257,7 @@ def _authority(members: Mapping[str, Raw]) -> str | None:
 def _capabilities(members: Mapping[str, Raw]) -> dict[str, Any]:
     if "capabilities" not in members:
         return {}
-    capabilities = decode_object(members["capabilities"])
-    if capabilities is None:
+    if (capabilities := decode_object(members["capabilities"])) is None:
         _refuse("capabilities", "an object")
     flags: dict[str, Any] = {name: _BOOLEANS.get(bytes(capabilities[name])) for name in _FLAGS if name in capabilities}
     for name, flag in flags.items():
@@ -281,8 +280,7 @@ def _maybe_whole(raw: Raw | None) -> int | None:
 
 
 def _whole(raw: Raw | None, member: str, most: int) -> int:
-    value = _maybe_whole(raw)
-    if value is None or value > most:
+    if (value := _maybe_whole(raw)) is None or value > most:
         _refuse(member, f"a whole number from 0 to {most}")
     return value
 
@@ -325,8 +323,7 @@ def _is_endpoint(text: str) -> bool:
 
 
 def _proof(members: Mapping[str, Raw], authority: str | None) -> messages.AuthorityProof:
-    proof = decode_object(members["authority_proof"])
-    if proof is None:
+    if (proof := decode_object(members["authority_proof"])) is None:
         _refuse("authority_proof", "an object")
     if authority is None:
         _refuse("authority_proof", "sent together with the authority it proves")
@@ -378,8 +375,7 @@ def _array(members: Mapping[str, Raw], name: str) -> list[Raw]:
 
 
 def _claimed(raw: Raw) -> messages.Claimed:
-    members = decode_object(raw)
-    if members is None:
+    if (members := decode_object(raw)) is None:
         _refuse("claims", "an array of objects")
     session_hash = _string(members, "session_hash", "SHA-256 in hex", _HASH.fullmatch)
     subserver_id, aggregator_id = _uuid(members, "subserver_id"), _uuid(members, "aggregator_id")

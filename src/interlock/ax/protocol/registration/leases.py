@@ -120,8 +120,7 @@ class Holders:
         `via` is the session through which the claim was made. An aggregator that registered again claims the same
         sessions through another session; an impostor that only uses its name does not know them.
         """
-        held = self._held.get(claimed.subserver_id)
-        if held is not None:
+        if (held := self._held.get(claimed.subserver_id)) is not None:
             first = held.claimed
             is_known = via == held.via or claimed.session_hash == first.session_hash
             is_same_holder = is_known and claimed.aggregator_id == first.aggregator_id

@@ -257,8 +257,7 @@ class Registrant:
 
     def answered(self, id: int) -> Steps:
         """Handle an answer without an error to mcpax/heartbeat or mcpax/deregister."""
-        request = self._asked.get(id)
-        if request is None or request == "register":
+        if (request := self._asked.get(id)) is None or request == "register":
             return (Ignored(reason="an answer to a request that was not made"),)
         del self._asked[id]
         if request == "deregister":
@@ -359,8 +358,7 @@ class Registrant:
                     return self._end(f"no answer to mcpax/deregister within {FAREWELL_S:g} s")
                 case _:
                     assert_never(self.state)
-        lost_at = self._lost_at()
-        if lost_at is not None and now > lost_at + self._interval_s / 4:
+        if (lost_at := self._lost_at()) is not None and now > lost_at + self._interval_s / 4:
             # This process was delayed, and the answers may be unread: wait one more interval.
             self._beats = dict.fromkeys(self._beats, now)
         elif lost_at is not None and now >= lost_at:  # AX-13.3-3
@@ -460,8 +458,7 @@ class Registrant:
             steps.append(Hangup(reason=reason))
         steps.append(Failed(parent=parent, reason=reason, retry_in_s=wait, error=error, mendable=mendable))
         self._forget_link()
-        ready = self._ready(now, after=parent)
-        if ready is not None:
+        if (ready := self._ready(now, after=parent)) is not None:
             return (*steps, *self._dial(ready, RegistrantInput.TURN, now))
         self._move(RegistrantInput.WAIT)
         self._deadline = min(candidate.retry_at for candidate in self._prospects)
@@ -503,8 +500,7 @@ class Registrant:
         return self.parent
 
     def _move(self, input: RegistrantInput) -> None:
-        following = TABLE.get((self.state, input))
-        if following is None:
+        if (following := TABLE.get((self.state, input))) is None:
             raise OutOfOrder(f"{input.value} while {self.state.value}")
         self.state = following
 

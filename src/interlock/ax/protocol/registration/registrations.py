@@ -419,8 +419,7 @@ class Registrations:
         The answer is the heartbeat_deadline_ms. A refused heartbeat does not keep the session alive.
         """
         events = [*self.on_deadline(now)]
-        seat = self._find_own(beat.session_id, peer)
-        if seat is None:
+        if (seat := self._find_own(beat.session_id, peer)) is None:
             return Step(_session_unknown(), tuple(events))
         if beat.subtree_ids is not None:
             if self.aggregator_id in beat.subtree_ids:  # AX-5.3-5
@@ -472,16 +471,14 @@ class Registrations:
     def end_cycle(self, session_id: str, *, now: float) -> tuple[Event, ...]:
         """End a session that still claims that an aggregator above this node is below it."""
         events = [*self.on_deadline(now)]
-        seat = self._by_session.get(session_id)
-        if seat is not None and seat.cycle in self._above:
+        if (seat := self._by_session.get(session_id)) is not None and seat.cycle in self._above:
             events += self._leave(seat, "registration_cycle", now)
         return (*events, *self._subtree_change())
 
     def release(self, segment: str, *, now: float) -> tuple[Event, ...]:
         """End the grace period of a lost registrant, so that its names are removed. A live session is not affected."""
         events = [*self.on_deadline(now)]
-        seat = self._by_segment.get(segment)
-        if seat is not None and not seat.liveness.has_session:
+        if (seat := self._by_segment.get(segment)) is not None and not seat.liveness.has_session:
             events += self._leave(seat, "removed", now)
         return tuple(events)
 
