@@ -43,27 +43,22 @@ UNBUFFERED: Final = {"PYTHONUNBUFFERED": "1"}  # a line that waits in a buffer d
 STARTED_BY_US: Final = "INTERLOCK_AX"  # by this variable a subserver knows that its aggregator is at its standard input
 
 
+@dataclass(eq=False, kw_only=True)
 class _ChildConnection(SubserverConnection):
     """Connection to one child process, from its start to its end.
 
     It receives the lines that the process writes and sends lines to it.
     """
 
-    def __init__(
-        self,
-        registrar: Registrar,
-        guest: RegistrantIdentity,
-        heartbeat_min_ms: int,
-        stderr: StderrRing,
-        on_registered: Callable[[], object] = lambda: None,
-    ) -> None:
-        super().__init__(registrar, guest, transport="stdio", heartbeat_min_ms=heartbeat_min_ms, stderr=stderr)
+    stderr: StderrRing
+    on_registered: Callable[[], object]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.settled = asyncio.Event()  # the process has registered, or is over
         self.over = asyncio.Event()
         self.reason = ""
-        self.stderr = stderr
         self.child: Child | None = None
-        self._on_registered = on_registered
         self._links: list[RegisteredLink] = []
         self._stopping: asyncio.Task[None] | None = None
 
@@ -104,7 +99,7 @@ class _ChildConnection(SubserverConnection):
         keeper.link.pid = self.child.pid if self.child is not None else None
         self._links.append(keeper.link)
         self.settled.set()
-        self._on_registered()
+        self.on_registered()
         return keeper
 
     @property
@@ -184,11 +179,13 @@ class ChildSupervisor:
             began = self._connector_parts.clock.now()
             rule = find_access_rule(principal, self._plan.access)
             scope = AuthScope.ADMIN if rule is None else AuthScope(rule.scope)
+            guest = RegistrantIdentity(principal=principal, scope=scope, rule=rule, vouched=True, segment=child.segment)
             connection = _ChildConnection(
                 self._registrar,
-                RegistrantIdentity(principal=principal, scope=scope, rule=rule, vouched=True, segment=child.segment),
-                self._plan.ax.heartbeat_min_ms,
-                stderr,
+                guest,
+                transport="stdio",
+                heartbeat_min_ms=self._plan.ax.heartbeat_min_ms,
+                stderr=stderr,
                 on_registered=partial(self._on_registered, child),
             )
             waiting = self.waiting.get(child.segment)

@@ -11,6 +11,7 @@ The pipe, a WebSocket or a child's lines, is created by the endpoint or by the c
 import asyncio
 import logging
 import secrets
+from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 from interlock.approvals.trust.registrant import RegistrantIdentity
@@ -47,27 +48,21 @@ _PARENT_ID: Final = b'"parent"'
 _FIRST: Final = "the first message on this link must be the request mcpax/register"
 
 
+@dataclass(eq=False)
 class SubserverConnection:
     """Connection of one subserver.
 
     It receives the subserver's messages and passes its registration to the registrar.
     """
 
-    def __init__(
-        self,
-        registrar: Registrar,
-        guest: RegistrantIdentity,
-        *,
-        transport: str,
-        heartbeat_min_ms: int,
-        stderr: StderrRing | None = None,
-    ) -> None:
-        """Create a connection. `stderr` collects the error output if this node started the subserver as a process."""
-        self.guest = guest
-        self.transport = transport
-        self._registrar = registrar
-        self._stderr = stderr
-        self._minimum_ms = heartbeat_min_ms
+    _registrar: Registrar
+    guest: RegistrantIdentity
+    _: KW_ONLY
+    transport: str
+    heartbeat_min_ms: int
+    stderr: StderrRing | None = None  # collects the error output if this node started the subserver as a process
+
+    def __post_init__(self) -> None:
         self._id = secrets.token_hex(8)
         self._pipe: MessagePipe | None = None
         self._link: RegisteredLink | None = None
@@ -141,7 +136,7 @@ class SubserverConnection:
     # The registration
 
     async def _register(self, request: jsonrpc.Request) -> None:
-        register = read_register_untrusted(request.params, self._minimum_ms)
+        register = read_register_untrusted(request.params, self.heartbeat_min_ms)
         if isinstance(register, Refusal):
             self._refuse(request.id, register)
             return
@@ -191,7 +186,7 @@ class SubserverConnection:
         """Create the keeper and the link of the registration, which uses the pipe of this connection."""
         if self._pipe is None:
             raise RuntimeError("a connection registers only after it began")
-        keeper = RegisteredKeeper(parts, self._stderr)
+        keeper = RegisteredKeeper(parts, self.stderr)
         link = self._link = keeper.link
         link.pipe = SocketPipe(link, self._pipe)
         return keeper
