@@ -62,17 +62,9 @@ from interlock.links.listing import Listing
 from interlock.links.registered import RegisteredKeeper, RegisteredLink, RegistrationParts
 from interlock.net.message_pipe import GOING_AWAY, NORMAL, POLICY
 from interlock.store.ports import StoreError
+from interlock.wire import refusal as codes
 from interlock.wire.jsonrpc.codec import Notification, Request, encode_notification, encode_refusal, encode_result
-from interlock.wire.refusal import (
-    INVALID_PARAMS,
-    INVALID_REQUEST,
-    LINK_INSECURE,
-    METHOD_NOT_FOUND,
-    NAMESPACE_CONFLICT,
-    UNAVAILABLE,
-    Refusal,
-    ax_refusal,
-)
+from interlock.wire.refusal import Refusal, ax_refusal
 
 log = logging.getLogger("interlock.ax")
 
@@ -204,7 +196,7 @@ class Registrar:
             answer = await self._register(request, link_id, source)
         except StoreError as away:
             log.warning("registration of %s: the store cannot answer: %s", request.segment, away)
-            answer = Refusal(UNAVAILABLE, "unavailable", {"reason": "store"})
+            answer = Refusal(codes.UNAVAILABLE, "unavailable", {"reason": "store"})
         principal = source.guest.principal
         if isinstance(answer, Refusal):
             self._note_refused(principal, request.segment, answer)
@@ -222,15 +214,15 @@ class Registrar:
         classes = [*(standard.id for standard in TRANSPORT_CLASSES), *self._plan.ax.transport_classes]
         if request.transport_class not in classes:  # AX-6.1-6
             why = f"transport_class must be one of {', '.join(classes)}; ax.transport_classes names private ones"
-            return Refusal(INVALID_PARAMS, why, {"member": "transport_class", "known": classes})
+            return Refusal(codes.INVALID_PARAMS, why, {"member": "transport_class", "known": classes})
         if not guest.encrypted:  # AX-10.4-1
-            return ax_refusal(LINK_INSECURE, "from beyond this machine a subserver registers over TLS")
+            return ax_refusal(codes.LINK_INSECURE, "from beyond this machine a subserver registers over TLS")
         if self._children.get(request.segment, guest.principal) != guest.principal:
             why = "the segment is taken by this aggregator's configuration; choose another"
-            return ax_refusal(NAMESPACE_CONFLICT, why, segment=request.segment)
+            return ax_refusal(codes.NAMESPACE_CONFLICT, why, segment=request.segment)
         if guest.segment is not None and request.segment != guest.segment:
             why = f"the configuration gives this child the segment {guest.segment}"
-            return ax_refusal(NAMESPACE_CONFLICT, why, segment=request.segment)
+            return ax_refusal(codes.NAMESPACE_CONFLICT, why, segment=request.segment)
         proved = await self._proofs.judge(request)
         if isinstance(proved, Refusal):
             return proved
@@ -283,7 +275,7 @@ class Registrar:
         `Registrations` checks the request again, because much time may have passed since the first check.
         """
         if self._stopping or not source.is_open:
-            return Refusal(UNAVAILABLE, "unavailable", {"reason": "stopping" if self._stopping else "gone"})
+            return Refusal(codes.UNAVAILABLE, "unavailable", {"reason": "stopping" if self._stopping else "gone"})
         # The budget of a registration holds as long as its session (11.4).
         rule = source.guest.rule
         limits = self.parts.budgets.for_registration(rule.budget if rule is not None else None)
@@ -625,9 +617,10 @@ class Registrar:
             if isinstance(step.answer, Refusal):
                 return encode_refusal(request.id, step.answer), step.events
             return encode_result(request.id, codec.DEREGISTERED), step.events
-        refusal = Refusal(METHOD_NOT_FOUND, "Method not found", {"method": request.method[:100]})  # AX-1-1, AX-14-1
+        # AX-1-1, AX-14-1
+        refusal = Refusal(codes.METHOD_NOT_FOUND, "Method not found", {"method": request.method[:100]})
         if request.method == REGISTER:
-            refusal = Refusal(INVALID_REQUEST, "this link has its registration; open another for another")
+            refusal = Refusal(codes.INVALID_REQUEST, "this link has its registration; open another for another")
         return encode_refusal(request.id, refusal), ()
 
     async def _answer_claims(self, link: RegisteredLink, request: Request) -> None:
@@ -636,7 +629,7 @@ class Registrar:
         read = codec.read_claims_untrusted(request.params)
         is_busy = self._claiming[session_id] >= CLAIMING_MAX
         if is_busy or (isinstance(read, Claims) and not self.claims.holders.has_room(session_id, len(read.claims))):
-            read = Refusal(UNAVAILABLE, "unavailable", {"reason": "too_many_claims"})
+            read = Refusal(codes.UNAVAILABLE, "unavailable", {"reason": "too_many_claims"})
         if isinstance(read, Refusal):
             message = encode_refusal(request.id, read)
         else:

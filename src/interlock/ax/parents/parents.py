@@ -43,14 +43,7 @@ from interlock.fronts.modern import ModernFront
 from interlock.net.message_pipe import MessagePipe, MessageSink
 from interlock.net.websocket import HUNG_UP, DialFailed, dial
 from interlock.wire import refusal as codes
-from interlock.wire.jsonrpc.codec import (
-    Notification,
-    Response,
-    decode_array,
-    decode_object,
-    encode_request,
-    find_string,
-)
+from interlock.wire.jsonrpc import codec as jsonrpc
 from interlock.wire.refusal import Refusal
 
 if TYPE_CHECKING:
@@ -110,7 +103,7 @@ class ParentClaims:
         for start in range(0, len(subserver_ids), CLAIMS_MAX):
             self._ask(Claims(released=tuple(subserver_ids[start : start + CLAIMS_MAX])), None)
 
-    def on_response(self, response: Response) -> bool:
+    def on_response(self, response: jsonrpc.Response) -> bool:
         """Handle an answer of the parent. Return False if it is not the answer to a claim."""
         if response.id not in self._asked:
             return False
@@ -130,7 +123,7 @@ class ParentClaims:
             del self._asked[next(iter(self._asked))]
         request_id = b'"claim-%d"' % next(self._ids)
         self._asked[request_id] = waiting
-        self._send(encode_request(request_id, messages.CLAIM.encode(), encode_claims(claims)))
+        self._send(jsonrpc.encode_request(request_id, messages.CLAIM.encode(), encode_claims(claims)))
 
 
 log = logging.getLogger("interlock.ax")
@@ -293,17 +286,17 @@ class Parents(Uplink):
         if step.error is not None and is_new:  # not again for every attempt
             self._record(step.parent, messages.REGISTER, plan.segment, "refused", display_words(step.error.message))
 
-    def _handle_refused(self, message: Notification) -> None:
+    def _handle_refused(self, message: jsonrpc.Notification) -> None:
         super()._handle_refused(message)
         if (parent := self._engine.parent) is not None:
             number, reasons = _read_unlisted_untrusted(message.params)
             self.states[parent] = replace(self.states[parent], not_listed=number, not_listed_because=reasons)
 
-    def _handle_response(self, response: Response) -> None:
+    def _handle_response(self, response: jsonrpc.Response) -> None:
         if not self.claims.on_response(response):
             super()._handle_response(response)
 
-    def _handle_held(self, message: Notification) -> None:
+    def _handle_held(self, message: jsonrpc.Notification) -> None:
         held = read_held_untrusted(message.params)
         if not isinstance(held, Refusal):
             self._registrar.claims.disown(held)
@@ -390,12 +383,12 @@ _STEPS: Final = {
 
 def _read_unlisted_untrusted(params: Raw) -> tuple[int, dict[str, int]]:
     """Return how many tools the parent does not list, and the count for each reason that the parent names."""
-    members = decode_object(params) or {}
+    members = jsonrpc.decode_object(params) or {}
     reasons: Counter[str] = Counter()
-    for each in (decode_array(members.get("tools", Raw(b"[]"))) or [])[:REFUSED_MAX]:
-        tool = decode_object(each) or {}
-        reason = find_string(tool.get("detail")) or find_string(tool.get("reason")) or "it gives no reason"
-        reasons[display_words(reason)] += 1
+    for each in (jsonrpc.decode_array(members.get("tools", Raw(b"[]"))) or [])[:REFUSED_MAX]:
+        tool = jsonrpc.decode_object(each) or {}
+        detail, reason = (jsonrpc.find_string(tool.get(key)) for key in ("detail", "reason"))
+        reasons[display_words(detail or reason or "it gives no reason")] += 1
     total = bytes(members.get("total", b""))
     is_count = total.isdigit() and len(total) < TOTAL_DIGITS_MAX
     return max(int(total) if is_count else 0, reasons.total()), dict(reasons)
