@@ -135,7 +135,6 @@ def _values(kind: type[enum.Enum]) -> tuple[str, ...]:
 _ALLOWED: Mapping[str, tuple[str, ...]] = {
     "latency_class": _values(LatencyClass),
     "consistency": _values(Consistency),
-    "transport": tuple(transport_class.id for transport_class in TRANSPORT_CLASSES),
     "auth_scope": _values(AuthScope),
     "cost_class": _values(CostClass),
     "availability": _values(Availability),
@@ -284,7 +283,8 @@ def _from_hints(annotations: object) -> dict[str, object]:
 
 def _maybe_invalid(keys: Mapping[str, object], private: Collection[str] | None) -> InvalidAnnotation | None:
     for key, value in keys.items():
-        if allowed := _ALLOWED.get(key):
+        # The registry is read when it is needed, so that a class can be added to it.
+        if allowed := tuple(each.id for each in TRANSPORT_CLASSES) if key == "transport" else _ALLOWED.get(key):
             if key == "transport" and isinstance(value, str) and is_private_class(value):
                 if private is None or value in private:
                     continue
