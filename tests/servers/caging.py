@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from tests.support.node_process import RunningNode, Wire, wait_for
 
-from interlock.process.sandbox.bubblewrap import bubblewrap
 from interlock.process.sandbox.host_paths import SandboxFailed
+from interlock.process.sandbox.mounts import bubblewrap
 
 HOSTILE = Path(__file__).with_name("hostile.py")
 GREETING = "from the host"

@@ -41,9 +41,16 @@ from interlock.mcp import methods
 from interlock.mcp.meta import ERA_KEYS, PROGRESS_TOKEN, UNCHANGED_KEYS, crossing_keys, stamp_modern
 from interlock.mcp.methods import BATCH_VERSION, LATEST_MODERN, META_CAPABILITIES, META_TASK, MODERN, Era
 from interlock.mcp.modern_requests import MODERN_HEAD, modern_head
-from interlock.process.sandbox.bubblewrap import EgressDenial
+from interlock.process.sandbox.mounts import EgressDenial
 from interlock.wire.jsonrpc import codec
-from interlock.wire.jsonrpc.codec import LargeParams, Notification, Request, Response, decode_untrusted, encode_call
+from interlock.wire.jsonrpc.codec import (
+    LargeParams,
+    Notification,
+    Request,
+    Response,
+    decode_untrusted,
+    encode_call,
+)
 from interlock.wire.jsonrpc.oversized import MessageKind, Oversized, message_too_large, result_too_large
 from interlock.wire.refusal import INVALID_REQUEST, Refusal
 

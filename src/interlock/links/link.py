@@ -41,7 +41,7 @@ from interlock.links.pipes import Undelivered
 from interlock.mcp.meta import HeldRoots
 from interlock.mcp.methods import LATEST_MODERN, RESOURCES_READ, TOOLS_CALL, Era
 from interlock.mcp.tasks import offers_tasks
-from interlock.process.sandbox.bubblewrap import EgressDenial
+from interlock.process.sandbox.mounts import EgressDenial
 from interlock.store.ports import StoreError
 from interlock.wire.jsonrpc.codec import ABSENT, Notification, Request, Response, decode_value, encode_value
 from interlock.wire.refusal import INVALID_PARAMS, UNAVAILABLE, Refusal

@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from interlock.approvals.notifier import make_channels
-from interlock.config.device_files import device_files
 from interlock.config.difference import as_written, differences, section_of, without
-from interlock.config.load import ConfigInvalid, Loaded
+from interlock.config.load import ConfigInvalid, Loaded, device_files
 from interlock.config.plan import Plan
 from interlock.core.background import BackgroundTasks
 from interlock.core.clock import Clock, rfc3339

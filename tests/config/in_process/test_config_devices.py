@@ -7,8 +7,7 @@ from textwrap import dedent
 import pytest
 from tests.config.config_project import Project
 
-from interlock.config.device_files import read_device_file
-from interlock.config.load import load
+from interlock.config.load import load, read_device_file
 
 GOOD = """\
 profile = "a"

@@ -9,7 +9,7 @@ from tests.devices.device_descriptions import described
 from tests.devices.emulated_chips import FIRMWARE, boot, built, emulator, free_port, need
 
 from interlock.cli.app import run
-from interlock.config.device_files import read_device_file
+from interlock.config.load import read_device_file
 from interlock.devices.protocol.description import DeviceDescription
 from interlock.devices.protocol.scaffold import CannotScaffold, scaffold, toml
 

@@ -12,7 +12,7 @@ from tests.drivers.installs import Files, declared, program, serving
 from interlock.drivers.install.installation import Installed, Locked, plain_runner
 from interlock.drivers.protocol.model import Driver, HealthCheck
 from interlock.drivers.provider.health import exec_health, http_health
-from interlock.process.run import Ran
+from interlock.process.child import Ran
 
 INSTALLED = Installed(command=("/bin/true",), version=None, lock=Locked(asked="", method="present"))
 

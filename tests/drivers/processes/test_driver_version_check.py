@@ -18,7 +18,7 @@ from interlock.drivers.install.install import (
 from interlock.drivers.install.installation import Installed, InstallFailed, Locked, plain_runner
 from interlock.drivers.kinds import kind_of
 from interlock.drivers.protocol.model import Driver
-from interlock.process.run import Ran
+from interlock.process.child import Ran
 
 __all__ = ["registry", "wheel_folder"]  # fixtures
 

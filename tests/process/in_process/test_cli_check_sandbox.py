@@ -8,7 +8,7 @@ import pytest
 from tests.cli.program import Inline, Interlock
 from tests.servers.caging import needs_sandbox
 
-from interlock.process.sandbox.bubblewrap import bubblewrap
+from interlock.process.sandbox.mounts import bubblewrap
 
 TEXT = """
 [servers.open]

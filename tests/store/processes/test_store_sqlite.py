@@ -14,8 +14,7 @@ import pytest
 
 from interlock.store.ports import Damaged, FolderUnusable, NewerSchema, StoreRefused, Unavailable
 from interlock.store.sqlite.audit import SqliteAudit
-from interlock.store.sqlite.file import Schema, open_database
-from interlock.store.sqlite.store import PURGED_PER_WRITE_MAX, STORE_SCHEMA, SqliteStore
+from interlock.store.sqlite.store import PURGED_PER_WRITE_MAX, STORE_SCHEMA, Schema, SqliteStore, open_database
 
 NOW = 1_700_000_000.0
 

@@ -161,10 +161,10 @@ async def _play(
 
 
 def _read_description(invocation: Invocation, device: str) -> "DeviceDescription":
-    from interlock.config.device_files import FOLDER, read_device_file
+    from interlock.config.load import DEVICE_FOLDER, read_device_file
 
     named = Path(device)
-    path = named if named.suffix == ".toml" else invocation.loaded.plan.workspace / FOLDER / f"{device}.toml"
+    path = named if named.suffix == ".toml" else invocation.loaded.plan.workspace / DEVICE_FOLDER / f"{device}.toml"
     read = read_device_file(path)
     if isinstance(read, tuple):
         raise Refused("description_invalid", "; ".join(str(problem) for problem in read[:3]))

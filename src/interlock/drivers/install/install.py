@@ -52,9 +52,9 @@ from interlock.drivers.kinds.programs import resolve_inside
 from interlock.drivers.protocol.files.versions import parse_version, satisfies, semantic
 from interlock.drivers.protocol.model import Driver, Install, VersionCheck
 from interlock.net.download import DownloadFailed, download, take_program
+from interlock.process.child import ChildStartFailed, Ran, run
 from interlock.process.packages.installer import INSTALL_LIMIT_S, Pins
 from interlock.process.packages.programs import PackageUnavailable
-from interlock.process.run import ChildStartFailed, Ran, run
 from interlock.process.sandbox.host_paths import SandboxFailed
 from interlock.process.stderr import terminal_safe
 

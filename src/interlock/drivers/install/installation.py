@@ -29,10 +29,9 @@ from interlock.core.clock import Clock
 from interlock.drivers.protocol.model import Driver
 from interlock.drivers.protocol.server_name import server_name
 from interlock.links.connector import ConnectorParts
-from interlock.process.child import child_environment
+from interlock.process.child import ChildStartFailed, Ran, child_environment, run
 from interlock.process.orphan_reaper import OrphanReaper
 from interlock.process.packages.installer import Installer, Pins
-from interlock.process.run import ChildStartFailed, Ran, run
 from interlock.process.sandbox.host_paths import SandboxFailed
 from interlock.process.sandbox.sandbox import SandboxedCommand
 from interlock.process.stderr import StderrRing

@@ -122,11 +122,11 @@ def check(
 
 def _is_description(path: Path) -> bool:
     """Return whether a file describes a device. Its folder shows this, or keys that never occur in a configuration."""
-    from interlock.config.device_files import FOLDER
+    from interlock.config.load import DEVICE_FOLDER
 
     if path.suffix != ".toml" or not path.is_file():
         return False
-    if path.absolute().parent.name == FOLDER:
+    if path.absolute().parent.name == DEVICE_FOLDER:
         return True
     from interlock.config.layers import file_layer
     from interlock.config.problems import Findings
@@ -136,7 +136,7 @@ def _is_description(path: Path) -> bool:
 
 
 def _check_device(invocation: Invocation, path: Path) -> None:
-    from interlock.config.device_files import read_device_file
+    from interlock.config.load import read_device_file
 
     read = read_device_file(path)
     problems = read if isinstance(read, tuple) else ()

@@ -103,8 +103,8 @@ def is_sandboxed(server: ServerPlan) -> bool:
 
 def no_sandbox() -> str | None:
     """Return why this machine does not support sandboxes, or None if it does."""
-    from interlock.process.sandbox.bubblewrap import bubblewrap
     from interlock.process.sandbox.host_paths import SandboxFailed
+    from interlock.process.sandbox.mounts import bubblewrap
 
     try:
         bubblewrap()

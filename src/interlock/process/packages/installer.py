@@ -28,7 +28,15 @@ from typing import Final
 import msgspec
 
 from interlock.config.plan import Package
-from interlock.process.child import RESERVED_PREFIX
+from interlock.process.child import (
+    OUTPUT_LINE_BYTES,
+    OUTPUT_LINES,
+    RESERVED_PREFIX,
+    ChildStartFailed,
+    Ran,
+    output_of,
+    run,
+)
 from interlock.process.orphan_reaper import OrphanReaper
 from interlock.process.packages.programs import (
     PackageUnavailable,
@@ -42,7 +50,6 @@ from interlock.process.packages.programs import (
     pypi_command,
     read_reference,
 )
-from interlock.process.run import OUTPUT_LINE_BYTES, OUTPUT_LINES, ChildStartFailed, Ran, output_of, run
 from interlock.process.stderr import StderrRing
 
 INSTALL_LIMIT_S: Final = 300.0

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
+from interlock.process.child import ChildStartFailed, run
 from interlock.process.orphan_reaper import OrphanReaper
-from interlock.process.run import ChildStartFailed, run
 from interlock.process.stderr import terminal_safe
 
 if TYPE_CHECKING:

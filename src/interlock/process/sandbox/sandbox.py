@@ -39,7 +39,6 @@ from interlock.net.egress_proxy import Egress
 from interlock.net.protocol.egress import direct_ports
 from interlock.process.child import Child, child_environment, program
 from interlock.process.limits import UsageWatch, descendants
-from interlock.process.sandbox.bubblewrap import EgressDenial, bubblewrap, remedy
 from interlock.process.sandbox.host_paths import (
     LinkRoots,
     ProtectedPaths,
@@ -48,7 +47,16 @@ from interlock.process.sandbox.host_paths import (
     program_files,
     server_programs,
 )
-from interlock.process.sandbox.mounts import Identity, SandboxView, check_mounts, implied_paths, out_of_sight
+from interlock.process.sandbox.mounts import (
+    EgressDenial,
+    Identity,
+    SandboxView,
+    bubblewrap,
+    check_mounts,
+    implied_paths,
+    out_of_sight,
+    remedy,
+)
 from interlock.process.stderr import StderrRing
 
 # System calls that no server in a sandbox can make, as a filter for the kernel (seccomp(2), classic BPF).

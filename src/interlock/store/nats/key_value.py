@@ -31,14 +31,15 @@ from interlock.store.nats.jetstream import (
     BATCH_MAX,
     HEADERS_MAX,
     JetStream,
+    Reader,
     Stored,
+    StreamIterator,
     StreamNames,
     WrongSequence,
     is_digest,
     text_of,
     token,
 )
-from interlock.store.nats.reader import Reader, StreamIterator
 from interlock.store.ports import Change, Conflict, Damaged, Entry, StoreError, StoreRefused, Unavailable, expiry
 
 T = TypeVar("T")

@@ -11,8 +11,16 @@ import msgspec
 
 from interlock.store.audit_chain import ORIGIN, ChainedRecord, Mark, chain
 from interlock.store.nats.connection import Connection, Headers
-from interlock.store.nats.jetstream import BATCH_MAX, HEADERS_MAX, JetStream, Stored, StreamNames, WrongSequence, token
-from interlock.store.nats.reader import NatsFollowing
+from interlock.store.nats.jetstream import (
+    BATCH_MAX,
+    HEADERS_MAX,
+    JetStream,
+    NatsFollowing,
+    Stored,
+    StreamNames,
+    WrongSequence,
+    token,
+)
 from interlock.store.nats.servers import SharedPlace
 from interlock.store.ports import Conflict, Damaged, NamedRecord, Record, StoreRefused
 

@@ -13,9 +13,8 @@ from typing import TypeVar
 from nats.aio.msg import Msg
 
 from interlock.store.nats.connection import Connection, settle_with_message
-from interlock.store.nats.jetstream import BATCH_MAX, HEADERS_MAX, JetStream, NoStream, StreamNames
+from interlock.store.nats.jetstream import BATCH_MAX, HEADERS_MAX, JetStream, NatsFollowing, NoStream, StreamNames
 from interlock.store.nats.key_value import NatsKeyValue, NatsWatch, Watches
-from interlock.store.nats.reader import NatsFollowing
 from interlock.store.nats.servers import SharedPlace
 from interlock.store.ports import Record, Replication, StoreRefused
 

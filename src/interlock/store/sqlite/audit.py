@@ -18,18 +18,21 @@ import msgspec
 
 from interlock.store.audit_chain import HASH_BYTES, ORIGIN, Break, ChainCheck, ChainedRecord, Flaw, Mark, Verdict, chain
 from interlock.store.ports import StoreError
-from interlock.store.sqlite.file import (
+from interlock.store.sqlite.store import (
     BUSY_TIMEOUT_S,
     INTEGER_MIN,
+    STORE_FILE,
+    STORE_SCHEMA,
     Schema,
     SqliteFile,
     SqliteThread,
     errors_of,
+    get_entry,
     int64,
+    put_value,
     roll_back,
     write_transaction,
 )
-from interlock.store.sqlite.store import STORE_FILE, STORE_SCHEMA, get_entry, put_value
 
 AUDIT_FILE = Path("audit", "audit.db")
 AUDIT_SCHEMA = Schema(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from interlock.store.audit_chain import ORIGIN, ChainedRecord, Mark, chain
 from interlock.store.ports import Conflict, NamedRecord, Unavailable
-from interlock.store.sqlite.file import BUSY_TIMEOUT_S, Schema, SqliteJobs, int64
+from interlock.store.sqlite.store import BUSY_TIMEOUT_S, Schema, SqliteJobs, int64
 
 NAMES_FILE = "names.db"
 NAMES_SCHEMA = Schema(

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import msgspec
 
 from interlock.store.ports import Damaged, FolderUnusable, StoreRefused
-from interlock.store.sqlite.file import open_for_reading
-from interlock.store.sqlite.store import STORE_SCHEMA, SqliteStore
+from interlock.store.sqlite.store import STORE_SCHEMA, SqliteStore, open_for_reading
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM

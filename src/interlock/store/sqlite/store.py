@@ -1,4 +1,4 @@
-"""The default store: one SQLite file, `store.db`, in the data folder.
+"""SQLite files of ours, and the default store: one such file, `store.db`, in the data folder.
 
 A returned write is on disk (WAL, synchronous=FULL). Several processes may use one file: every write holds the write
 lock from its first read, so compare-and-swap is exact among them.
@@ -6,12 +6,328 @@ lock from its first read, so compare-and-swap is exact among them.
 Expired entries are never shown, and each write clears some of them away.
 """
 
+import asyncio
+import contextlib
 import sqlite3
-from collections.abc import Callable, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal, ParamSpec, TypeVar
 
-from interlock.store.ports import Conflict, Entry, Record, Replication, expiry
-from interlock.store.sqlite.file import BUSY_TIMEOUT_S, Schema, SqliteJobs, int64
+import msgspec
+
+from interlock.store.ports import (
+    Conflict,
+    Damaged,
+    Entry,
+    FolderUnusable,
+    NewerSchema,
+    Record,
+    Replication,
+    StoreRefused,
+    Unavailable,
+    expiry,
+)
+
+# Opening a SQLite file of ours, and the one thread that works on it.
+#
+# In: a path, a schema (an application id and the migrations that lead to the newest version). Out: a connection in WAL
+# mode with the schema up to date, or a `StoreRefused` that says what the operator does next. Jobs run one after another
+# on one thread, never on the event loop: SQLite blocks on locks and on the disk. Errors of SQLite leave only as members
+# of the `StoreError` tree.
+#
+# Several processes may open one file at the same moment, also a new one. So the version is read in one snapshot,
+# migrations read it again under the write lock, and the switch to WAL is tried several times. A file of another
+# program, or of a newer Interlock, is refused before anything is written to it.
+
+BUSY_TIMEOUT_S = 5.0  # another process may hold the write lock for the time of an fsync; minutes mean it hangs
+_WAL_SWITCH_TRIES = 5
+_WAL_SWITCH_PAUSE_S = 0.02
+_PAGE_SIZE_MIN = 512  # bytes; no database of SQLite's is smaller
+INTEGER_MIN, INTEGER_MAX = -(2**63), 2**63 - 1  # what SQLite holds
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# Our SQL is fixed, so an error in it means that a table is not what it was.
+_DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}
+_NO_ENTRY = {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH}
+
+# POSIX drops all of a process's locks on a file when any descriptor of that file is closed, hence files are made one at
+# a time, and an existing one is never opened except by SQLite.
+_making = threading.Lock()
+
+
+class Schema(msgspec.Struct, frozen=True, kw_only=True):
+    """The application id and the migrations of one type of database file."""
+
+    application_id: int  # written into the file's header: tells our files from other people's, and from each other
+    migrations: tuple[tuple[str, ...], ...]  # step n leads from version n to n + 1; a released step never changes
+
+    @property
+    def version(self) -> int:
+        return len(self.migrations)
+
+
+class SqliteThread:
+    """A worker thread on which a set of SQLite connections is opened, used and closed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._pool: ThreadPoolExecutor | None = None
+
+    def start(self) -> None:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(1, thread_name_prefix=self._path.name)
+
+    async def run(self, job: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        if self._pool is None:
+            raise Unavailable(f"{self._path.name} is not open")
+        return await self._run_in(self._pool, lambda: job(*args, **kwargs))
+
+    async def stop(self, last_job: Callable[[], None]) -> None:
+        pool, self._pool = self._pool, None
+        if pool is None:
+            return
+        try:
+            await self._run_in(pool, last_job)
+        finally:
+            pool.shutdown()
+
+    async def _run_in(self, pool: ThreadPoolExecutor, job: Callable[[], T]) -> T:
+        with errors_of(self._path):
+            return await asyncio.get_running_loop().run_in_executor(pool, job)
+
+
+@dataclass(eq=False)
+class SqliteFile:
+    """A connection to one SQLite file, usable between `open` and `close` and on one SqliteThread only."""
+
+    path: Path
+    _schema: Schema
+    _busy_timeout_s: float
+    _synchronous: Literal["FULL", "NORMAL"] = "FULL"
+    _db: sqlite3.Connection | None = field(default=None, init=False)
+
+    @property
+    def is_open(self) -> bool:
+        return self._db is not None
+
+    @property
+    def db(self) -> sqlite3.Connection:
+        """The open connection. Raise Unavailable if the file is not open."""
+        if self._db is None:
+            raise Unavailable(f"{self.path.name} is not open")
+        return self._db
+
+    def open(self) -> None:
+        """Open the file. Create or migrate it if necessary."""
+        if self._db is None:
+            self._db = open_database(self.path, self._schema, self._synchronous, self._busy_timeout_s)
+
+    def open_for_reading(self) -> None:
+        """Open an existing file read-only."""
+        if self._db is None:
+            self._db = open_for_reading(self.path, self._schema, self._busy_timeout_s)
+
+    def close(self) -> None:
+        db, self._db = self._db, None
+        if db is not None:
+            db.close()
+
+
+class SqliteJobs:
+    """A SQLite file with a thread of its own, on which reads and write transactions run."""
+
+    def __init__(self, path: Path, schema: Schema, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
+        self.file = SqliteFile(path, schema, busy_timeout_s)
+        self._thread = SqliteThread(path)
+
+    async def open(self) -> None:
+        self._thread.start()
+        await self._thread.run(self.file.open)
+
+    async def close(self) -> None:
+        await self._thread.stop(self.file.close)
+
+    async def read(self, job: Callable[[sqlite3.Connection], T]) -> T:
+        return await self._thread.run(lambda: job(self.file.db))
+
+    async def write(self, job: Callable[[sqlite3.Connection], T]) -> T:
+        def transaction() -> T:
+            with write_transaction(self.file.db):
+                return job(self.file.db)
+
+        return await self._thread.run(transaction)
+
+
+def int64(number: int) -> int:
+    """Clamp a sequence or limit to the range from 0 to the largest integer of SQLite."""
+    return min(max(number, 0), INTEGER_MAX)
+
+
+@contextlib.contextmanager
+def write_transaction(db: sqlite3.Connection) -> Iterator[None]:
+    """Run the block of this context manager in a transaction. It holds the write lock from the start, so that no other
+    writer can change what the block reads.
+    """
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        db.execute("COMMIT")
+    except BaseException:
+        roll_back(db)
+        raise
+
+
+def roll_back(db: sqlite3.Connection) -> None:
+    """Undo the current transaction of a connection, if there is one."""
+    if db.in_transaction:
+        with contextlib.suppress(sqlite3.Error):  # the error that brought us here is the one to tell
+            db.execute("ROLLBACK")
+
+
+@contextlib.contextmanager
+def errors_of(path: Path) -> Iterator[None]:
+    """Convert SQLite errors in the block of this context manager to the matching StoreError. `path` is the file that
+    the error names.
+    """
+    try:
+        yield
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", None)
+        if code is None:  # not from SQLite but from Python's module: a mistake of ours
+            raise
+        code &= 0xFF  # the primary code
+        if code in _DAMAGE:
+            raise _damage(path, str(error)) from error
+        if code in _NO_ENTRY:
+            raise FolderUnusable(
+                f"{path} cannot be written ({error}). "
+                "Give the node's user write access to the folder, or choose another with `data`."
+            ) from error
+        raise Unavailable(f"{path.name}: {error}") from error
+
+
+def _damage(path: Path, what: str) -> Damaged:
+    """Return the Damaged error for a file that cannot be read. `what` describes the problem."""
+    return Damaged(
+        f"{path} is damaged or not an Interlock file ({what}). "
+        "Stop the node, move the file aside, and put a backup in its place or start with a new one."
+    )
+
+
+def open_database(
+    path: Path, schema: Schema, synchronous: Literal["FULL", "NORMAL"], busy_timeout_s: float = BUSY_TIMEOUT_S
+) -> sqlite3.Connection:
+    """Open an Interlock database file. Create or migrate it if necessary. This call blocks, so run it on a
+    SqliteThread.
+    """
+    with errors_of(path):
+        with _making:
+            _make_private(path)
+            db = sqlite3.connect(path, timeout=busy_timeout_s, isolation_level=None)
+        try:
+            db.execute("BEGIN")  # one snapshot: another process may be making the file
+            version = _version(db, schema, path)
+            db.execute("COMMIT")
+            _switch_to_wal(db, path)
+            db.execute(f"PRAGMA synchronous={synchronous}")
+            db.execute("PRAGMA secure_delete=ON")  # what is erased is overwritten, not only unlinked
+            if version < schema.version:
+                with write_transaction(db):
+                    # Asked again under the lock: another process may have migrated in between.
+                    for step in schema.migrations[_version(db, schema, path) :]:
+                        for statement in step:
+                            db.execute(statement)
+                    db.execute(f"PRAGMA application_id={schema.application_id}")
+                    db.execute(f"PRAGMA user_version={schema.version}")
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+
+def open_for_reading(path: Path, schema: Schema, busy_timeout_s: float = BUSY_TIMEOUT_S) -> sqlite3.Connection:
+    """Open an existing file read-only, without creating or migrating anything. This call blocks, so run it on a
+    SqliteThread.
+    """
+    if not path.exists():
+        raise StoreRefused(f"{path} is not there; a node makes it when it first runs.")
+    with errors_of(path):
+        db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=busy_timeout_s)
+        try:
+            db.isolation_level = None
+            version = _version(db, schema, path)
+        except BaseException:
+            db.close()
+            raise
+    if version < schema.version:
+        db.close()
+        raise StoreRefused(
+            f"{path} was written by an older Interlock; run `interlock serve` once to bring it up to date."
+        )
+    return db
+
+
+def _make_private(path: Path) -> None:
+    """Create the folder and the file if they are missing, accessible only to their owner. Restrict an existing file in
+    the same way, but not an existing folder. Raise FolderUnusable if that fails.
+    """
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            path.touch(mode=0o600, exist_ok=False)
+        if path.stat().st_mode & 0o077:
+            path.chmod(0o600)  # SQLite gives its -wal and -shm files the same mode
+    except OSError as error:
+        raise FolderUnusable(
+            f"The folder {path.parent} cannot be used ({error.strerror}). "
+            "Make it a folder that the node's user may write, or choose another with `data`."
+        ) from error
+
+
+def _version(db: sqlite3.Connection, schema: Schema, path: Path) -> int:
+    """Return the schema version of the file. The file is not changed. Raise Damaged if it is not a file of this schema,
+    and NewerSchema if a newer Interlock wrote it.
+    """
+    if 0 < path.stat().st_size < _PAGE_SIZE_MIN:  # SQLite would take the rest of a file for a new one
+        raise _damage(path, "file is too short")
+    application_id = int(db.execute("PRAGMA application_id").fetchone()[0])
+    version = int(db.execute("PRAGMA user_version").fetchone()[0])
+    is_new = application_id == 0 and version == 0 and not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if application_id != schema.application_id and not is_new:
+        raise Damaged(f"{path} is a database of another program. Move it aside, or choose another folder with `data`.")
+    if version > schema.version:
+        raise NewerSchema(
+            f"{path} was written by a newer Interlock (schema {version}; this one knows {schema.version}). "
+            "Update Interlock, or choose another folder with `data`."
+        )
+    return version
+
+
+def _switch_to_wal(db: sqlite3.Connection, path: Path) -> None:
+    """Switch the file to write-ahead logging, with which readers and a writer do not block each other."""
+    # When two processes switch the same new file at once, SQLite refuses one of them without waiting.
+    for _ in range(_WAL_SWITCH_TRIES):
+        try:
+            (mode,) = db.execute("PRAGMA journal_mode=WAL").fetchone()
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                raise
+            time.sleep(_WAL_SWITCH_PAUSE_S)
+            continue
+        if mode == "wal":
+            return
+        raise FolderUnusable(
+            f"{path} is on a file system without shared memory (a network share?). "
+            "Choose a folder on a local disk with `data`."
+        )
+    raise Unavailable(f"{path.name} is locked by another process")
+
 
 STORE_FILE = "store.db"
 STORE_SCHEMA = Schema(
