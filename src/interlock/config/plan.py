@@ -15,8 +15,8 @@ from typing import Annotated, Final, Literal, get_args
 import msgspec
 
 from interlock.ax.protocol.budget import KEYS, BudgetLimits
+from interlock.config.addresses import Address as Address
 from interlock.config.addresses import (
-    Address,
     DnsName,
     KeySet,
     Listen,
@@ -30,19 +30,17 @@ from interlock.config.addresses import (
     Url,
 )
 from interlock.config.keys import AT_ONCE, Key, SecretPart, Section, StructTable
-from interlock.config.plan_agents import (
-    AgentPlan,
-    AqlDangerPlan,
-    AqlPlan,
-    AqlTokenPlan,
-    Enforcement,
-    RegistryPlan,
-    RoomPlan,
-    RoomsPlan,
-    SafetyPlan,
-    Stage,
-    room_settings,
-)
+from interlock.config.plan_agents import AgentPlan as AgentPlan
+from interlock.config.plan_agents import AqlDangerPlan as AqlDangerPlan
+from interlock.config.plan_agents import AqlPlan as AqlPlan
+from interlock.config.plan_agents import AqlTokenPlan as AqlTokenPlan
+from interlock.config.plan_agents import Enforcement as Enforcement
+from interlock.config.plan_agents import RegistryPlan as RegistryPlan
+from interlock.config.plan_agents import RoomPlan as RoomPlan
+from interlock.config.plan_agents import RoomsPlan as RoomsPlan
+from interlock.config.plan_agents import SafetyPlan as SafetyPlan
+from interlock.config.plan_agents import Stage as Stage
+from interlock.config.plan_agents import room_settings as room_settings
 from interlock.config.plan_servers import (
     AMOUNT,
     BUDGET,
@@ -50,81 +48,29 @@ from interlock.config.plan_servers import (
     MONTH_S,
     OAUTH_SCOPE,
     TEXT,
-    Dial,
-    DriversPlan,
-    OAuthPlan,
-    Package,
-    PolicyPlan,
-    SandboxPlan,
-    ServerPlan,
     ServerTable,
-    Share,
-    Spawn,
     ToolCapability,
-    ToolClass,
-    ToolRule,
 )
-from interlock.config.plan_tree import (
-    AUTHORITY,
-    AxPlan,
-    ChildPlan,
-    DegradedPlan,
-    DevicePlan,
-    DevicesPlan,
-    ParentPlan,
-)
+from interlock.config.plan_servers import Dial as Dial
+from interlock.config.plan_servers import DriversPlan as DriversPlan
+from interlock.config.plan_servers import OAuthPlan as OAuthPlan
+from interlock.config.plan_servers import Package as Package
+from interlock.config.plan_servers import PolicyPlan as PolicyPlan
+from interlock.config.plan_servers import SandboxPlan as SandboxPlan
+from interlock.config.plan_servers import ServerPlan as ServerPlan
+from interlock.config.plan_servers import Share as Share
+from interlock.config.plan_servers import Spawn as Spawn
+from interlock.config.plan_servers import ToolClass as ToolClass
+from interlock.config.plan_servers import ToolRule as ToolRule
+from interlock.config.plan_tree import AUTHORITY
+from interlock.config.plan_tree import AxPlan as AxPlan
+from interlock.config.plan_tree import ChildPlan as ChildPlan
+from interlock.config.plan_tree import DegradedPlan as DegradedPlan
+from interlock.config.plan_tree import DevicePlan as DevicePlan
+from interlock.config.plan_tree import DevicesPlan as DevicesPlan
+from interlock.config.plan_tree import ParentPlan as ParentPlan
 from interlock.config.value_types import Choice, CommandLine, Many, Seconds, Table, Text, Whole
 from interlock.rooms.protocol.settings import RoomSettings
-
-__all__ = [
-    "KEY_SOURCES",
-    "AccessRule",
-    "Address",
-    "AgentPlan",
-    "AnchorPlan",
-    "ApprovalsPlan",
-    "AqlDangerPlan",
-    "AqlPlan",
-    "AqlTokenPlan",
-    "AuthPlan",
-    "AxPlan",
-    "BudgetPlan",
-    "Channel",
-    "ChildPlan",
-    "DegradedPlan",
-    "DevicePlan",
-    "DevicesPlan",
-    "Dial",
-    "DriversPlan",
-    "Enforcement",
-    "GatePlan",
-    "IssuerPlan",
-    "LimitsPlan",
-    "McpPlan",
-    "NameForm",
-    "NodePlan",
-    "OAuthPlan",
-    "Package",
-    "ParentPlan",
-    "Plan",
-    "PolicyPlan",
-    "RegistryPlan",
-    "RoomPlan",
-    "RoomsPlan",
-    "SafetyPlan",
-    "SandboxPlan",
-    "Scope",
-    "ServerPlan",
-    "Share",
-    "Spawn",
-    "Stage",
-    "StorePlan",
-    "Surface",
-    "ToolClass",
-    "ToolRule",
-    "UnitsPlan",
-    "room_settings",
-]
 
 Scope = Literal["read", "write", "admin"]
 NameForm = Literal["auto", "qualified", "safe"]
