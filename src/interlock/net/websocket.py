@@ -586,14 +586,13 @@ async def dial(
     except ValueError as error:
         raise DialFailed(str(error)) from None
     context = (tls or ssl.create_default_context()) if uri.secure else None
-    opening = _Opening(uri, subprotocol, headers or {}, max_bytes)
-    pipe = DialledPipe(opening, sink, max_bytes, ping_every_s, pong_within_s)
+    pipe = DialledPipe(uri, subprotocol, headers or {}, sink, max_bytes, ping_every_s, pong_within_s)
     try:
         async with asyncio.timeout(timeout_s):
             await loop.create_connection(
                 lambda: pipe, uri.host, uri.port, ssl=context, server_hostname=uri.host if context else None
             )
-            await opening.done
+            await pipe.opened
     except TimeoutError:
         pipe.abort()
         raise DialFailed(f"it did not answer within {timeout_s:g} s") from None
@@ -613,77 +612,43 @@ async def dial(
     return pipe
 
 
-class _Opening:
-    """An upgrade that is under way: the request, and a future for how it went."""
-
-    def __init__(self, uri: WebSocketURI, subprotocol: str | None, headers: Mapping[str, str], max_bytes: int) -> None:
-        self.subprotocol = subprotocol
-        offered = None if subprotocol is None else [Subprotocol(subprotocol)]
-        self.protocol = ClientProtocol(uri, subprotocols=offered, max_size=max_bytes)
-        self.request = self.protocol.connect()
-        for name, value in headers.items():
-            self.request.headers[name] = value
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def finish(self, failure: DialFailed | None) -> None:
-        if self.done.done():
-            return
-        if failure is not None:
-            self.done.set_exception(failure)
-            self.done.exception()  # retrieved: the dialler may have gone
-        else:
-            self.done.set_result(None)
-
-    def answered(self) -> bool:
-        """Finish the opening and return whether the peer's answer opened the connection."""
-        why = self.protocol.handshake_exc
-        if why is None and self.protocol.subprotocol != self.subprotocol:
-            self.finish(DialFailed(f"it does not speak {self.subprotocol}"))
-            return False
-        if why is None:
-            self.finish(None)
-            return True
-        if isinstance(why, InvalidStatus):
-            status = why.response.status_code
-            why_not = "instead of opening a WebSocket"
-            if status in UNAUTHORISED and "Authorization" in self.request.headers:
-                why_not = "because it does not accept our token"
-            elif status in UNAUTHORISED:
-                why_not = "because it wants a token, and we have none"
-            message = f"it answers HTTP {status} {why_not}"
-            self.finish(DialFailed(message, status, bytes(why.response.body or b"")))
-        elif isinstance(why, WebSocketException):
-            self.finish(DialFailed(f"it does not open a WebSocket: {why}"))
-        else:
-            self.finish(DialFailed(f"it {HUNG_UP}"))
-        return False
-
-
 class DialledPipe(FramedPipe):
-    """The dialling end of a WebSocket. `dial` creates it."""
+    """The dialling end of a WebSocket. `dial` creates it, and waits for `opened`."""
 
     def __init__(
-        self, opening: _Opening, sink: MessageSink, max_bytes: int, ping_every_s: float, pong_within_s: float
+        self,
+        uri: WebSocketURI,
+        subprotocol: str | None,
+        headers: Mapping[str, str],
+        sink: MessageSink,
+        max_bytes: int,
+        ping_every_s: float,
+        pong_within_s: float,
     ) -> None:
-        super().__init__(opening.protocol, sink, max_bytes, ping_every_s, pong_within_s)
-        self._opening: _Opening | None = opening
+        offered = None if subprotocol is None else [Subprotocol(subprotocol)]
+        self._client = ClientProtocol(uri, subprotocols=offered, max_size=max_bytes)
+        super().__init__(self._client, sink, max_bytes, ping_every_s, pong_within_s)
+        self._subprotocol = subprotocol
+        self._request = self._client.connect()
+        for name, value in headers.items():
+            self._request.headers[name] = value
+        self.opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._head_end = b""
         self.early = b""  # what came along with the upgrade, before anybody listens
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=self._max_bytes)
-        if self._opening is not None:
-            self._opening.protocol.send_request(self._opening.request)
+        self._client.send_request(self._request)
         self._flush(self._transport)
 
     def data_received(self, data: bytes) -> None:
-        if self._opening is None:
+        if self._open:
             super().data_received(data)
         elif self._transport is not None:
-            self._answered(self._opening, self._transport, data)
+            self._take_answer(self._transport, data)
 
-    def _answered(self, opening: _Opening, transport: asyncio.Transport, data: bytes) -> None:
+    def _take_answer(self, transport: asyncio.Transport, data: bytes) -> None:
         """Pass the head of the answer to the protocol and keep the bytes after it for this pipe."""
         seen = len(self._head_end)
         end = (self._head_end + data).find(_HEAD_END)
@@ -691,27 +656,55 @@ class DialledPipe(FramedPipe):
         cut = len(data) if end < 0 else end + len(_HEAD_END) - seen
         self._protocol.receive_data(data[:cut])
         if self._protocol.state is State.OPEN:
-            if not opening.answered():
+            if not self._judge_answer():
                 transport.abort()
                 return
-            self._opening, self._open, self.early = None, True, data[cut:]
+            self._open, self.early = True, data[cut:]
             transport.pause_reading()  # until `dial` has returned
             return
         if cut < len(data) and self._protocol.handshake_exc is None:
             self._protocol.receive_data(data[cut:])
         if self._protocol.handshake_exc is not None:
-            opening.answered()
+            self._judge_answer()
             transport.abort()
+
+    def _judge_answer(self) -> bool:
+        """Settle `opened`, and return whether the peer's answer opened the connection."""
+        why = self._client.handshake_exc
+        if why is None and self._client.subprotocol != self._subprotocol:
+            self._fail(DialFailed(f"it does not speak {self._subprotocol}"))
+            return False
+        if why is None:
+            if not self.opened.done():
+                self.opened.set_result(None)
+            return True
+        if isinstance(why, InvalidStatus):
+            status = why.response.status_code
+            why_not = "instead of opening a WebSocket"
+            if status in UNAUTHORISED and "Authorization" in self._request.headers:
+                why_not = "because it does not accept our token"
+            elif status in UNAUTHORISED:
+                why_not = "because it wants a token, and we have none"
+            self._fail(DialFailed(f"it answers HTTP {status} {why_not}", status, bytes(why.response.body or b"")))
+        elif isinstance(why, WebSocketException):
+            self._fail(DialFailed(f"it does not open a WebSocket: {why}"))
+        else:
+            self._fail(DialFailed(f"it {HUNG_UP}"))
+        return False
+
+    def _fail(self, failure: DialFailed) -> None:
+        if not self.opened.done():
+            self.opened.set_exception(failure)
+            self.opened.exception()  # retrieved: the dialler may have gone
 
     def eof_received(self) -> None:
         super().eof_received()
-        if self._opening is not None:
-            self._opening.answered()
+        if not self._open:
+            self._judge_answer()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        if (opening := self._opening) is not None:
-            why = HUNG_UP
-            if isinstance(exc, ssl.SSLError):  # in TLS 1.3 a server judges our certificate after the handshake
-                why = f"refuses our certificate, or the lack of one: {exc.reason or exc}"
-            opening.finish(DialFailed(f"it {why}"))
+        why = HUNG_UP
+        if isinstance(exc, ssl.SSLError):  # in TLS 1.3 a server judges our certificate after the handshake
+            why = f"refuses our certificate, or the lack of one: {exc.reason or exc}"
+        self._fail(DialFailed(f"it {why}"))

@@ -228,15 +228,13 @@ class _Commands:
     def output(self) -> tuple[str, ...]:
         return output_of(self._output)
 
-    async def run(self, folder: Path, *argv: str) -> Ran:
+    async def run(self, folder: Path, *argv: str, called: str = "the installer") -> Ran:
         try:
             ran = await run(argv, self.env, folder, reaper=self._reaper, output=self._output)
         except ChildStartFailed as error:
             raise PackageUnavailable(f"{self.what} cannot be installed: {error}") from error
         if ran.returncode != 0:
-            raise PackageUnavailable(
-                f"{self.what} cannot be installed: the installer {ran.reason}{ran.gist}", ran.output
-            )
+            raise PackageUnavailable(f"{self.what} cannot be installed: {called} {ran.reason}{ran.gist}", ran.output)
         return ran
 
 
@@ -550,17 +548,12 @@ class PythonRunners:
         return path
 
     async def _run(self, argv: tuple[str, ...], added: Mapping[str, str], pins: Pins) -> None:
-        env = self._installer.env | dict(added)
+        installer = self._installer
+        commands = _Commands(pins.name, installer.env | dict(added), installer.reaper, installer.source_builds)
         try:
             async with asyncio.timeout(INSTALL_LIMIT_S):
-                ran = await run(argv, env, self._root, reaper=self._installer.reaper)
+                await commands.run(self._root, *argv, called=Path(argv[0]).name)
         except TimeoutError as error:
             raise PackageUnavailable(
                 f"installing {pins.name} took longer than {INSTALL_LIMIT_S:g} s; try again"
             ) from error
-        except ChildStartFailed as error:
-            raise PackageUnavailable(f"{pins.name} cannot be installed: {error}") from error
-        if ran.returncode != 0:
-            raise PackageUnavailable(
-                f"{pins.name} cannot be installed: {Path(argv[0]).name} {ran.reason}{ran.gist}", ran.output
-            )
