@@ -14,13 +14,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from interlock.aql.protocol.families import PROFILES
-from interlock.ax.protocol.names import (
-    QUALIFIED_MAX,
-    is_qualified,
-    qualify,
-    resolve_locals,
-    withhold_colliding_aliases,
-)
+from interlock.ax.protocol.names import QUALIFIED_MAX, is_qualified, qualify, resolve_locals, withhold_colliding_aliases
 from interlock.config.addresses import collide
 from interlock.config.plan import AuthPlan, NodePlan
 from interlock.config.problems import At, Findings, Problem, quoted_word

@@ -42,12 +42,7 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load(
-    path: Path | None,
-    env: Mapping[str, str],
-    flags: Mapping[str, str],
-    *,
-    starting: bool = True,
-    lenient: bool = False,
+    path: Path | None, env: Mapping[str, str], flags: Mapping[str, str], *, starting: bool = True, lenient: bool = False
 ) -> Loaded:
     """Read the configuration. Raise ConfigInvalid, which lists every problem, if it cannot be used.
 

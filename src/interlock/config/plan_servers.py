@@ -29,18 +29,7 @@ from interlock.config.addresses import Protected, Url
 from interlock.config.keys import Key, SecretPart, StructTable
 from interlock.config.plan_agents import OPERATION
 from interlock.config.problems import At
-from interlock.config.value_types import (
-    Choice,
-    CommandLine,
-    Headers,
-    Many,
-    Seconds,
-    Size,
-    Table,
-    Text,
-    Version,
-    Whole,
-)
+from interlock.config.value_types import Choice, CommandLine, Headers, Many, Seconds, Size, Table, Text, Version, Whole
 from interlock.net.protocol.egress import ENTRY
 
 MONTH_S: Final = 31 * 24 * 3600

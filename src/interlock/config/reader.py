@@ -341,9 +341,5 @@ def _spawn_plan(segment: str, reach: str, values: dict[str, Any]) -> Spawn:
         any_program=True,
     )
     return Spawn(
-        command=command,
-        env=env,
-        cwd=values.get("cwd"),
-        package=package,
-        sandbox=sandbox if is_confined else None,
+        command=command, env=env, cwd=values.get("cwd"), package=package, sandbox=sandbox if is_confined else None
     )

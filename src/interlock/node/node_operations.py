@@ -143,9 +143,7 @@ class StatusOperations:
             loosened=approvals.guard_changes.loosened,
             open_rooms=self._parts.get(RoomParts).rooms.open_topics(),
             safety=SafetyCounts(
-                mode=safety.plan.mode,
-                running=len(safety.executions.live()),
-                blocked=len(safety.blocks.all()),
+                mode=safety.plan.mode, running=len(safety.executions.live()), blocked=len(safety.blocks.all())
             ),
         )
 

@@ -16,13 +16,7 @@ from interlock.config.load import Loaded, Problem
 from interlock.config.plan import ServerPlan, Spawn
 from interlock.config.problems import At
 from interlock.config.value_types import SECRET_REFERENCE, secret_slug
-from interlock.process.child import (
-    RESERVED_PREFIX,
-    ChildStartFailed,
-    child_environment,
-    missing_script,
-    program,
-)
+from interlock.process.child import RESERVED_PREFIX, ChildStartFailed, child_environment, missing_script, program
 
 
 def missing_on_machine(loaded: Loaded) -> tuple[Problem, ...]:

@@ -481,10 +481,7 @@ def _read_bounded(path: Path, text: str) -> bytes:
 # the driver's own, which it also writes to when it starts a program; pipx leaves a virtual environment, which is run
 # without pipx.
 
-_WHERE: Final = {
-    "uvx": "install uv (docs.astral.sh/uv), which brings uvx",
-    "pipx": "install pipx (pipx.pypa.io)",
-}
+_WHERE: Final = {"uvx": "install uv (docs.astral.sh/uv), which brings uvx", "pipx": "install pipx (pipx.pypa.io)"}
 
 
 class Runner(msgspec.Struct, frozen=True, kw_only=True):
