@@ -43,14 +43,7 @@ from interlock.mcp.methods import BATCH_VERSION, LATEST_MODERN, META_CAPABILITIE
 from interlock.mcp.modern_requests import MODERN_HEAD, modern_head
 from interlock.process.sandbox.mounts import EgressDenial
 from interlock.wire.jsonrpc import codec
-from interlock.wire.jsonrpc.codec import (
-    LargeParams,
-    Notification,
-    Request,
-    Response,
-    decode_untrusted,
-    encode_call,
-)
+from interlock.wire.jsonrpc.codec import LargeParams, Notification, Request, Response, decode_untrusted, encode_call
 from interlock.wire.jsonrpc.oversized import MessageKind, Oversized, message_too_large, result_too_large
 from interlock.wire.refusal import INVALID_REQUEST, Refusal
 

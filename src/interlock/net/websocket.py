@@ -669,7 +669,7 @@ class DialledPipe(FramedPipe):
             transport.abort()
 
     def _judge_answer(self) -> bool:
-        """Settle `opened`, and return whether the peer's answer opened the connection."""
+        """Set the result of `opened`, and return whether the peer's answer opened the connection."""
         why = self._client.handshake_exc
         if why is None and self._client.subprotocol != self._subprotocol:
             self._fail(DialFailed(f"it does not speak {self._subprotocol}"))
