@@ -19,7 +19,7 @@ from interlock.interop.protocol.clients import BY_NAME, CLIENTS
 from interlock.interop.protocol.drafts import ImportChoices, draft_entry
 from interlock.interop.protocol.model import DriverDraft
 from interlock.interop.protocol.package_files import read_driver_entry, read_registry
-from interlock.interop.protocol.text_edits import snippet
+from interlock.interop.protocol.text_edits import with_entry
 
 INVENTORY = b"---\nsecrets:\n  - {slug: files-mcp/level, name: L, description: d, backend: 'env://MY_LEVEL'}\n---\n"
 EXPANDING = [client.name for client in CLIENTS if client.expands]
@@ -68,7 +68,7 @@ def test_a_client_that_expands_variables_gets_their_names(client: str, kind: str
     found = driver_entry(driver, inventory(), known, "files")
     assert found is not None
     assert set(found.variables) == {"API_KEY", "MY_LEVEL"}
-    text = snippet(known, "files", dict(found.entry))
+    text = with_entry("", known, "files", dict(found.entry))
     assert (known.expands or "").replace("VAR", "API_KEY") in text
     assert "secrets." not in text
     (entry,) = read_client_file(text.encode(), known).entries

@@ -6,7 +6,7 @@ from interlock.interop.protocol.client_entry import http_entry, stdio_entry
 from interlock.interop.protocol.client_files import read_client_file
 from interlock.interop.protocol.clients import BY_NAME, CLIENTS, ClientProgram
 from interlock.interop.protocol.launchers import is_own
-from interlock.interop.protocol.text_edits import CannotEdit, snippet, with_entry
+from interlock.interop.protocol.text_edits import CannotEdit, with_entry
 
 COMMAND = ["/srv/bin/interlock", "serve", "--stdio", "--config", "/srv/my tree/interlock.toml"]
 URL = "http://127.0.0.1:7411/mcp"
@@ -23,14 +23,14 @@ def entries(text: str, client: ClientProgram) -> dict[str, tuple[tuple[str, ...]
 @pytest.mark.parametrize("name", NAMES)
 def test_each_client_gets_an_entry_that_its_own_reader_reads_and_import_knows_as_us(name: str) -> None:
     client = BY_NAME[name]
-    text = snippet(client, "interlock", stdio_entry(client, "interlock", COMMAND, {}))
+    text = with_entry("", client, "interlock", stdio_entry(client, "interlock", COMMAND, {}))
     assert entries(text, client) == {"interlock": (tuple(COMMAND), None, "stdio")}
     (found,) = read_client_file(text.encode(), client).entries
     assert (found.refused, found.disabled, found.notes) == (None, None, ())
     assert is_own(found, [])
     if client.stdio_only:
         return
-    text = snippet(client, "interlock", http_entry(client, "interlock", URL, {}))
+    text = with_entry("", client, "interlock", http_entry(client, "interlock", URL, {}))
     assert entries(text, client) == {"interlock": ((), URL, "http")}
     (found,) = read_client_file(text.encode(), client).entries
     assert (found.refused, found.disabled, found.notes) == (None, None, ())
@@ -54,7 +54,7 @@ def test_each_client_gets_an_entry_that_its_own_reader_reads_and_import_knows_as
 )
 def test_root_key_and_spelling_are_the_client_s(name: str, root: str, mark: str) -> None:
     client = BY_NAME[name]
-    text = snippet(client, "interlock", stdio_entry(client, "interlock", COMMAND, {}))
+    text = with_entry("", client, "interlock", stdio_entry(client, "interlock", COMMAND, {}))
     assert root in text
     assert mark in text
 

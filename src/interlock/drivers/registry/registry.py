@@ -12,6 +12,7 @@ quick succession are published together.
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -50,33 +51,22 @@ class _ProviderEntry(msgspec.Struct, frozen=True):
     made_of: tuple[object, ...]
 
 
+@dataclass(eq=False)
 class Registry:
     """The drivers of one workspace."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        memory: Memory,
-        machine: HostMachine,
-        *,
-        factory: Factory | None = None,
-        contracts: "Contracts | None" = None,
-        declared: AsyncFeed[Declaration] | None = None,
-    ) -> None:
-        """Prepare a registry of the drivers in the workspace of `plan`.
+    plan: Plan
+    memory: Memory
+    machine: HostMachine
+    _: KW_ONLY
+    factory: Factory | None = None  # without it, drivers are only read, and nothing is started
+    contracts: "Contracts | None" = None  # receives the table of contracts after each change
+    declared: AsyncFeed[Declaration] = field(default_factory=AsyncFeed)  # receives each declaration that took effect
 
-        Without a `factory` the registry only reads drivers and starts nothing. `contracts` receives the table of
-        contracts after each change. `declared` receives each declaration after it took effect.
-        """
-        self.plan = plan
-        self.memory = memory
+    def __post_init__(self) -> None:
         self.declaration = Declaration()
         self.sight = ScanResult()
-        self.contracts = contracts
-        self._factory = factory
-        self._declared: AsyncFeed[Declaration] = declared or AsyncFeed()
-        self._machine = machine
-        self._surveyor = Surveyor(plan, machine)
+        self._surveyor = Surveyor(self.plan, self.machine)
         self._basis: tuple[ScanResult, int, Surveyor] | None = None  # the inputs of the declaration
         self._entries: dict[str, _ProviderEntry] = {}
         self._stopping = BackgroundTasks()
@@ -103,11 +93,11 @@ class Registry:
                 return self.declaration
             new = await asyncio.to_thread(self._surveyor.survey, sight, self.memory.all)
             old, self.declaration, self.sight = self.declaration, new, sight
-            if self._factory is not None:
+            if self.factory is not None:
                 _log_changes(old, new, starting=starting)
-                await self._apply(new, self._factory)
+                await self._apply(new, self.factory)
             self._basis = basis
-        await self._declared.publish(new)
+        await self.declared.publish(new)
         return new
 
     async def current(self) -> Declaration:
@@ -131,7 +121,7 @@ class Registry:
     def replan(self, plan: Plan) -> None:
         """Use `plan` from the next scan on."""
         self.plan = plan
-        self._surveyor = Surveyor(plan, self._machine)
+        self._surveyor = Surveyor(plan, self.machine)
 
     async def _apply(self, declaration: Declaration, factory: Factory) -> None:
         wanted = {declared.key: declared for declared in declaration.drivers if declared.is_fit and declared.trusted}

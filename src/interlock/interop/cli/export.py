@@ -238,13 +238,13 @@ def _data(invocation: Invocation) -> str | None:
 def _deliver(invocation: Invocation, client: "ClientProgram", name: str, entry: dict[str, Any], *, write: bool) -> None:
     from interlock.cli.terminal.text import one_line
     from interlock.interop.cli.import_ import own_addresses
-    from interlock.interop.protocol.text_edits import CannotEdit, snippet
+    from interlock.interop.protocol.text_edits import CannotEdit, with_entry
     from interlock.interop.source_files import ClientMachine, client_file, look, put_entry, without_own
 
     out = invocation.out
     machine = ClientMachine.this(os.environ, invocation.loaded.plan.workspace)
     path = client_file(client, machine)
-    text = snippet(client, name, entry)
+    text = with_entry("", client, name, entry)  # a whole file with only this entry, to copy from
     if not write:
         if out.as_json:
             out.json({"client": client.name, "path": str(path), "entry": entry, "text": text, "written": False})

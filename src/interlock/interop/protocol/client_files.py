@@ -327,6 +327,12 @@ def _take_limits(entry: ServerEntry, fields: Fields, client: ClientProgram) -> S
     for key in RELAXING:
         if fields.take(key) not in (None, False, []):
             notes.append(_relaxed_note(entry, key))
+    # The hosts that the source allows, in the format of VS Code's sandbox or Docker.
+    fields.take("sandboxEnabled")
+    sandbox = section(section({"sandbox": fields.take("sandbox")}, "sandbox"), "network")
+    network_is_off = fields.take("disableNetwork") is True
+    hosts = sandbox.get("allowedDomains", fields.take("allowHosts"))
+    egress = host_names(names(hosts)) if isinstance(hosts, list) else None
     return msgspec.structs.replace(
         entry,
         connect_timeout_ms=connect,
@@ -335,7 +341,7 @@ def _take_limits(entry: ServerEntry, fields: Fields, client: ClientProgram) -> S
         without_tools=names(fields.take("disabled_tools", "excludeTools", "disabledTools")),
         asks=asks,
         asks_tools=tuple(asks_tools),
-        egress=_take_egress(fields),
+        egress=() if network_is_off else egress,
         notes=tuple(notes),
     )
 
@@ -359,18 +365,6 @@ def _take_timeouts(fields: Fields, client: ClientProgram) -> tuple[int | None, i
         return milliseconds(written, 1), call
     unit = 1000 if client.name in {"goose", "cline", "roo", "crush"} else 1
     return startup, call or milliseconds(written, unit)
-
-
-def _take_egress(fields: Fields) -> tuple[str, ...] | None:
-    """Return the hosts that the source allows, in the format of VS Code's sandbox or Docker, or None if it does not
-    say.
-    """
-    fields.take("sandboxEnabled")
-    network = section(section({"sandbox": fields.take("sandbox")}, "sandbox"), "network")
-    if fields.take("disableNetwork") is True:
-        return ()
-    hosts = network.get("allowedDomains", fields.take("allowHosts"))
-    return host_names(names(hosts)) if isinstance(hosts, list) else None
 
 
 def host_names(hosts: tuple[str, ...]) -> tuple[str, ...]:

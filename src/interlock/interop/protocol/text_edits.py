@@ -236,11 +236,6 @@ def with_entry(text: str, client: ClientProgram, name: str, entry: Mapping[str, 
     return edited
 
 
-def snippet(client: ClientProgram, name: str, entry: Mapping[str, Any]) -> str:
-    """Return a whole file with only this entry, to copy from."""
-    return with_entry("", client, name, entry)
-
-
 def _read_fields(text: str, form: Format) -> dict[str, Any]:
     try:
         data = read_data(text.encode(), form)
