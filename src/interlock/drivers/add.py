@@ -20,6 +20,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass
 from importlib.resources import files as resource_files
 from pathlib import Path
 from typing import Any, Final, Self
@@ -116,20 +117,19 @@ class TriedServer(msgspec.Struct, frozen=True, kw_only=True):
     proposals: tuple[authoring.ToolProposal, ...]
 
 
+@dataclass(eq=False)
 class ServerAdder:
     """An adder of servers to the workspace of a plan. Trials are possible only inside `async with`."""
 
-    def __init__(self, plan: Plan, say: Say, *, environment: Mapping[str, str], allows_commands: bool = True) -> None:
-        """Prepare to add servers to the workspace of `plan`.
+    plan: Plan
+    say: Say  # is called with each step and note
+    _: KW_ONLY
+    environment: Mapping[str, str]  # the variables that a request may refer to
+    # False for callers that are not on this machine, which may name only packages and addresses.
+    allows_commands: bool = True
 
-        `say` is called with each step and note. `environment` holds the variables that a request may refer to. Set
-        `allows_commands` to False for callers that are not on this machine, which may name only packages and addresses.
-        """
-        self.plan = plan
-        self._say = say
-        self._environment = environment
-        self._allows_commands = allows_commands
-        self._runner = TrialRunner(plan)
+    def __post_init__(self) -> None:
+        self._runner = TrialRunner(self.plan)
 
     async def __aenter__(self) -> Self:
         """Open the store and what a trial needs. Raise StoreError if the store cannot be opened."""
@@ -181,13 +181,13 @@ class ServerAdder:
         except UnknownReference as unknown:
             hint = f"interlock add npm:{reference}" if reference.startswith("@") else "interlock add --help"
             raise NotAdded("unknown_reference", str(unknown), hint) from None
-        if entry.command and not self._allows_commands:
+        if entry.command and not self.allows_commands:
             hint = "add it on that machine, or name a package or an address here"
             raise NotAdded("unknown_reference", "a command can only be added on the machine of the node", hint)
         surroundings = Surroundings(
             home=str(Path.home()),
             workspace=str(self.plan.workspace),
-            env=self._environment,
+            env=self.environment,
             fresh=_find_new_paths((*request.args, *request.env.values())),
             writes=request.writes,
         )
@@ -199,7 +199,7 @@ class ServerAdder:
         if too_wide := [path for path in request.writes if path in draft.withheld]:
             raise NotAdded("usage", f"{too_wide[0]} is too wide to be opened to a server", "name a folder inside it")
         for note in draft.notes:
-            self._say(f"note: {note.text}")
+            self.say(f"note: {note.text}")
         data = {key: value for key, value in draft.data.items() if key != "implements"}
         if request.programs:
             data["sandbox"] = {**data.get("sandbox", {}), "exec": {"allow": False, "spawn": list(request.programs)}}
@@ -208,7 +208,7 @@ class ServerAdder:
             data["install"] = [{"method": "pip", "package": package, "with": list(request.packages)}]
         template = with_shipped(data, self.plan.data)
         if template is not None and template.what:
-            self._say(f"taken from the shipped driver {template.shipped}: {'; '.join(template.what)}")
+            self.say(f"taken from the shipped driver {template.shipped}: {'; '.join(template.what)}")
             data = dict(template.data)
         files = {SECRETS_FILE: secrets_text(draft.secrets)} if draft.secrets else {}
         return DriverRequest(data=data, files=files, secrets=draft.secrets)
@@ -230,7 +230,7 @@ class ServerAdder:
             declared = await self._read_declaration(folder)
             without_contracts = msgspec.structs.replace(_usable_driver(declared), implements=())
             declared = msgspec.structs.replace(declared, driver=without_contracts, contracts={})
-            trial = await self._runner.run_once(declared, self._say)
+            trial = await self._runner.run_once(declared, self.say)
         if not trial.is_up:
             packages = [each for entry in request.data.get("install", ()) for each in entry.get("with", ())]
             hint = advice(trial, request.data["server"], packages)
@@ -289,7 +289,7 @@ class ServerAdder:
         with _staging_folder(self.plan, request.id, files, over=target) as folder:
             declared = await self._read_declaration(folder)
             _usable_driver(declared)
-            self._say("registering it")
+            self.say("registering it")
             trial = await self._runner.run_once(declared, lambda _: None)
             if trial.state is not DriverState.READY:
                 message = f"{request.id} does not register: {trial.reason}"

@@ -79,9 +79,8 @@ async def discover(
             else:
                 is_near = private_hosts is None or urlsplit(record.url or "").hostname in private_hosts
                 state, detail = await _judge(record, near if is_near else fetcher, may_be_near=is_near, tries=tries)
-            server = FoundServer(
-                dialect=record.dialect, url=record.url, fields=dict(record.fields), state=state, detail=detail
-            )
+            fields = dict(record.fields)
+            server = FoundServer(dialect=record.dialect, url=record.url, fields=fields, state=state, detail=detail)
             servers.append(server)
     finally:
         await fetcher.close()

@@ -78,11 +78,8 @@ class TrustRequests:
         compared = await self._service.comparison(declared)
         encoded = msgspec.json.encode(compared)
         if len(encoded) > SHOWN_BYTES_MAX:
-            log.warning(
-                "driver %s is too long for the inbox: interlock drivers trust %s shows it",
-                declared.segment,
-                declared.segment,
-            )
+            message = "driver %s is too long for the inbox: interlock drivers trust %s shows it"
+            log.warning(message, declared.segment, declared.segment)
             return
         raised = await self._inbox.raise_(
             self._inbox.draft(
