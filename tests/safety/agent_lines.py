@@ -33,7 +33,7 @@ class Lines:
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._front = here.node.fronts.lines.make(None, surface)
         if client is not None:
-            cast(Any, self._front)._principal = here.principals.setdefault(client, Principal(client))
+            cast(Any, self._front).principal = here.principals.setdefault(client, Principal(client))
         self._front.connect(cast(Any, self))
 
     async def greet(self) -> "Lines":
