@@ -538,11 +538,8 @@ class AqlLists:
         items = self._surface.tools()
         if era is Era.LEGACY:
             return b'{"tools":%b}' % items
-        return b'{"resultType":"complete","tools":%b,"ttlMs":%d,"cacheScope":"public","_meta":%b}' % (
-            items,
-            LIST_TTL_MS,
-            SERVER_META,
-        )
+        values = (items, LIST_TTL_MS, SERVER_META)
+        return b'{"resultType":"complete","tools":%b,"ttlMs":%d,"cacheScope":"public","_meta":%b}' % values
 
     def when_fresh(self, method: str, then: Callable[[], None]) -> None:
         if method == TOOLS_LIST:

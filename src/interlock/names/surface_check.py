@@ -294,12 +294,8 @@ class SurfaceChecks(Surfaces):
         is_trusted = self._lookup.is_trusted(entry)
         consequence = policy.consequence(entry, judged, is_trusted=is_trusted, is_accepted=is_accepted)
         if consequence in ("reject", "session"):
-            return Surface(
-                judgement=judged,
-                refuse=partial(_refusal, judged, tool),
-                ends_session=consequence == "session",
-                warn=partial(_detail, judged, tool),
-            )
+            refuse, detail = partial(_refusal, judged, tool), partial(_detail, judged, tool)
+            return Surface(judgement=judged, refuse=refuse, ends_session=consequence == "session", warn=detail)
         warn = partial(_warning, judged, entry, is_trusted=is_trusted) if consequence == "warn" else None
         return Surface(judgement=judged, warn=warn)
 

@@ -55,7 +55,6 @@ _VERIFY: Final = {
     "properties": {"name": _TEXT, "definition": _DEFINITION},
     "required": ["name", "definition"],
 }
-_Action = Callable[[str, bytes], Awaitable[object]]
 
 
 class _Lookup(msgspec.Struct, frozen=True):
@@ -87,26 +86,26 @@ class NamesTools:
                     name="check",
                     description="Run the machine checks of a request for a tool surface name, and file nothing.",
                     input_schema=_PROPOSAL,
-                    handler=self._handler(self._check),
+                    handler=self._handler(self._check, NameProposal),
                 ),
                 LocalTool(
                     name="lookup",
                     description="Look up a tool surface name: what it means, who may change it, and its status.",
                     input_schema=_LOOKUP,
-                    handler=self._handler(self._look_up),
+                    handler=self._handler(self._look_up, _Lookup),
                 ),
                 LocalTool(
                     name="request",
                     description="Ask for a tool surface name. A person decides.",
                     input_schema=_PROPOSAL,
-                    handler=self._handler(self._request),
+                    handler=self._handler(self._request, NameProposal),
                     has_effect=True,
                 ),
                 LocalTool(
                     name="verify",
                     description="Compare a tool's definition with the registered specification of its name.",
                     input_schema=_VERIFY,
-                    handler=self._handler(self._verify),
+                    handler=self._handler(self._verify, _Verify),
                 ),
             ),
         )
@@ -134,15 +133,20 @@ class NamesTools:
         else:
             self._catalog.drop(self._link)
 
-    def _handler(self, action: _Action) -> ToolHandler:
-        """Return a handler that reads the latest state, runs `action`, and turns refusals into tool errors."""
+    def _handler(self, action: Callable[[str, _T], Awaitable[object]], shape: type[_T]) -> ToolHandler:
+        """Return a handler that reads the latest state, runs `action` with the decoded arguments, and turns refusals
+        into tool errors.
+        """
 
         async def handle(principal: str, arguments: bytes) -> ToolResult:
             try:
                 if self._state.trouble is not None:
                     raise Refused("unavailable", "the registry cannot be used at the moment")
                 await self._state.refresh()
-                return ToolResult(content=await action(principal, arguments))
+                decoded = msgspec.json.decode(arguments, type=shape)
+                return ToolResult(content=await action(principal, decoded))
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                return _error("invalid_arguments", str(error))
             except NotFound as missing:
                 return _error("not_found", f"there is no {missing.what} {missing.name[:100]}")
             except Refused as refused:
@@ -152,32 +156,23 @@ class NamesTools:
 
         return handle
 
-    async def _look_up(self, principal: str, arguments: bytes) -> object:
-        name = _decode(arguments, _Lookup).name
-        entry = self._state.entry(name)
+    async def _look_up(self, principal: str, lookup: _Lookup) -> object:
+        entry = self._state.entry(lookup.name)
         if entry is None:
-            raise NotFound("name", name)
+            raise NotFound("name", lookup.name)
         return published_entry(entry, self._state.today)
 
-    async def _verify(self, principal: str, arguments: bytes) -> object:
-        tool = _decode(arguments, _Verify)
+    async def _verify(self, principal: str, tool: _Verify) -> object:
         return name_verification(self._state.entry(tool.name), tool.name, tool.definition)
 
-    async def _check(self, principal: str, arguments: bytes) -> object:
-        proposal = _decode(arguments, NameProposal)
+    async def _check(self, principal: str, proposal: NameProposal) -> object:
         return name_check(proposal.surface_name, self._requests.check(proposal))
 
-    async def _request(self, principal: str, arguments: bytes) -> object:
-        proposal = _decode(arguments, NameProposal)
-        actor = Actor(principal=principal)
-        return outcome_document(await self._actions.act(actor, "request", proposal.surface_name, Raw(arguments)))
-
-
-def _decode(arguments: bytes, shape: type[_T]) -> _T:
-    try:
-        return msgspec.json.decode(arguments, type=shape)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Refused("invalid_arguments", str(error)) from None
+    async def _request(self, principal: str, proposal: NameProposal) -> object:
+        body = Raw(msgspec.json.encode(proposal))
+        return outcome_document(
+            await self._actions.act(Actor(principal=principal), "request", proposal.surface_name, body)
+        )
 
 
 def _error(code: str, message: str) -> ToolResult:
