@@ -151,8 +151,10 @@ class RoomOperations:
                 remedy = f"interlock rooms promote {id} --topic {topic}"
             elif principal.startswith("room:"):
                 name = principal.removeprefix("room:")
-                remedy = f"interlock access token --for room --name {name} --topic {topic} --participant {id}"
-                remedy += " --privilege full"
+                remedy = (
+                    f"interlock access token --for room --name {name} --topic {topic} --participant {id}"
+                    " --privilege full"
+                )
             participants.append(
                 api.ObservedParticipant(
                     participant=id,
