@@ -429,11 +429,14 @@ class Participant(OfferedTools):
         if method != methods.INITIALIZE:
             await self._meet(to, timeout_s)
         id, rpc_id = str(uuid.uuid4()), b"%d" % next(self._numbers)
+        # The method may come from another participant, so it is encoded as a JSON string.
+        members = (rpc_id, codec.encode_value(method), params or b"{}")
+        request = b'{"jsonrpc":"2.0","id":%b,"method":%b,"params":%b}' % members
         answer: asyncio.Future[codec.Response] = asyncio.get_running_loop().create_future()
         self._pending[id] = _PendingRequest(to, rpc_id, answer)
         try:
             async with asyncio.timeout(timeout_s):
-                await self._publish(MCP, request_payload(rpc_id, method, params), to=(to,), answers=answers, id=id)
+                await self._publish(MCP, request, to=(to,), answers=answers, id=id)
                 return read_answer(to, await answer)
         except TimeoutError:
             self._cancel(to, rpc_id)
@@ -610,13 +613,6 @@ def _check_address(address: str, secure_by: str | None) -> str:
             ' or secure_by="REASON" where the network itself is safe'
         )
     return f"{scheme}://{parts.netloc}"
-
-
-def request_payload(rpc_id: bytes, method: str, params: bytes) -> bytes:
-    """Return the JSON-RPC payload of a request. The method may come from another participant, so it is encoded as a
-    JSON string.
-    """
-    return b'{"jsonrpc":"2.0","id":%b,"method":%b,"params":%b}' % (rpc_id, codec.encode_value(method), params or b"{}")
 
 
 def read_answer(sender: str, response: codec.Response) -> model.Answer:

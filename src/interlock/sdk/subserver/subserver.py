@@ -43,12 +43,6 @@ if TYPE_CHECKING:
 FILE_BYTES_MAX = 4096  # of the file that contains the subserver_id
 
 
-def identity_file(segment: str, state: Path | None) -> Path:
-    """Return the path of the file that stores the subserver_id, in the folder `state` or else in the data folder."""
-    folder = state if state is not None else data_folder(os.environ) / "subservers"
-    return folder / f"{segment}.json"
-
-
 def subserver_id(path: Path) -> str:
     """Return the stored subserver_id. Create it on the first start. Raise SubserverInvalid if the file cannot be
     used.
@@ -153,7 +147,8 @@ class Subserver(OfferedTools):
             auth_scope=scope,
             tree=tree,
         )
-        self._identity = identity_file(segment, Path(state) if state is not None else None)
+        folder = Path(state) if state is not None else data_folder(os.environ) / "subservers"
+        self._identity = folder / f"{segment}.json"  # with the subserver_id
         self._tls = tls
         self._version = version
         self._instructions = instructions
