@@ -20,6 +20,7 @@ from interlock.dispatch import task_methods as task_desk
 from interlock.dispatch import tasks
 from interlock.dispatch.tasks import Tasks
 from interlock.fronts.sessions import ClientSession
+from interlock.mcp.tasks import TaskFacts
 from interlock.node.node import Node
 from interlock.wire.jsonrpc.codec import Request
 
@@ -211,7 +212,7 @@ async def test_a_full_table_holds_what_it_says(here: Here) -> None:
     for principal in range(11):
         caller = here.session(f"p{principal}").caller
         for number in range(tasks.TASKS_PER_PRINCIPAL_MAX):
-            facts = tasks.TaskFacts(f"{principal}/{number}", "working", None, None)
+            facts = TaskFacts(f"{principal}/{number}", "working", None, None)
             task = here.tasks.make(caller, first.link, first.route, facts)
             if task is not None:
                 here.tasks.heard(task, facts, None)
