@@ -192,16 +192,14 @@ app = verb_app(
 )
 
 
-@verb(
-    app,
-    "list",
-    examples="""
-    interlock links list
-    interlock links list --json | jq -r '.links[].segment'
-    """,
-)
+@verb(app, "list")
 def list_links(invocation: Invocation) -> None:
-    """List the servers with their counts."""
+    """List the servers with their counts.
+
+    Examples:
+        interlock links list
+        interlock links list --json | jq -r '.links[].segment'
+    """
     answer = invocation.node.call(api.LIST_LINKS)
     out = invocation.out
     if out.as_json:
@@ -233,21 +231,19 @@ def list_links(invocation: Invocation) -> None:
     out.draw(*wide)
 
 
-@verb(
-    app,
-    "logs",
-    examples="""
-    interlock links logs github
-    interlock links logs github -n 20 --follow
-    """,
-)
+@verb(app, "logs")
 def logs(
     invocation: Invocation,
     segment: Segment,
     lines: Annotated[int, typer.Option("-n", "--lines", min=1, max=10_000, help="How many of the last lines.")] = 200,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with new lines until Ctrl-C.")] = False,
 ) -> None:
-    """Show what a server wrote to its stderr."""
+    """Show what a server wrote to its stderr.
+
+    Examples:
+        interlock links logs github
+        interlock links logs github -n 20 --follow
+    """
     out = invocation.out
     answer = invocation.node.call(api.GET_LINK_LOG, segment=segment, lines=lines)
     if follow:
@@ -299,14 +295,7 @@ def _print_lines(invocation: Invocation, lines: tuple[api.LogLine, ...]) -> None
     sys.stdout.flush()
 
 
-@verb(
-    app,
-    "restart",
-    examples="""
-    interlock links restart github
-    interlock links restart github --authorize
-    """,
-)
+@verb(app, "restart")
 def restart(
     invocation: Invocation,
     segment: Segment,
@@ -318,6 +307,10 @@ def restart(
 
     A subserver that dialled in is disconnected, and dials again by itself.
     A server that wants a token somebody has to agree to: show the page to open.
+
+    Examples:
+        interlock links restart github
+        interlock links restart github --authorize
     """
     from interlock.credentials.api import AUTHORIZE_LINK, Consent
 
@@ -358,18 +351,16 @@ def _show_restarted(invocation: Invocation, restarted: api.RestartedLink, answer
         out.remark("interlock status --watch shows how it comes up")
 
 
-@verb(
-    app,
-    "release",
-    examples="""
-    interlock links release greenhouse
-    """,
-)
+@verb(app, "release")
 def release(
     invocation: Invocation,
     segment: Annotated[str, typer.Argument(metavar="SEGMENT", help="The segment to free.")],
 ) -> None:
-    """Forget who owns a segment, so that another subserver can have it. One that is connected keeps it meanwhile."""
+    """Forget who owns a segment, so that another subserver can have it. One that is connected keeps it meanwhile.
+
+    Examples:
+        interlock links release greenhouse
+    """
     answer = invocation.node.call(api.RELEASE_LINK, segment=segment)
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)

@@ -175,14 +175,19 @@ EvidenceKind = Literal["datatracker_date", "publication_date", "operational_hist
 Status = Literal["Active", "Provisional", "Deprecated", "Withdrawn"]
 
 
-@verb(app, "list", examples="interlock names list\ninterlock names list --public")
+@verb(app, "list")
 def list_names(
     invocation: Invocation,
     *,
     public: Annotated[bool, option("--public", "Only public ones: who serves them, and how often.")] = False,
     status: Annotated[Status | None, option("--status", "Only entries of this status.")] = None,
 ) -> None:
-    """List the registry; exit 1 while a review is overdue."""
+    """List the registry; exit 1 while a review is overdue.
+
+    Examples:
+        interlock names list
+        interlock names list --public
+    """
     answer = invocation.node.call(api.LIST_NAMES, only_public=public, status=status)
     listed = answer.as_(api.Names)
     out = invocation.out
@@ -215,14 +220,18 @@ def list_names(
         raise Refused("review_overdue", f"{count(listed.overdue, 'review')} of provisional names overdue")
 
 
-@verb(app, "show", examples="interlock names show org_alter_handbook --log")
+@verb(app, "show")
 def show(
     invocation: Invocation,
     name: Name,
     *,
     log: Annotated[bool, option("--log", "Every step, from the first request on.")] = False,
 ) -> None:
-    """Show an entry, its requests and its log."""
+    """Show an entry, its requests and its log.
+
+    Examples:
+        interlock names show org_alter_handbook --log
+    """
     answer = invocation.node.call(api.SHOW_NAME, name=name, with_log=log)
     out = invocation.out
     if out.as_json:
@@ -251,10 +260,14 @@ def show(
         out.line(f"{step['at']}  {step['what']:12} by {one_line(step['by'])}{override}  {reason}")
 
 
-@verb(app, "check", examples="interlock names check acme_search --controller Acme --prefix acme_")
+@verb(app, "check")
 @_with_options(_REQUESTED)
 def check(invocation: Invocation, name: Name, **members: Any) -> None:
-    """Run the machine checks of a request; nothing is filed. Exit 1 where it would be refused."""
+    """Run the machine checks of a request; nothing is filed. Exit 1 where it would be refused.
+
+    Examples:
+        interlock names check acme_search --controller Acme --prefix acme_
+    """
     proposal = {"change_controller": "unknown", **_read_members(members), "surface_name": name}
     answer = invocation.node.call(api.CHECK_NAME, body={"name": name, "proposal": proposal})
     result, out = answer.as_(api.NameCheck), invocation.out
@@ -274,13 +287,17 @@ def check(invocation: Invocation, name: Name, **members: Any) -> None:
         raise Refused("not_registrable", f"{name} cannot be registered like this")
 
 
-@verb(app, "verify", examples="interlock names verify acme_search tool.json")
+@verb(app, "verify")
 def verify(
     invocation: Invocation,
     name: Name,
     definition: Annotated[Path, typer.Argument(metavar="FILE", help="A tool's definition, as a server lists it.")],
 ) -> None:
-    """Compare a tool with what its name means. Exit 1 unless it keeps to it."""
+    """Compare a tool with what its name means. Exit 1 unless it keeps to it.
+
+    Examples:
+        interlock names verify acme_search tool.json
+    """
     answer = invocation.node.call(api.VERIFY_NAME, body={"name": name, "definition": _read_json(definition)})
     result = answer.as_(api.NameVerification)
     if invocation.out.as_json:
@@ -294,7 +311,7 @@ def verify(
         raise Refused("not_verified", f"the definition is {result.verdict}")
 
 
-@verb(app, "request", examples="interlock names request acme_search --from request.json")
+@verb(app, "request")
 @_with_options(_REQUESTED)
 def request(
     invocation: Invocation,
@@ -306,15 +323,23 @@ def request(
     override: Override = "",
     **members: Any,
 ) -> None:
-    """Ask for a name. An expert decides in the inbox (exit 3 until then)."""
+    """Ask for a name. An expert decides in the inbox (exit 3 until then).
+
+    Examples:
+        interlock names request acme_search --from request.json
+    """
     own = {"surface_name": name, "controller_key": key, "controller_handle": handle, "previous": previous}
     _act(invocation, "request", name, _read_members(members | own), override)
 
 
-@verb(app, "amend", examples="interlock names amend acme_search --reference draft-acme-search-04")
+@verb(app, "amend")
 @_with_options(_AMENDED)
 def amend(invocation: Invocation, name: Name, *, override: Override = "", **members: Any) -> None:
-    """Register a new revision. A compatible one counts at once; an expert decides on any other."""
+    """Register a new revision. A compatible one counts at once; an expert decides on any other.
+
+    Examples:
+        interlock names amend acme_search --reference draft-acme-search-04
+    """
     _act(invocation, "amend", name, _read_members(members), override)
 
 
@@ -336,7 +361,7 @@ def _add_action(
     verb(app, action, examples=examples)(run)
 
 
-@verb(app, "deprecate", examples="interlock names deprecate acme_search --successor acme_find")
+@verb(app, "deprecate")
 def deprecate(
     invocation: Invocation,
     name: Name,
@@ -344,7 +369,11 @@ def deprecate(
     successor: Annotated[str, option("--successor", "What to use instead.", "NAME")] = "",
     override: Override = "",
 ) -> None:
-    """Advise against a name. It stays on record, and what uses it goes on."""
+    """Advise against a name. It stays on record, and what uses it goes on.
+
+    Examples:
+        interlock names deprecate acme_search --successor acme_find
+    """
     _act(invocation, "deprecate", name, {"successor": successor}, override)
 
 
@@ -389,7 +418,7 @@ _add_action(
 )
 
 
-@verb(app, "dispute", examples="interlock names dispute a_ --controller Z --date 2020-02-02 --evidence URL")
+@verb(app, "dispute")
 def dispute(
     invocation: Invocation,
     prefix: Prefix,
@@ -400,7 +429,11 @@ def dispute(
     kind: Annotated[EvidenceKind, typer.Option("--kind", help="What the evidence is.")] = "publication_date",
     override: Override = "",
 ) -> None:
-    """Claim a prefix on evidence of first use. An expert rules (exit 3 until then)."""
+    """Claim a prefix on evidence of first use. An expert rules (exit 3 until then).
+
+    Examples:
+        interlock names dispute a_ --controller Z --date 2020-02-02 --evidence URL
+    """
     items = [{"kind": kind, "url": url, "date": date} for url in evidence]
     _act(invocation, "dispute", prefix, {"controller": controller, "evidence": items}, override)
 
@@ -413,7 +446,7 @@ _add_action(
 )
 
 
-@verb(app, "attach", examples="interlock names attach acme_search draft-acme-search-03.txt")
+@verb(app, "attach")
 def attach(
     invocation: Invocation,
     request_: Annotated[str, typer.Argument(metavar="REQUEST", help="The request, or the name it is about.")],
@@ -422,6 +455,9 @@ def attach(
     """Attach a copy of a document that was not reached.
 
     An expert confirms by it. Without it, what the node could not fetch is not accepted.
+
+    Examples:
+        interlock names attach acme_search draft-acme-search-03.txt
     """
     from interlock.names.documents import DOCUMENT_BYTES_MAX, DocumentCopies
 
@@ -536,14 +572,18 @@ def _act(invocation: Invocation, action: api.NamesAction, subject: str, body: di
 Form = Literal["xml", "csv", "txt", "json"]
 
 
-@verb(app, "publish", examples="interlock names publish --form xml --out names.xml")
+@verb(app, "publish")
 def publish(
     invocation: Invocation,
     *,
     form: Annotated[Form, typer.Option("--form", help="The form.")] = "json",
     out: Annotated[Path | None, option("--out", "Where to; stdout if not given.", "FILE")] = None,
 ) -> None:
-    """Write the registry as it is published. Needs no running node."""
+    """Write the registry as it is published. Needs no running node.
+
+    Examples:
+        interlock names publish --form xml --out names.xml
+    """
     try:
         data = invocation.node.call(api.PUBLISH, form=form).raw
     except Unreachable as away:
@@ -569,7 +609,7 @@ def publish(
     invocation.out.remark(f"written: {out}")
 
 
-@verb(app, "import", examples="interlock names import names.json --source https://example.org")
+@verb(app, "import")
 def import_registry(
     invocation: Invocation,
     document: Annotated[Path, typer.Argument(metavar="FILE", help="A published registry: JSON, XML or CSV.")],
@@ -578,7 +618,11 @@ def import_registry(
     trusted: Annotated[bool, option("--trusted", "Enforce what it says, not only warn.")] = False,
     pin: Annotated[str, option("--pin", "What its digest must be.", "DIGEST")] = "",
 ) -> None:
-    """Take in another registry, read-only here. Needs no running node and no network."""
+    """Take in another registry, read-only here. Needs no running node and no network.
+
+    Examples:
+        interlock names import names.json --source https://example.org
+    """
     from interlock.names.protocol.publication import DOCUMENT_BYTES_MAX
     from interlock.names.publisher import Publisher
 
@@ -596,14 +640,18 @@ def import_registry(
     invocation.out.line(f"digest:   {imported.digest}")
 
 
-@verb(app, "trust", examples="interlock names trust https://registry.example.org")
+@verb(app, "trust")
 def trust(
     invocation: Invocation,
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="As names list shows it.")],
     *,
     revoke: Annotated[bool, option("--revoke", "No longer.")] = False,
 ) -> None:
-    """Enforce what an imported registry says."""
+    """Enforce what an imported registry says.
+
+    Examples:
+        interlock names trust https://registry.example.org
+    """
     answer = invocation.node.call(api.TRUST, body={"source": source, "trusted": not revoke})
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)

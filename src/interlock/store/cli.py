@@ -35,15 +35,7 @@ app = verb_app(
 )
 
 
-@verb(
-    app,
-    "tail",
-    examples="""
-    interlock audit tail
-    interlock audit tail -n 5 --follow
-    interlock audit tail --json | jq 'select(.outcome != "ok")'
-    """,
-)
+@verb(app, "tail")
 def tail(
     invocation: Invocation,
     lines: Annotated[int, typer.Option("-n", "--lines", min=1, max=PAGE, help="How many of the last records.")] = 20,
@@ -52,6 +44,11 @@ def tail(
     """Show the last records: who called what, and how it ended.
 
     With --json each record is one line. If no node runs, the log in the data folder is read.
+
+    Examples:
+        interlock audit tail
+        interlock audit tail -n 5 --follow
+        interlock audit tail --json | jq 'select(.outcome != "ok")'
     """
     from interlock.store.api import AuditPage, AuditRecord
 
@@ -131,18 +128,15 @@ def _print(invocation: Invocation, answer: "Answer", *, head: bool) -> None:
     sys.stdout.flush()
 
 
-@verb(
-    app,
-    "verify",
-    examples="""
-    interlock audit verify
-    interlock audit verify --data /srv/interlock --json
-    """,
-)
+@verb(app, "verify")
 def verify(invocation: Invocation) -> None:
     """Prove that no record was changed, removed or moved.
 
     Reads the data folder itself, whether a node runs or not. The log of the registry of names is checked with it.
+
+    Examples:
+        interlock audit verify
+        interlock audit verify --data /srv/interlock --json
     """
 
     stored = _stored_audit(invocation)
@@ -176,14 +170,7 @@ def _flaw(broken: "Break | None") -> dict[str, object] | None:
     return None if broken is None else {"sequence": broken.sequence, "flaw": str(broken.flaw), "reason": broken.reason}
 
 
-@verb(
-    app,
-    "export",
-    examples="""
-    interlock audit export > audit.jsonl
-    interlock audit export --after 1000 --format jsonl
-    """,
-)
+@verb(app, "export")
 def export(
     invocation: Invocation,
     form: Annotated[Literal["jsonl"], typer.Option("--format", help="One JSON object per line.")] = "jsonl",
@@ -192,6 +179,10 @@ def export(
     """Write every record with its place in the chain.
 
     Oldest first, to stdout. Reads the data folder itself, whether a node runs or not.
+
+    Examples:
+        interlock audit export > audit.jsonl
+        interlock audit export --after 1000 --format jsonl
     """
     del form  # there is one so far
 

@@ -45,17 +45,7 @@ app = verb_app(
 )
 
 
-@verb(
-    app,
-    "list",
-    examples="""
-    interlock tools list
-    interlock tools list 'github.*'
-    interlock tools list search
-    interlock tools list --search "create an issue"
-    interlock tools list --json | jq -r '.tools[].name'
-    """,
-)
+@verb(app, "list")
 def list_tools(
     invocation: Invocation,
     pattern: Annotated[
@@ -71,6 +61,13 @@ def list_tools(
     """List the tools and what a call of each may change.
 
     Descriptions are cut to their first sentence; tools show and --json have them whole.
+
+    Examples:
+        interlock tools list
+        interlock tools list 'github.*'
+        interlock tools list search
+        interlock tools list --search "create an issue"
+        interlock tools list --json | jq -r '.tools[].name'
     """
     answer = invocation.node.call(LIST_TOOLS)
     out = invocation.out
@@ -147,15 +144,7 @@ def _class_text(capability: dict[str, Any]) -> tuple[str, str]:
     return ("reversible", "yellow") if capability.get("reversible") is True else ("irreversible", "red")
 
 
-@verb(
-    app,
-    "show",
-    examples="""
-    interlock tools show time.get_current_time
-    interlock tools show files.write_file --as client:ci
-    interlock tools show time__get_current_time --json
-    """,
-)
+@verb(app, "show")
 def show(
     invocation: Invocation,
     name: Annotated[str, typer.Argument(metavar="TOOL", help="Qualified name or alias.", autocompletion=tool_names)],
@@ -166,6 +155,11 @@ def show(
     """Show one tool in full.
 
     Its definition, capability and route, and every check before a call runs, with its verdict.
+
+    Examples:
+        interlock tools show time.get_current_time
+        interlock tools show files.write_file --as client:ci
+        interlock tools show time__get_current_time --json
     """
     answer = invocation.node.call(GET_TOOL, name=name, caller=caller)
     out = invocation.out
@@ -241,16 +235,14 @@ def _owner(owner: Owner) -> str:
     return f"{owner.kind} {owner.principal}{claimed}"
 
 
-@verb(
-    app,
-    "routes",
-    examples="""
-    interlock tools routes
-    interlock tools routes --json
-    """,
-)
+@verb(app, "routes")
 def routes(invocation: Invocation) -> None:
-    """Show where every qualified name leads."""
+    """Show where every qualified name leads.
+
+    Examples:
+        interlock tools routes
+        interlock tools routes --json
+    """
     answer = invocation.node.call(LIST_ROUTES)
     out = invocation.out
     if out.as_json:
@@ -271,14 +263,7 @@ def routes(invocation: Invocation) -> None:
         out.remark("no routes")
 
 
-@verb(
-    app,
-    "where",
-    examples="""
-    interlock tools where search
-    interlock tools where search --json
-    """,
-)
+@verb(app, "where")
 def where(
     invocation: Invocation,
     name: Annotated[str, typer.Argument(metavar="NAME", help="A tool's name at its server.")],
@@ -286,6 +271,10 @@ def where(
     """Show which servers offer a name.
 
     By what servers list now: the registry of names says what a name means, not who offers it.
+
+    Examples:
+        interlock tools where search
+        interlock tools where search --json
     """
     answer = invocation.node.call(LIST_TOOLS)
     out = invocation.out
@@ -311,16 +300,7 @@ def where(
 CALL_TIMEOUT_S = 300.0  # longer than the node's own, so that its named error arrives
 
 
-@verb(
-    app,
-    "call",
-    examples="""
-    interlock tools call time.get_current_time --arg timezone=Europe/Berlin
-    interlock tools call files.write_file --arg path=a.txt --arg content=hi
-    interlock tools call github.search --args-json '{"query": "is:open"}'
-    interlock tools call time__get_current_time --json | jq .content
-    """,
-)
+@verb(app, "call")
 def call(
     invocation: Invocation,
     name: Annotated[str, typer.Argument(metavar="TOOL", help="Qualified name or alias.", autocompletion=tool_names)],
@@ -344,6 +324,12 @@ def call(
     """Call a tool and print its result.
 
     It is called as any MCP client calls it, at the public endpoint; here --url is a node's public URL.
+
+    Examples:
+        interlock tools call time.get_current_time --arg timezone=Europe/Berlin
+        interlock tools call files.write_file --arg path=a.txt --arg content=hi
+        interlock tools call github.search --args-json '{"query": "is:open"}'
+        interlock tools call time__get_current_time --json | jq .content
     """
     from interlock.cli.client.mcp import McpClient
     from interlock.operator.api import GET_STATUS, Status

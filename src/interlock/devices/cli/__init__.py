@@ -40,16 +40,7 @@ app = verb_app(
 )
 
 
-@verb(
-    app,
-    "simulate",
-    examples="""
-    interlock device simulate thermostat
-    interlock device simulate boards/valve.toml --port valve.pty
-    interlock device simulate thermostat --noise 0.001 --loss 0.1 --seed 7
-    interlock device simulate thermostat --event overheated --every 10
-    """,
-)
+@verb(app, "simulate")
 def simulate(
     invocation: Invocation,
     device: Annotated[
@@ -69,6 +60,12 @@ def simulate(
     """Play a device of Profile A or B out of its description.
 
     Until Ctrl-C it stands at the port of the description: a name for a pty, or socket://HOST:PORT, where it listens.
+
+    Examples:
+        interlock device simulate thermostat
+        interlock device simulate boards/valve.toml --port valve.pty
+        interlock device simulate thermostat --noise 0.001 --loss 0.1 --seed 7
+        interlock device simulate thermostat --event overheated --every 10
     """
     import asyncio
 
@@ -171,15 +168,7 @@ def _read_description(invocation: Invocation, device: str) -> "DeviceDescription
     return read
 
 
-@verb(
-    app,
-    "monitor",
-    examples="""
-    interlock device monitor thermostat
-    interlock device monitor thermostat --json | jq -r .text
-    interlock device monitor boards/valve.toml
-    """,
-)
+@verb(app, "monitor")
 def monitor(
     invocation: Invocation,
     segment: Annotated[
@@ -194,6 +183,11 @@ def monitor(
     admin. Heartbeats only with --heartbeats.
 
     Where no node runs, and for a description file, the serial port itself is opened and read; nothing is sent.
+
+    Examples:
+        interlock device monitor thermostat
+        interlock device monitor thermostat --json | jq -r .text
+        interlock device monitor boards/valve.toml
     """
     from interlock.cli.terminal.drawing import poll
     from interlock.links.api import GET_FRAMES, Frames
@@ -315,15 +309,7 @@ def _show(invocation: Invocation, frame: "Frame") -> None:
     sys.stdout.flush()
 
 
-@verb(
-    app,
-    "test",
-    examples="""
-    interlock device test thermostat
-    interlock device test --profile b --port /dev/ttyUSB0
-    interlock device test boards/valve.toml --port socket://localhost:5555 --json
-    """,
-)
+@verb(app, "test")
 def test(
     invocation: Invocation,
     device: Annotated[
@@ -346,6 +332,11 @@ def test(
 
     Tools are called only where the description says mutable = false, and other ids only with --unknown-ids. The node
     must not hold the port meanwhile.
+
+    Examples:
+        interlock device test thermostat
+        interlock device test --profile b --port /dev/ttyUSB0
+        interlock device test boards/valve.toml --port socket://localhost:5555 --json
     """
     import msgspec
 
@@ -372,13 +363,7 @@ def test(
         check_stub(invocation, description, within_s=within, gap_s=gap, may_call_unknown=unknown_ids)
 
 
-@verb(
-    app,
-    "scaffold",
-    examples="""
-    interlock device scaffold thermostat.toml --out firmware
-    """,
-)
+@verb(app, "scaffold")
 def write_scaffold(
     invocation: Invocation,
     source: Annotated[Path, typer.Argument(metavar="FILE", help="A description; its name is the segment.")],
@@ -390,6 +375,9 @@ def write_scaffold(
 
     The C is for the stub in firmware/ and compiles as it is; its handlers are yours to fill in. The description goes
     into FOLDER/.devices, for the workspace of the gateway.
+
+    Examples:
+        interlock device scaffold thermostat.toml --out firmware
     """
     import shlex
 

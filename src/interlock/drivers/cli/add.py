@@ -34,19 +34,7 @@ Texts = list[str] | None
 app = verb_app("Make a driver of an MCP server.")
 
 
-@verb(
-    app,
-    "add",
-    examples="""
-    interlock add npm:@modelcontextprotocol/server-filesystem -- ~/Documents
-    interlock add pypi:mcp-server-git --program git -- --repository .
-    interlock add https://mcp.example.com/mcp --secret TOKEN
-    interlock add docker:mcp/time --yes
-    interlock add dns:example.com
-    interlock add -- node ./server.js --port 0
-    interlock add notes
-    """,
-)
+@verb(app, "add")
 def add(
     invocation: Invocation,
     reference: Annotated[
@@ -83,6 +71,15 @@ def add(
 
     Installs it, starts it once inside its sandbox to ask for its tools, proposes what each of them may do, and writes
     .drivers/ID/ when you agree. No tool is called, and nothing is left running. A running node takes it up by itself.
+
+    Examples:
+        interlock add npm:@modelcontextprotocol/server-filesystem -- ~/Documents
+        interlock add pypi:mcp-server-git --program git -- --repository .
+        interlock add https://mcp.example.com/mcp --secret TOKEN
+        interlock add docker:mcp/time --yes
+        interlock add dns:example.com
+        interlock add -- node ./server.js --port 0
+        interlock add notes
     """
     if invocation.remote_url is not None:
         raise BadUsage("usage", "add writes a driver here and takes no --url")

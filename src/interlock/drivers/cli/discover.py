@@ -25,16 +25,7 @@ _DNSSEC = {
 }
 
 
-@verb(
-    app,
-    "discover",
-    examples="""
-    interlock discover example.com
-    interlock discover example.com --no-connect --json
-    interlock discover example.com --add --as crm
-    interlock discover example.internal --resolver 10.0.0.53 --allow-private
-    """,
-)
+@verb(app, "discover")
 def discover(
     invocation: Invocation,
     domain: Annotated[str, typer.Argument(metavar="DOMAIN", help="A domain; its records are at _mcp.DOMAIN.")],
@@ -56,6 +47,12 @@ def discover(
 
     Lists the TXT records at _mcp.DOMAIN, says whether they are signed, and greets each server once, without
     credentials. Nothing is trusted for being found: --add goes the way of interlock add.
+
+    Examples:
+        interlock discover example.com
+        interlock discover example.com --no-connect --json
+        interlock discover example.com --add --as crm
+        interlock discover example.internal --resolver 10.0.0.53 --allow-private
     """
     if invocation.remote_url is not None:
         raise BadUsage("usage", "discover looks from this machine and takes no --url")

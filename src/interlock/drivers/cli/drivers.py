@@ -36,16 +36,14 @@ app = verb_app(
 )
 
 
-@verb(
-    app,
-    "list",
-    examples="""
-    interlock drivers list
-    interlock drivers list --json | jq -r '.drivers[].segment'
-    """,
-)
+@verb(app, "list")
 def list_drivers(invocation: Invocation) -> None:
-    """List every driver, how it stands and why."""
+    """List every driver, how it stands and why.
+
+    Examples:
+        interlock drivers list
+        interlock drivers list --json | jq -r '.drivers[].segment'
+    """
     answer = call_or_read(invocation, api.LIST_DRIVERS, lambda drivers: drivers.list_all(), timeout=LIST_TIMEOUT_S)
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)
@@ -55,21 +53,18 @@ def list_drivers(invocation: Invocation) -> None:
     draw_list(invocation.out, answer.as_(api.Drivers))
 
 
-@verb(
-    app,
-    "show",
-    examples="""
-    interlock drivers show filesystem
-    interlock drivers show filesystem-mcp@2 --json
-    interlock drivers show filesystem.read_file
-    """,
-)
+@verb(app, "show")
 def show(
     invocation: Invocation, name: Annotated[str, typer.Argument(metavar="NAME", help="Of a driver, or of a contract.")]
 ) -> None:
     """Show what a driver starts, may reach and knows.
 
     And what is wrong with it, and what changed since it was trusted. Of a contract: which driver serves it, and why.
+
+    Examples:
+        interlock drivers show filesystem
+        interlock drivers show filesystem-mcp@2 --json
+        interlock drivers show filesystem.read_file
     """
     answer = get_driver(invocation, name)
     if invocation.out.as_json:
@@ -83,20 +78,17 @@ def show(
         draw(invocation.out, answer.as_(api.DriverDetail))
 
 
-@verb(
-    app,
-    "trust",
-    examples="""
-    interlock drivers trust filesystem
-    interlock drivers trust filesystem --yes --json
-    """,
-)
+@verb(app, "trust")
 def trust(invocation: Invocation, name: Name, yes: Yes = False) -> None:
     """Accept a driver's files as they are now.
 
     Its server is then installed and started. It shows what the server is, may reach and knows, or what changed, and
     asks first. Where somebody may approve, it is signed with your key. When a file changes, the driver has to be
     trusted again.
+
+    Examples:
+        interlock drivers trust filesystem
+        interlock drivers trust filesystem --yes --json
     """
     from interlock.drivers.cli.driver_lines import draw
 
@@ -153,14 +145,7 @@ def accept_files(invocation: Invocation, key: str, digest: str) -> "Answer":
     return invocation.node.call(api.GET_DRIVER, name=key)
 
 
-@verb(
-    app,
-    "allow",
-    examples="""
-    interlock drivers allow github api.github.com
-    interlock drivers allow github api.github.com --revoke
-    """,
-)
+@verb(app, "allow")
 def allow(
     invocation: Invocation,
     name: Name,
@@ -170,6 +155,10 @@ def allow(
     """Let a driver reach a host that its file does not name.
 
     No file is changed.
+
+    Examples:
+        interlock drivers allow github api.github.com
+        interlock drivers allow github api.github.com --revoke
     """
     answer = call_or_read(
         invocation,
@@ -185,14 +174,7 @@ def allow(
     invocation.out.line(f"{name} may also reach {hosts}" if hosts else f"{name} reaches what its file names")
 
 
-@verb(
-    app,
-    "test",
-    examples="""
-    interlock drivers test filesystem
-    interlock drivers test notes --allow-mutation
-    """,
-)
+@verb(app, "test")
 def test(
     invocation: Invocation,
     name: Name,
@@ -200,7 +182,12 @@ def test(
         bool, typer.Option("--allow-mutation", help="Also run examples that change something.")
     ] = False,
 ) -> None:
-    """Run the examples of a driver's contracts through it."""
+    """Run the examples of a driver's contracts through it.
+
+    Examples:
+        interlock drivers test filesystem
+        interlock drivers test notes --allow-mutation
+    """
     body = api.RunExamples(allow_mutation=allow_mutation)
     answer = invocation.node.call(api.RUN_EXAMPLES, name=name, body=body, timeout=TEST_TIMEOUT_S)
     examples = answer.as_(api.DriverExamples)
@@ -214,18 +201,15 @@ def test(
         raise typer.Exit(EXIT_REFUSED)
 
 
-@verb(
-    app,
-    "update",
-    examples="""
-    interlock drivers update filesystem
-    interlock drivers update filesystem --yes
-    """,
-)
+@verb(app, "update")
 def update(invocation: Invocation, name: Name, yes: Yes = False) -> None:
     """Switch to the newest release of a driver's server.
 
     It is installed beside the one in use and asked for its tools; what differs is shown before anything is switched.
+
+    Examples:
+        interlock drivers update filesystem
+        interlock drivers update filesystem --yes
     """
     out = invocation.out
     if not out.as_json:
@@ -251,14 +235,7 @@ def update(invocation: Invocation, name: Name, yes: Yes = False) -> None:
         out.line(f"{server_name(switched.key)} now runs {switched.to or 'the newest'}")
 
 
-@verb(
-    app,
-    "remove",
-    examples="""
-    interlock drivers remove filesystem
-    interlock drivers remove filesystem --forget --yes
-    """,
-)
+@verb(app, "remove")
 def remove(
     invocation: Invocation,
     name: Name,
@@ -267,7 +244,12 @@ def remove(
     ] = False,
     yes: Yes = False,
 ) -> None:
-    """Delete a driver's folder and stop its server."""
+    """Delete a driver's folder and stop its server.
+
+    Examples:
+        interlock drivers remove filesystem
+        interlock drivers remove filesystem --forget --yes
+    """
     if not yes:
         try:
             driver = get_driver(invocation, name).as_(api.DriverDetail)

@@ -18,16 +18,14 @@ app = verb_app(
 )
 
 
-@verb(
-    app,
-    "list",
-    examples="""
-    interlock skills list
-    interlock skills list --json | jq -r '.skills[].name'
-    """,
-)
+@verb(app, "list")
 def list_skills(invocation: Invocation) -> None:
-    """List skills: those with blocks of drivers, and our own."""
+    """List skills: those with blocks of drivers, and our own.
+
+    Examples:
+        interlock skills list
+        interlock skills list --json | jq -r '.skills[].name'
+    """
     from interlock.cli.terminal.text import count
 
     answer = invocation.node.call(LIST_SKILLS)
@@ -43,20 +41,17 @@ def list_skills(invocation: Invocation) -> None:
     out.draw_table("", rows, shrink={0: 16})
 
 
-@verb(
-    app,
-    "show",
-    examples="""
-    interlock skills show summarize
-    interlock skills show summarize --json
-    """,
-)
+@verb(app, "show")
 def show(
     invocation: Invocation, name: Annotated[str, typer.Argument(metavar="NAME", help="The skill's name.")]
 ) -> None:
     """Show the blocks of a skill: prompts of drivers, and who serves them.
 
     A skill that comes with Interlock is printed whole, as its SKILL.md.
+
+    Examples:
+        interlock skills show summarize
+        interlock skills show summarize --json
     """
     if (text := shipped_skills().get(name)) is not None:
         if invocation.out.as_json:

@@ -95,15 +95,7 @@ app = verb_app(
 )
 
 
-@verb(
-    app,
-    "client",
-    examples="""
-    interlock export client --for cursor
-    interlock export client --for codex --http
-    interlock export client --for claude-desktop --write
-    """,
-)
+@verb(app, "client")
 def export_client(
     invocation: Invocation,
     *,
@@ -115,6 +107,11 @@ def export_client(
 
     By default the client starts interlock serve --stdio, which joins the node that runs, or is one. No token is
     needed for that, and none is written.
+
+    Examples:
+        interlock export client --for cursor
+        interlock export client --for codex --http
+        interlock export client --for claude-desktop --write
     """
     from interlock.cli.terminal.text import mcp_url
     from interlock.interop.cli.import_ import own_addresses
@@ -141,15 +138,7 @@ def export_client(
     _deliver(invocation, client, NAME, entry, write=write)
 
 
-@verb(
-    app,
-    "driver",
-    examples="""
-    interlock export driver files-mcp --upstream
-    interlock export driver files-mcp --server-json --name io.github.me/files
-    interlock export driver files-mcp --for cursor
-    """,
-)
+@verb(app, "driver")
 def export_driver(
     invocation: Invocation,
     identifier: Annotated[str, typer.Argument(metavar="ID", help="The driver's folder in .drivers/.")],
@@ -164,6 +153,11 @@ def export_driver(
 
     No secret is in what is written: a client that expands variables gets their names, and any other one runs the
     driver through Interlock.
+
+    Examples:
+        interlock export driver files-mcp --upstream
+        interlock export driver files-mcp --server-json --name io.github.me/files
+        interlock export driver files-mcp --for cursor
     """
     from interlock.drivers.protocol.authoring import driver_upstream
     from interlock.drivers.protocol.files.frontmatter import frontmatter_text

@@ -160,18 +160,7 @@ Texts = list[str] | None
 app = verb_app("Bring in the servers that other clients have.")
 
 
-@verb(
-    app,
-    "import",
-    examples="""
-    interlock import --list
-    interlock import --dry-run
-    interlock import --from cursor --from claude-code
-    interlock import files github
-    interlock import --file ./server.json
-    interlock import --file old.json --as cursor
-    """,
-)
+@verb(app, "import")
 def import_(
     invocation: Invocation,
     names: Annotated[Texts, typer.Argument(metavar="[NAME]...", help="Only these servers.", show_default=False)] = None,
@@ -195,6 +184,14 @@ def import_(
 
     Each becomes a driver in .drivers/. Secrets are copied into the encrypted store; the other client's files are left
     as they are, and still hold them. Nothing that a file says to run is run, except to ask a server for its tools.
+
+    Examples:
+        interlock import --list
+        interlock import --dry-run
+        interlock import --from cursor --from claude-code
+        interlock import files github
+        interlock import --file ./server.json
+        interlock import --file old.json --as cursor
     """
     plan = invocation.loaded.plan
     machine = ClientMachine.this(os.environ, plan.workspace)

@@ -27,21 +27,7 @@ if TYPE_CHECKING:
 app = verb_app("Check the configuration.")
 
 
-@verb(
-    app,
-    "check",
-    examples="""
-    interlock check
-    interlock check staging.toml --strict
-    interlock check --upstream
-    interlock check .drivers/filesystem-mcp --against ../released/filesystem-mcp
-    interlock check .devices/thermostat.toml
-    interlock check --effective
-    interlock check --schema > interlock.schema.json
-    interlock check --aql
-    interlock check --aql --evidence evidence --json
-    """,
-)
+@verb(app, "check")
 def check(
     invocation: Invocation,
     path: Annotated[
@@ -83,6 +69,17 @@ def check(
 
     Each is shown with its file, its line and what was probably meant. Warnings name what the node can run without: a
     program, script or folder that is not there, tools whose names collide.
+
+    Examples:
+        interlock check
+        interlock check staging.toml --strict
+        interlock check --upstream
+        interlock check .drivers/filesystem-mcp --against ../released/filesystem-mcp
+        interlock check .devices/thermostat.toml
+        interlock check --effective
+        interlock check --schema > interlock.schema.json
+        interlock check --aql
+        interlock check --aql --evidence evidence --json
     """
     if evidence is not None and not aql:
         raise BadUsage("usage", "--evidence is what --aql has seen: ask for both")

@@ -15,21 +15,18 @@ if TYPE_CHECKING:
 app = verb_app("Find what is wrong with a set-up.")
 
 
-@verb(
-    app,
-    "doctor",
-    examples="""
-    interlock doctor
-    interlock doctor --config team.toml
-    interlock doctor --json | jq -r '.findings[].command'
-    """,
-)
+@verb(app, "doctor")
 def doctor(invocation: Invocation) -> None:
     """Find what is wrong with a set-up, and say how to fix it.
 
     The configuration, addresses, permissions, programs and their versions, secrets, tokens, certificates, the clock,
     unsafe settings, the sandbox; of a node that runs also its servers, drivers and parents. Exit code 1: something is
     wrong. Nothing is changed.
+
+    Examples:
+        interlock doctor
+        interlock doctor --config team.toml
+        interlock doctor --json | jq -r '.findings[].command'
     """
 
     from interlock.node.cli.set_up_checks import examine

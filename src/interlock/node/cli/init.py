@@ -20,16 +20,7 @@ from interlock.wire.refusal import Refused
 app = verb_app("Write a first configuration and make an operator's key.")
 
 
-@verb(
-    app,
-    "init",
-    examples="""
-    interlock init
-    interlock init --config team.toml --data ./data
-    interlock init --key ada --force
-    interlock init --passkey
-    """,
-)
+@verb(app, "init")
 def init(
     invocation: Invocation,
     *,
@@ -52,6 +43,12 @@ def init(
     Its servers need no account. With the key you approve calls that cannot be undone. An existing file is kept; if no
     key in it may approve, yours is added. A passkey is made with the node running: with --passkey the first run writes
     the file, the second run adds the passkey to it.
+
+    Examples:
+        interlock init
+        interlock init --config team.toml --data ./data
+        interlock init --key ada --force
+        interlock init --passkey
     """
     from interlock.approvals.cli.enrolment import OwnKey, add_passkey, add_to, find_or_make_own_key
     from interlock.config.load import FILE_NAME

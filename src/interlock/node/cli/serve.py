@@ -30,15 +30,7 @@ if TYPE_CHECKING:
 app = verb_app("Run the node.")
 
 
-@verb(
-    app,
-    "serve",
-    examples="""
-    interlock serve
-    interlock serve --only github
-    interlock serve --stdio --config ./interlock.toml
-    """,
-)
+@verb(app, "serve")
 def serve(
     invocation: Invocation,
     stdio: Annotated[
@@ -55,7 +47,13 @@ def serve(
         Literal["text", "json"], typer.Option("--log-format", help="The log on stderr, a line for each event.")
     ] = "text",
 ) -> None:
-    """Run the node and print how to connect a client."""
+    """Run the node and print how to connect a client.
+
+    Examples:
+        interlock serve
+        interlock serve --only github
+        interlock serve --stdio --config ./interlock.toml
+    """
     if invocation.url:
         raise BadUsage("usage", "serve runs a node here and takes no --url")
 

@@ -26,16 +26,7 @@ CLOCKS = ("uptime_s",)  # what differs in every answer and is no change
 app = verb_app("Show the tree of servers.")
 
 
-@verb(
-    app,
-    "status",
-    examples="""
-    interlock status
-    interlock status --watch
-    interlock status github
-    interlock status --json | jq '.links[] | select(.state != "ready")'
-    """,
-)
+@verb(app, "status")
 def status(
     invocation: Invocation,
     segment: Annotated[
@@ -46,6 +37,12 @@ def status(
     """Show the tree of servers, how each stands and why.
 
     Also what each offers, how quickly it answers, and which of its tools are withheld.
+
+    Examples:
+        interlock status
+        interlock status --watch
+        interlock status github
+        interlock status --json | jq '.links[] | select(.state != "ready")'
     """
     out = invocation.out
     if watch:
@@ -124,15 +121,7 @@ def _without_clocks(value: Any) -> Any:
 open_app = verb_app("Open the console in a browser.")
 
 
-@verb(
-    open_app,
-    "open",
-    examples="""
-    interlock open
-    interlock open --print
-    interlock open --json | jq -r .url
-    """,
-)
+@verb(open_app, "open")
 def open_console(
     invocation: Invocation,
     print_only: Annotated[
@@ -143,6 +132,11 @@ def open_console(
 
     The link works once and for a minute. Where there is no browser it is printed. The session may look and administer;
     approving takes a passkey or the operator key's passphrase on the page.
+
+    Examples:
+        interlock open
+        interlock open --print
+        interlock open --json | jq -r .url
     """
     from interlock.access.api import MAKE_LOGIN, Login
 
