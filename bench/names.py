@@ -23,7 +23,7 @@ from interlock.names.protocol.entry import EntryStatus, RegistryEntry, Revision
 from interlock.names.protocol.publication import Form, Publication, publish
 from interlock.names.publisher import Publisher
 from interlock.names.state import RegistryState
-from interlock.store.sqlite.names_log import SqliteNamesLog
+from interlock.store.sqlite.store import SqliteNamesLog
 
 ENTRIES, QUICK_ENTRIES = 100_000, 10_000
 LOOKUPS = 100_000

@@ -14,7 +14,7 @@ from interlock.names.protocol.criteria import schema_digest
 from interlock.names.protocol.entry import EntryStatus, RegistryEntry, Revision
 from interlock.names.protocol.registry import RegistryStep
 from interlock.names.state import RegistryChange, RegistryState
-from interlock.store.sqlite.names_log import SqliteNamesLog
+from interlock.store.sqlite.store import SqliteNamesLog
 
 ARGUMENT: dict[str, Any] = {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]}
 RETURN: dict[str, Any] = {"type": "object", "properties": {"did": {"type": "string"}}, "required": ["did"]}

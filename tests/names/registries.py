@@ -20,7 +20,7 @@ from interlock.names.protocol.registry import NameProposal, NameRequest, Retriev
 from interlock.names.requests import RequestDecisions, RequestService
 from interlock.names.reviews import Reminders
 from interlock.names.state import Actor, RegistryState, own_entry
-from interlock.store.sqlite.names_log import SqliteNamesLog
+from interlock.store.sqlite.store import SqliteNamesLog
 from interlock.wire.refusal import Refusal
 
 ACME = Actor(principal="client:acme")

@@ -7,7 +7,7 @@ import pytest
 from tests.store.nats_server import NatsServer
 
 from interlock.core.store_backends import BACKENDS
-from interlock.store.nats.servers import SharedPlace
+from interlock.store.ports import SharedPlace
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from interlock.store.nats.servers import NatsServers, SharedPlace
+from interlock.store.ports import NatsServers, SharedPlace
 
 BINARY = Path(sys.executable).parent / "nats-server"
 STARTED_S = 20.0

@@ -9,8 +9,7 @@ from typing import Any
 
 import msgspec
 
-from interlock.store.nats.servers import SharedPlace
-from interlock.store.ports import AuditLog, AuditReader, Store, StoreRefused
+from interlock.store.ports import AuditLog, AuditReader, SharedPlace, Store, StoreRefused
 
 
 class Backend(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,14 +25,14 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
 BACKENDS = {
     "sqlite": Backend(
         store="interlock.store.sqlite.store:SqliteStore",
-        names_log="interlock.store.sqlite.names_log:SqliteNamesLog",
+        names_log="interlock.store.sqlite.store:SqliteNamesLog",
         audit="interlock.store.sqlite.audit:SqliteAudit",
         audit_reader="interlock.store.sqlite.audit:SqliteAuditReader",
     ),
     # Every replica keeps the chain of what it did itself: docs/decisions/0089.
     "nats": Backend(
         store="interlock.store.nats.store:NatsStore",
-        names_log="interlock.store.nats.names_log:NatsNamesLog",
+        names_log="interlock.store.nats.store:NatsNamesLog",
         audit="interlock.store.sqlite.audit:SqliteAudit",
         audit_reader="interlock.store.sqlite.audit:SqliteAuditReader",
         is_shared=True,

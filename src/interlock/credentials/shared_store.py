@@ -14,8 +14,7 @@ from interlock.config.plan import Plan
 from interlock.core.clock import Clock
 from interlock.core.store_backends import BACKENDS, build_store, load_class
 from interlock.credentials.secret_references import SecretResolver, Unobtainable
-from interlock.store.nats.servers import NatsServers, SharedPlace
-from interlock.store.ports import NamesLog, Store, StoreError, StoreRefused
+from interlock.store.ports import NamesLog, NatsServers, SharedPlace, Store, StoreError, StoreRefused
 from interlock.store.sqlite.secrets import SealedSecrets
 
 if TYPE_CHECKING:

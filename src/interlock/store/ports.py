@@ -15,8 +15,9 @@ have happened. `now` is wall-clock seconds and is passed in: a store has no cloc
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, Self, TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -256,3 +257,32 @@ def expiry(now: float, ttl_s: float | None) -> float | None:
     if not (ttl_s > 0 and math.isfinite(now + ttl_s)):  # SQLite keeps NaN as NULL, which would mean for ever
         raise ValueError(f"a time to live must be a positive number of seconds, not {ttl_s}")
     return now + ttl_s
+
+
+# Where the NATS servers of a store are, and the name under which replicas share their data. These values are here,
+# beside the interfaces, because every node imports them and most nodes do not have the NATS library.
+
+
+class NatsServers(msgspec.Struct, frozen=True, kw_only=True):
+    """The addresses of the NATS servers of a store, and the options for connecting to them."""
+
+    urls: tuple[str, ...]
+    secret: Callable[[], Awaitable[str | None]] | None = None  # what `credentials` reads
+    ca_file: str | None = None  # who may vouch for a server, where the system's own do not
+
+    def __str__(self) -> str:
+        return ", ".join(address(url) for url in self.urls)
+
+
+class SharedPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """The location of the data that all replicas of a node share: NATS servers, node name and replication."""
+
+    servers: NatsServers
+    node: str  # their name
+    replicas: int = 1  # on how many servers of a cluster each stream is
+
+
+def address(url: str) -> str:
+    """Return a URL with its credentials removed."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"

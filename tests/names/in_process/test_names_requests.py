@@ -21,7 +21,7 @@ from interlock.names.protocol.registry import BadStep, Evidence, NameProposal, R
 from interlock.names.publisher import Publisher
 from interlock.names.requests import request_digest
 from interlock.names.state import Actor, initial_steps
-from interlock.store.sqlite.names_log import NAMES_FILE
+from interlock.store.sqlite.store import NAMES_FILE
 from interlock.wire.refusal import NotFound, Refusal, Refused
 
 

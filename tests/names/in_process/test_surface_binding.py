@@ -14,7 +14,7 @@ from interlock.names.parts import RegistryParts
 from interlock.names.protocol.publication import Publication, publish
 from interlock.names.protocol.registry import RegistryStep
 from interlock.names.state import RegistryChange
-from interlock.store.sqlite.names_log import NAMES_FILE
+from interlock.store.sqlite.store import NAMES_FILE
 from interlock.wire.refusal import NotFound
 
 BAD = with_property(ARGUMENT, query=INTEGER)

@@ -8,8 +8,7 @@ import pytest
 
 from interlock.core.store_backends import BACKENDS, load_class
 from interlock.store.audit_chain import ORIGIN, ChainCheck, Mark
-from interlock.store.nats.servers import SharedPlace
-from interlock.store.ports import Conflict, NamedRecord, NamesLog, StoreRefused
+from interlock.store.ports import Conflict, NamedRecord, NamesLog, SharedPlace, StoreRefused
 
 BOUND_S = 10.0
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from interlock.core.store_backends import BACKENDS, UnknownBackend, build_audit, build_store
-from interlock.store.nats.servers import SharedPlace
-from interlock.store.ports import Conflict, Entry, Record, Store, Unavailable
+from interlock.store.ports import Conflict, Entry, Record, SharedPlace, Store, Unavailable
 
 NOW = 1_700_000_000.0
 

@@ -20,9 +20,18 @@ from interlock.core.store_backends import build_store
 from interlock.store.nats.connection import ANSWER_S, Connection
 from interlock.store.nats.jetstream import Reader
 from interlock.store.nats.key_value import _Replaced
-from interlock.store.nats.servers import NatsServers, SharedPlace
 from interlock.store.nats.store import NatsStore
-from interlock.store.ports import Change, Conflict, Damaged, Entry, Record, StoreRefused, Unavailable
+from interlock.store.ports import (
+    Change,
+    Conflict,
+    Damaged,
+    Entry,
+    NatsServers,
+    Record,
+    SharedPlace,
+    StoreRefused,
+    Unavailable,
+)
 
 NOW = 1_700_000_000.0
 BOUND_S = 15.0

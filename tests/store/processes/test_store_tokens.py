@@ -9,8 +9,7 @@ from typing import get_args
 import pytest
 
 from interlock.core.store_backends import BACKENDS, build_store
-from interlock.store.nats.servers import SharedPlace
-from interlock.store.ports import Damaged, Store
+from interlock.store.ports import Damaged, SharedPlace, Store
 from interlock.store.tokens import (
     BUCKET,
     NAME_LENGTH_MAX,

@@ -36,8 +36,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
-from interlock.store.nats.servers import NatsServers, address
-from interlock.store.ports import Damaged, StoreError, StoreRefused, Unavailable
+from interlock.store.ports import Damaged, NatsServers, StoreError, StoreRefused, Unavailable, address
 
 ANSWER_S = 2.0  # a server in the same network answers in milliseconds; a person at a page should not wait for longer
 BYTES_PER_S = 4 * 1024 * 1024  # what a slow way to the server carries: large values are given the time for it
