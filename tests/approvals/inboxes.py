@@ -14,7 +14,8 @@ from interlock.approvals.protocol.approval import Approval, Decision, Kind, Proo
 from interlock.config.plan import ApprovalsPlan
 from interlock.core.recorder import Recorder
 from interlock.core.store_backends import build_audit, build_store
-from interlock.store.ports import AuditLog, Store
+from interlock.store.ports import Store
+from interlock.store.sqlite.audit import SqliteAudit
 
 ALICE = "client:alice"
 ARGUMENTS = Raw(b'{"path":"/etc/s3cret-name",  "n":123456789012345678901234567890}')  # kept byte for byte
@@ -41,7 +42,7 @@ class ManualClock:
 class StoredInbox:
     """`inbox` on `store`, with what it needs; `records` reads the audit log."""
 
-    def __init__(self, store: Store, audit: AuditLog, clock: ManualClock, rules: ApprovalsPlan) -> None:
+    def __init__(self, store: Store, audit: SqliteAudit, clock: ManualClock, rules: ApprovalsPlan) -> None:
         self.store, self.audit, self.clock = store, audit, clock
         self.recorder = Recorder(audit)
         self.inbox = Inbox(ApprovalStore(store.kv, clock), ApprovalAudit(self.recorder), clock, rules)

@@ -27,7 +27,8 @@ from interlock.core.audit_record import AuditRecord
 from interlock.core.background import BackgroundTasks
 from interlock.core.clock import Clock
 from interlock.store.audit_chain import ChainedRecord
-from interlock.store.ports import AuditLog, StoreError, Unavailable
+from interlock.store.ports import StoreError, Unavailable
+from interlock.store.sqlite.audit import SqliteAudit
 
 log = logging.getLogger("interlock.audit")
 
@@ -43,7 +44,7 @@ EncodedLater = tuple[Any, ...]
 class Recorder:
     """The writer of the audit log. Records wait in memory while the disk cannot be written; `trouble` says why."""
 
-    def __init__(self, audit: AuditLog) -> None:
+    def __init__(self, audit: SqliteAudit) -> None:
         self._audit = audit
         self._waiting: list[AuditRecord | bytes | EncodedLater] = []
         self.add: Callable[[AuditRecord], None] = self._waiting.append  # for every call: without a function of our own
@@ -145,7 +146,7 @@ GIVE_UP: Final = "audit/give_up"
 class Retention:
     """The regular removal of audit records that are older than `store.audit_days`."""
 
-    def __init__(self, audit: AuditLog, recorder: Recorder, clock: Clock, days: int) -> None:
+    def __init__(self, audit: SqliteAudit, recorder: Recorder, clock: Clock, days: int) -> None:
         self._audit, self._recorder, self._clock, self._days = audit, recorder, clock, days
         self._work = BackgroundTasks()
 

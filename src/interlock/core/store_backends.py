@@ -9,7 +9,8 @@ from typing import Any
 
 import msgspec
 
-from interlock.store.ports import AuditLog, AuditReader, SharedPlace, Store, StoreRefused
+from interlock.store.ports import SharedPlace, Store, StoreRefused
+from interlock.store.sqlite.audit import SqliteAudit, SqliteAuditReader
 
 
 class Backend(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,14 +56,14 @@ def build_store(backend: str, data: Path, shared: SharedPlace | None = None) -> 
     return store
 
 
-def build_audit(backend: str, data: Path) -> AuditLog:
-    audit: AuditLog = load_class(_backend(backend).audit)(data)
+def build_audit(backend: str, data: Path) -> SqliteAudit:
+    audit: SqliteAudit = load_class(_backend(backend).audit)(data)
     return audit
 
 
-def build_audit_reader(backend: str, data: Path) -> AuditReader:
+def build_audit_reader(backend: str, data: Path) -> SqliteAuditReader:
     """Build a reader of the audit log. It changes nothing in the data folder, so a node may be running there."""
-    reader: AuditReader = load_class(_backend(backend).audit_reader)(data)
+    reader: SqliteAuditReader = load_class(_backend(backend).audit_reader)(data)
     return reader
 
 

@@ -30,7 +30,7 @@ from interlock.names.reviews import is_unconfirmed
 from interlock.names.state import Actor
 from interlock.names.surface_check import ANY, NONE, Pin, SurfacePins
 from interlock.operator.operation import File, handles
-from interlock.store.ports import AuditReader
+from interlock.store.sqlite.audit import SqliteAuditReader
 from interlock.wire.jsonrpc.codec import CodecError, decode_object
 from interlock.wire.refusal import NotFound, Refused
 
@@ -57,7 +57,7 @@ class AdmittedCalls:
     one, and at most the last RECORDS_MAX records.
     """
 
-    def __init__(self, audit: AuditReader, recorder: Recorder) -> None:
+    def __init__(self, audit: SqliteAuditReader, recorder: Recorder) -> None:
         self._audit = audit
         self._recorder = recorder
         self._counts = Counter[str]()
@@ -122,7 +122,9 @@ class SurfaceOperations:
 class NameOperations:
     """Operations on the registry of names."""
 
-    def __init__(self, parts: NameParts, surfaces: SurfaceOperations, audit: AuditReader, recorder: Recorder) -> None:
+    def __init__(
+        self, parts: NameParts, surfaces: SurfaceOperations, audit: SqliteAuditReader, recorder: Recorder
+    ) -> None:
         self._surfaces = surfaces
         self._calls = AdmittedCalls(audit, recorder)
         self._reminders = parts.reminders

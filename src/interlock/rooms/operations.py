@@ -25,7 +25,7 @@ from interlock.rooms.protocol.participants import Privilege, is_topic
 from interlock.rooms.remote_seats import ConnectionRecord, RemoteConnection
 from interlock.rooms.room import Room
 from interlock.rooms.rooms import RoomRegistry
-from interlock.store.ports import AuditReader
+from interlock.store.sqlite.audit import SqliteAuditReader
 from interlock.wire.refusal import NotFound, Refused
 
 AWAY_MAX: Final = 200  # participants that are listed though they are away
@@ -58,7 +58,7 @@ class RoomOperations:
 
     rooms: RoomRegistry
     approvals: InboxOperations
-    audit: AuditReader
+    audit: SqliteAuditReader
     recorder: Recorder
     clock: Clock
 

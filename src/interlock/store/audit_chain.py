@@ -166,15 +166,11 @@ class ChainCheck:
             if self.records:
                 return Break(sequence, Flaw.REMOVED, missing)
             return Break(sequence, Flaw.START_REMOVED, f"{missing}, and no mark was kept for a later start")
-        if self._is_vouched(record, following):
+        # If later evidence confirms the bytes of the record, only its stored hash can be wrong.
+        true_hash = link(self._last.hash, sequence, record.data)
+        is_vouched = self._kept.get(sequence) == true_hash
+        if following is not None and following.sequence == sequence + 1:
+            is_vouched = link(true_hash, following.sequence, following.data) == following.hash
+        if is_vouched:
             return Break(sequence, Flaw.WRONG_HASH, f"the stored hash of record {sequence} was changed")
         return Break(sequence, Flaw.CHANGED, f"record {sequence} was changed after it was written")
-
-    def _is_vouched(self, record: ChainedRecord, following: ChainedRecord | None) -> bool:
-        """Return whether later evidence confirms the bytes of the record. In that case only its stored hash can be
-        wrong.
-        """
-        true_hash = link(self._last.hash, record.sequence, record.data)
-        if following is not None and following.sequence == record.sequence + 1:
-            return link(true_hash, following.sequence, following.data) == following.hash
-        return self._kept.get(record.sequence) == true_hash

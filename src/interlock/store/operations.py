@@ -9,14 +9,14 @@ from interlock.core.recorder import Recorder
 from interlock.operator.operation import handles
 from interlock.store.api import READ_AUDIT, AuditPage
 from interlock.store.audit_chain import ChainedRecord
-from interlock.store.ports import AuditLog
+from interlock.store.sqlite.audit import SqliteAudit
 
 
 @dataclass(frozen=True, slots=True)
 class AuditOperations:
     """Operations on the audit log, for operators."""
 
-    audit: AuditLog
+    audit: SqliteAudit
     recorder: Recorder
 
     @handles(READ_AUDIT)

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from interlock.store.audit_chain import ChainedRecord, Mark, Verdict
+from interlock.store.audit_chain import ChainedRecord, Mark
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -185,39 +185,6 @@ class Store(Protocol):
     async def open(self) -> None: ...
 
     async def close(self) -> None: ...
-
-
-class AuditReader(Protocol):
-    """Read access to the hash-chained audit log. It is opened and closed like a store."""
-
-    async def open(self) -> None: ...
-
-    async def read(self, after: int = 0, limit: int = 1000) -> list[ChainedRecord]: ...
-
-    async def last(self) -> int:
-        """Return the sequence of the last record, or 0 for an empty log."""
-
-    async def verify(self, progress: Callable[[int], None] | None = None) -> Verdict:
-        """Check the complete chain. `progress` is called repeatedly with the number of records checked so far without a
-        flaw.
-        """
-
-    async def close(self) -> None: ...
-
-
-class AuditLog(AuditReader, Protocol):
-    """Read and write access to the audit log. Several processes may append to it."""
-
-    async def append(self, records: Sequence[bytes]) -> int:
-        """Append the records in order, either all of them or none. Return the last sequence number after the records
-        are on disk.
-        """
-
-    async def give_up(self, sequence: int) -> int:
-        """Remove the oldest records, up to about `sequence` and never beyond it. Return the number of removed records.
-
-        The mark of the last removed record is stored, so that the rest of the log can still be verified.
-        """
 
 
 class NamesLog(Protocol):

@@ -8,7 +8,8 @@ import pytest
 
 from interlock.core.store_backends import BACKENDS, build_audit, build_audit_reader
 from interlock.store.audit_chain import GENESIS, ORIGIN, Verdict, link
-from interlock.store.ports import AuditLog, StoreError, Unavailable
+from interlock.store.ports import StoreError, Unavailable
+from interlock.store.sqlite.audit import SqliteAudit
 
 
 @pytest.fixture(params=BACKENDS)
@@ -17,20 +18,20 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-async def audit(backend: str, tmp_path: Path) -> AsyncIterator[AuditLog]:
+async def audit(backend: str, tmp_path: Path) -> AsyncIterator[SqliteAudit]:
     audit = build_audit(backend, tmp_path)
     await audit.open()
     yield audit
     await audit.close()
 
 
-async def test_a_new_log_is_empty_and_intact(audit: AuditLog) -> None:
+async def test_a_new_log_is_empty_and_intact(audit: SqliteAudit) -> None:
     assert await audit.last() == 0
     assert await audit.read() == []
     assert await audit.verify() == Verdict(records=0, last=ORIGIN)
 
 
-async def test_records_come_back_in_order_with_their_chain(audit: AuditLog) -> None:
+async def test_records_come_back_in_order_with_their_chain(audit: SqliteAudit) -> None:
     assert await audit.append([b"one", b"\x00\xff"]) == 2
     assert await audit.append([b""]) == 3
     records = await audit.read()
@@ -43,7 +44,7 @@ async def test_records_come_back_in_order_with_their_chain(audit: AuditLog) -> N
     assert (verdict.intact, verdict.records, verdict.last.hash) == (True, 3, previous)
 
 
-async def test_appending_nothing_changes_nothing(audit: AuditLog) -> None:
+async def test_appending_nothing_changes_nothing(audit: SqliteAudit) -> None:
     assert await audit.append([]) == 0
     await audit.append([b"x"])
     assert await audit.append([]) == 1
@@ -51,14 +52,14 @@ async def test_appending_nothing_changes_nothing(audit: AuditLog) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 24, 25, 26, 249, 250, 251, 275, 526, 1000])
-async def test_a_batch_of_any_size_is_kept_whole(audit: AuditLog, count: int) -> None:
+async def test_a_batch_of_any_size_is_kept_whole(audit: SqliteAudit, count: int) -> None:
     await audit.append([b"first"])
     assert await audit.append([str(number).encode() for number in range(count)]) == count + 1
     assert [record.data for record in await audit.read(after=1)] == [str(number).encode() for number in range(count)]
     assert (await audit.verify()).records == count + 1
 
 
-async def test_a_log_is_read_in_pages(audit: AuditLog) -> None:
+async def test_a_log_is_read_in_pages(audit: SqliteAudit) -> None:
     await audit.append([bytes([number]) for number in range(10)])
     assert [record.sequence for record in await audit.read(after=3, limit=2)] == [4, 5]
     assert await audit.read(after=10) == []
@@ -67,7 +68,7 @@ async def test_a_log_is_read_in_pages(audit: AuditLog) -> None:
 @pytest.mark.parametrize(
     ("after", "limit", "count"), [(-5, 10, 3), (2**70, 10, 0), (0, -1, 0), (0, 0, 0), (0, 2**70, 3)]
 )
-async def test_odd_bounds_are_clamped(audit: AuditLog, after: int, limit: int, count: int) -> None:
+async def test_odd_bounds_are_clamped(audit: SqliteAudit, after: int, limit: int, count: int) -> None:
     await audit.append([b"a", b"b", b"c"])
     assert len(await audit.read(after=after, limit=limit)) == count
 
@@ -81,7 +82,7 @@ async def test_a_log_goes_on_after_closing_and_opening(backend: str, tmp_path: P
         await audit.close()
 
 
-async def test_parallel_appends_keep_one_chain(backend: str, audit: AuditLog, tmp_path: Path) -> None:
+async def test_parallel_appends_keep_one_chain(backend: str, audit: SqliteAudit, tmp_path: Path) -> None:
     second = build_audit(backend, tmp_path)
     await second.open()
     async with asyncio.TaskGroup() as tasks:
@@ -97,7 +98,7 @@ async def test_parallel_appends_keep_one_chain(backend: str, audit: AuditLog, tm
     await second.close()
 
 
-async def test_verification_reports_its_progress_and_lets_appends_in(audit: AuditLog) -> None:
+async def test_verification_reports_its_progress_and_lets_appends_in(audit: SqliteAudit) -> None:
     await audit.append([b"x" * 50] * 10_000)
     changes: list[int] = []
     async with asyncio.TaskGroup() as tasks:
@@ -125,7 +126,7 @@ async def test_a_log_that_is_not_open_is_unavailable(backend: str, tmp_path: Pat
             await call
 
 
-async def test_a_reader_sees_what_is_written_while_it_looks(audit: AuditLog, backend: str, tmp_path: Path) -> None:
+async def test_a_reader_sees_what_is_written_while_it_looks(audit: SqliteAudit, backend: str, tmp_path: Path) -> None:
     await audit.append([b"one"])
     reader = build_audit_reader(backend, tmp_path)
     await reader.open()

@@ -140,12 +140,17 @@ async def test_a_message_of_a_write_under_way_is_held_until_it_is_known_how_that
     async with opened(nats_server.place(node)) as store, opened(nats_server.place(node)) as other:
         watch, elsewhere = store.replication.watch("b"), store.replication.watch("other")
         subject = store.kv._names.entry("b", "k")
-        with store.kv.own.write(subject):
-            await store.kv._jetstream.publish(store.kv._stream, subject, b"unanswered", {})
-            await other.kv.put("other", "later", b"", NOW)
-            async with asyncio.timeout(BOUND_S):
-                await anext(elsewhere)
-            assert not watch._waiting
+        ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        write = asyncio.create_task(store.kv._await_own(subject, ended))
+        await asyncio.sleep(0)
+        await store.kv._jetstream.publish(store.kv._stream, subject, b"unanswered", {})
+        await other.kv.put("other", "later", b"", NOW)
+        async with asyncio.timeout(BOUND_S):
+            await anext(elsewhere)
+        assert not watch._waiting
+        ended.set_exception(Unavailable("the answer did not come"))
+        with pytest.raises(Unavailable):
+            await write
         async with asyncio.timeout(BOUND_S):
             change = await anext(watch)
         assert change.entry is not None

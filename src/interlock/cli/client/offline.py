@@ -28,7 +28,8 @@ from interlock.credentials.shared_store import build_names_log, build_shared_sto
 from interlock.operator.api import ErrorAnswer
 from interlock.operator.operation import Operation, handlers_of
 from interlock.store.audit_chain import ORIGIN, Break, ChainCheck, ChainedRecord, Flaw, Mark, Verdict
-from interlock.store.ports import AuditReader, StoreError
+from interlock.store.ports import StoreError
+from interlock.store.sqlite.audit import SqliteAuditReader
 from interlock.store.tokens import TokenTable
 from interlock.wire.refusal import Refused
 
@@ -182,7 +183,7 @@ class StoredAudit:
         pages, so that a long log needs little memory.
         """
 
-        async def export(audit: AuditReader) -> None:
+        async def export(audit: SqliteAuditReader) -> None:
             at = after
             while records := await audit.read(at, PAGE):
                 for record in records:
@@ -192,14 +193,14 @@ class StoredAudit:
         self._with_log(export)
 
     def page(self, after: int, limit: int) -> Answer:
-        async def page(audit: AuditReader) -> Answer:
+        async def page(audit: SqliteAuditReader) -> Answer:
             lines = [_line(record) for record in await audit.read(after, limit)]
             last = await audit.last()
             return Answer(f'{{"records":[{",".join(lines)}],"last":{last}}}'.encode())
 
         return self._with_log(page)
 
-    def _with_log(self, job: Callable[[AuditReader], Awaitable[T]]) -> T:
+    def _with_log(self, job: Callable[[SqliteAuditReader], Awaitable[T]]) -> T:
         async def with_log() -> T:
             audit = build_audit_reader(self._plan.store.backend, self._folder)
             async with opened(audit):
@@ -223,7 +224,7 @@ class _NamesStep(msgspec.Struct):
     record_hash: str = ""
 
 
-async def _marks_of_names(audit: AuditReader) -> tuple[Mark, ...]:
+async def _marks_of_names(audit: SqliteAuditReader) -> tuple[Mark, ...]:
     marks, at = [], 0
     while records := await audit.read(at, PAGE):
         for each in records:

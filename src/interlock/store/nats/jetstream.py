@@ -18,7 +18,7 @@ import logging
 import re
 import secrets
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar
 
@@ -275,14 +275,8 @@ class JetStream:
             if done.done():
                 return
             if status is None:
-                page.append(
-                    Stored(
-                        subject=headers.pop("Nats-Subject", ""),
-                        sequence=int(headers.pop("Nats-Sequence", "0")),
-                        headers=headers,
-                        data=message.data,
-                    )
-                )
+                subject, sequence = headers.pop("Nats-Subject", ""), int(headers.pop("Nats-Sequence", "0"))
+                page.append(Stored(subject, sequence, headers, message.data))
             elif status == "503":
                 done.set_exception(NoStream(stream))
             else:
@@ -305,9 +299,9 @@ class JetStream:
                 raise NoStream(stream) from refused
             raise Unavailable(f"the NATS server says: {refused}") from refused
         message = msgspec.convert(answer["message"], _Found)
-        return Stored(
-            subject=message.subject, sequence=message.seq, headers=parse_headers(message.hdrs), data=message.data
-        )
+        lines = message.hdrs.decode("utf-8", "replace").split("\r\n")[1:]
+        headers = {name: value.strip() for name, colon, value in (line.partition(":") for line in lines) if colon}
+        return Stored(message.subject, message.seq, headers, message.data)
 
     def _refusal(self, stream: str, refused: ApiError) -> Exception:
         """Convert an error response to an exception: Unavailable if the error is temporary, otherwise StoreRefused."""
@@ -318,12 +312,6 @@ class JetStream:
 
 class NoStream(Exception):
     """Exception for a stream that no server answers for: it does not exist, or it has no leader at the moment."""
-
-
-def parse_headers(raw: bytes) -> dict[str, str]:
-    """Return the headers of a message that was read through the API."""
-    lines: Iterable[str] = raw.decode("utf-8", "replace").split("\r\n")[1:]
-    return {name: value.strip() for name, colon, value in (line.partition(":") for line in lines) if colon}
 
 
 # A reader of one JetStream stream: every message after a sequence, in order and once, whatever happens meanwhile.
@@ -474,7 +462,8 @@ class Reader:
             if message is None:
                 return delivered
             if (status := _status(message)) is not None:
-                if status not in ("404", "408") and "Exceeds MaxBytes" not in _description(message):
+                description = (message.headers or {}).get("Description", "")
+                if status not in ("404", "408") and "Exceeds MaxBytes" not in description:
                     self.doubt()
                 return delivered
             sequence, number = _numbers(message)
@@ -527,10 +516,6 @@ def _numbers(message: Msg) -> tuple[int, int]:
     parts = message.reply.split(".")
     first = 5 if len(parts) == 9 else 7
     return int(parts[first]), int(parts[first + 1])
-
-
-def _description(message: Msg) -> str:
-    return str((message.headers or {}).get("Description", ""))
 
 
 class StreamIterator:

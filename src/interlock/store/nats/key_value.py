@@ -20,13 +20,14 @@ import contextlib
 import logging
 import math
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
 import msgspec
 from nats.aio.msg import Msg
 
+from interlock.store.nats.connection import Connection
 from interlock.store.nats.jetstream import (
     BATCH_MAX,
     HEADERS_MAX,
@@ -83,53 +84,50 @@ class _Content(msgspec.Struct, frozen=True):
 _NOTHING = _Content()
 
 
-class OwnWrite:
-    """A write by this process. `sequence` is set after the write has succeeded."""
-
-    sequence = 0  # 0: it is under way, or failed
-
-
-class OwnWrites:
-    """The running and finished writes of this process. Watches use it to leave these writes out."""
-
-    def __init__(self) -> None:
-        self.under_way: Counter[str] = Counter()  # by subject
-        self.last = 0  # the highest sequence
-        # Called with the subject and sequence of every finished write; the sequence is 0 if it failed.
-        self.listeners: list[Callable[[str, int], None]] = []
-
-    @contextlib.contextmanager
-    def write(self, subject: str) -> Iterator[OwnWrite]:
-        """Mark a write to `subject` as running until the block of this context manager ends."""
-        write = OwnWrite()
-        self.under_way[subject] += 1
-        try:
-            yield write
-        finally:
-            self.under_way[subject] -= 1
-            if not self.under_way[subject]:
-                del self.under_way[subject]
-            self.last = max(self.last, write.sequence)
-            for listener in self.listeners:
-                listener(subject, write.sequence)
-
-
 class NatsKeyValue:
-    """The key-value store on JetStream. Values that need several messages are written one at a time."""
+    """The key-value store on JetStream, the watches of its buckets, and the reader that serves them.
+
+    Values that need several messages are written one at a time. `_held_back` has changes of keys that this process is
+    writing. `_own` has writes of this process that the reader has not reached yet; the reader skips what is older.
+    """
 
     def __init__(self, jetstream: JetStream, names: StreamNames) -> None:
         self._jetstream, self._names = jetstream, names
         self._stream = names.kv_stream
         self._in_parts = asyncio.Lock()  # the server takes few batches at a time
-        self.own = OwnWrites()
+        self._under_way: Counter[str] = Counter()  # by subject: writes of this process
+        self._last_own = 0  # the highest sequence that this process has written
+        self._watches: dict[str, list[NatsWatch]] = {}
+        self._held_back: dict[str, Stored] = {}  # by subject: the last message
+        self._own: dict[str, int] = {}  # by subject: a sequence that the reader has yet to come to
+        self._reader: Reader | None = None
+        self._failure: StoreRefused | None = None
 
     async def open(self) -> None:
+        if self._reader is not None:
+            return
         await self._jetstream.ensure(
             self._stream,
             (f"{self._names.entries}.>", f"{self._names.parts}.>"),
             max_msgs_per_subject=1,
             allow_msg_ttl=True,
         )
+        self._reader = Reader(
+            self._jetstream.connection,
+            self._stream,
+            f"{self._names.entries}.>",
+            await self._jetstream.confirm(self._stream),
+            self._take,
+            prepare=partial(self._jetstream.confirm, self._stream),
+            on_end=self._on_end,
+        )
+        self._failure = None
+        self._reader.start()
+
+    async def close(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            await reader.close()
 
     async def get(self, bucket: str, key: str, now: float) -> Entry | None:
         for _ in range(READ_TRIES):
@@ -198,8 +196,9 @@ class NatsKeyValue:
             if content.entry is None:
                 return False
             headers = {DELETED: "1", TTL: f"{DELETED_KEPT_S}s", EXPECTED: str(content.sequence), **_key_header(key)}
+            subject = self._names.entry(bucket, key)
             try:
-                sequence = await self._publish(self._names.entry(bucket, key), b"", headers)
+                sequence = await self._await_own(subject, self._jetstream.publish(self._stream, subject, b"", headers))
             except WrongSequence:
                 continue
             await self._clear_parts(bucket, key, content, sequence)
@@ -264,7 +263,8 @@ class NatsKeyValue:
             headers[EXPECTED] = str(content.sequence)
         payload_max = self._jetstream.connection.payload_max - HEADERS_MAX - len(headers.get(KEY, ""))
         if len(value) <= payload_max:
-            sequence = await self._publish(subject, value, headers)
+            publish = self._jetstream.publish(self._stream, subject, value, headers)
+            sequence = await self._await_own(subject, publish)
             await self._clear_parts(bucket, key, content, sequence)
             return sequence
         value_max = min(VALUE_MAX, payload_max * (BATCH_MAX - 1))
@@ -275,17 +275,27 @@ class NatsKeyValue:
         messages = [(f"{where}.{number}", part, lifetime) for number, part in enumerate(parts)]
         headers[PARTS] = str(len(parts))
         async with self._in_parts:
-            with self.own.write(subject) as write:
-                publish = self._jetstream.publish_batch(self._stream, [*messages, (subject, b"", headers)])
-                sequence = write.sequence = await self._await_request(publish)
+            publish = self._jetstream.publish_batch(self._stream, [*messages, (subject, b"", headers)])
+            sequence = await self._await_own(subject, publish)
         if content.parts > len(parts):
             await self._clear_parts(bucket, key, content, sequence - len(parts))
         return sequence
 
-    async def _publish(self, subject: str, data: bytes, headers: dict[str, str]) -> int:
-        with self.own.write(subject) as write:
-            write.sequence = await self._await_request(self._jetstream.publish(self._stream, subject, data, headers))
-        return write.sequence
+    async def _await_own(self, subject: str, publish: Awaitable[int]) -> int:
+        """Await a write of this process to a subject, and return its sequence. Until the write has ended, changes of
+        the subject are held back.
+        """
+        sequence = 0
+        self._under_way[subject] += 1
+        try:
+            sequence = await self._await_request(publish)
+            return sequence
+        finally:
+            self._under_way[subject] -= 1
+            if not self._under_way[subject]:
+                del self._under_way[subject]
+            self._last_own = max(self._last_own, sequence)
+            self._on_own(subject, sequence)
 
     async def _clear_parts(self, bucket: str, key: str, content: _Content, before: int) -> None:
         """Remove the parts of the previous value. Parts remain if the server becomes unreachable at this moment."""
@@ -298,6 +308,66 @@ class NatsKeyValue:
 
     def _parts(self, bucket: str, key: str) -> str:
         return f"{self._names.parts}.{token(bucket)}.{token(key)}"
+
+    # Watches
+
+    def watch(self, bucket: str) -> "NatsWatch":
+        """Return a watch of a bucket. It reports changes that are newer than all writes of this process so far."""
+        if self._reader is None:
+            raise Unavailable("the store is not open")
+        # What this process has written before is not news to it, even where the reader has yet to come there.
+        after = max(self._reader.position, self._last_own)
+        watches = self._watches.setdefault(token(bucket), [])
+        watch = NatsWatch(self._jetstream.connection, self.change_of, after, watches)
+        watches.append(watch)
+        if self._failure is not None:
+            watch.end(self._failure)
+        return watch
+
+    def _take(self, message: Msg, sequence: int) -> None:
+        """Handle a message of the stream: pass it to the watches, hold it back, or skip it because it is older than an
+        own write.
+        """
+        stored = Stored(message.subject, sequence, dict(message.headers or {}), message.data)
+        own = self._own.get(stored.subject, 0)
+        self._own = {subject: later for subject, later in self._own.items() if later > sequence}
+        if sequence <= own:
+            return
+        if stored.subject in self._under_way:
+            self._held_back[stored.subject] = stored
+        else:
+            self._pass_on(stored)
+
+    def _pass_on(self, message: Stored) -> None:
+        for watch in self._watches_of(message.subject):
+            watch.take(message)
+
+    def _watches_of(self, subject: str) -> Sequence["NatsWatch"]:
+        """Return the watches of the bucket to which a subject belongs."""
+        bucket = subject.removeprefix(f"{self._names.entries}.").partition(".")[0]
+        return self._watches.get(bucket, ())
+
+    def _on_own(self, subject: str, sequence: int) -> None:
+        """Handle the end of a write by this process, whose sequence is 0 if it failed. Pass on the change that was
+        held back if it is newer than this write.
+        """
+        if sequence:
+            if self._reader is not None and sequence > self._reader.position:
+                self._own[subject] = max(sequence, self._own.get(subject, 0))
+            for watch in self._watches_of(subject):
+                watch.drop(subject, sequence)
+            if subject in self._held_back and self._held_back[subject].sequence <= sequence:
+                del self._held_back[subject]
+        if subject not in self._under_way and (held := self._held_back.pop(subject, None)) is not None:
+            self._pass_on(held)  # by another; or by a write that failed, as far as its caller knows: this is news
+
+    def _on_end(self, failure: StoreRefused | None) -> None:
+        self._failure = failure
+        if failure is not None:
+            self._jetstream.connection.fail(failure)  # what this process has in memory is of another stream
+        for watches in list(self._watches.values()):
+            for watch in list(watches):
+                watch.end(failure)
 
 
 def _read_content(message: Stored) -> _Content:
@@ -334,107 +404,19 @@ def _lives(entry: Entry, now: float) -> bool:
     return entry.expires_at is None or entry.expires_at > now
 
 
-class Watches:
-    """The watches of all buckets, and the reader that serves them.
-
-    `_held_back` has changes of keys that this process is writing. `_own` has writes of this process that the reader has
-    not reached yet; the reader skips what is older.
-    """
-
-    def __init__(self, jetstream: JetStream, names: StreamNames, kv: NatsKeyValue) -> None:
-        self._jetstream, self._names, self._kv = jetstream, names, kv
-        self._watches: dict[str, list[NatsWatch]] = {}
-        self._held_back: dict[str, Stored] = {}  # by subject: the last message
-        self._own: dict[str, int] = {}  # by subject: a sequence that the reader has yet to come to
-        kv.own.listeners.append(self._on_own)
-        self._reader: Reader | None = None
-        self._failure: StoreRefused | None = None
-
-    async def open(self) -> None:
-        if self._reader is not None:
-            return
-        stream, jetstream = self._names.kv_stream, self._jetstream
-        self._reader = Reader(
-            jetstream.connection,
-            stream,
-            f"{self._names.entries}.>",
-            await jetstream.confirm(stream),
-            self._take,
-            prepare=partial(jetstream.confirm, stream),
-            on_end=self._on_end,
-        )
-        self._failure = None
-        self._reader.start()
-
-    async def close(self) -> None:
-        reader, self._reader = self._reader, None
-        if reader is not None:
-            await reader.close()
-
-    def watch(self, bucket: str) -> "NatsWatch":
-        """Return a watch of a bucket. It reports changes that are newer than all writes of this process so far."""
-        if self._reader is None:
-            raise Unavailable("the store is not open")
-        # What this process has written before is not news to it, even where the reader has yet to come there.
-        after = max(self._reader.position, self._kv.own.last)
-        watches = self._watches.setdefault(token(bucket), [])
-        watch = NatsWatch(self._jetstream, self._kv, after, watches)
-        watches.append(watch)
-        if self._failure is not None:
-            watch.end(self._failure)
-        return watch
-
-    def _take(self, message: Msg, sequence: int) -> None:
-        """Handle a message of the stream: pass it to the watches, hold it back, or skip it because it is older than an
-        own write.
-        """
-        stored = Stored(message.subject, sequence, dict(message.headers or {}), message.data)
-        own = self._own.get(stored.subject, 0)
-        self._own = {subject: later for subject, later in self._own.items() if later > sequence}
-        if sequence <= own:
-            return
-        if stored.subject in self._kv.own.under_way:
-            self._held_back[stored.subject] = stored
-        else:
-            self._pass_on(stored)
-
-    def _pass_on(self, message: Stored) -> None:
-        for watch in self._watches.get(self._bucket(message.subject), ()):
-            watch.take(message)
-
-    def _on_own(self, subject: str, sequence: int) -> None:
-        """Handle the end of a write by this process. Pass on the change that was held back if it is newer than this
-        write.
-        """
-        if sequence:
-            if self._reader is not None and sequence > self._reader.position:
-                self._own[subject] = max(sequence, self._own.get(subject, 0))
-            for watch in self._watches.get(self._bucket(subject), ()):
-                watch.drop(subject, sequence)
-            if subject in self._held_back and self._held_back[subject].sequence <= sequence:
-                del self._held_back[subject]
-        if subject not in self._kv.own.under_way and (held := self._held_back.pop(subject, None)) is not None:
-            self._pass_on(held)  # by another; or by a write that failed, as far as its caller knows: this is news
-
-    def _bucket(self, subject: str) -> str:
-        return subject.removeprefix(f"{self._names.entries}.").partition(".")[0]
-
-    def _on_end(self, failure: StoreRefused | None) -> None:
-        self._failure = failure
-        if failure is not None:
-            self._jetstream.connection.fail(failure)  # what this process has in memory is of another stream
-        for watches in list(self._watches.values()):
-            for watch in list(watches):
-                watch.end(failure)
-
-
 class NatsWatch(StreamIterator):
     """An async iterator over the changes in one bucket, in order of revision."""
 
-    def __init__(self, jetstream: JetStream, kv: NatsKeyValue, after: int, watches: list["NatsWatch"]) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        change_of: Callable[[Stored], Awaitable[Change | None]],
+        after: int,
+        watches: list["NatsWatch"],
+    ) -> None:
         """Create a watch of changes after a sequence. It removes itself from `watches` when it is closed."""
         super().__init__()
-        self._connection, self._kv, self._after, self._watches = jetstream.connection, kv, after, watches
+        self._connection, self._change_of, self._after, self._watches = connection, change_of, after, watches
         self._waiting: dict[str, Stored] = {}  # by subject, in order of sequence
 
     def take(self, message: Stored) -> None:
@@ -462,7 +444,7 @@ class NatsWatch(StreamIterator):
                 await self.wait_for_change()
             subject, message = next(iter(self._waiting.items()))
             try:
-                change = await self._kv.change_of(message)
+                change = await self._change_of(message)
             except Unavailable:  # a value in parts, of which the rest is to be fetched
                 if self.is_closed:
                     raise StopAsyncIteration from None

@@ -31,7 +31,7 @@ from interlock.store.nats.jetstream import (
     WrongSequence,
     token,
 )
-from interlock.store.nats.key_value import NatsKeyValue, NatsWatch, Watches
+from interlock.store.nats.key_value import NatsKeyValue, NatsWatch
 from interlock.store.ports import Conflict, Damaged, NamedRecord, Record, Replication, SharedPlace, StoreRefused
 
 DUPLICATES_S = 120  # how long the server remembers an id (`Replication.append_new`)
@@ -152,7 +152,6 @@ class NatsStore:
         names = StreamNames(place.node)
         self.kv = NatsKeyValue(jetstream, names)
         self.streams = NatsStreams(jetstream, names)
-        self._watches = Watches(jetstream, names, self.kv)
         self._followings: list[NatsFollowing] = []
         self.replication: Replication = self
 
@@ -161,7 +160,7 @@ class NatsStore:
         return self._connection.is_reachable
 
     def watch(self, bucket: str) -> NatsWatch:
-        return self._watches.watch(bucket)
+        return self.kv.watch(bucket)
 
     def follow(self, stream: str, after: int) -> NatsFollowing:
         following = self.streams.follow(stream, after)
@@ -174,12 +173,11 @@ class NatsStore:
     async def open(self) -> None:
         await self._connection.open()
         await self.kv.open()
-        await self._watches.open()
 
     async def close(self) -> None:
         for following in self._followings:
             following.close()
-        await self._watches.close()
+        await self.kv.close()
         await self._connection.close()
 
 

@@ -85,14 +85,11 @@ class SqliteAuditReader:
         start, head = await self._thread.run(self._log.marks)
         check = ChainCheck(start, head)
 
-        def add_all(records: list[ChainedRecord]) -> bool:
-            return all(check.add(record) for record in records)
-
         # Before a start that was moved there may be leftovers of a retention that was interrupted: given up, not read.
         after = INTEGER_MIN if start == ORIGIN else start.sequence
         while page := await self._thread.run(self._log.read, after, VERIFY_PAGE):
             after = page[-1].sequence
-            if not await self._thread.run(add_all, page):
+            if not await self._thread.run(lambda records: all(map(check.add, records)), page):
                 break
             if progress is not None:
                 progress(check.records)
@@ -139,7 +136,10 @@ class _Log:
         self._head.open()
         self._file.open()
         if self.tip() == ORIGIN:
-            self._head.begin()
+            with self._head.locked():
+                if self._head.get(HEAD_KEY) is None:
+                    self._head.put(HEAD_KEY, ORIGIN)
+                    self._head.commit()
 
     def close(self) -> None:
         self._file.close()
@@ -150,8 +150,8 @@ class _Log:
         db = self._file.db
         if not records:
             return self.tip().sequence
-        self._head.lock()  # first, so that a store that cannot take the head stops the append
-        try:
+        # The head is locked first, so that a store that cannot take the head stops the append.
+        with self._head.locked():
             with write_transaction(db):
                 mark = self.tip()
                 head = self._head.get(HEAD_KEY)
@@ -167,8 +167,6 @@ class _Log:
             # The next append moves the head.
             with contextlib.suppress(StoreError):
                 self._head.commit()
-        finally:
-            self._head.unlock()
         return mark.sequence
 
     def give_up(self, sequence: int) -> int:
@@ -178,8 +176,7 @@ class _Log:
         The mark of where the log now begins is on disk before anything is deleted.
         """
         db = self._file.db
-        self._head.lock()
-        try:
+        with self._head.locked():
             start = self._head.get(START_KEY) or ORIGIN
             last = start
             with contextlib.closing(db.execute(_ROWS_FROM, (start.sequence + 1,))) as rows:
@@ -193,8 +190,6 @@ class _Log:
                 return 0
             self._head.put(START_KEY, last)
             self._head.commit()
-        finally:
-            self._head.unlock()
         with write_transaction(db):
             db.execute("DELETE FROM record WHERE seq <= ?", (last.sequence,))
         return last.sequence - start.sequence
@@ -257,15 +252,17 @@ class _Head(SqliteFile):
     Errors are raised as those of store.db: the thread would take them for errors of the log.
     """
 
-    def begin(self) -> None:
-        """Store a head for an empty log, so that a missing head is always an error."""
-        with errors_of(self.path), write_transaction(self.db):
-            if self.get(HEAD_KEY) is None:
-                self.put(HEAD_KEY, ORIGIN)
-
-    def lock(self) -> None:
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the write lock of store.db during the block of this context manager. What the block changes is kept only
+        if it calls `commit`.
+        """
         with errors_of(self.path):
             self.db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        finally:
+            roll_back(self.db)
 
     def put(self, key: str, mark: Mark) -> None:
         with errors_of(self.path):
@@ -274,9 +271,6 @@ class _Head(SqliteFile):
     def commit(self) -> None:
         with errors_of(self.path):
             self.db.execute("COMMIT")
-
-    def unlock(self) -> None:
-        roll_back(self.db)
 
     def get(self, key: str) -> Mark | None:
         with errors_of(self.path):

@@ -12,9 +12,7 @@ Times are arguments: the module has no clock.
 """
 
 import asyncio
-import contextlib
 import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -142,9 +140,11 @@ def _key(path: Path, *, make: bool) -> bytes:
     """Read the key from its file. With `make`, create a missing key. Raise Damaged if the key is missing or has the
     wrong length, and FolderUnusable if its file cannot be used.
     """
+    from interlock.crypto.signing import write_once
+
     try:
         if make and not path.exists():
-            _make_key(path)
+            write_once(path, os.urandom(KEY_BYTES))
         key = path.read_bytes()
         if path.stat().st_mode & 0o077:
             path.chmod(0o600)
@@ -158,17 +158,3 @@ def _key(path: Path, *, make: bool) -> bytes:
     if len(key) != KEY_BYTES:
         raise Damaged(f"{path.name} is not a key of {KEY_BYTES} bytes. Put the right one in its place.")
     return key
-
-
-def _make_key(path: Path) -> None:
-    """Create the key file atomically, unless another process has just created it."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")  # 0600
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(os.urandom(KEY_BYTES))
-            file.flush()
-            os.fsync(file.fileno())
-        with contextlib.suppress(FileExistsError):
-            os.link(name, path)
-    finally:
-        os.unlink(name)  # noqa: PTH108

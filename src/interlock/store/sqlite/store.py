@@ -354,7 +354,7 @@ STORE_SCHEMA = Schema(
 PURGED_PER_WRITE_MAX = 100  # each write adds at most one entry, so this keeps up; the bound keeps every write short
 
 
-class SqliteStore:
+class SqliteStore(SqliteJobs):
     """A store in one SQLite file. Each call runs as one job on the thread of that file."""
 
     def __init__(
@@ -365,16 +365,10 @@ class SqliteStore:
         schema: Schema = STORE_SCHEMA,
         busy_timeout_s: float = BUSY_TIMEOUT_S,
     ) -> None:
-        self._jobs = SqliteJobs(data / file, schema, busy_timeout_s)
-        self.kv = SqliteKeyValue(self._jobs)
-        self.streams = SqliteStreams(self._jobs)
+        super().__init__(data / file, schema, busy_timeout_s)
+        self.kv = SqliteKeyValue(self)
+        self.streams = SqliteStreams(self)
         self.replication: Replication | None = None  # each node has a file of its own
-
-    async def open(self) -> None:
-        await self._jobs.open()
-
-    async def close(self) -> None:
-        await self._jobs.close()
 
 
 class SqliteKeyValue:
