@@ -15,7 +15,7 @@ from interlock.operator.operation import Operation, handles
 
 
 class ToyPlan(msgspec.Struct, frozen=True, kw_only=True):
-    greeting: Annotated[str, "The first word of a greeting.", Key("Good morning")] = "Hello"
+    greeting: Annotated[str, Key("Good morning", "The first word of a greeting.")] = "Hello"
 
 
 class Greetings(msgspec.Struct, frozen=True, kw_only=True):

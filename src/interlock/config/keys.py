@@ -3,13 +3,20 @@
 A field of a section class carries everything about its key:
 
     class GatePlan(msgspec.Struct, frozen=True, kw_only=True):
-        also: Annotated[tuple[str, ...], "Further tools (globs) ...", Key(["mail.send_*"])] = ()
+        '''Settings for calls that are held.
 
-Name, type and default are the field's own. The text is the help, and `Key` adds an example, and the name of an
-environment variable if a specification gives it one. A `ValueType` beside it says how the value is read when its type
-alone does not, `SecretPart` what `interlock check --effective` masks, `AT_ONCE` that a running node applies a change
-without a restart. A field without a `Key` is computed and cannot be written in a file. Reading, error messages, the
-JSON Schema and the effective configuration follow from these declarations (`keys_of`, `sections_of`).
+        Keys:
+            also: Further tools (globs) whose calls wait for a person.
+        '''
+
+        also: Annotated[tuple[str, ...], Key(["mail.send_*"])] = ()
+
+Name, type and default are the field's own. The section "Keys:" of the docstring has the help of each key, and `Key` an
+example, and the name of an environment variable if a specification gives it one. A `ValueType` beside it says how the
+value is read when its type alone does not, `SecretPart` what `interlock check --effective` masks, `AT_ONCE` that a
+running node applies a change without a restart. A field without a `Key` is computed and cannot be written in a file.
+Reading, error messages, the JSON Schema and the effective configuration follow from these declarations (`keys_of`,
+`sections_of`).
 
 A value of a protocol package cannot import this module. Its fields carry `msgspec.Meta` instead: `description` and
 `examples` make a key, `ge` and `le` its bounds, and `extra` may hold arguments of the value type.
@@ -18,6 +25,7 @@ A value of a protocol package cannot import this module. Its fields carry `msgsp
 import enum
 import functools
 import inspect
+import re
 import types
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -27,6 +35,9 @@ import msgspec
 
 from interlock.config.problems import WRONG, At, WrongValue, nearest, quoted_word
 from interlock.config.value_types import Choice, FilePath, Flag, Many, Seconds, Size, Table, Text, ValueType, Whole
+
+# An entry of the section "Keys:": a name and its help, which may go on in lines that are indented deeper.
+_KEY_HELP: Final = re.compile(r"^ {4}(\w+): (.+(?:\n {5,}.+)*)", re.MULTILINE)
 
 
 class SecretPart(enum.Enum):
@@ -148,9 +159,15 @@ class StructTable(ValueType, frozen=True):
 def keys_of(plan: type[msgspec.Struct], *, defaults: bool = True) -> dict[str, Key]:
     """Return the keys declared on the fields of `plan`, by name. Inherited keys come last."""
     keys: dict[str, Key] = {}
+    help_texts = _help_of_keys(plan)
     own = inspect.get_annotations(plan)
     for field in sorted(msgspec.structs.fields(plan), key=lambda field: field.name not in own):
-        declared = _declared_key(field)
+        declared: Key | None = None
+        for note in _split_annotation(field.type)[1]:
+            if isinstance(note, Key):
+                declared = msgspec.structs.replace(note, help=note.help or help_texts[field.name])
+            elif isinstance(note, msgspec.Meta) and note.description is not None:
+                declared = Key(note.examples[0] if note.examples else None, note.description)
         if declared is None:
             continue
         kind = _value_type(field.name, field.type)
@@ -198,15 +215,10 @@ def _field_types(plan: type[msgspec.Struct], without: tuple[str, ...] = ()) -> M
     }
 
 
-def _declared_key(field: msgspec.structs.FieldInfo) -> Key | None:
-    notes = _split_annotation(field.type)[1]
-    help = next((note for note in notes if isinstance(note, str)), "")
-    for note in notes:
-        if isinstance(note, Key):
-            return msgspec.structs.replace(note, help=help)
-        if isinstance(note, msgspec.Meta) and note.description is not None:
-            return Key(note.examples[0] if note.examples else None, note.description)
-    return None
+def _help_of_keys(plan: type[msgspec.Struct]) -> dict[str, str]:
+    """Return the help of each key of `plan`, from the section "Keys:" in the docstrings of the class and its bases."""
+    sections = (inspect.cleandoc(each.__doc__ or "").partition("\n\nKeys:\n")[2] for each in plan.__mro__)
+    return {name: " ".join(text.split()) for section in sections for name, text in _KEY_HELP.findall(section)}
 
 
 def _split_annotation(type_: Any) -> tuple[Any, tuple[Any, ...]]:

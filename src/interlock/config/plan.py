@@ -85,62 +85,35 @@ _MAIL_ADDRESS: Final = Text(r"[^@\s<>,]{1,64}@[^@\s<>,]{1,255}", "a mail address
 
 
 class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of the node and its two endpoints: the public one for programs, and the operator's one for people."""
+    """Settings of the node and its two endpoints: the public one for programs, and the operator's one for people.
+
+    Keys:
+        name: The node's name; replicas of one node share it, and so its identity.
+        listen: Where programs connect (the public endpoint). Port 0: the system chooses.
+        public_url: How clients reach the public endpoint, when that differs from `listen` (a proxy in front).
+        operator_listen: Where people connect (the operator endpoint). Never the address of the public endpoint.
+        operator_url: How people reach the operator endpoint, when that differs from `operator_listen`.
+        tls_cert: Certificate chain (PEM). Needs tls_key.
+        tls_key: Private key (PEM). Needs tls_cert.
+        client_ca: CA certificates (PEM). A subserver's client certificate under them proves its authority.
+        crl: Which certificates of client_ca are revoked (PEM); read again when it changes. Needs client_ca.
+        origins: Web pages that may call this node, besides those on this machine.
+        trusted_proxies: Proxies whose word on the caller's address is believed (Forwarded, X-Forwarded-For).
+    """
 
     name: Annotated[
-        str,
-        Text(r"[A-Za-z0-9_.-]{1,63}", "1 to 63 of the characters A-Z a-z 0-9 _ . -"),
-        "The node's name; replicas of one node share it, and so its identity.",
-        Key("office"),
+        str, Text(r"[A-Za-z0-9_.-]{1,63}", "1 to 63 of the characters A-Z a-z 0-9 _ . -"), Key("office")
     ] = "default"
-    listen: Annotated[
-        Address,
-        Listen(),
-        "Where programs connect (the public endpoint). Port 0: the system chooses.",
-        Key("127.0.0.1:7411"),
-    ] = Address("127.0.0.1", 7411)
-    public_url: Annotated[
-        str | None,
-        Url(),
-        "How clients reach the public endpoint, when that differs from `listen` (a proxy in front).",
-        Key("https://mcp.example.com"),
-    ] = None
-    operator_listen: Annotated[
-        Address,
-        Listen(),
-        "Where people connect (the operator endpoint). Never the address of the public endpoint.",
-        Key("127.0.0.1:7412"),
-    ] = Address("127.0.0.1", 7412)
-    operator_url: Annotated[
-        str | None,
-        Url(),
-        "How people reach the operator endpoint, when that differs from `operator_listen`.",
-        Key("https://operator.example.com"),
-    ] = None
-    tls_cert: Annotated[Path | None, "Certificate chain (PEM). Needs tls_key.", Key("tls/cert.pem")] = None
-    tls_key: Annotated[Path | None, "Private key (PEM). Needs tls_cert.", Key("tls/key.pem")] = None
-    client_ca: Annotated[
-        Path | None,
-        "CA certificates (PEM). A subserver's client certificate under them proves its authority.",
-        Key("tls/ca.pem"),
-    ] = None
-    crl: Annotated[
-        Path | None,
-        "Which certificates of client_ca are revoked (PEM); read again when it changes. Needs client_ca.",
-        Key("tls/crl.pem"),
-    ] = None
-    origins: Annotated[
-        tuple[str, ...],
-        Many(Origin()),
-        "Web pages that may call this node, besides those on this machine.",
-        Key(["https://app.example.com"]),
-    ] = ()
-    trusted_proxies: Annotated[
-        tuple[str, ...],
-        Many(Network()),
-        "Proxies whose word on the caller's address is believed (Forwarded, X-Forwarded-For).",
-        Key(["10.0.0.0/8"]),
-    ] = ()
+    listen: Annotated[Address, Listen(), Key("127.0.0.1:7411")] = Address("127.0.0.1", 7411)
+    public_url: Annotated[str | None, Url(), Key("https://mcp.example.com")] = None
+    operator_listen: Annotated[Address, Listen(), Key("127.0.0.1:7412")] = Address("127.0.0.1", 7412)
+    operator_url: Annotated[str | None, Url(), Key("https://operator.example.com")] = None
+    tls_cert: Annotated[Path | None, Key("tls/cert.pem")] = None
+    tls_key: Annotated[Path | None, Key("tls/key.pem")] = None
+    client_ca: Annotated[Path | None, Key("tls/ca.pem")] = None
+    crl: Annotated[Path | None, Key("tls/crl.pem")] = None
+    origins: Annotated[tuple[str, ...], Many(Origin()), Key(["https://app.example.com"])] = ()
+    trusted_proxies: Annotated[tuple[str, ...], Many(Network()), Key(["10.0.0.0/8"])] = ()
 
 
 class IssuerPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -175,29 +148,42 @@ _ISSUERS: Final = Many(
 
 
 class AuthPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings that decide who may connect to the public endpoint. `AccessRule` decides what a caller may do there."""
+    """Settings that decide who may connect to the public endpoint. `AccessRule` decides what a caller may do there.
 
-    anonymous: Annotated[
-        Literal["loopback", "never", "any"],
-        "Which programs may call without a token: those on this machine, none, or all that can connect.",
-        Key("never"),
-    ] = "loopback"
+    Keys:
+        anonymous: Which programs may call without a token: those on this machine, none, or all that can connect.
+        issuers: Authorization servers whose access tokens the public endpoint accepts, as
+            client:NAME/SUBJECT@CLIENT_ID.
+        token_days: How long a new token is valid, in days.
+    """
+
+    anonymous: Annotated[Literal["loopback", "never", "any"], Key("never")] = "loopback"
     issuers: Annotated[
         tuple[IssuerPlan, ...],
         _ISSUERS,
-        "Authorization servers whose access tokens the public endpoint accepts, as client:NAME/SUBJECT@CLIENT_ID.",
         Key([{"name": "corp", "url": "https://login.example.com", "scopes": {"mcp.use": "write"}}]),
     ] = ()
-    token_days: Annotated[int, Whole(1, 3650), "How long a new token is valid, in days.", Key(90)] = 30
+    token_days: Annotated[int, Whole(1, 3650), Key(90)] = 30
 
 
 class AccessRule(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry of [[access]]. Only the first entry with a glob in `who` that matches the principal applies."""
+    """An entry of [[access]]. Only the first entry with a glob in `who` that matches the principal applies.
+
+    Keys:
+        who: Principals (globs) the entry is for; the first entry that holds the caller applies.
+        scope: The most a caller may do.
+        tools: Tools (globs) the caller may use.
+        names: Form of the tool names for these callers.
+        surface: What /mcp shows these callers.
+        authority: What these subservers speak for when they register from this machine, without further proof.
+        secure_by: What protects the links of these subservers, where it is not TLS 1.3.
+        link_latency_ms: What the way to these subservers takes; raises the latency class of their tools.
+        budget: How much each of these callers may use; for subservers: instead of what [budget] says.
+    """
 
     who: Annotated[
         tuple[str, ...],
         Many(Text(), least=1),
-        "Principals (globs) the entry is for; the first entry that holds the caller applies.",
         Key(
             [
                 "client:ci",
@@ -209,180 +195,122 @@ class AccessRule(msgspec.Struct, frozen=True, kw_only=True):
             ]
         ),
     ]
-    scope: Annotated[Scope, "The most a caller may do.", Key("read")] = "write"
-    tools: Annotated[tuple[str, ...], "Tools (globs) the caller may use.", Key(["files.read_*"])] = ("*",)
-    names: Annotated[NameForm | None, "Form of the tool names for these callers.", Key("qualified")] = None
-    surface: Annotated[Surface | None, "What /mcp shows these callers.", Key("aql")] = None
-    authority: Annotated[
-        str | None,
-        AUTHORITY,
-        "What these subservers speak for when they register from this machine, without further proof.",
-        Key("dns:edge01.example.com"),
-    ] = None
-    secure_by: Annotated[
-        str | None, "What protects the links of these subservers, where it is not TLS 1.3.", Key("WireGuard")
-    ] = None
-    link_latency_ms: Annotated[
-        int,
-        Whole(0, 3_600_000),
-        "What the way to these subservers takes; raises the latency class of their tools.",
-        Key(700),
-    ] = 0
+    scope: Annotated[Scope, Key("read")] = "write"
+    tools: Annotated[tuple[str, ...], Key(["files.read_*"])] = ("*",)
+    names: Annotated[NameForm | None, Key("qualified")] = None
+    surface: Annotated[Surface | None, Key("aql")] = None
+    authority: Annotated[str | None, AUTHORITY, Key("dns:edge01.example.com")] = None
+    secure_by: Annotated[str | None, Key("WireGuard")] = None
+    link_latency_ms: Annotated[int, Whole(0, 3_600_000), Key(700)] = 0
     # A subserver gets this budget for its registration, instead of the one in [budget].
-    budget: Annotated[
-        BudgetLimits | None,
-        BUDGET,
-        "How much each of these callers may use; for subservers: instead of what [budget] says.",
-        Key({"max_calls_per_minute": 60}),
-    ] = None
+    budget: Annotated[BudgetLimits | None, BUDGET, Key({"max_calls_per_minute": 60})] = None
 
 
 class AnchorPlan(msgspec.Struct, frozen=True, kw_only=True):
     """An entry of [[anchor]]: a key whose signatures the node trusts.
 
     Exactly one of `key`, `jwks` and `passkey` is set.
+
+    Keys:
+        name: What the anchor is called in the log and in the audit.
+        key: Its public key: ed25519:BASE64, a JWK, PEM, or the file that holds one of them.
+        jwks: Its key set: a URL (https, or http on this machine), or a file.
+        passkey: A person's passkey, as `interlock access passkey NAME` prints it.
+        approves: Tools (globs over qualified names) whose calls it may approve.
+        speaks_for: DNS names it may prove for subservers that register (their `authority`).
     """
 
-    name: Annotated[str, _NAME, "What the anchor is called in the log and in the audit.", Key("plant")]
-    key: Annotated[
-        str | Path | None,
-        PublicKey(),
-        "Its public key: ed25519:BASE64, a JWK, PEM, or the file that holds one of them.",
-        Key("ed25519:11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo="),
-    ] = None
-    jwks: Annotated[
-        str | Path | None,
-        KeySet(),
-        "Its key set: a URL (https, or http on this machine), or a file.",
-        Key("https://login.example.com/jwks"),
-    ] = None
+    name: Annotated[str, _NAME, Key("plant")]
+    key: Annotated[str | Path | None, PublicKey(), Key("ed25519:11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=")] = None
+    jwks: Annotated[str | Path | None, KeySet(), Key("https://login.example.com/jwks")] = None
     # ALGORITHM:CREDENTIAL:KEY (`crypto.webauthn.passkeys`)
     passkey: Annotated[
-        str | None,
-        Passkey(),
-        "A person's passkey, as `interlock access passkey NAME` prints it.",
-        Key("ed25519:AbCdEf0123456789:11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"),
+        str | None, Passkey(), Key("ed25519:AbCdEf0123456789:11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo")
     ] = None
-    approves: Annotated[
-        tuple[str, ...], "Tools (globs over qualified names) whose calls it may approve.", Key(["files.*"])
-    ] = ()
+    approves: Annotated[tuple[str, ...], Key(["files.*"])] = ()
     # In the form in which names are compared (`ax.protocol.registration.authority`).
-    speaks_for: Annotated[
-        tuple[str, ...],
-        Many(DnsName()),
-        "DNS names it may prove for subservers that register (their `authority`).",
-        Key(["edge01.example.com"]),
-    ] = ()
+    speaks_for: Annotated[tuple[str, ...], Many(DnsName()), Key(["edge01.example.com"])] = ()
 
 
 # What clients see
 
 
 class McpPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings for how the node appears to MCP clients, unless their [[access]] entry differs."""
+    """Settings for how the node appears to MCP clients, unless their [[access]] entry differs.
 
-    surface: Annotated[
-        Surface,
-        "What /mcp shows: every tool (flat), a few AQL endpoints (aql), one (aql-single), or by size (auto).",
-        Key("auto"),
-    ] = "flat"
-    names: Annotated[
-        NameForm, "Form of tool names: with dots, safe for clients that refuse dots, or by client.", Key("safe")
-    ] = "auto"
-    meta_pass: Annotated[
-        Literal["vendor", "none"], "Whether servers' own _meta keys reach the client.", Key("none")
-    ] = "vendor"  # noqa: S105
-    latency_meta: Annotated[bool, "Whether results say how long the call took.", Key(True)] = False
-    session_idle_s: Annotated[
-        float, Seconds(1, MONTH_S), "After how many idle seconds a client's session ends.", Key(3600)
-    ] = 1800
-    list_wait_s: Annotated[
-        float,
-        Seconds(0, 600),
-        "How long lists wait for servers that were just started; then they name what is missing.",
-        Key(30),
-    ] = 10
+    Keys:
+        surface: What /mcp shows: every tool (flat), a few AQL endpoints (aql), one (aql-single), or by size (auto).
+        names: Form of tool names: with dots, safe for clients that refuse dots, or by client.
+        meta_pass: Whether servers' own _meta keys reach the client.
+        latency_meta: Whether results say how long the call took.
+        session_idle_s: After how many idle seconds a client's session ends.
+        list_wait_s: How long lists wait for servers that were just started; then they name what is missing.
+    """
+
+    surface: Annotated[Surface, Key("auto")] = "flat"
+    names: Annotated[NameForm, Key("safe")] = "auto"
+    meta_pass: Annotated[Literal["vendor", "none"], Key("none")] = "vendor"  # noqa: S105
+    latency_meta: Annotated[bool, Key(True)] = False
+    session_idle_s: Annotated[float, Seconds(1, MONTH_S), Key(3600)] = 1800
+    list_wait_s: Annotated[float, Seconds(0, 600), Key(30)] = 10
 
 
 # What waits for a person
 
 
 class GatePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings for calls that are held until a person approves them (MCP-AX 11.3)."""
+    """Settings for calls that are held until a person approves them (MCP-AX 11.3).
+
+    Keys:
+        mode: Whether calls that cannot be undone wait for a person: all, those no node below holds, or none.
+        also: Further tools (globs) whose calls wait for a person, whatever they say of themselves.
+        unannotated: Tools that do not say what they do: wait until an operator has said it once, or are called at once.
+        show_holder: Whether clients are shown the id and the page of a node below that holds their call.
+    """
 
     # defer: leave a call to the node below that holds it
-    mode: Annotated[
-        Literal["gated", "defer", "open"],
-        "Whether calls that cannot be undone wait for a person: all, those no node below holds, or none.",
-        Key("defer"),
-    ] = "gated"
-    also: Annotated[
-        tuple[str, ...],
-        "Further tools (globs) whose calls wait for a person, whatever they say of themselves.",
-        Key(["mail.send_*"]),
-    ] = ()
-    unannotated: Annotated[
-        Literal["classify", "allow"],
-        "Tools that do not say what they do: wait until an operator has said it once, or are called at once.",
-        Key("allow"),
-    ] = "classify"
-    show_holder: Annotated[
-        bool, "Whether clients are shown the id and the page of a node below that holds their call.", Key(True)
-    ] = False
+    mode: Annotated[Literal["gated", "defer", "open"], Key("defer")] = "gated"
+    also: Annotated[tuple[str, ...], Key(["mail.send_*"])] = ()
+    unannotated: Annotated[Literal["classify", "allow"], Key("allow")] = "classify"
+    show_holder: Annotated[bool, Key(True)] = False
 
 
 class ApprovalsPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of the inbox of approvals: how long a decision may take, and how operators are notified."""
+    """Settings of the inbox of approvals: how long a decision may take, and how operators are notified.
+
+    Keys:
+        expiry_s: How long a held call waits for a decision.
+        redeem_s: How long an approved call may then be made; never longer than its proof is good.
+        max_pending: How many calls of one caller may wait at once.
+        channels: Where operators hear that something waits: the page, `interlock approvals --watch`, a notification on
+            this machine's desktop, a command, a webhook, a mail.
+        command: For the channel command: a program to start; it is told what waits in a line of JSON on stdin.
+        webhook_url: For the channel webhook: where to post it.
+        webhook_secret: The key under which the receiver checks that it comes from here (HMAC-SHA256). ${env:NAME} is
+            replaced.
+        smtp_url: For the channel smtp: the mail server. To another machine always over TLS. ${env:NAME} is replaced.
+        smtp_from: For the channel smtp: who the mails are from.
+        smtp_to: For the channel smtp: who they go to.
+    """
 
     # AX-11.3-4
-    expiry_s: Annotated[float, Seconds(30, 86_400), "How long a held call waits for a decision.", Key(900)] = 300
-    redeem_s: Annotated[
-        float,
-        Seconds(30, 86_400),
-        "How long an approved call may then be made; never longer than its proof is good.",
-        Key(60),
-    ] = 300
-    max_pending: Annotated[int, Whole(1, 10_000), "How many calls of one caller may wait at once.", Key(20)] = 100
-    channels: Annotated[
-        tuple[Channel, ...],
-        "Where operators hear that something waits: the page, `interlock approvals --watch`,"
-        " a notification on this machine's desktop, a command, a webhook, a mail.",
-        Key(["cli", "os_dialog"]),
-    ] = ("console", "cli")
-    command: Annotated[
-        tuple[str, ...],
-        CommandLine(),
-        "For the channel command: a program to start; it is told what waits in a line of JSON on stdin.",
-        Key("notify-team"),
-        SecretPart.ARGUMENTS,
-    ] = ()
+    expiry_s: Annotated[float, Seconds(30, 86_400), Key(900)] = 300
+    redeem_s: Annotated[float, Seconds(30, 86_400), Key(60)] = 300
+    max_pending: Annotated[int, Whole(1, 10_000), Key(20)] = 100
+    channels: Annotated[tuple[Channel, ...], Key(["cli", "os_dialog"])] = ("console", "cli")
+    command: Annotated[tuple[str, ...], CommandLine(), Key("notify-team"), SecretPart.ARGUMENTS] = ()
     webhook_url: Annotated[
-        str | None,
-        Url(outward=True),
-        "For the channel webhook: where to post it.",
-        Key("https://hooks.example.com/interlock"),
-        SecretPart.URL_PATH,
+        str | None, Url(outward=True), Key("https://hooks.example.com/interlock"), SecretPart.URL_PATH
     ] = None
-    webhook_secret: Annotated[
-        str | None,
-        TEXT,
-        "The key under which the receiver checks that it comes from here (HMAC-SHA256). ${env:NAME} is replaced.",
-        Key("a-long-random-text"),
-        SecretPart.VALUE,
-    ] = None
+    webhook_secret: Annotated[str | None, TEXT, Key("a-long-random-text"), SecretPart.VALUE] = None
     smtp_url: Annotated[
         str | None,
         MailServer(references=True),
-        "For the channel smtp: the mail server. To another machine always over TLS. ${env:NAME} is replaced.",
         Key("smtps://interlock:${env:MAIL_PASSWORD}@mail.example.com"),
         SecretPart.URL_LOGIN,
     ] = None
-    smtp_from: Annotated[
-        str | None, _MAIL_ADDRESS, "For the channel smtp: who the mails are from.", Key("interlock@example.com")
-    ] = None
-    smtp_to: Annotated[
-        tuple[str, ...], Many(_MAIL_ADDRESS), "For the channel smtp: who they go to.", Key(["ops@example.com"])
-    ] = ()
+    smtp_from: Annotated[str | None, _MAIL_ADDRESS, Key("interlock@example.com")] = None
+    smtp_to: Annotated[tuple[str, ...], Many(_MAIL_ADDRESS), Key(["ops@example.com"])] = ()
 
 
 # Limits and storage
@@ -397,27 +325,23 @@ class UnitsPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BudgetPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of each registration session (MCP-AX 11.4)."""
+    """The limits of each registration session (MCP-AX 11.4).
 
-    max_calls_per_minute: Annotated[
-        int | None,
-        AMOUNT,
-        "How many calls a subserver may get, and requests it may send, within any minute. Default: no limit.",
-        Key(60),
-    ] = None
-    max_mutable_calls_per_session: Annotated[
-        int | None,
-        AMOUNT,
-        "How many of its calls may change something until it registers again. Default: no limit.",
-        Key(10),
-    ] = None
-    max_cost_units_per_session: Annotated[
-        int | None, AMOUNT, "How many units its calls may cost until it registers again. Default: no limit.", Key(1000)
-    ] = None
+    Keys:
+        max_calls_per_minute: How many calls a subserver may get, and requests it may send, within any minute. Default:
+            no limit.
+        max_mutable_calls_per_session: How many of its calls may change something until it registers again. Default: no
+            limit.
+        max_cost_units_per_session: How many units its calls may cost until it registers again. Default: no limit.
+        units: How many units a call costs, by the cost_class of its tool.
+    """
+
+    max_calls_per_minute: Annotated[int | None, AMOUNT, Key(60)] = None
+    max_mutable_calls_per_session: Annotated[int | None, AMOUNT, Key(10)] = None
+    max_cost_units_per_session: Annotated[int | None, AMOUNT, Key(1000)] = None
     units: Annotated[
         UnitsPlan,
         StructTable(UnitsPlan, "the units of a call", example="units = { expensive = 50 }", each=AMOUNT),
-        "How many units a call costs, by the cost_class of its tool.",
         Key({"metered": 2, "expensive": 50}),
     ] = UnitsPlan()
 
@@ -431,92 +355,64 @@ class LimitsPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Limits on the resources of clients, servers and sandboxes.
 
     Only the request or process that exceeds a limit fails.
+
+    Keys:
+        message_bytes: The largest message taken from anybody: a body, a line, a frame.
+        calls_in_flight: How many calls may wait for servers at once.
+        own_processes: How many processes principals, sessions and tenants may have of their own, at all servers
+            together.
+        sandbox_memory_mb: How much memory all processes in one sandbox may use, unless a driver's runner says it.
+        sandbox_processes: How many processes and threads may run in one sandbox.
+        sandbox_disk_mb: How much a sandboxed server may keep in its own home, temporary files included.
     """
 
-    message_bytes: Annotated[
-        int, MESSAGE_SIZE, "The largest message taken from anybody: a body, a line, a frame.", Key("64Mi")
-    ] = 16 * 1024 * 1024
-    calls_in_flight: Annotated[int, Whole(1, 1_000_000), "How many calls may wait for servers at once.", Key(256)] = (
-        1024
-    )
-    own_processes: Annotated[
-        int,
-        Whole(1, 100_000),
-        "How many processes principals, sessions and tenants may have of their own, at all servers together.",
-        Key(32),
-    ] = 64
-    sandbox_memory_mb: Annotated[
-        int,
-        Whole(16, 1024**2),
-        "How much memory all processes in one sandbox may use, unless a driver's runner says it.",
-        Key(1024),
-    ] = 4096
-    sandbox_processes: Annotated[
-        int, Whole(16, 1_000_000), "How many processes and threads may run in one sandbox.", Key(256)
-    ] = 2048
-    sandbox_disk_mb: Annotated[
-        int,
-        Whole(16, 1024**2),
-        "How much a sandboxed server may keep in its own home, temporary files included.",
-        Key(512),
-    ] = 4096
+    message_bytes: Annotated[int, MESSAGE_SIZE, Key("64Mi")] = 16 * 1024 * 1024
+    calls_in_flight: Annotated[int, Whole(1, 1_000_000), Key(256)] = 1024
+    own_processes: Annotated[int, Whole(1, 100_000), Key(32)] = 64
+    sandbox_memory_mb: Annotated[int, Whole(16, 1024**2), Key(1024)] = 4096
+    sandbox_processes: Annotated[int, Whole(16, 1_000_000), Key(256)] = 2048
+    sandbox_disk_mb: Annotated[int, Whole(16, 1024**2), Key(512)] = 4096
 
 
 class StorePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of the store, which contains approvals, tokens, names and the audit log."""
+    """Settings of the store, which contains approvals, tokens, names and the audit log.
 
-    backend: Annotated[
-        Literal["sqlite", "nats"],
-        "What remembers: a file in the data folder, or NATS JetStream, which replicas of this node share.",
-        Key("sqlite"),
-    ] = "sqlite"
+    Keys:
+        backend: What remembers: a file in the data folder, or NATS JetStream, which replicas of this node share.
+        nats_url: For the backend nats: its servers, nats:// or tls://, in a list or with commas between.
+        nats_secret: For the backend nats: user:password, a token, an nkey seed or the text of a credentials file.
+            ${env:NAME} and ${secrets.NAME} are replaced.
+        nats_ca_file: For the backend nats: who may vouch for its servers, where the system's own authorities do not.
+        nats_replicas: For the backend nats: on how many servers of the cluster each thing is kept.
+        audit_days: How long audit records are kept, in days; 0 keeps them for ever.
+        shared: A folder that the aggregators of one tree on this machine share: a subserver is with one of them only.
+    """
+
+    backend: Annotated[Literal["sqlite", "nats"], Key("sqlite")] = "sqlite"
     nats_url: Annotated[
-        tuple[str, ...],
-        NatsUrls(),
-        "For the backend nats: its servers, nats:// or tls://, in a list or with commas between.",
-        Key(["tls://nats-1.example.com:4222", "tls://nats-2.example.com:4222"]),
+        tuple[str, ...], NatsUrls(), Key(["tls://nats-1.example.com:4222", "tls://nats-2.example.com:4222"])
     ] = ()
-    nats_secret: Annotated[
-        str | None,
-        Text(references=True, stored=True),
-        "For the backend nats: user:password, a token, an nkey seed or the text of a credentials file."
-        " ${env:NAME} and ${secrets.NAME} are replaced.",
-        Key("${secrets.nats}"),
-        SecretPart.VALUE,
-    ] = None
-    nats_ca_file: Annotated[
-        Path | None,
-        "For the backend nats: who may vouch for its servers, where the system's own authorities do not.",
-        Key("/etc/interlock/nats-ca.pem"),
-    ] = None
-    nats_replicas: Annotated[
-        int, Whole(1, 5), "For the backend nats: on how many servers of the cluster each thing is kept.", Key(3)
-    ] = 1
-    audit_days: Annotated[
-        int, Whole(0, 36500), "How long audit records are kept, in days; 0 keeps them for ever.", Key(365)
-    ] = 0
+    nats_secret: Annotated[str | None, Text(references=True, stored=True), Key("${secrets.nats}"), SecretPart.VALUE] = (
+        None
+    )
+    nats_ca_file: Annotated[Path | None, Key("/etc/interlock/nats-ca.pem")] = None
+    nats_replicas: Annotated[int, Whole(1, 5), Key(3)] = 1
+    audit_days: Annotated[int, Whole(0, 36500), Key(365)] = 0
     # MCP-AX 13.4
-    shared: Annotated[
-        Path | None,
-        "A folder that the aggregators of one tree on this machine share: a subserver is with one of them only.",
-        Key("/srv/interlock-tree"),
-    ] = None
+    shared: Annotated[Path | None, Key("/srv/interlock-tree")] = None
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """The configuration of a node. Each field is a key of the top level or a section of the file."""
+    """The configuration of a node. Each field is a key of the top level or a section of the file.
 
-    workspace: Annotated[
-        Path,
-        "The folder servers work in. Default: the folder of the configuration file.",
-        Key("~/projects/garden", default="."),
-    ]
-    data: Annotated[
-        Path,
-        "Where the node keeps its identity, tokens and audit log; outside the workspace."
-        " Default: interlock in the user's data folder.",
-        Key("~/.local/share/interlock"),
-    ]
+    Keys:
+        workspace: The folder servers work in. Default: the folder of the configuration file.
+        data: Where the node keeps its identity, tokens and audit log; outside the workspace. Default: interlock in the
+            user's data folder.
+    """
+
+    workspace: Annotated[Path, Key("~/projects/garden", default=".")]
+    data: Annotated[Path, Key("~/.local/share/interlock")]
     node: Annotated[NodePlan, Section("The node and its two endpoints.")] = NodePlan()
     auth: Annotated[AuthPlan, Section("Who may come in.")] = AuthPlan()
     access: Annotated[tuple[AccessRule, ...], Section("What a caller may do; without an entry: write."), AT_ONCE] = ()

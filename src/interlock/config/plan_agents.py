@@ -124,59 +124,54 @@ class AqlDangerPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AqlPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of MCP-AQL, which offers operations behind a few endpoints."""
+    """Settings of MCP-AQL, which offers operations behind a few endpoints.
 
-    mode: Annotated[
-        AqlMode,
-        _EndpointMode(MODES),
-        "What /mcp/aql lists: tools per family, one, or both.",
-        Key("single", variable="MCP_AQL_ENDPOINT_MODE"),
-    ] = "semantic"
+    Keys:
+        mode: What /mcp/aql lists: tools per family, one, or both.
+        auto_tokens: With surface = "auto": from how many tokens of the flat list on a client gets the AQL surface.
+        families: Families of your own: the categories and operations of each.
+        tool_prefix: What the names of the AQL tools begin with.
+        execution_idle_s: After how long without activity an execution has failed.
+        execution_keep_s: How long an execution that has ended can still be read.
+        limits: The limits of requests and answers.
+        danger: Whether destructive operations need a confirmation token, and how long one is good.
+        strict_mode: Whether unknown parameters are refused; off only for development.
+        batch: Whether several operations can be sent in one call.
+        field_selection: Whether READ operations take `fields`.
+        response_meta: Whether every success says how long it took.
+    """
+
+    mode: Annotated[AqlMode, _EndpointMode(MODES), Key("single", variable="MCP_AQL_ENDPOINT_MODE")] = "semantic"
     # Measured by bench.tokens: a longer flat list costs more tokens than search, details and call.
-    auto_tokens: Annotated[
-        int,
-        Whole(0, 10_000_000),
-        'With surface = "auto": from how many tokens of the flat list on a client gets the AQL surface.',
-        Key(20_000),
-    ] = 4000
+    auto_tokens: Annotated[int, Whole(0, 10_000_000), Key(20_000)] = 4000
     profile: Annotated[
         str,
         _NAME,
-        f"Which families there are: {', '.join(PROFILES)}, or a name of your own with `families`.",
-        Key("database", variable="MCP_AQL_ENDPOINT_PROFILE"),
+        Key(
+            "database",
+            variable="MCP_AQL_ENDPOINT_PROFILE",
+            help=f"Which families there are: {', '.join(PROFILES)}, or a name of your own with `families`.",
+        ),
     ] = "crude"
     families: Annotated[
         dict[str, tuple[str, ...]],
         _Families(names=r"[a-z][a-z0-9_]*", names_are="the name of a family", item=Many(_MEMBER)),
-        "Families of your own: the categories and operations of each.",
         Key({"look": ["READ"], "change": ["CREATE", "UPDATE", "DELETE"], "run": ["EXECUTE"]}),
     ] = {}
-    tool_prefix: Annotated[
-        str,
-        _ToolPrefix(empty=True),
-        "What the names of the AQL tools begin with.",
-        Key("github_", variable="MCP_AQL_TOOL_PREFIX"),
-    ] = ""
-    execution_idle_s: Annotated[
-        float, Seconds(1, _MONTH_S), "After how long without activity an execution has failed.", Key(600)
-    ] = 1800
-    execution_keep_s: Annotated[
-        float, Seconds(0, _MONTH_S), "How long an execution that has ended can still be read.", Key(3600)
-    ] = 86_400
-    limits: Annotated[AqlLimits, _LIMITS, "The limits of requests and answers.", Key({"batch_operations": 20})] = (
-        AqlLimits()
-    )
+    tool_prefix: Annotated[str, _ToolPrefix(empty=True), Key("github_", variable="MCP_AQL_TOOL_PREFIX")] = ""
+    execution_idle_s: Annotated[float, Seconds(1, _MONTH_S), Key(600)] = 1800
+    execution_keep_s: Annotated[float, Seconds(0, _MONTH_S), Key(3600)] = 86_400
+    limits: Annotated[AqlLimits, _LIMITS, Key({"batch_operations": 20})] = AqlLimits()
     danger: Annotated[
         AqlDangerPlan,
         StructTable(AqlDangerPlan, "the handling of dangerous operations", example="danger = { enforce = false }"),
-        "Whether destructive operations need a confirmation token, and how long one is good.",
         Key({"enforce": False}),
     ] = AqlDangerPlan()
     # AQL-4.6.2-2
-    strict_mode: Annotated[bool, "Whether unknown parameters are refused; off only for development.", Key(False)] = True
-    batch: Annotated[bool, "Whether several operations can be sent in one call.", Key(False)] = True
-    field_selection: Annotated[bool, "Whether READ operations take `fields`.", Key(False)] = True
-    response_meta: Annotated[bool, "Whether every success says how long it took.", Key(True)] = False
+    strict_mode: Annotated[bool, Key(False)] = True
+    batch: Annotated[bool, Key(False)] = True
+    field_selection: Annotated[bool, Key(False)] = True
+    response_meta: Annotated[bool, Key(True)] = False
 
 
 # [safety]
@@ -226,71 +221,58 @@ _AGENTS: Final = Table(
 
 
 class SafetyPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of the execution safety loop (MCP-AQL 8.6 to 8.8)."""
+    """Settings of the execution safety loop (MCP-AQL 8.6 to 8.8).
 
-    mode: Annotated[
-        Mode,
-        "Whether reported steps are judged and what was not reported is refused, only judged, only recorded,"
-        " or nothing of it. MCPAQL_SAFETY_LOOP goes first.",
-        Key("enforcing", variable="MCPAQL_SAFETY_LOOP"),
-    ] = "disabled"
-    require: Annotated[
-        tuple[str, ...], "Principals that may call nothing outside a monitored execution.", Key(["client:coder"])
-    ] = ()
-    max_autonomous_steps: Annotated[
-        int,
-        _STEPS,
-        "How many steps an agent may take before a person has to agree that it goes on. Reads that are approved"
-        " automatically do not count.",
-        Key(10),
-    ] = STEPS_DEFAULT
-    risk_tolerance: Annotated[
-        Tolerance, "Above which risk an agent pauses: 25, 50 or 75 of 100.", Key("conservative")
-    ] = "moderate"
-    deny: Annotated[
-        tuple[str, ...],
-        _PATTERNS,
-        "Actions that block the agent until a person verifies it. Looked for from every word of a hint.",
-        Key(["drop_*", "rm -rf*"]),
-    ] = DENY
-    requires_approval: Annotated[tuple[str, ...], _PATTERNS, "Actions that wait for a person.", Key(["deploy_*"])] = (
-        REQUIRES_APPROVAL
-    )
-    auto_approve: Annotated[
-        tuple[str, ...],
-        _PATTERNS,
-        "Actions that need no further judgement, where the pattern covers the whole hint.",
-        Key(["read_*"]),
-    ] = AUTO_APPROVE
-    stages: Annotated[
-        tuple[Stage, ...], "Which stages of the evaluation are on, besides the step limit.", Key(["patterns"])
-    ] = ("outcome", "patterns", "risk", "tolerance")
-    progressive_lockout: Annotated[
-        bool, "Whether wrong codes beyond the limit make the time to wait longer.", Key(False)
-    ] = True
-    tolerance_relaxes_confirm: Annotated[
-        bool, "Whether a risk within the tolerance goes on although it is in the tier confirm.", Key(True)
-    ] = False
-    preapproved: Annotated[bool, "Whether agents start without a person's approval.", Key(True)] = False
-    agents: Annotated[
-        dict[str, AgentPlan],
-        _AGENTS,
-        "The same for one agent, by its name. Its deny and requires_approval are added to those of all agents.",
-        Key({"reporter": {"risk_tolerance": "conservative"}}),
-    ] = {}
+    Keys:
+        mode: Whether reported steps are judged and what was not reported is refused, only judged, only recorded, or
+            nothing of it. MCPAQL_SAFETY_LOOP goes first.
+        require: Principals that may call nothing outside a monitored execution.
+        max_autonomous_steps: How many steps an agent may take before a person has to agree that it goes on. Reads that
+            are approved automatically do not count.
+        risk_tolerance: Above which risk an agent pauses: 25, 50 or 75 of 100.
+        deny: Actions that block the agent until a person verifies it. Looked for from every word of a hint.
+        requires_approval: Actions that wait for a person.
+        auto_approve: Actions that need no further judgement, where the pattern covers the whole hint.
+        stages: Which stages of the evaluation are on, besides the step limit.
+        progressive_lockout: Whether wrong codes beyond the limit make the time to wait longer.
+        tolerance_relaxes_confirm: Whether a risk within the tolerance goes on although it is in the tier confirm.
+        preapproved: Whether agents start without a person's approval.
+        agents: The same for one agent, by its name. Its deny and requires_approval are added to those of all agents.
+    """
+
+    mode: Annotated[Mode, Key("enforcing", variable="MCPAQL_SAFETY_LOOP")] = "disabled"
+    require: Annotated[tuple[str, ...], Key(["client:coder"])] = ()
+    max_autonomous_steps: Annotated[int, _STEPS, Key(10)] = STEPS_DEFAULT
+    risk_tolerance: Annotated[Tolerance, Key("conservative")] = "moderate"
+    deny: Annotated[tuple[str, ...], _PATTERNS, Key(["drop_*", "rm -rf*"])] = DENY
+    requires_approval: Annotated[tuple[str, ...], _PATTERNS, Key(["deploy_*"])] = REQUIRES_APPROVAL
+    auto_approve: Annotated[tuple[str, ...], _PATTERNS, Key(["read_*"])] = AUTO_APPROVE
+    stages: Annotated[tuple[Stage, ...], Key(["patterns"])] = ("outcome", "patterns", "risk", "tolerance")
+    progressive_lockout: Annotated[bool, Key(False)] = True
+    tolerance_relaxes_confirm: Annotated[bool, Key(True)] = False
+    preapproved: Annotated[bool, Key(True)] = False
+    agents: Annotated[dict[str, AgentPlan], _AGENTS, Key({"reporter": {"risk_tolerance": "conservative"}})] = {}
 
 
 # [rooms] and [[room]]
 
 
 class RoomsPlan(RoomSettings, frozen=True, kw_only=True):
-    """Settings of all rooms ([rooms]). The [[room]] entry of a room can replace them."""
+    """Settings of all rooms ([rooms]). The [[room]] entry of a room can replace them.
 
-    auto_create: Annotated[bool, "Whether connecting to an unknown topic makes a room of it.", Key(True)] = False
+    Keys:
+        auto_create: Whether connecting to an unknown topic makes a room of it.
+    """
+
+    auto_create: Annotated[bool, Key(True)] = False
 
 
 class RoomPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry of [[room]]: the topic of a room, and the settings that this entry replaces."""
+    """An entry of [[room]]: the topic of a room, and the settings that this entry replaces.
+
+    Keys:
+        topic: The room's name.
+    """
 
     topic: Annotated[
         str,
@@ -298,7 +280,6 @@ class RoomPlan(msgspec.Struct, frozen=True, kw_only=True):
             r"[A-Za-z0-9][A-Za-z0-9._:@~-]{0,127}",
             "1 to 128 of the characters A-Z a-z 0-9 . _ : @ ~ -, beginning with a letter or digit",
         ),
-        "The room's name.",
         Key("garden"),
     ]
     written: dict[str, Any] = {}
@@ -323,28 +304,31 @@ _SURFACE_NAME: Final = r"[a-z][a-z0-9]*(?:_[a-z][a-z0-9]*)*"
 
 
 class RegistryPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of the registry of tool surface names ([registry]), and of how servers that violate it are treated."""
+    """Settings of the registry of tool surface names ([registry]), and of how servers that violate it are treated.
 
-    enforce: Annotated[
-        Enforcement,
-        "What becomes of a tool that does not keep to the registered specification of its name: it is refused"
-        " (reject), its server is (session), it is listed with its verdict (warn), or nothing is compared (off)."
-        " Imported registries warn until they are trusted.",
-        Key("warn"),
-    ] = "reject"
+    Keys:
+        enforce: What becomes of a tool that does not keep to the registered specification of its name: it is refused
+            (reject), its server is (session), it is listed with its verdict (warn), or nothing is compared (off).
+            Imported registries warn until they are trusted.
+        per_name: The same for single names.
+        routes: Names that are offered without a segment, and the servers that may serve each: the first that is there
+            and keeps to the specification.
+        strict: Whether a server without an output schema is refused as well.
+        public_read: Whether the registry can be read without a credential.
+        tools: Whether clients are offered names.lookup, .check, .verify and .request.
+    """
+
+    enforce: Annotated[Enforcement, Key("warn")] = "reject"
     per_name: Annotated[
         dict[str, Enforcement],
         Table(names=_SURFACE_NAME, names_are="a surface name", item=Choice(get_args(Enforcement))),
-        "The same for single names.",
         Key({"search": "off"}),
     ] = {}
     routes: Annotated[
         dict[str, tuple[str, ...]],
         Table(names=_SURFACE_NAME, names_are="a surface name", item=Many(Text())),
-        "Names that are offered without a segment, and the servers that may serve each: the first that is there"
-        " and keeps to the specification.",
         Key({"search": ["a", "b"]}),
     ] = {}
-    strict: Annotated[bool, "Whether a server without an output schema is refused as well.", Key(True)] = False
-    public_read: Annotated[bool, "Whether the registry can be read without a credential.", Key(True)] = False
-    tools: Annotated[bool, "Whether clients are offered names.lookup, .check, .verify and .request.", Key(True)] = False
+    strict: Annotated[bool, Key(True)] = False
+    public_read: Annotated[bool, Key(True)] = False
+    tools: Annotated[bool, Key(True)] = False

@@ -148,97 +148,67 @@ REACHES: Final = (*PROGRAMS, "docker", "url")  # the keys of which a server has 
 
 
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a server that do not depend on how the node reaches it."""
+    """The settings of a server that do not depend on how the node reaches it.
 
-    roots: Annotated[
-        tuple[Path, ...] | None,
-        "The folders it is told as roots, whatever clients say. Default: files, else the folders in args.",
-        Key(["~/notes"], goes_with=REACHES),
-    ] = None
-    timeout_s: Annotated[
-        float,
-        Seconds(1, MONTH_S),
-        "How long a call may be silent whose tool declares no latency class. Progress starts it anew.",
-        Key(900, goes_with=REACHES),
-    ] = 300
-    share: Annotated[
-        Share,
-        "Who uses one process or connection: all (node), a principal, a session. auto: all, until it matters.",
-        Key("session", goes_with=REACHES),
-    ] = "auto"
-    max_processes: Annotated[
-        int,
-        Whole(1, 10_000),
-        "How many processes principals or sessions may have of their own.",
-        Key(4, goes_with=(*PROGRAMS, "docker")),
-    ] = 16
-    idle_timeout_s: Annotated[
-        float,
-        Seconds(1, MONTH_S),
-        "How long the process or connection of a principal or session may be idle until it ends.",
-        Key(300, goes_with=REACHES),
-    ] = 1800
-    result_bytes: Annotated[
-        int | None,
-        MESSAGE_SIZE,
-        "The largest answer taken from it; a larger one fails its call alone. Default: limits.message_bytes.",
-        Key("64Mi", goes_with=REACHES),
-    ] = None
+    Keys:
+        roots: The folders it is told as roots, whatever clients say. Default: files, else the folders in args.
+        timeout_s: How long a call may be silent whose tool declares no latency class. Progress starts it anew.
+        share: Who uses one process or connection: all (node), a principal, a session. auto: all, until it matters.
+        max_processes: How many processes principals or sessions may have of their own.
+        idle_timeout_s: How long the process or connection of a principal or session may be idle until it ends.
+        result_bytes: The largest answer taken from it; a larger one fails its call alone. Default:
+            limits.message_bytes.
+    """
+
+    roots: Annotated[tuple[Path, ...] | None, Key(["~/notes"], goes_with=REACHES)] = None
+    timeout_s: Annotated[float, Seconds(1, MONTH_S), Key(900, goes_with=REACHES)] = 300
+    share: Annotated[Share, Key("session", goes_with=REACHES)] = "auto"
+    max_processes: Annotated[int, Whole(1, 10_000), Key(4, goes_with=(*PROGRAMS, "docker"))] = 16
+    idle_timeout_s: Annotated[float, Seconds(1, MONTH_S), Key(300, goes_with=REACHES)] = 1800
+    result_bytes: Annotated[int | None, MESSAGE_SIZE, Key("64Mi", goes_with=REACHES)] = None
 
 
 class ServerTable(ServerSettings, frozen=True, kw_only=True):
-    """The keys of [servers.SEGMENT] as a person writes them. The reader compiles them into a ServerPlan."""
+    """The keys of [servers.SEGMENT] as a person writes them. The reader compiles them into a ServerPlan.
 
-    command: Annotated[
-        tuple[str, ...] | None,
-        CommandLine(),
-        "A program to start: one string, split like a shell does it, or a list.",
-        Key("python -m my_server"),
-    ] = None
+    Keys:
+        command: A program to start: one string, split like a shell does it, or a list.
+        npm: An npm package to install and start.
+        pypi: A PyPI package to install and start.
+        docker: A container image to start with docker run.
+        url: A server that is already running.
+        args: Arguments of the program. ${env:NAME} is replaced.
+        env: Environment variables of the program. ${env:NAME} and ${secrets.NAME} are replaced.
+        cwd: The folder the program starts in. Default: workspace.
+        headers: Headers sent with every request. ${env:NAME} and ${secrets.NAME} are replaced.
+        auth: How OAuth tokens for the server are had. Default: a person agrees on the page the server names.
+        egress: Start it in a sandbox, from which it reaches these hosts and no other. Empty: none.
+        files: Start it in a sandbox, in which it reads and writes these files and folders beside its own.
+        transport: With url: http (streamable), sse (2024-11-05) or auto. A program speaks stdio.
+        tools: What a tool's effect is, by the name the server gives it.
+    """
+
+    command: Annotated[tuple[str, ...] | None, CommandLine(), Key("python -m my_server")] = None
     npm: Annotated[
         str | None,
         Text(NPM_PACKAGE, "an npm package", hint='write "@scope/name" or "name@1.2.3"'),
-        "An npm package to install and start.",
         Key("@modelcontextprotocol/server-memory"),
     ] = None
     pypi: Annotated[
-        str | None,
-        Text(PYPI_PACKAGE, "a PyPI package", hint='write "name" or "name==1.2.3"'),
-        "A PyPI package to install and start.",
-        Key("mcp-server-time"),
+        str | None, Text(PYPI_PACKAGE, "a PyPI package", hint='write "name" or "name==1.2.3"'), Key("mcp-server-time")
     ] = None
     docker: Annotated[
-        str | None,
-        Text(DOCKER_IMAGE, "a container image", hint='write "owner/image:tag"'),
-        "A container image to start with docker run.",
-        Key("mcp/fetch"),
+        str | None, Text(DOCKER_IMAGE, "a container image", hint='write "owner/image:tag"'), Key("mcp/fetch")
     ] = None
-    url: Annotated[
-        str | None, Url(outward=True), "A server that is already running.", Key("https://mcp.example.com/mcp")
-    ] = None
+    url: Annotated[str | None, Url(outward=True), Key("https://mcp.example.com/mcp")] = None
     args: Annotated[
-        tuple[str, ...],
-        Many(TEXT),
-        "Arguments of the program. ${env:NAME} is replaced.",
-        Key(["--local-timezone", "Europe/Berlin"], goes_with=(*PROGRAMS, "docker")),
+        tuple[str, ...], Many(TEXT), Key(["--local-timezone", "Europe/Berlin"], goes_with=(*PROGRAMS, "docker"))
     ] = ()
     env: Annotated[
-        dict[str, str],
-        ENVIRONMENT,
-        "Environment variables of the program. ${env:NAME} and ${secrets.NAME} are replaced.",
-        Key({"LOG_LEVEL": "info"}, goes_with=(*PROGRAMS, "docker")),
-        SecretPart.VALUE,
+        dict[str, str], ENVIRONMENT, Key({"LOG_LEVEL": "info"}, goes_with=(*PROGRAMS, "docker")), SecretPart.VALUE
     ] = {}
-    cwd: Annotated[
-        Path | None, "The folder the program starts in. Default: workspace.", Key("servers", goes_with=PROGRAMS)
-    ] = None
-    headers: Annotated[
-        dict[str, str],
-        Headers(),
-        "Headers sent with every request. ${env:NAME} and ${secrets.NAME} are replaced.",
-        Key({"X-Team": "blue"}, goes_with=("url",)),
-        SecretPart.VALUE,
-    ] = {}
+    cwd: Annotated[Path | None, Key("servers", goes_with=PROGRAMS)] = None
+    headers: Annotated[dict[str, str], Headers(), Key({"X-Team": "blue"}, goes_with=("url",)), SecretPart.VALUE] = {}
     auth: Annotated[
         OAuthPlan | None,
         StructTable(
@@ -248,7 +218,6 @@ class ServerTable(ServerSettings, frozen=True, kw_only=True):
             needs={"client_secret": ("client_id",), "private_key": ("client_id",)},
             check=_check_oauth,
         ),
-        "How OAuth tokens for the server are had. Default: a person agrees on the page the server names.",
         Key(
             {"grant": "client_credentials", "client_id": "node", "client_secret": "${secrets.CRM}"}, goes_with=("url",)
         ),
@@ -262,23 +231,13 @@ class ServerTable(ServerSettings, frozen=True, kw_only=True):
                 hint="without path or network mask",
             )
         ),
-        "Start it in a sandbox, from which it reaches these hosts and no other. Empty: none.",
         Key(["api.example.com"], goes_with=(*PROGRAMS, "docker")),
     ] = None
-    files: Annotated[
-        tuple[Path, ...] | None,
-        "Start it in a sandbox, in which it reads and writes these files and folders beside its own.",
-        Key(["~/notes"], goes_with=(*PROGRAMS, "docker")),
-    ] = None
-    transport: Annotated[
-        Literal["auto", "http", "sse", "stdio"],
-        "With url: http (streamable), sse (2024-11-05) or auto. A program speaks stdio.",
-        Key("auto", goes_with=REACHES),
-    ] = "auto"
+    files: Annotated[tuple[Path, ...] | None, Key(["~/notes"], goes_with=(*PROGRAMS, "docker"))] = None
+    transport: Annotated[Literal["auto", "http", "sse", "stdio"], Key("auto", goes_with=REACHES)] = "auto"
     tools: Annotated[
         dict[str, ToolClass],
         Table(names=r"[^\x00]+", names_are="a tool's name", item=Choice(get_args(ToolClass))),
-        "What a tool's effect is, by the name the server gives it.",
         Key({"delete_file": "irreversible"}, goes_with=REACHES),
     ] = {}
 
@@ -323,73 +282,48 @@ class PolicyPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DriversPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of drivers, which are servers declared in files (AIP-32): their folders and the operator's additions."""
+    """Settings of drivers, which are servers declared in files (AIP-32): their folders and the operator's additions.
 
-    paths: Annotated[
-        tuple[Path, ...],
-        "Further folders of drivers, searched after .drivers in the workspace and the person's own.",
-        Key(["/srv/drivers"]),
-    ] = ()
+    Keys:
+        paths: Further folders of drivers, searched after .drivers in the workspace and the person's own.
+        registration: Whether a driver's server is started and checked at once, or when it is first called.
+        idle_timeout_s: After how many seconds without a call a driver's server is stopped.
+        on_mismatch: When a server's tool does not fit its contract: the whole driver is rejected, or only that tool.
+        sandbox: Drivers that run without a sandbox. It is shown in lists and written to the audit log.
+        result_bytes: The largest answer taken from a driver's server; a larger one fails its call alone.
+        insecure_hosts: Hosts of remote drivers that may be reached over plain http.
+        ca_file: Further CA certificates (PEM) for remote drivers.
+        region: Where this node runs: what the region self-hosted of a driver means.
+        policy: Which drivers may serve, by their policy tags: only those with one of allow, none with one of deny.
+        pins: The driver that serves a contract, where several could.
+        trust_workspace: Whether drivers of the workspace need no `interlock drivers trust NAME`.
+        allow_unverified_install: Whether a download without a checksum may be installed, and a Python package without a
+            wheel be built.
+        npx: Whether npm packages are run with npx instead of being installed.
+        dev: Whether a change that needs a new major version of a driver is only warned of.
+    """
+
+    paths: Annotated[tuple[Path, ...], Key(["/srv/drivers"])] = ()
     # Computed: <config>/interlock/drivers, which holds the person's drivers for every workspace.
     own: Path | None = None
-    registration: Annotated[
-        Literal["eager", "lazy"],
-        "Whether a driver's server is started and checked at once, or when it is first called.",
-        Key("lazy"),
-    ] = "eager"
-    idle_timeout_s: Annotated[
-        float, Seconds(1, MONTH_S), "After how many seconds without a call a driver's server is stopped.", Key(60)
-    ] = 300
-    on_mismatch: Annotated[
-        Literal["reject", "drop_binding"],
-        "When a server's tool does not fit its contract: the whole driver is rejected, or only that tool.",
-        Key("drop_binding"),
-    ] = "reject"
-    sandbox: Annotated[
-        dict[str, Literal["off"]],
-        _SANDBOXES,
-        "Drivers that run without a sandbox. It is shown in lists and written to the audit log.",
-        Key({"legacy-mcp": "off"}),
-    ] = {}
-    result_bytes: Annotated[
-        dict[str, int],
-        _RESULT_SIZES,
-        "The largest answer taken from a driver's server; a larger one fails its call alone.",
-        Key({"files-mcp": "64Mi"}),
-    ] = {}
-    insecure_hosts: Annotated[
-        tuple[str, ...], Many(_HOST), "Hosts of remote drivers that may be reached over plain http.", Key(["mcp.lan"])
-    ] = ()
-    ca_file: Annotated[Path | None, "Further CA certificates (PEM) for remote drivers.", Key("tls/company-ca.pem")] = (
-        None
-    )
-    region: Annotated[
-        str | None, _REGION, "Where this node runs: what the region self-hosted of a driver means.", Key("EU")
-    ] = None
+    registration: Annotated[Literal["eager", "lazy"], Key("lazy")] = "eager"
+    idle_timeout_s: Annotated[float, Seconds(1, MONTH_S), Key(60)] = 300
+    on_mismatch: Annotated[Literal["reject", "drop_binding"], Key("drop_binding")] = "reject"
+    sandbox: Annotated[dict[str, Literal["off"]], _SANDBOXES, Key({"legacy-mcp": "off"})] = {}
+    result_bytes: Annotated[dict[str, int], _RESULT_SIZES, Key({"files-mcp": "64Mi"})] = {}
+    insecure_hosts: Annotated[tuple[str, ...], Many(_HOST), Key(["mcp.lan"])] = ()
+    ca_file: Annotated[Path | None, Key("tls/company-ca.pem")] = None
+    region: Annotated[str | None, _REGION, Key("EU")] = None
     policy: Annotated[
         PolicyPlan,
         StructTable(PolicyPlan, "the policy on drivers", example='policy = { deny = ["third-party-api"] }'),
-        "Which drivers may serve, by their policy tags: only those with one of allow, none with one of deny.",
         Key({"deny": ["third-party-api"]}),
     ] = PolicyPlan()
-    pins: Annotated[
-        dict[str, str],
-        _PINS,
-        "The driver that serves a contract, where several could.",
-        Key({"fs.read": "filesystem-mcp"}),
-    ] = {}
-    trust_workspace: Annotated[
-        bool, "Whether drivers of the workspace need no `interlock drivers trust NAME`.", Key(True)
-    ] = False
-    allow_unverified_install: Annotated[
-        bool,
-        "Whether a download without a checksum may be installed, and a Python package without a wheel be built.",
-        Key(True),
-    ] = False
-    npx: Annotated[bool, "Whether npm packages are run with npx instead of being installed.", Key(True)] = False
-    dev: Annotated[
-        bool, "Whether a change that needs a new major version of a driver is only warned of.", Key(True)
-    ] = False
+    pins: Annotated[dict[str, str], _PINS, Key({"fs.read": "filesystem-mcp"})] = {}
+    trust_workspace: Annotated[bool, Key(True)] = False
+    allow_unverified_install: Annotated[bool, Key(True)] = False
+    npx: Annotated[bool, Key(True)] = False
+    dev: Annotated[bool, Key(True)] = False
 
 
 # [[tool]]
@@ -398,60 +332,58 @@ _TRANSPORT: Final = "|".join((*(each.id for each in TRANSPORT_CLASSES), PRIVATE_
 
 
 class ToolCapability(msgspec.Struct, frozen=True, kw_only=True):
-    """The capability of a tool, declared by a [[tool]] entry instead of by its server (MCP-AX 9.1)."""
+    """The capability of a tool, declared by a [[tool]] entry instead of by its server (MCP-AX 9.1).
 
-    latency_class: Annotated[LatencyClass | None, "How long a call usually takes.", Key("slow")] = None
-    consistency: Annotated[Consistency | None, "What a read after a write sees.", Key("eventual")] = None
-    mutable: Annotated[bool | None, "Whether a call changes anything.", Key(False)] = None
-    reversible: Annotated[bool | None, "Whether what a call changed can be undone.", Key(True)] = None
-    idempotent: Annotated[bool | None, "Whether a repeated call changes nothing more.", Key(True)] = None
+    Keys:
+        latency_class: How long a call usually takes.
+        consistency: What a read after a write sees.
+        mutable: Whether a call changes anything.
+        reversible: Whether what a call changed can be undone.
+        idempotent: Whether a repeated call changes nothing more.
+        transport: How the tool is reached.
+        auth_scope: The scope a caller needs.
+        cost_class: What a call costs.
+        availability: When the tool can be called.
+        schema_version: Version of the tool's definition.
+    """
+
+    latency_class: Annotated[LatencyClass | None, Key("slow")] = None
+    consistency: Annotated[Consistency | None, Key("eventual")] = None
+    mutable: Annotated[bool | None, Key(False)] = None
+    reversible: Annotated[bool | None, Key(True)] = None
+    idempotent: Annotated[bool | None, Key(True)] = None
     transport: Annotated[
         str | None,
         Text(_TRANSPORT, "a transport class", hint="such as native, or a private one as x-lora"),
-        "How the tool is reached.",
         Key("native"),
     ] = None
-    auth_scope: Annotated[AuthScope | None, "The scope a caller needs.", Key("admin")] = None
-    cost_class: Annotated[CostClass | None, "What a call costs.", Key("metered")] = None
-    availability: Annotated[Availability | None, "When the tool can be called.", Key("best_effort")] = None
-    schema_version: Annotated[str | None, Version(), "Version of the tool's definition.", Key("1.2.0")] = None
+    auth_scope: Annotated[AuthScope | None, Key("admin")] = None
+    cost_class: Annotated[CostClass | None, Key("metered")] = None
+    availability: Annotated[Availability | None, Key("best_effort")] = None
+    schema_version: Annotated[str | None, Version(), Key("1.2.0")] = None
 
 
 class ToolRule(msgspec.Struct, frozen=True, kw_only=True):
     """An entry of [[tool]].
 
     Only the first entry whose glob matches the qualified name of a tool applies to the tool.
+
+    Keys:
+        match: Qualified tool name (glob); the first entry that matches applies.
+        hide: Whether clients do not see the tool.
+        pin: Whether the tool, once its definition changes, is withheld until an operator accepts the change.
+        cost_units: How many units a call costs. Default: what units in [budget] says of its cost_class.
+        budget: How much of each of these tools may be used, by all callers together.
+        trust: How far the tool's server is trusted (MCP-AQL); a low trust denies dangerous operations.
+        aql: What is known of the tool's operation (MCP-AQL): name, category, family, danger and more.
     """
 
-    match: Annotated[str, "Qualified tool name (glob); the first entry that matches applies.", Key("files.write_*")]
+    match: Annotated[str, Key("files.write_*")]
     capability: dict[str, str | bool] = {}  # what is written of the keys of `ToolCapability`
-    hide: Annotated[bool, "Whether clients do not see the tool.", Key(True)] = False
-    pin: Annotated[
-        bool,
-        "Whether the tool, once its definition changes, is withheld until an operator accepts the change.",
-        Key(True),
-    ] = False
-    cost_units: Annotated[
-        int | None,
-        AMOUNT,
-        "How many units a call costs. Default: what units in [budget] says of its cost_class.",
-        Key(5),
-    ] = None
-    budget: Annotated[
-        BudgetLimits | None,
-        BUDGET,
-        "How much of each of these tools may be used, by all callers together.",
-        Key({"max_calls_per_minute": 10}),
-    ] = None
+    hide: Annotated[bool, Key(True)] = False
+    pin: Annotated[bool, Key(True)] = False
+    cost_units: Annotated[int | None, AMOUNT, Key(5)] = None
+    budget: Annotated[BudgetLimits | None, BUDGET, Key({"max_calls_per_minute": 10})] = None
     # None: decided by where the tool comes from
-    trust: Annotated[
-        Trust | None,
-        "How far the tool's server is trusted (MCP-AQL); a low trust denies dangerous operations.",
-        Key("certified"),
-    ] = None
-    aql: Annotated[
-        OperationRule | None,
-        OPERATION,
-        "What is known of the tool's operation (MCP-AQL): name, category, family, danger and more.",
-        Key({"category": "READ"}),
-    ] = None
+    trust: Annotated[Trust | None, Key("certified")] = None
+    aql: Annotated[OperationRule | None, OPERATION, Key({"category": "READ"})] = None

@@ -82,79 +82,55 @@ _CHILDREN: Final = Many(StructTable(ChildPlan, "a child", where="[[ax.children]]
 class AxPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The place of this node in a tree of aggregators: parents above it, subservers below it, and limits on their
     links.
+
+    Keys:
+        tree: Which tree the node belongs to; within one tree a subserver has one parent.
+        parents: Aggregators to register with: the first of each tree, and the others as its backups.
+        children: Subservers to start as children, which register over their stdio.
+        dial_back: Where the node may connect to when a subserver registers by POST and names its endpoint.
+        socket: A Unix socket for subservers of this machine; [[access]] says which users may register (uid:1000).
+        require_proof: For which subservers a claim of authority must be proved: those with mutable tools, all, or none.
+        heartbeat_min_ms: The shortest heartbeat interval a subserver may promise, in milliseconds.
+        max_hops: Tools that are more aggregators away are withheld.
+        notify_per_s: How many notifications a second are passed on for one subserver.
+        notify_buffer: How many more wait, before the oldest are dropped and counted.
+        transport_classes: Private transport classes that subservers and tools may name.
+        root_segment: First segment of every qualified name; changing it renames every tool.
+        list_ttl_s: How many seconds the tool list of a server that announces no changes stays valid.
     """
 
-    tree: Annotated[
-        str, _TREE, "Which tree the node belongs to; within one tree a subserver has one parent.", Key("plant")
-    ] = "default"
+    tree: Annotated[str, _TREE, Key("plant")] = "default"
     parents: Annotated[
-        tuple[ParentPlan, ...],
-        _PARENTS,
-        "Aggregators to register with: the first of each tree, and the others as its backups.",
-        Key([{"url": "wss://hub.example.com/ax", "segment": "edge"}]),
-        AT_ONCE,
+        tuple[ParentPlan, ...], _PARENTS, Key([{"url": "wss://hub.example.com/ax", "segment": "edge"}]), AT_ONCE
     ] = ()
     children: Annotated[
-        tuple[ChildPlan, ...],
-        _CHILDREN,
-        "Subservers to start as children, which register over their stdio.",
-        Key([{"command": "python greenhouse.py", "segment": "greenhouse"}]),
-        AT_ONCE,
+        tuple[ChildPlan, ...], _CHILDREN, Key([{"command": "python greenhouse.py", "segment": "greenhouse"}]), AT_ONCE
     ] = ()
-    dial_back: Annotated[
-        tuple[str, ...],
-        _URL_GLOBS,
-        "Where the node may connect to when a subserver registers by POST and names its endpoint.",
-        Key(["https://*.example.com/*"]),
-    ] = ()
-    socket: Annotated[
-        Path | None,
-        "A Unix socket for subservers of this machine; [[access]] says which users may register (uid:1000).",
-        Key("/run/interlock/ax.sock"),
-    ] = None
-    require_proof: Annotated[
-        Literal["mutable", "always", "never"],
-        "For which subservers a claim of authority must be proved: those with mutable tools, all, or none.",
-        Key("always"),
-    ] = "mutable"
-    heartbeat_min_ms: Annotated[
-        int,
-        Whole(10, 3_600_000),
-        "The shortest heartbeat interval a subserver may promise, in milliseconds.",
-        Key(1000),
-    ] = 100
-    max_hops: Annotated[int, Whole(1, 255), "Tools that are more aggregators away are withheld.", Key(8)] = 32
-    notify_per_s: Annotated[
-        int, Whole(1, 1_000_000), "How many notifications a second are passed on for one subserver.", Key(500)
-    ] = 100
-    notify_buffer: Annotated[
-        int, Whole(1, 1_000_000), "How many more wait, before the oldest are dropped and counted.", Key(5000)
-    ] = 1000
+    dial_back: Annotated[tuple[str, ...], _URL_GLOBS, Key(["https://*.example.com/*"])] = ()
+    socket: Annotated[Path | None, Key("/run/interlock/ax.sock")] = None
+    require_proof: Annotated[Literal["mutable", "always", "never"], Key("always")] = "mutable"
+    heartbeat_min_ms: Annotated[int, Whole(10, 3_600_000), Key(1000)] = 100
+    max_hops: Annotated[int, Whole(1, 255), Key(8)] = 32
+    notify_per_s: Annotated[int, Whole(1, 1_000_000), Key(500)] = 100
+    notify_buffer: Annotated[int, Whole(1, 1_000_000), Key(5000)] = 1000
     transport_classes: Annotated[
-        tuple[str, ...],
-        Many(Text(PRIVATE_CLASS, 'a private class, "x-" and a-z, 0-9, _ and -')),
-        "Private transport classes that subservers and tools may name.",
-        Key(["x-lora"]),
+        tuple[str, ...], Many(Text(PRIVATE_CLASS, 'a private class, "x-" and a-z, 0-9, _ and -')), Key(["x-lora"])
     ] = ()
-    root_segment: Annotated[
-        str | None, Segment(), "First segment of every qualified name; changing it renames every tool.", Key("home")
-    ] = None
+    root_segment: Annotated[str | None, Segment(), Key("home")] = None
     # AX-5.1-3
-    list_ttl_s: Annotated[
-        float,
-        Seconds(0, MONTH_S),
-        "How many seconds the tool list of a server that announces no changes stays valid.",
-        Key(300),
-    ] = 60
+    list_ttl_s: Annotated[float, Seconds(0, MONTH_S), Key(300)] = 60
 
 
 class DegradedPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings for the tools of a subserver that is not connected any more (MCP-AX 13.2)."""
+    """Settings for the tools of a subserver that is not connected any more (MCP-AX 13.2).
 
-    enabled: Annotated[
-        bool, "Whether the tools of a lost subserver stay listed, as degraded, for a while.", Key(False)
-    ] = True
-    grace_s: Annotated[float, Seconds(0, MONTH_S), "How long they stay.", Key(60)] = 300
+    Keys:
+        enabled: Whether the tools of a lost subserver stay listed, as degraded, for a while.
+        grace_s: How long they stay.
+    """
+
+    enabled: Annotated[bool, Key(False)] = True
+    grace_s: Annotated[float, Seconds(0, MONTH_S), Key(60)] = 300
 
 
 class DevicePlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,13 +142,13 @@ class DevicePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DevicesPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of microcontrollers and PLCs: how they register, and the descriptions that were read."""
+    """Settings of microcontrollers and PLCs: how they register, and the descriptions that were read.
 
-    mode: Annotated[
-        Literal["aggregate", "on_behalf"],
-        "Where devices are registered: here, as servers of this node (aggregate), or each of them at the parents"
-        " of this node, which speaks and beats for it (on_behalf).",
-        Key("on_behalf"),
-    ] = "aggregate"
+    Keys:
+        mode: Where devices are registered: here, as servers of this node (aggregate), or each of them at the parents of
+            this node, which speaks and beats for it (on_behalf).
+    """
+
+    mode: Annotated[Literal["aggregate", "on_behalf"], Key("on_behalf")] = "aggregate"
     # Computed: the descriptions in the workspace.
     described: Annotated[tuple[DevicePlan, ...], AT_ONCE] = ()

@@ -129,9 +129,17 @@ def test_every_field_of_the_plan_is_a_section_or_a_key_of_the_top() -> None:
 
 
 class _Small(msgspec.Struct, frozen=True, kw_only=True):
-    mode: Annotated[Literal["one", "two"], "Which.", Key("one")] = "two"
-    loud: Annotated[bool, "Whether.", Key(True)] = False
-    named: Annotated[str, "What.", Key("x")]
+    """A section with few keys.
+
+    Keys:
+        mode: Which
+            of them.
+        loud: Whether.
+    """
+
+    mode: Annotated[Literal["one", "two"], Key("one")] = "two"
+    loud: Annotated[bool, Key(True)] = False
+    named: Annotated[str, Key("x", "What.")]
     computed: int = 0
 
 
@@ -143,8 +151,16 @@ def test_a_key_takes_its_type_and_default_from_the_field_that_declares_it() -> N
     assert (keys["named"].kind, keys["named"].required, keys["named"].default) == (Text(), True, None)
 
 
+def test_the_help_of_a_key_is_in_the_docstring_of_its_class() -> None:
+    assert {name: key.help for name, key in keys_of(_Small).items()} == {
+        "mode": "Which of them.",
+        "loud": "Whether.",
+        "named": "What.",
+    }
+
+
 class _Unclear(msgspec.Struct, frozen=True, kw_only=True):
-    amount: Annotated[int, "How many, without bounds.", Key(1)] = 0
+    amount: Annotated[int, Key(1, "How many, without bounds.")] = 0
 
 
 def test_a_field_whose_type_does_not_say_how_it_is_read_is_refused() -> None:
