@@ -34,7 +34,7 @@ REGISTER_WITHIN_S: Final = 10.0  # MCP-AX 3.1, ours; AX-3.1-3
 EARLY_MAX: Final = 100  # messages before the registration is answered: a subserver needs none
 FORBIDDEN: Final = 4403  # SURFACE 4
 TAKEN: Final = 4409
-CLOSE_CODES: Final = {
+CLOSE_CODES: Final[dict[str, int]] = {
     codes.NAMESPACE_CONFLICT: TAKEN,
     codes.AUTHORITY_CONFLICT: TAKEN,
     codes.SPLIT_BRAIN: TAKEN,

@@ -18,8 +18,8 @@ running node applies a change without a restart. A field without a `Key` is comp
 Reading, error messages, the JSON Schema and the effective configuration follow from these declarations (`keys_of`,
 `sections_of`).
 
-A value of a protocol package cannot import this module. Its fields carry `msgspec.Meta` instead: `description` and
-`examples` make a key, `ge` and `le` its bounds, and `extra` may hold arguments of the value type.
+A value of a protocol package cannot import this module. Its fields carry `msgspec.Meta` instead of `Key`: `examples`
+makes a key, `ge` and `le` are its bounds, and `extra` may hold arguments of the value type.
 """
 
 import enum
@@ -166,8 +166,8 @@ def keys_of(plan: type[msgspec.Struct], *, defaults: bool = True) -> dict[str, K
         for note in _split_annotation(field.type)[1]:
             if isinstance(note, Key):
                 declared = msgspec.structs.replace(note, help=note.help or help_texts[field.name])
-            elif isinstance(note, msgspec.Meta) and note.description is not None:
-                declared = Key(note.examples[0] if note.examples else None, note.description)
+            elif isinstance(note, msgspec.Meta) and note.examples:
+                declared = Key(note.examples[0], help_texts[field.name])
         if declared is None:
             continue
         kind = _value_type(field.name, field.type)

@@ -15,87 +15,13 @@ Messages and details are sent to peers. They never contain a path, a class name 
 
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from typing import Any, ClassVar, Final, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Final, NamedTuple, NewType, Self
 
 import msgspec
 
 NAME_CHARS_MAX: Final = 128  # of a name that a refusal repeats
 
-RefusalCode = Literal[
-    # JSON-RPC and MCP
-    "parse_error",
-    "invalid_request",
-    "method_not_found",
-    "invalid_params",
-    "internal_error",
-    "resource_not_found",
-    "url_elicitation_required",
-    "header_mismatch",
-    "missing_capability",
-    "unsupported_version",
-    # calls
-    "tool_degraded",
-    "budget_exceeded",
-    "call_timeout",
-    "unavailable",
-    "result_too_large",
-    "surface_mismatch",
-    "specification_drift",
-    "execution_refused",
-    # MCP-AX links
-    "namespace_conflict",
-    "namespace_invalid",
-    "registration_cycle",
-    "split_brain",
-    "authority_unverified",
-    "authority_conflict",
-    "session_unknown",
-    "scope_denied",
-    "route_mismatch",
-    "link_insecure",
-    # confirmations
-    "confirmation_unknown",
-    "confirmation_expired",
-    "confirmation_used",
-    "proof_invalid",
-    "confirmation_void",
-    "confirmation_denied",
-]
-
-PARSE_ERROR: Final = "parse_error"
-INVALID_REQUEST: Final = "invalid_request"
-METHOD_NOT_FOUND: Final = "method_not_found"
-INVALID_PARAMS: Final = "invalid_params"
-INTERNAL_ERROR: Final = "internal_error"
-RESOURCE_NOT_FOUND: Final = "resource_not_found"
-URL_ELICITATION_REQUIRED: Final = "url_elicitation_required"
-HEADER_MISMATCH: Final = "header_mismatch"
-MISSING_CAPABILITY: Final = "missing_capability"
-UNSUPPORTED_VERSION: Final = "unsupported_version"
-TOOL_DEGRADED: Final = "tool_degraded"
-BUDGET_EXCEEDED: Final = "budget_exceeded"
-CALL_TIMEOUT: Final = "call_timeout"
-UNAVAILABLE: Final = "unavailable"
-RESULT_TOO_LARGE: Final = "result_too_large"
-SURFACE_MISMATCH: Final = "surface_mismatch"
-SPECIFICATION_DRIFT: Final = "specification_drift"
-EXECUTION_REFUSED: Final = "execution_refused"
-NAMESPACE_CONFLICT: Final = "namespace_conflict"  # AX-4.2-2
-NAMESPACE_INVALID: Final = "namespace_invalid"
-REGISTRATION_CYCLE: Final = "registration_cycle"  # AX-5.3-3
-SPLIT_BRAIN: Final = "split_brain"  # AX-13.4-2
-AUTHORITY_UNVERIFIED: Final = "authority_unverified"
-AUTHORITY_CONFLICT: Final = "authority_conflict"
-SESSION_UNKNOWN: Final = "session_unknown"
-SCOPE_DENIED: Final = "scope_denied"
-ROUTE_MISMATCH: Final = "route_mismatch"
-LINK_INSECURE: Final = "link_insecure"
-CONFIRMATION_UNKNOWN: Final = "confirmation_unknown"
-CONFIRMATION_EXPIRED: Final = "confirmation_expired"
-CONFIRMATION_USED: Final = "confirmation_used"
-PROOF_INVALID: Final = "proof_invalid"
-CONFIRMATION_VOID: Final = "confirmation_void"
-CONFIRMATION_DENIED: Final = "confirmation_denied"
+RefusalCode = NewType("RefusalCode", str)
 
 
 class Forms(NamedTuple):
@@ -108,44 +34,61 @@ class Forms(NamedTuple):
     aql: str = "INTERNAL_ERROR"  # in the envelope of an MCP-AQL operation
 
 
+_CALL_FORMS: Final[dict[RefusalCode, Forms]] = {}
+
+
+def _define(name: str, number: int, mcp_status: int = 200, **others: Any) -> RefusalCode:
+    """Return a code that may be sent as a JSON-RPC error, after adding its forms to the table."""
+    code = RefusalCode(name)
+    _CALL_FORMS[code] = Forms(number, mcp_status, **others)
+    return code
+
+
 # Our own numbers are positive, because -32000..-32019 is closed to new codes. The MCP-AX draft names some of its errors
 # and numbers only two of them.
-_CALL_FORMS: Final[Mapping[RefusalCode, Forms]] = {
-    PARSE_ERROR: Forms(-32700, 400),
-    INVALID_REQUEST: Forms(-32600, 400),
-    METHOD_NOT_FOUND: Forms(-32601, 404, aql="NOT_FOUND_OPERATION"),
-    INVALID_PARAMS: Forms(-32602, 400, aql="VALIDATION_INVALID_TYPE"),
-    INTERNAL_ERROR: Forms(-32603),
-    RESOURCE_NOT_FOUND: Forms(-32002),  # legacy MCP only; 2026-07-28 says INVALID_PARAMS
-    URL_ELICITATION_REQUIRED: Forms(-32042),  # 2025-11-25 only
-    HEADER_MISMATCH: Forms(-32020, 400),  # 2026-07-28
-    MISSING_CAPABILITY: Forms(-32021, 400),
-    UNSUPPORTED_VERSION: Forms(-32022, 400),
-    TOOL_DEGRADED: Forms(32002, draft_number=-32002),  # AX-13.2-3
-    BUDGET_EXCEEDED: Forms(32003, draft_number=-32003, aql="RATE_LIMIT_EXCEEDED"),  # AX-13.2-3, AX-11.4-3
-    NAMESPACE_CONFLICT: Forms(32110),  # AX-4.2-2
-    NAMESPACE_INVALID: Forms(32111),  # AX-4.1-2
-    REGISTRATION_CYCLE: Forms(32112),  # AX-5.3-3
-    SPLIT_BRAIN: Forms(32113),  # AX-13.4-2
-    AUTHORITY_UNVERIFIED: Forms(32114),  # AX-4.2-6, AX-4.2-8
-    AUTHORITY_CONFLICT: Forms(32115),  # AX-4.2-5
-    SESSION_UNKNOWN: Forms(32116, http_status=404),  # AX-6.2-2
-    SCOPE_DENIED: Forms(32117, http_status=403, aql="PERMISSION_DENIED"),  # AX-10.2-2
-    ROUTE_MISMATCH: Forms(32118),  # AX-7.2-1
-    LINK_INSECURE: Forms(32119),  # AX-10.4-1
-    CONFIRMATION_UNKNOWN: Forms(32120),  # AX-11.3-3
-    CONFIRMATION_EXPIRED: Forms(32121),  # AX-11.3-4
-    CONFIRMATION_USED: Forms(32122),  # AX-11.3-15
-    PROOF_INVALID: Forms(32123),  # AX-11.3-5
-    CONFIRMATION_VOID: Forms(32124),  # AX-11.3-14
-    CONFIRMATION_DENIED: Forms(32125),
-    CALL_TIMEOUT: Forms(32130),  # AX-7.3-1
-    UNAVAILABLE: Forms(32131, http_status=503),
-    RESULT_TOO_LARGE: Forms(32132),
-    SURFACE_MISMATCH: Forms(32140, aql="PERMISSION_DENIED"),  # by the registry of names
-    SPECIFICATION_DRIFT: Forms(32141, aql="PERMISSION_DENIED"),
-    EXECUTION_REFUSED: Forms(32150, aql="PERMISSION_DENIED"),  # by the safety loop of MCP-AQL
-}
+
+# JSON-RPC and MCP
+PARSE_ERROR: Final = _define("parse_error", -32700, 400)
+INVALID_REQUEST: Final = _define("invalid_request", -32600, 400)
+METHOD_NOT_FOUND: Final = _define("method_not_found", -32601, 404, aql="NOT_FOUND_OPERATION")
+INVALID_PARAMS: Final = _define("invalid_params", -32602, 400, aql="VALIDATION_INVALID_TYPE")
+INTERNAL_ERROR: Final = _define("internal_error", -32603)
+RESOURCE_NOT_FOUND: Final = _define("resource_not_found", -32002)  # legacy MCP only; 2026-07-28 says INVALID_PARAMS
+URL_ELICITATION_REQUIRED: Final = _define("url_elicitation_required", -32042)  # 2025-11-25 only
+HEADER_MISMATCH: Final = _define("header_mismatch", -32020, 400)  # 2026-07-28
+MISSING_CAPABILITY: Final = _define("missing_capability", -32021, 400)
+UNSUPPORTED_VERSION: Final = _define("unsupported_version", -32022, 400)
+
+# calls
+TOOL_DEGRADED: Final = _define("tool_degraded", 32002, draft_number=-32002)  # AX-13.2-3
+# AX-13.2-3, AX-11.4-3
+BUDGET_EXCEEDED: Final = _define("budget_exceeded", 32003, draft_number=-32003, aql="RATE_LIMIT_EXCEEDED")
+CALL_TIMEOUT: Final = _define("call_timeout", 32130)  # AX-7.3-1
+UNAVAILABLE: Final = _define("unavailable", 32131, http_status=503)
+RESULT_TOO_LARGE: Final = _define("result_too_large", 32132)
+SURFACE_MISMATCH: Final = _define("surface_mismatch", 32140, aql="PERMISSION_DENIED")  # by the registry of names
+SPECIFICATION_DRIFT: Final = _define("specification_drift", 32141, aql="PERMISSION_DENIED")
+EXECUTION_REFUSED: Final = _define("execution_refused", 32150, aql="PERMISSION_DENIED")  # by the safety loop of MCP-AQL
+
+# MCP-AX links
+NAMESPACE_CONFLICT: Final = _define("namespace_conflict", 32110)  # AX-4.2-2
+NAMESPACE_INVALID: Final = _define("namespace_invalid", 32111)  # AX-4.1-2
+REGISTRATION_CYCLE: Final = _define("registration_cycle", 32112)  # AX-5.3-3
+SPLIT_BRAIN: Final = _define("split_brain", 32113)  # AX-13.4-2
+AUTHORITY_UNVERIFIED: Final = _define("authority_unverified", 32114)  # AX-4.2-6, AX-4.2-8
+AUTHORITY_CONFLICT: Final = _define("authority_conflict", 32115)  # AX-4.2-5
+SESSION_UNKNOWN: Final = _define("session_unknown", 32116, http_status=404)  # AX-6.2-2
+SCOPE_DENIED: Final = _define("scope_denied", 32117, http_status=403, aql="PERMISSION_DENIED")  # AX-10.2-2
+ROUTE_MISMATCH: Final = _define("route_mismatch", 32118)  # AX-7.2-1
+LINK_INSECURE: Final = _define("link_insecure", 32119)  # AX-10.4-1
+
+# confirmations
+CONFIRMATION_UNKNOWN: Final = _define("confirmation_unknown", 32120)  # AX-11.3-3
+CONFIRMATION_EXPIRED: Final = _define("confirmation_expired", 32121)  # AX-11.3-4
+CONFIRMATION_USED: Final = _define("confirmation_used", 32122)  # AX-11.3-15
+PROOF_INVALID: Final = _define("proof_invalid", 32123)  # AX-11.3-5
+CONFIRMATION_VOID: Final = _define("confirmation_void", 32124)  # AX-11.3-14
+CONFIRMATION_DENIED: Final = _define("confirmation_denied", 32125)
 
 # Codes that are answered outside MCP. A code without a row has the defaults of `Forms`, such as the HTTP status 409.
 _HTTP_STATUSES: Final[Mapping[int, str]] = {

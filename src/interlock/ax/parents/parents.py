@@ -366,7 +366,7 @@ _TOKEN: Final = (
     "let its operator run: interlock access token --for subserver --name NAME, and give the token as 'secret'"  # noqa: S105
 )
 _CERTIFICATE: Final = "if it wants certificates: is our tls_cert in date, for clients, of a CA in its node.client_ca?"
-_STEPS: Final = {
+_STEPS: Final[dict[str, str]] = {
     codes.NAMESPACE_CONFLICT: "another has this segment there: choose another 'segment' in [[ax.parents]], or let its"
     " operator release it with interlock links release SEGMENT",
     codes.NAMESPACE_INVALID: "rename the tools it names, or hide them with [[tool]] hide = true",
