@@ -10,7 +10,7 @@ CAPABILITY = Capability(
         "add": Command("interlock.drivers.cli.add:app"),
         "discover": Command("interlock.drivers.cli.discover:app"),
         "drivers": Command("interlock.drivers.cli.drivers:app", "driver"),
-        "skills": Command("interlock.drivers.cli.skills:app", "skill"),
+        "skills": Command("interlock.drivers.cli.drivers:skills_app", "skill"),
     },
     parts="interlock.drivers.parts:DriverParts",
 )

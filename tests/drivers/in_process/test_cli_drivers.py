@@ -74,8 +74,8 @@ def test_trusting_a_folder_shows_that_its_hooks_are_run(inline: Inline, workspac
 
 
 def test_a_folder_that_changed_while_it_was_read_is_not_trusted(inline: Inline, workspace: Path) -> None:
-    from interlock.cli.client.offline_drivers import call_stored_drivers
     from interlock.config.load import load
+    from interlock.drivers.cli.drivers import call_stored_drivers
     from interlock.wire.refusal import Refused
 
     folder = write(workspace, driver())

@@ -14,7 +14,7 @@ import dns.rrset
 import pytest
 from tests.servers.name_server import NameServer, Zone, name_server
 
-from interlock.drivers.discovery import Discovery, discover
+from interlock.drivers.cli.discover import Discovery, discover_servers
 from interlock.names.protocol.dns_discovery import read_records_untrusted, record_name
 from interlock.net import fetch
 from interlock.net.dns_lookup import DnsFailed, look_up_txt
@@ -30,7 +30,7 @@ def server() -> Iterator[NameServer]:
 
 
 def find(server: NameServer, **options: Any) -> Discovery:
-    return asyncio.run(discover(NAME, [server.address], **{"tries": False, **options}))
+    return asyncio.run(discover_servers(NAME, [server.address], **{"tries": False, **options}))
 
 
 def read(*records: str) -> list[tuple[str, str | None, str]]:

@@ -64,8 +64,8 @@ def add(
     write: Annotated[Texts, option("--write", "A folder it may write in; may be repeated.", "PATH")] = None,
     with_: Annotated[Texts, option("--with", "Installed beside a pypi package.", "PACKAGE")] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Accept the proposed classes without asking.")] = False,
-    replace: Annotated[bool, typer.Option("--replace", help="Overwrite a driver of this id.")] = False,
-    no_trust: Annotated[bool, typer.Option("--no-trust", help="Write it, and leave trusting it for later.")] = False,
+    replace: Annotated[bool, option("--replace", "Overwrite a driver of this id.")] = False,
+    no_trust: Annotated[bool, option("--no-trust", "Write it, and leave trusting it for later.")] = False,
 ) -> None:
     """Make a driver of an MCP server.
 

@@ -1,19 +1,135 @@
-"""interlock discover"""
+"""interlock discover: find the MCP servers that a domain publishes in DNS.
+
+Finding a server does not trust it (REG-7.1-4, REG-N-6). `discover_servers` reads the TXT records and assigns each
+server a state. Records with an invalid signature are not used. A server at a private address is tried only if
+`private_hosts` allows its host. A try is one MCP request to the address, without credentials and redirects. It calls no
+tool and stores nothing.
+"""
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 import typer
 
 from interlock.approvals.cli.keys import require_terminal
-from interlock.cli.command import Invocation, verb, verb_app
+from interlock.cli.command import Invocation, option, verb, verb_app
 from interlock.cli.terminal.errors import BadUsage, Unreachable
+from interlock.wire.jsonrpc.codec import decode_object
 from interlock.wire.refusal import Refused
 
 if TYPE_CHECKING:
     from interlock.cli.terminal.output import Output
-    from interlock.drivers.discovery import Discovery
+    from interlock.names.protocol.dns_discovery import ServerRecord
+    from interlock.net.dns_lookup import DnssecState
+    from interlock.net.fetch import Fetcher
+
+State = Literal["answers", "credential", "fails", "private", "unusable", "untried"]
+
+_GREETING: Final = msgspec.json.encode(
+    {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "initialize",
+        "params": {
+            "protocolVersion": "2025-06-18",
+            "capabilities": {},
+            "clientInfo": {"name": "interlock-discover", "version": "1"},
+        },
+    }
+)
+_HEADERS: Final = b"content-type: application/json\r\naccept: application/json, text/event-stream\r\n"
+_STREAM: Final = "an event stream"
+SHOWN_CHARS_MAX: Final = 80
+
+
+class FoundServer(msgspec.Struct, frozen=True, kw_only=True):
+    """A server that a DNS record names, with a state that says whether it can be used."""
+
+    dialect: str
+    url: str | None
+    fields: dict[str, str]
+    state: State
+    detail: str = ""
+
+    @property
+    def is_usable(self) -> bool:
+        return self.state in ("answers", "credential", "untried")
+
+
+class Discovery(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of a discovery: the servers that the DNS records at a name list."""
+
+    name: str
+    dnssec: "DnssecState"
+    resolver: str
+    servers: tuple[FoundServer, ...]
+
+
+async def discover_servers(
+    name: str, resolvers: Sequence[str] = (), *, private_hosts: Collection[str] | None = (), tries: bool = True
+) -> Discovery:
+    """Look up the servers that the DNS records at `name` list, and determine the state of each.
+
+    `private_hosts` are hosts that may have a private address; None allows all hosts. With `tries`, also connect to the
+    servers. Raise DnsFailed if the lookup fails.
+    """
+    from interlock.names.protocol.dns_discovery import read_records_untrusted
+    from interlock.net.dns_lookup import look_up_txt
+    from interlock.net.fetch import Fetcher
+    from interlock.net.protocol.address_scope import Scope
+
+    answer = await look_up_txt(name, resolvers)
+    servers: list[FoundServer] = []
+    state: State
+    fetcher = Fetcher(within=Scope.MACHINE if private_hosts is None else Scope.PUBLIC)
+    near = Fetcher(within=Scope.MACHINE)
+    try:
+        for record in read_records_untrusted(answer.records):
+            if answer.dnssec == "bogus":
+                state, detail = "unusable", "its signature is wrong"
+            else:
+                is_near = private_hosts is None or urlsplit(record.url or "").hostname in private_hosts
+                state, detail = await _judge(record, near if is_near else fetcher, may_be_near=is_near, tries=tries)
+            fields = dict(record.fields)
+            server = FoundServer(dialect=record.dialect, url=record.url, fields=fields, state=state, detail=detail)
+            servers.append(server)
+    finally:
+        await fetcher.close()
+        await near.close()
+    return Discovery(name=name, dnssec=answer.dnssec, resolver=answer.resolver, servers=tuple(servers))
+
+
+async def _judge(record: "ServerRecord", fetcher: "Fetcher", *, may_be_near: bool, tries: bool) -> tuple[State, str]:
+    """Return the state of a server and a readable detail. With `tries`, send the server a request to determine the
+    state.
+    """
+    from interlock.net.fetch import FetchFailed, is_near
+
+    if record.problem or record.url is None:
+        return "unusable", record.problem
+    if not may_be_near and await is_near(record.url):
+        return "private", "it leads to a private address, or to this machine"
+    if not tries:
+        return "untried", ""
+    try:
+        reply = await fetcher.exchange(record.url, _HEADERS, _GREETING)
+    except FetchFailed as failed:
+        return ("answers", "with an event stream") if _STREAM in str(failed) else ("fails", str(failed))
+    if reply.status in (401, 403):
+        return "credential", f"it asks for a credential: HTTP status {reply.status}"
+    if reply.status != 200:
+        return "fails", f"HTTP status {reply.status}"
+    message = decode_object(reply.body) or {}
+    result = decode_object(message.get("result", b"")) or {}
+    info = decode_object(result.get("serverInfo", b"")) or {}
+    words = [bytes(info[key]).decode("utf-8", "replace").strip('"') for key in ("name", "version") if key in info]
+    if "protocolVersion" not in result:
+        return "fails", "what it answers is not MCP"
+    return "answers", " ".join(words)[:SHOWN_CHARS_MAX]
+
 
 app = verb_app("Find the MCP servers that a domain names in DNS.")
 
@@ -30,17 +146,15 @@ def discover(
     invocation: Invocation,
     domain: Annotated[str, typer.Argument(metavar="DOMAIN", help="A domain; its records are at _mcp.DOMAIN.")],
     *,
-    add: Annotated[bool, typer.Option("--add", help="Make a driver of the one server that can be used.")] = False,
-    as_id: Annotated[
-        str | None, typer.Option("--as", metavar="ID", help="With --add: what the driver is called.")
-    ] = None,
+    add: Annotated[bool, option("--add", "Make a driver of the one server that can be used.")] = False,
+    as_id: Annotated[str | None, option("--as", "With --add: what the driver is called.", "ID")] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="With --add: accept the proposed classes.")] = False,
-    no_connect: Annotated[bool, typer.Option("--no-connect", help="Ask DNS alone, and no server.")] = False,
+    no_connect: Annotated[bool, option("--no-connect", "Ask DNS alone, and no server.")] = False,
     allow_private: Annotated[
-        bool, typer.Option("--allow-private", help="Also servers at private addresses and on this machine.")
+        bool, option("--allow-private", "Also servers at private addresses and on this machine.")
     ] = False,
     resolver: Annotated[
-        list[str] | None, typer.Option("--resolver", metavar="ADDRESS", help="Ask this resolver; may be repeated.")
+        list[str] | None, option("--resolver", "Ask this resolver; may be repeated.", "ADDRESS")
     ] = None,
 ) -> None:
     """Find the MCP servers that a domain names in DNS.
@@ -80,13 +194,12 @@ def discover(
 
 def find_servers(
     invocation: Invocation, domain: str, resolvers: tuple[str, ...] = (), *, allow_private: bool = False, tries: bool
-) -> "Discovery":
+) -> Discovery:
     """Look up the MCP servers that are listed in the DNS records of `domain`.
 
     With `tries`, also connect to each server. Raise BadUsage if `domain` is no domain, Unreachable if no resolver
     answers, and Refused if the lookup fails in another way.
     """
-    from interlock.drivers.discovery import discover as look
     from interlock.names.protocol.dns_discovery import record_name
     from interlock.net.dns_lookup import DnsFailed
 
@@ -95,14 +208,14 @@ def find_servers(
         raise BadUsage("usage", f"{domain} is no domain", hint="interlock discover example.com")
     hosts = None if allow_private else invocation.loaded.plan.drivers.insecure_hosts
     try:
-        return asyncio.run(look(name, resolvers, private_hosts=hosts, tries=tries))
+        return asyncio.run(discover_servers(name, resolvers, private_hosts=hosts, tries=tries))
     except DnsFailed as failed:
         kind = Unreachable if failed.code in ("timeout", "unreachable") else Refused
         hint = "that is a failure, and does not say that there are no records"
         raise kind(f"dns_{failed.code}", f"{name}: {failed}", hint=hint) from None
 
 
-def chosen_server(domain: str, discovery: "Discovery") -> str:
+def chosen_server(domain: str, discovery: Discovery) -> str:
     """Return the address of the only usable server. Raise Refused if there is none or more than one."""
     usable = [server for server in discovery.servers if server.is_usable and server.url is not None]
     if not usable:
@@ -118,7 +231,7 @@ def chosen_server(domain: str, discovery: "Discovery") -> str:
     return str(usable[0].url)
 
 
-def _draw(out: "Output", domain: str, discovery: "Discovery") -> None:
+def _draw(out: "Output", domain: str, discovery: Discovery) -> None:
     out.line(f"{discovery.name}, asked of {discovery.resolver}")
     out.line(f"DNSSEC: {discovery.dnssec}, {_DNSSEC[discovery.dnssec]}")
     rows = []

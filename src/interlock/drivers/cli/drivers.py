@@ -1,19 +1,22 @@
-"""interlock drivers list | show | trust | allow | test | update | remove"""
+"""interlock drivers list | show | trust | allow | test | update | remove, and interlock skills list | show"""
 
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from interlock.approvals.cli.keys import require_terminal
-from interlock.cli.command import Invocation, verb, verb_app
+from interlock.catalog.api import LIST_SKILLS
+from interlock.cli.command import Invocation, option, verb, verb_app
 from interlock.cli.terminal.errors import EXIT_REFUSED, Unreachable, Waits
 from interlock.drivers import api
 from interlock.drivers.protocol.server_name import server_name
-from interlock.wire.refusal import Refused
+from interlock.wire.refusal import NotFound, Refused
 
 if TYPE_CHECKING:
     from interlock.cli.client.operator import Answer
+    from interlock.config.plan import Plan
     from interlock.drivers.registry.operations import DriverService
     from interlock.operator.operation import Operation
 
@@ -47,10 +50,10 @@ def list_drivers(invocation: Invocation) -> None:
     answer = call_or_read(invocation, api.LIST_DRIVERS, lambda drivers: drivers.list_all(), timeout=LIST_TIMEOUT_S)
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)
-        return
-    from interlock.drivers.cli.driver_lines import draw_list
+    else:
+        from interlock.drivers.cli.driver_lines import draw_list
 
-    draw_list(invocation.out, answer.as_(api.Drivers))
+        draw_list(invocation.out, answer.as_(api.Drivers))
 
 
 @verb(app, "show")
@@ -122,13 +125,9 @@ def accept_files(invocation: Invocation, key: str, digest: str) -> "Answer":
     If approvers are configured, sign the acceptance with the user's key.
     """
     try:
+        body = api.TrustDriver(digest=digest)
         return call_or_read(
-            invocation,
-            api.TRUST_DRIVER,
-            lambda drivers: drivers.trust(key, digest, BY),
-            needs_no_approver=True,
-            name=key,
-            body=api.TrustDriver(digest=digest),
+            invocation, api.TRUST_DRIVER, lambda drivers: drivers.trust(key, digest, BY), name=key, body=body
         )
     except Refused as refused:
         if refused.code != "proof_required" or not refused.details.get("approval"):
@@ -150,7 +149,7 @@ def allow(
     invocation: Invocation,
     name: Name,
     host: Annotated[str, typer.Argument(metavar="HOST", help="api.example.com or *.example.com.")],
-    revoke: Annotated[bool, typer.Option("--revoke", help="No longer.")] = False,
+    revoke: Annotated[bool, option("--revoke", "No longer.")] = False,
 ) -> None:
     """Let a driver reach a host that its file does not name.
 
@@ -160,12 +159,9 @@ def allow(
         interlock drivers allow github api.github.com
         interlock drivers allow github api.github.com --revoke
     """
+    body = api.AllowHost(host=host, revoke=revoke)
     answer = call_or_read(
-        invocation,
-        api.ALLOW_HOST,
-        lambda drivers: drivers.allow(name, host, BY, revoke=revoke),
-        name=name,
-        body=api.AllowHost(host=host, revoke=revoke),
+        invocation, api.ALLOW_HOST, lambda drivers: drivers.allow(name, host, BY, revoke=revoke), name=name, body=body
     )
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)
@@ -178,9 +174,7 @@ def allow(
 def test(
     invocation: Invocation,
     name: Name,
-    allow_mutation: Annotated[
-        bool, typer.Option("--allow-mutation", help="Also run examples that change something.")
-    ] = False,
+    allow_mutation: Annotated[bool, option("--allow-mutation", "Also run examples that change something.")] = False,
 ) -> None:
     """Run the examples of a driver's contracts through it.
 
@@ -240,7 +234,7 @@ def remove(
     invocation: Invocation,
     name: Name,
     forget: Annotated[
-        bool, typer.Option("--forget", help="Also what the next version of this driver would be compared with.")
+        bool, option("--forget", "Also what the next version of this driver would be compared with.")
     ] = False,
     yes: Yes = False,
 ) -> None:
@@ -258,11 +252,7 @@ def remove(
             if not (forget and refused.code == "not_found"):
                 raise
     answer = call_or_read(
-        invocation,
-        api.REMOVE_DRIVER,
-        lambda drivers: drivers.remove(name, BY, forget=forget),
-        name=name,
-        forget=forget,
+        invocation, api.REMOVE_DRIVER, lambda drivers: drivers.remove(name, BY, forget=forget), name=name, forget=forget
     )
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)
@@ -290,21 +280,136 @@ def call_or_read(
     operation: "Operation[Any]",
     job: "Callable[[DriverService], Awaitable[object]]",
     *,
-    needs_no_approver: bool = False,
     timeout: float = CHANGE_TIMEOUT_S,
     **arguments: object,
 ) -> "Answer":
     """Call an operation of the running node. If no node is running, do `job` with the driver files and the store.
 
-    With `needs_no_approver`, the job is refused if an approver is enrolled. Raise Unreachable if the node is remote,
-    because its files cannot be reached from here, or if it runs but does not answer.
+    Raise Unreachable if the node is remote, because its files cannot be reached from here, or if it runs but does not
+    answer.
     """
     try:
         return invocation.node.call(operation, timeout=timeout, **arguments)
     except Unreachable as away:
-        if invocation.remote_url is not None or away.code != "not_running":
+        if not invocation.is_stopped(away):
             raise
-    from interlock.cli.client.offline_drivers import call_stored_drivers
+    needs_no_approver = operation is api.TRUST_DRIVER
+    return call_stored_drivers(invocation.loaded.plan, invocation.data_folder, job, needs_no_approver=needs_no_approver)
 
-    plan, folder = invocation.loaded.plan, invocation.data_folder
-    return call_stored_drivers(plan, folder, job, needs_no_approver=needs_no_approver)
+
+def call_stored_drivers(
+    plan: "Plan", folder: Path, job: "Callable[[DriverService], Awaitable[object]]", *, needs_no_approver: bool = False
+) -> "Answer":
+    """Do `job` with the drivers of a workspace whose node does not run, and return the reply that a node would give.
+
+    `folder` is the data folder. With `needs_no_approver`, raise Refused if an approver is enrolled.
+    """
+    import msgspec
+
+    from interlock.approvals.enrolments import BUCKET as APPROVERS
+    from interlock.cli.client.offline import record_stored, run_stored
+    from interlock.cli.client.operator import Answer
+    from interlock.core.clock import Clock
+    from interlock.core.part import opened
+    from interlock.core.store_backends import build_store
+    from interlock.credentials.shared_store import build_shared_store
+    from interlock.drivers.registry.operations import DriverService
+    from interlock.drivers.registry.registry import Registry
+    from interlock.drivers.workspace.declaration import Memory
+    from interlock.drivers.workspace.survey import this_machine
+
+    async def with_service() -> Answer:
+        clock, store = Clock(), build_store("sqlite", folder)
+        async with opened(store):
+            if needs_no_approver:
+                shared = build_shared_store(plan, folder)
+                async with opened(shared):
+                    if await shared.kv.entries(APPROVERS, clock.wall()):
+                        message = "an approver signs for this at a running node"
+                        raise Refused("proof_required", message, hint="interlock serve starts it")
+            memory = Memory(store.kv, clock)
+            await memory.open()
+            registry = Registry(plan, memory, this_machine(folder / "packages"))
+            service = DriverService(registry, clock, lambda line: record_stored(plan, folder, [line]))
+            return Answer(msgspec.json.encode(await job(service)))
+
+    try:
+        return run_stored(with_service())
+    except NotFound as missing:
+        hint = f"there is {', '.join(missing.known)}" if missing.known else "interlock drivers list shows them"
+        raise Refused("not_found", f"there is no {missing.what} {missing.name}", hint=hint) from None
+
+
+skills_app = verb_app(
+    "See the skills that drivers add prompts to.",
+    examples="""
+    interlock skills list
+    interlock skills show author-mcp
+    """,
+)
+
+
+@verb(skills_app, "list")
+def list_skills(invocation: Invocation) -> None:
+    """List skills: those with blocks of drivers, and our own.
+
+    Examples:
+        interlock skills list
+        interlock skills list --json | jq -r '.skills[].name'
+    """
+    from interlock.cli.terminal.text import count
+
+    answer = invocation.node.call(LIST_SKILLS)
+    out = invocation.out
+    if out.as_json:
+        out.json({**answer.value, "shipped": sorted(shipped_skills())})
+        return
+    skills = answer.as_(api.Skills).skills
+    if not skills:
+        out.remark("no driver adds a prompt to a skill (integrate_as: skill_block)")
+    rows = [((skill.name, "bold"), count(len(skill.blocks), "block")) for skill in skills]
+    rows += [((name, "bold"), "comes with Interlock") for name in sorted(shipped_skills())]
+    out.draw_table("", rows, shrink={0: 16})
+
+
+@verb(skills_app, "show")
+def show_skill(
+    invocation: Invocation, name: Annotated[str, typer.Argument(metavar="NAME", help="The skill's name.")]
+) -> None:
+    """Show the blocks of a skill: prompts of drivers, and who serves them.
+
+    A skill that comes with Interlock is printed whole, as its SKILL.md.
+
+    Examples:
+        interlock skills show summarize
+        interlock skills show summarize --json
+    """
+    if (text := shipped_skills().get(name)) is not None:
+        if invocation.out.as_json:
+            invocation.out.json({"name": name, "text": text})
+        else:
+            invocation.out.line(text.rstrip("\n"))
+        return
+    answer = invocation.node.call(LIST_SKILLS)
+    skills = {skill["name"]: skill for skill in answer.value["skills"]}
+    if name not in skills:
+        hint = "interlock skills list shows all" if skills else "no driver adds a prompt to a skill"
+        raise Refused("not_found", f"there is no skill {name} with blocks", hint=hint)
+    out = invocation.out
+    if out.as_json:
+        out.json(skills[name])
+        return
+    rows = [
+        ((block.block, "bold"), server_name(block.driver), block.server_prompt, (block.description, "dim"))
+        for skill in answer.as_(api.Skills).skills
+        for block in (skill.blocks if skill.name == name else ())
+    ]
+    out.draw_table("BLOCK|DRIVER|ITS PROMPT|WHAT IT DOES", rows, shrink={3: 12, 0: 16, 2: 12})
+
+
+def shipped_skills() -> dict[str, str]:
+    """Return the SKILL.md texts of the skills that are shipped with Interlock, by name."""
+    from importlib.resources import files
+
+    folders = (files("interlock") / "shipped" / "skills").iterdir()
+    return {each.name: (each / "SKILL.md").read_text("utf-8") for each in folders if each.is_dir()}

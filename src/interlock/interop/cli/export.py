@@ -83,7 +83,7 @@ NAME = "interlock"
 TOKEN = "INTERLOCK_TOKEN"  # noqa: S105  (the name of a variable)
 
 For = Annotated[str | None, option("--for", "cursor, claude-code, vscode, ...", "CLIENT")]
-Write = Annotated[bool, typer.Option("--write", help="Put it into the client's file; a backup is kept.")]
+Write = Annotated[bool, option("--write", "Put it into the client's file; a backup is kept.")]
 
 app = verb_app(
     "Point other clients at this node, or give a driver away.",
@@ -101,7 +101,7 @@ def export_client(
     *,
     for_client: For = None,
     write: Write = False,
-    http: Annotated[bool, typer.Option("--http", help="By the node's URL; else by a program it starts.")] = False,
+    http: Annotated[bool, option("--http", "By the node's URL; else by a program it starts.")] = False,
 ) -> None:
     """Show what a client needs in its file to use this node.
 
@@ -145,8 +145,8 @@ def export_driver(
     *,
     for_client: For = None,
     write: Write = False,
-    upstream: Annotated[bool, typer.Option("--upstream", help="DRIVER.md as other hosts read it.")] = False,
-    server_json: Annotated[bool, typer.Option("--server-json", help="As an MCP registry describes it.")] = False,
+    upstream: Annotated[bool, option("--upstream", "DRIVER.md as other hosts read it.")] = False,
+    server_json: Annotated[bool, option("--server-json", "As an MCP registry describes it.")] = False,
     name: Annotated[str | None, option("--name", "Its name in the registry.", "NAME")] = None,
 ) -> None:
     """Give a driver to another host, a registry or a client.

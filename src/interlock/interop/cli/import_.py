@@ -165,18 +165,18 @@ def import_(
     invocation: Invocation,
     names: Annotated[Texts, typer.Argument(metavar="[NAME]...", help="Only these servers.", show_default=False)] = None,
     *,
-    list_files: Annotated[bool, typer.Option("--list", help="Show the files there are, and stop.")] = False,
+    list_files: Annotated[bool, option("--list", "Show the files there are, and stop.")] = False,
     from_clients: Annotated[Texts, option("--from", "Only this client's files; may be repeated.", "CLIENT")] = None,
     file: Annotated[Path | None, option("--file", "This file, wherever it is.", "FILE")] = None,
     as_client: Annotated[
         str | None, option("--as", "Whose form --file has, if its name does not say.", "CLIENT")
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Also what is disabled or built into a client.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be written, and write nothing.")] = False,
-    no_connect: Annotated[bool, typer.Option("--no-connect", help="Start and dial nothing: tools come later.")] = False,
+    everything: Annotated[bool, option("--all", "Also what is disabled or built into a client.")] = False,
+    dry_run: Annotated[bool, option("--dry-run", "Say what would be written, and write nothing.")] = False,
+    no_connect: Annotated[bool, option("--no-connect", "Start and dial nothing: tools come later.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Agree to every start without being asked.")] = False,
     trust_network: Annotated[
-        bool, typer.Option("--trust-network", help="Let the servers reach any host; else none is open.")
+        bool, option("--trust-network", "Let the servers reach any host; else none is open.")
     ] = False,
     not_secret: Annotated[Texts, option("--not-secret", "This key holds no secret; may be repeated.", "NAME")] = None,
 ) -> None:
