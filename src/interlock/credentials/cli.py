@@ -143,16 +143,9 @@ def adopt(
         interlock secrets adopt github-mcp --json | jq -r '.adopted[].slug'
     """
     from interlock.interop.cli.import_ import keeper
-    from interlock.interop.secret_adoption import NotAdopted
-    from interlock.interop.secret_adoption import adopt as adopt_all
-    from interlock.wire.refusal import Refused
+    from interlock.interop.importer import adopt as adopt_all
 
-    try:
-        done = adopt_all(invocation.loaded.plan, driver, keeper(invocation))
-    except NotAdopted as refused:
-        raise Refused("not_adopted", str(refused), hint=refused.hint) from None
-    except OSError as error:
-        raise Refused("not_adopted", f"the file cannot be written ({error.strerror})") from None
+    done = adopt_all(invocation.loaded.plan, driver, keeper(invocation))
     out = invocation.out
     if out.as_json:
         import msgspec

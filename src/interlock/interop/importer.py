@@ -8,35 +8,44 @@ after its server was asked. A driver that was imported before is merged with the
 `connect` turns drafts into drivers (AIP-import-8, -9). It starts the servers one after the other, each once and in its
 sandbox, to list their tools. Before each start, it reports what would be run or dialled, and the user may decline. The
 user is then asked once about the tools of all servers that started. A server that cannot be reached stays a draft.
+
+`adopt` moves the plaintext secrets in the files of an existing driver to the store (`interlock secrets adopt`).
 """
 
 import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
+from interlock.config.plan import Plan
 from interlock.drivers.add import NotAdded, ServerAdder, TriedServer
 from interlock.drivers.protocol.authoring import ToolProposal
 from interlock.drivers.protocol.files.driver import DRIVER_FILE
-from interlock.drivers.protocol.files.frontmatter import frontmatter_text
-from interlock.drivers.protocol.files.inventory import SECRETS_FILE
+from interlock.drivers.protocol.files.frontmatter import frontmatter_text, read_frontmatter
+from interlock.drivers.protocol.files.inventory import SECRETS_FILE, default_slug
 from interlock.drivers.protocol.kinds import SERVERS
 from interlock.drivers.workspace.folder import (
     RECORD_FILE,
+    FolderUnreadable,
     ImportedFolder,
     ImportRecord,
+    inventory_slugs,
+    read_file,
+    read_imported_folder,
     read_imported_folders,
     record_text,
     write_files,
+    write_whole,
 )
-from interlock.drivers.workspace.scan import DRAFT_FILE, DRIVERS
+from interlock.drivers.workspace.scan import DRAFT_FILE, DRIVERS, scan_workspace
 from interlock.interop.protocol import driver_edits
 from interlock.interop.protocol.drafts import ImportBatch, ImportChoices, Planned, Skipped, Sourced, batch, secrets_text
-from interlock.interop.protocol.model import ImportNote, ServerEntry
-from interlock.interop.protocol.translation import Surroundings
+from interlock.interop.protocol.model import ImportNote
+from interlock.interop.protocol.translation import Surroundings, extract_secrets
 from interlock.interop.source_files import ClientMachine, SourceFile, env_file_path, env_files
+from interlock.wire.refusal import Refused
 
 Kept = Literal["new", "same", "differs"]  # how a secret was stored; "differs": another value is stored and stays
 Keep = Callable[[str, str], Kept]
@@ -82,8 +91,6 @@ class ImportRequest(msgspec.Struct, frozen=True, kw_only=True):
     machine: ClientMachine
     workspace: Path
     wishes: ImportChoices = ImportChoices()
-    everything: bool = False
-    only: frozenset[str] = frozenset()
     own_addresses: Collection[str] = ()
 
 
@@ -97,32 +104,23 @@ def collect_sources(files: Sequence[SourceFile], machine: ClientMachine) -> list
             if entry.project is not None:
                 scope = f"/{hashlib.sha256(entry.project.encode()).hexdigest()[:8]}"
             base = entry.cwd or entry.project or (str(project) if file.scope == "project" else None)
-            entry = entry if base is None else _with_paths(entry, Path(base))
+            if base is not None:
+                # A driver is started in another folder than the client would be.
+                command = tuple(_absolute(word, Path(base)) for word in entry.command)
+                entry = msgspec.structs.replace(entry, command=command)
             paths = [file.path, *([env_file_path(entry.env_file, entry, file, machine)] if entry.env_file else [])]
-            sources.append(
-                Sourced(
-                    key=f"{file.client}{scope}/{entry.name}",
-                    title=file.title,
-                    entry=entry,
-                    paths=tuple(str(each) for each in paths),
-                )
-            )
+            key = f"{file.client}{scope}/{entry.name}"
+            sources.append(Sourced(key=key, title=file.title, entry=entry, paths=tuple(map(str, paths))))
     return sources
 
 
-def _with_paths(entry: ServerEntry, base: Path) -> ServerEntry:
-    """Return the entry with absolute paths for files in the client's folder, because a driver is started in another
-    folder.
-    """
-
-    def absolute(word: str) -> str:
-        looks = not word.startswith(("-", "/", "~", "@", "$")) and ("/" in word or "." in word) and "://" not in word
-        try:
-            return str(base / word) if looks and (base / word).exists() else word
-        except (OSError, ValueError):  # no path at all
-            return word
-
-    return msgspec.structs.replace(entry, command=tuple(absolute(word) for word in entry.command))
+def _absolute(word: str, base: Path) -> str:
+    """Return the absolute path of a word in a command that names a file in the folder `base`, or the word unchanged."""
+    looks = not word.startswith(("-", "/", "~", "@", "$")) and ("/" in word or "." in word) and "://" not in word
+    try:
+        return str(base / word) if looks and (base / word).exists() else word
+    except (OSError, ValueError):  # no path at all
+        return word
 
 
 def plan(entries: Sequence[Sourced], files: Sequence[SourceFile], request: ImportRequest) -> ImportBatch:
@@ -134,16 +132,8 @@ def plan(entries: Sequence[Sourced], files: Sequence[SourceFile], request: Impor
         env_files=env_files(files, request.machine),
         folder=next((str(file.bundle.target) for file in files if file.bundle is not None), None),
     )
-    folders = read_imported_folders(request.workspace)
-    return batch(
-        entries,
-        list(folders.values()),
-        around,
-        request.wishes,
-        everything=request.everything,
-        only=request.only,
-        own_addresses=request.own_addresses,
-    )
+    folders = list(read_imported_folders(request.workspace).values())
+    return batch(entries, folders, around, request.wishes, request.own_addresses)
 
 
 def carry_out(planned_batch: ImportBatch, request: ImportRequest, keep: Keep | None) -> ImportReport:
@@ -178,21 +168,24 @@ def carry_out(planned_batch: ImportBatch, request: ImportRequest, keep: Keep | N
             status = "updated" if files else "unchanged"
         if keep is not None:
             write_files(request.workspace, files)
-        report = DriverReport(
-            id=draft.id,
-            name=draft.source,
-            sources=planned.titles,
-            status=status,
-            draft=folder is None or folder.file != DRIVER_FILE,
-            command=start_command(draft.data["server"]),
-            files=tuple(str(file.relative_to(request.workspace)) for file, _ in files),
-            changed=merged.changed,
-            conflicts=merged.conflicts,
-            secrets=tuple(secrets),
-            left_in=planned.paths if any(each.state in ("kept", "same", "differs") for each in secrets) else (),
-            notes=draft.notes,
+        server = draft.data["server"]
+        kind = SERVERS[server["kind"]]
+        drivers.append(
+            DriverReport(
+                id=draft.id,
+                name=draft.source,
+                sources=planned.titles,
+                status=status,
+                draft=folder is None or folder.file != DRIVER_FILE,
+                command=(*kind.launcher, server[kind.keys[0]], *server.get("args", ())),
+                files=tuple(str(file.relative_to(request.workspace)) for file, _ in files),
+                changed=merged.changed,
+                conflicts=merged.conflicts,
+                secrets=tuple(secrets),
+                left_in=planned.paths if any(each.state in ("kept", "same", "differs") for each in secrets) else (),
+                notes=draft.notes,
+            )
         )
-        drivers.append(report)
     return ImportReport(drivers=tuple(drivers), skipped=planned_batch.skipped)
 
 
@@ -227,9 +220,8 @@ def _updated_files(
         text = driver_edits.with_secrets(folder.secrets_text, added) if folder.secrets_text else secrets_text(added)
         files.append((folder.path / SECRETS_FILE, text))
     sources = tuple(dict.fromkeys([*record.sources, *planned.sources]))
-    base = driver_edits.with_old(
-        draft.data, before, merged.conflicts
-    )  # so that the next import reports a conflict again
+    # The old values of conflicts stay in the record, so that the next import reports them again.
+    base = driver_edits.with_old(draft.data, before, merged.conflicts)
     record = ImportRecord(sources=sources, base=driver_edits.fingerprint_values(base), hints=draft.hints)
     files.append((folder.path / RECORD_FILE, record_text(record)))
     if merged.changed:
@@ -237,12 +229,6 @@ def _updated_files(
         text = driver_edits.with_fields(folder.text, data, [*merged.changed, "/version"])
         files.append((folder.path / (folder.file or DRAFT_FILE), text))
     return merged, files
-
-
-def start_command(server: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the command that would be run, or the address that would be dialled. Secrets are shown as placeholders."""
-    kind = SERVERS[server["kind"]]
-    return (*kind.launcher, server[kind.keys[0]], *server.get("args", ()))
 
 
 Proposals = tuple[ToolProposal, ...]
@@ -286,3 +272,81 @@ async def connect(
             except NotAdded as error:
                 results[id] = ProbeResult(id=id, state="failed", reason=error.message)
     return list(results.values())
+
+
+class AdoptedSecret(msgspec.Struct, frozen=True, kw_only=True):
+    """A secret that was moved to the store, described without its value."""
+
+    place: str
+    slug: str
+
+
+class Adoption(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of an adoption. `left` lists the places of secrets that the user has to move by hand."""
+
+    driver: str
+    folder: str
+    adopted: tuple[AdoptedSecret, ...]
+    left: tuple[str, ...]
+
+
+def adopt(config: Plan, wanted: str, keep: Keep) -> Adoption:
+    """Move the plaintext secrets in a driver's files to the store. Blocks on file access.
+
+    Placeholders replace the credentials in the files. The store is written first, then the inventory, then the driver
+    file. So an interrupted adoption can be repeated, and no secret is lost. If the store has a different value under
+    the same name, the adoption ends before any file is changed. Raise Refused if the adoption is impossible.
+    """
+    folder = _find_folder(config, wanted)
+    text = _read_text(folder / DRIVER_FILE)
+    front = read_frontmatter(text.encode(), DRIVER_FILE).value
+    if front is None or not isinstance(front.data.get("id"), str):
+        raise _not_adopted(f"{folder / DRIVER_FILE} cannot be read")
+    inventory_path = folder / SECRETS_FILE
+    inventory = _read_text(inventory_path) if inventory_path.exists() else ""
+    # The names that already identify a secret in the inventory.
+    slugs = inventory_slugs(inventory)
+    taken = [default_slug(slug.rpartition("/")[2]).upper().replace("-", "_") for slug in slugs]
+    extracted = extract_secrets(front.data, front.data["id"], taken)
+    for each in extracted.secrets:
+        if keep(each.slug, each.value or "") == "differs":
+            hint = f"interlock secrets remove {each.slug}, or write the placeholder into the file yourself"
+            raise _not_adopted(f"another value is kept as {each.slug} already", hint)
+    if extracted.secrets:
+        moved = extracted.secrets
+        described = driver_edits.with_secrets(inventory, moved) if inventory else secrets_text(moved)
+        changed_text = driver_edits.with_fields(text, extracted.data, extracted.changed)
+        try:
+            write_whole(inventory_path, described.encode(), None if inventory_path.exists() else 0o644)
+            write_whole(folder / DRIVER_FILE, changed_text.encode())
+        except OSError as error:
+            raise _not_adopted(f"the file cannot be written ({error.strerror})", None) from None
+    return Adoption(
+        driver=front.data["id"],
+        folder=str(folder),
+        adopted=tuple(AdoptedSecret(place=f"server.{each.place}", slug=each.slug) for each in extracted.secrets),
+        left=extracted.left,
+    )
+
+
+def _find_folder(config: Plan, wanted: str) -> Path:
+    """Return the folder of a driver, which is named by its folder or its id. Raise Refused if there is none."""
+    folders = [each.path for each in scan_workspace(config).folders]
+    for path in folders:
+        if path.name == wanted:
+            return path
+    for path in folders:
+        if read_imported_folder(path).data.get("id") == wanted:
+            return path
+    raise _not_adopted(f"there is no driver {wanted}", "interlock drivers list shows them")
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return read_file(path)[0].decode("utf-8")
+    except (FolderUnreadable, UnicodeDecodeError) as fault:
+        raise _not_adopted(f"{path} cannot be read: {fault}") from None
+
+
+def _not_adopted(message: str, hint: str | None = "interlock check shows what is wrong with it") -> Refused:
+    return Refused("not_adopted", message, hint=hint)

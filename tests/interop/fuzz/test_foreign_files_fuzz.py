@@ -89,7 +89,7 @@ def test_any_entries_become_drivers_that_can_be_read_or_notes(client: Any, entri
         content = {key: content}
     reading = read_client_file(json.dumps(content).encode(), client)
     sourced = [Sourced(key=f"{index}", title="x", entry=entry) for index, entry in enumerate(reading.entries)]
-    found = batch(sourced, [], AROUND, ImportChoices(), everything=True)
+    found = batch(sourced, [], AROUND, ImportChoices(everything=True))
     assert len({each.draft.id for each in found.planned}) == len(found.planned)
     for planned in found.planned:
         text = frontmatter_text({**planned.draft.data, "implements": [PENDING]})

@@ -252,8 +252,8 @@ def test_disabled_entries_are_skipped_unless_all_are_requested(desk: Desk) -> No
     report = desk.run(dry=True)
     assert [each.id for each in report.drivers] == ["c-mcp"]
     assert [(each.name, each.note.code) for each in report.skipped] == [("a", "disabled"), ("b", "disabled")]
-    assert len(desk.run(dry=True, everything=True).drivers) == 3
-    assert [each.id for each in desk.run(dry=True, only=frozenset({"c"})).drivers] == ["c-mcp"]
+    assert len(desk.run(dry=True, wishes=ImportChoices(everything=True)).drivers) == 3
+    assert [each.id for each in desk.run(dry=True, wishes=ImportChoices(only=frozenset({"c"}))).drivers] == ["c-mcp"]
 
 
 @pytest.mark.req("AIP-export-1")

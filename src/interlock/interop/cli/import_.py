@@ -205,9 +205,12 @@ def import_(
     request = ImportRequest(
         machine=machine,
         workspace=plan.workspace,
-        wishes=ImportChoices(not_secret=frozenset(not_secret or ()), trust_network=trust_network),
-        everything=everything,
-        only=frozenset(names or ()),
+        wishes=ImportChoices(
+            not_secret=frozenset(not_secret or ()),
+            trust_network=trust_network,
+            everything=everything,
+            only=frozenset(names or ()),
+        ),
         own_addresses=own_addresses(invocation),
     )
     report = _carry_out(invocation, files, request, dry_run=dry_run)

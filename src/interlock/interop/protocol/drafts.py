@@ -126,6 +126,8 @@ class ImportChoices(msgspec.Struct, frozen=True, kw_only=True):
 
     not_secret: frozenset[str] = frozenset()
     trust_network: bool = False
+    everything: bool = False  # also import entries that are disabled
+    only: frozenset[str] = frozenset()  # import only entries with these names; empty: all
 
 
 def driver_id(name: str) -> str:
@@ -151,7 +153,7 @@ def draft_entry(
         server, transport = _build_server(entry, work, sandboxing)
     except NotTranslatable as cannot:
         return ImportNote(code=cannot.code, text=str(cannot), server=entry.name)
-    data = _frontmatter(entry, identifier, server, transport, work, sandboxing)
+    data = _frontmatter(identifier, server, transport, work, sandboxing)
     if (problem := find_refusal(data)) is not None:
         return msgspec.structs.replace(problem, server=entry.name)
     notes = [*entry.notes, *work.notes]
@@ -202,20 +204,16 @@ def _build_server(entry: ServerEntry, work: Translator, sandboxing: Sandboxing) 
         if outside := sorted(set(env) - set(inside)):
             work.say("env_dropped", f"variables that the container never saw: {', '.join(outside[:8])}")
         env, passed = inside, [name for name in classified.passed if name not in inside]
-    return _spawn_block(entry, block, env, passed, work, sandboxing), "stdio"
+    return _spawn_block(block, env, passed, work, sandboxing), "stdio"
 
 
 def _spawn_block(
-    entry: ServerEntry,
-    block: dict[str, Any],
-    env: Mapping[str, str],
-    passed: list[str],
-    work: Translator,
-    sandboxing: Sandboxing,
+    block: dict[str, Any], env: Mapping[str, str], passed: list[str], work: Translator, sandboxing: Sandboxing
 ) -> dict[str, Any]:
     """Return the server block of a program, package or image. `env` holds variables with values; `passed` are the names
     of variables that are passed on.
     """
+    entry = work.entry
     for key in ("path", "package", "image"):
         if key in block:
             block[key] = work.fixed(block[key], key)
@@ -245,13 +243,10 @@ def _remote(url: str, headers: Mapping[str, str], work: Translator) -> dict[str,
 
 
 def _frontmatter(
-    entry: ServerEntry,
-    identifier: str,
-    server: dict[str, Any],
-    transport: str,
-    work: Translator,
-    sandboxing: Sandboxing,
+    identifier: str, server: dict[str, Any], transport: str, work: Translator, sandboxing: Sandboxing
 ) -> dict[str, Any]:
+    """Return the frontmatter of the drafted driver, with an empty list in place of its contracts."""
+    entry = work.entry
     title = entry.title if entry.title and not holds_token(entry.title) else entry.name
     about = entry.description if entry.description and not holds_token(entry.description) else None
     data: dict[str, Any] = {
@@ -342,29 +337,21 @@ def batch(
     standing: Sequence[ExistingDriver],
     around: Surroundings,
     wishes: ImportChoices,
-    *,
-    everything: bool = False,
-    only: Collection[str] = (),
     own_addresses: Collection[str] = (),
 ) -> ImportBatch:
     """Return the plan of an import, which has one driver per server even if several entries describe the server.
 
-    `standing` are the existing driver folders. `everything` includes disabled entries. `only` limits the import to
-    entries with these names; empty means all. `own_addresses` are URLs of this node, whose entries are skipped.
+    `standing` are the existing driver folders. `own_addresses` are URLs of this node, whose entries are skipped.
     """
-
-    def is_same_server(folder: ExistingDriver, draft: DriverDraft) -> bool:
-        return not folder.sources and all(folder.data.get(key) == draft.data[key] for key in ("server", "transport"))
-
     planned: dict[str, Planned] = {}  # by id
     skipped: list[Skipped] = []
     folders = {each.id: each for each in standing}
     for sourced in entries:
         entry = sourced.entry
-        if only and entry.name not in only:
+        if wishes.only and entry.name not in wishes.only:
             continue
         draft: DriverDraft | ImportNote
-        if entry.disabled is not None and not everything:
+        if entry.disabled is not None and not wishes.everything:
             draft = ImportNote(code="disabled", text=f"{entry.disabled}; --all takes it too")
         elif is_own(entry, own_addresses):
             draft = ImportNote(code="interlock_itself", text="this is Interlock itself")
@@ -373,7 +360,8 @@ def batch(
         if isinstance(draft, ImportNote):
             skipped.append(Skipped(name=entry.name, title=sourced.title, note=draft))
             continue
-        same = next((each for each in planned.values() if _shape(each.draft) == _shape(draft)), None)
+        shape = _shape(draft)
+        same = next((each for each in planned.values() if _shape(each.draft) == shape), None)
         if same is not None:
             planned[same.draft.id] = msgspec.structs.replace(
                 same,
@@ -387,9 +375,8 @@ def batch(
         if before is not None:
             identifier = before.id
         else:
-            identifier = draft.id
-            number = 2
-            while identifier in planned or (identifier in folders and not is_same_server(folders[identifier], draft)):
+            identifier, number = draft.id, 2
+            while identifier in planned or (identifier in folders and not _is_same_server(folders[identifier], draft)):
                 identifier = f"{draft.id.removesuffix(_SUFFIX)}-{number}{_SUFFIX}"
                 number += 1
             before = folders.get(identifier)
@@ -400,15 +387,14 @@ def batch(
                 skipped.append(Skipped(name=entry.name, title=sourced.title, note=again))
                 continue
             draft = again
-        planned[identifier] = Planned(
-            draft=draft,
-            sources=(sourced.key,),
-            titles=(sourced.title,),
-            paths=sourced.paths,
-            standing=before,
-            alike=alike,
-        )
+        origin = {"sources": (sourced.key,), "titles": (sourced.title,), "paths": sourced.paths}
+        planned[identifier] = Planned(draft=draft, standing=before, alike=alike, **origin)
     return ImportBatch(planned=tuple(planned.values()), skipped=tuple(skipped))
+
+
+def _is_same_server(folder: ExistingDriver, draft: DriverDraft) -> bool:
+    """Return whether a person wrote this folder for the server of the draft."""
+    return not folder.sources and all(folder.data.get(key) == draft.data[key] for key in ("server", "transport"))
 
 
 def asks_for_hosts(planned: Planned) -> bool:
