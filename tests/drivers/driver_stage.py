@@ -19,9 +19,8 @@ from interlock.core.clock import Clock
 from interlock.drivers.install.installation import Installed, InstallFailed, Locked
 from interlock.drivers.protocol.files.inventory import secret_for
 from interlock.drivers.protocol.model import Auth, Contract, Driver
-from interlock.drivers.provider.keeper import DriverEnvironment
+from interlock.drivers.provider.keeper import DriverEnvironment, InstanceLease
 from interlock.drivers.provider.provider import DriverProvider
-from interlock.drivers.provider.tenant_processes import InstanceLease
 from interlock.drivers.provider.vault import Vault
 from interlock.drivers.workspace.declaration import Declared
 from interlock.drivers.workspace.scan import Root

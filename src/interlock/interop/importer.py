@@ -40,8 +40,23 @@ from interlock.drivers.workspace.folder import (
     write_whole,
 )
 from interlock.drivers.workspace.scan import DRAFT_FILE, DRIVERS, scan_workspace
-from interlock.interop.protocol import driver_edits
-from interlock.interop.protocol.drafts import ImportBatch, ImportChoices, Planned, Skipped, Sourced, batch, secrets_text
+from interlock.interop.protocol.drafts import (
+    ImportBatch,
+    ImportChoices,
+    Merged,
+    Planned,
+    Skipped,
+    Sourced,
+    batch,
+    fingerprint_values,
+    merge,
+    next_version,
+    recall_values,
+    secrets_text,
+    with_fields,
+    with_old,
+    with_secrets,
+)
 from interlock.interop.protocol.model import ImportNote
 from interlock.interop.protocol.translation import Surroundings, extract_secrets
 from interlock.interop.source_files import ClientMachine, SourceFile, env_file_path, env_files
@@ -158,7 +173,7 @@ def carry_out(planned_batch: ImportBatch, request: ImportRequest, keep: Keep | N
             secrets.append(SecretReport(place=finding.place, slug=finding.slug, state=state))
         status: Status = "unchanged"
         files: list[tuple[Path, str]] = []
-        merged = driver_edits.Merged(data={})
+        merged = Merged(data={})
         if planned.alike:
             pass
         elif folder is None or folder.file is None:
@@ -192,7 +207,7 @@ def carry_out(planned_batch: ImportBatch, request: ImportRequest, keep: Keep | N
 def _new_files(planned: Planned, path: Path) -> list[tuple[Path, str]]:
     """Return the files of a new draft."""
     draft = planned.draft
-    record = ImportRecord(sources=planned.sources, base=driver_edits.fingerprint_values(draft.data), hints=draft.hints)
+    record = ImportRecord(sources=planned.sources, base=fingerprint_values(draft.data), hints=draft.hints)
     titles = ", ".join(dict.fromkeys(planned.titles))
     body = (
         f"\n# {draft.data['name']}\n\nImported from {titles}. Its tools are not known yet: "
@@ -208,25 +223,25 @@ def _new_files(planned: Planned, path: Path) -> list[tuple[Path, str]]:
 
 def _updated_files(
     planned: Planned, folder: ImportedFolder, record: ImportRecord
-) -> tuple[driver_edits.Merged, list[tuple[Path, str]]]:
+) -> tuple[Merged, list[tuple[Path, str]]]:
     """Merge a driver with the changes in its source. Return the result, and the files that change."""
     draft, files = planned.draft, []
-    before = driver_edits.recall_values(record.base, draft.data, folder.data)
-    merged = driver_edits.merge(before, folder.data, draft.data)
+    before = recall_values(record.base, draft.data, folder.data)
+    merged = merge(before, folder.data, draft.data)
     if not merged.changed and record.hints == draft.hints:
         return merged, []
     added = [each for each in draft.secrets if each.slug not in folder.slugs]
     if added:
-        text = driver_edits.with_secrets(folder.secrets_text, added) if folder.secrets_text else secrets_text(added)
+        text = with_secrets(folder.secrets_text, added) if folder.secrets_text else secrets_text(added)
         files.append((folder.path / SECRETS_FILE, text))
     sources = tuple(dict.fromkeys([*record.sources, *planned.sources]))
     # The old values of conflicts stay in the record, so that the next import reports them again.
-    base = driver_edits.with_old(draft.data, before, merged.conflicts)
-    record = ImportRecord(sources=sources, base=driver_edits.fingerprint_values(base), hints=draft.hints)
+    base = with_old(draft.data, before, merged.conflicts)
+    record = ImportRecord(sources=sources, base=fingerprint_values(base), hints=draft.hints)
     files.append((folder.path / RECORD_FILE, record_text(record)))
     if merged.changed:
-        data = {**merged.data, "version": driver_edits.next_version(folder.data, merged.data)}
-        text = driver_edits.with_fields(folder.text, data, [*merged.changed, "/version"])
+        data = {**merged.data, "version": next_version(folder.data, merged.data)}
+        text = with_fields(folder.text, data, [*merged.changed, "/version"])
         files.append((folder.path / (folder.file or DRAFT_FILE), text))
     return merged, files
 
@@ -314,8 +329,8 @@ def adopt(config: Plan, wanted: str, keep: Keep) -> Adoption:
             raise _not_adopted(f"another value is kept as {each.slug} already", hint)
     if extracted.secrets:
         moved = extracted.secrets
-        described = driver_edits.with_secrets(inventory, moved) if inventory else secrets_text(moved)
-        changed_text = driver_edits.with_fields(text, extracted.data, extracted.changed)
+        described = with_secrets(inventory, moved) if inventory else secrets_text(moved)
+        changed_text = with_fields(text, extracted.data, extracted.changed)
         try:
             write_whole(inventory_path, described.encode(), None if inventory_path.exists() else 0o644)
             write_whole(folder / DRIVER_FILE, changed_text.encode())

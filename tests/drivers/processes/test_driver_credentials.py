@@ -32,8 +32,8 @@ from interlock.drivers.driver_state import DriverState
 from interlock.drivers.install.installation import Installed, Locked
 from interlock.drivers.kinds import kind_of
 from interlock.drivers.protocol.problems import DriverRefusal
+from interlock.drivers.provider.keeper import InstanceLease
 from interlock.drivers.provider.provider import DriverProvider
-from interlock.drivers.provider.tenant_processes import InstanceLease
 
 ONCE: dict[str, Any] = {"connection_options": {"max_retries": 0, "timeout_ms": 5000}}
 KEPT = [{"slug": "acme-api-key", "name": "Key", "description": "Its key."}]

@@ -23,7 +23,7 @@ from interlock.drivers.driver_state import DriverState
 from interlock.drivers.install.installation import Installed, Locked
 from interlock.drivers.kinds import kind_of
 from interlock.drivers.protocol.problems import DriverRefusal
-from interlock.drivers.provider import tenant_processes
+from interlock.drivers.provider import keeper
 
 KEY = "driven-mcp@1"
 
@@ -118,7 +118,7 @@ async def test_the_room_of_the_node_holds_for_tenants_of_all_drivers(
     error = await provider.acquire(caller("bob"), 0.2)
     assert isinstance(error, DriverRefusal)
     assert error.code == "rate_limited"
-    monkeypatch.setattr(tenant_processes, "SETTLED_S", 0.0)  # as if the minute were over
+    monkeypatch.setattr(keeper, "SETTLED_S", 0.0)  # as if the minute were over
     await pid_of(stage, provider, "bob")
     await until(lambda: not alive(ada))
 

@@ -13,12 +13,11 @@ from interlock.drivers.protocol.files.driver import check_published, read_driver
 from interlock.drivers.protocol.files.frontmatter import frontmatter_text
 from interlock.drivers.protocol.files.inventory import read_secrets
 from interlock.drivers.protocol.model import Driver, SecretInventory
-from interlock.interop.protocol.client_entry import driver_entry, registry_description
-from interlock.interop.protocol.client_files import read_client_file
+from interlock.interop.protocol.client_files import driver_entry, read_client_file
 from interlock.interop.protocol.clients import BY_NAME, CLIENTS
 from interlock.interop.protocol.drafts import ImportChoices, draft_entry
 from interlock.interop.protocol.model import DriverDraft
-from interlock.interop.protocol.package_files import read_driver_entry, read_registry
+from interlock.interop.protocol.package_files import read_driver_entry, read_registry, registry_description
 from interlock.interop.protocol.text_edits import with_entry
 
 INVENTORY = b"---\nsecrets:\n  - {slug: files-mcp/level, name: L, description: d, backend: 'env://MY_LEVEL'}\n---\n"

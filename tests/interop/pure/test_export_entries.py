@@ -2,8 +2,7 @@
 
 import pytest
 
-from interlock.interop.protocol.client_entry import http_entry, stdio_entry
-from interlock.interop.protocol.client_files import read_client_file
+from interlock.interop.protocol.client_files import http_entry, read_client_file, stdio_entry
 from interlock.interop.protocol.clients import BY_NAME, CLIENTS, ClientProgram
 from interlock.interop.protocol.launchers import is_own
 from interlock.interop.protocol.text_edits import CannotEdit, with_entry

@@ -31,9 +31,8 @@ from interlock.core.calls.call import Call, CallFactory
 from interlock.core.calls.check import RELISTED, Admitted
 from interlock.core.link_state import LinkState, Outlook
 from interlock.drivers.api import ServedContract, SkillBlock
-from interlock.drivers.contracts.call import ContractCall
+from interlock.drivers.contracts.call import CallServices, ContractCall, LeasedCall, PassthroughCall
 from interlock.drivers.contracts.contract import CompiledContract, ContractTable
-from interlock.drivers.contracts.leased_call import CallServices, LeasedCall, PassthroughCall
 from interlock.drivers.protocol.binding import uri_access
 from interlock.drivers.protocol.binding.effects import OfferedContract, exposed_item, offer
 from interlock.drivers.protocol.model import Driver

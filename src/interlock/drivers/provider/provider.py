@@ -57,8 +57,7 @@ from interlock.drivers.protocol.problems import DriverRefusal, FileProblem
 from interlock.drivers.provider import contract_check
 from interlock.drivers.provider.health import HealthSchedule
 from interlock.drivers.provider.hooks import DriverHooks, HookFailed, HookPlan, HookProcess, load_hooks
-from interlock.drivers.provider.keeper import DriverEnvironment, DriverKeeper
-from interlock.drivers.provider.tenant_processes import Instance, InstanceLease, Instances
+from interlock.drivers.provider.keeper import DriverEnvironment, DriverKeeper, Instance, InstanceLease, Instances
 from interlock.drivers.provider.vault import DriverRevealer, Logins, Vault, code_of, login_text, missing_secrets
 from interlock.drivers.workspace.declaration import Declared
 from interlock.drivers.workspace.folder import TamperCheck

@@ -115,7 +115,7 @@ def export_client(
     """
     from interlock.cli.terminal.text import mcp_url
     from interlock.interop.cli.import_ import own_addresses
-    from interlock.interop.protocol.client_entry import http_entry, stdio_entry, with_token
+    from interlock.interop.protocol.client_files import http_entry, stdio_entry, with_token
 
     client = _client(for_client)
     if http and client.stdio_only:
@@ -162,7 +162,8 @@ def export_driver(
     from interlock.drivers.protocol.authoring import driver_upstream
     from interlock.drivers.protocol.files.frontmatter import frontmatter_text
     from interlock.drivers.protocol.server_name import exposed_segment
-    from interlock.interop.protocol.client_entry import driver_entry, registry_description, stdio_entry
+    from interlock.interop.protocol.client_files import driver_entry, stdio_entry
+    from interlock.interop.protocol.package_files import registry_description
 
     if sum((upstream, server_json, for_client is not None)) != 1:
         raise BadUsage("usage", "say what to make of it", hint="one of --upstream, --server-json, --for CLIENT")

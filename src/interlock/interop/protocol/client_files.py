@@ -1,18 +1,30 @@
-"""Reader of clients' configuration files (AIP-import-2, -3, -10). It returns a `FileReading` for any input bytes.
+"""Entries of clients' configuration files: read for an import, and written for an export.
+
+`read_client_file` returns a `FileReading` for any input bytes (AIP-import-2, -3, -10).
 
 Clients write the same settings in many ways. Each entry is read in three steps, whichever client wrote it: how the
 server is started or reached (`_read_reach`), then its limits and approvals (`_take_limits`), then notes about settings
 that are not imported. Reading a field removes it from `Fields`, so that the remaining fields can be reported. An entry
 that contradicts itself is refused. A setting that would relax an approval is ignored, with a note.
+
+`stdio_entry`, `http_entry` and `with_token` write an entry in the format of a client (AIP-export-1). `driver_entry`
+lets a client start or dial the server of a driver directly, without Interlock (AIP-export-2). Secrets become variables
+of the client's environment, in the client's notation. A client that does not expand variables gets no such entry, and
+runs the driver through Interlock instead.
 """
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
+from urllib.parse import urlencode
 
 import msgspec
 
+from interlock.drivers.protocol.files.inventory import secret_for
+from interlock.drivers.protocol.files.plaintext import SECRET
+from interlock.drivers.protocol.kinds import LocalServer, RemoteServer
+from interlock.drivers.protocol.model import Driver, SecretInventory
 from interlock.interop.protocol.clients import ClientProgram
 from interlock.interop.protocol.model import (
     ENTRIES_MAX,
@@ -370,3 +382,113 @@ def _take_timeouts(fields: Fields, client: ClientProgram) -> tuple[int | None, i
 def host_names(hosts: tuple[str, ...]) -> tuple[str, ...]:
     """Return the hosts without their ports, because an allow list contains only hosts."""
     return tuple(dict.fromkeys(host.rpartition(":")[0] or host for host in hosts))
+
+
+GOOSE_TIMEOUT_S = 300  # the default of Goose, which Goose writes to its files
+
+
+def stdio_entry(client: ClientProgram, name: str, command: Sequence[str], env: Mapping[str, str]) -> dict[str, Any]:
+    """Return an entry with which a client starts the server as a program."""
+    program, *args = command
+    fields: dict[str, Any] = {"command": program, "args": args, **_some("env", env)}
+    if client.shape == "opencode":
+        fields = {"command": [program, *args], **_some("environment", env)}
+    elif client.shape == "goose":
+        fields = {"cmd": program, "args": args, **_some("envs", env)}
+    return _with_common_fields(client, name, client.stdio_type, fields)
+
+
+def with_token(client: ClientProgram, name: str, url: str, variable: str) -> dict[str, Any] | None:
+    """Return an entry that sends a bearer token, which the client reads from a variable of its environment.
+
+    Return None if the client does not expand variables, because the token itself would have to be in the file, or if
+    it cannot connect to a URL.
+    """
+    if client.shape == "codex":
+        return {"url": url, "bearer_token_env_var": variable}
+    if client.expands is None or client.stdio_only:
+        return None
+    return http_entry(client, name, url, {"Authorization": f"Bearer {client.expands.replace('VAR', variable)}"})
+
+
+def http_entry(
+    client: ClientProgram, name: str, url: str, headers: Mapping[str, str], *, sse: bool = False
+) -> dict[str, Any]:
+    """Return an entry with which a client connects to a URL. The client must not be `stdio_only`."""
+    http_type = "sse" if sse and client.http_type is not None and client.shape != "opencode" else client.http_type
+    key = "url" if sse and client.shape == "gemini" else client.url_key
+    fields = {key: url, **_some("http_headers" if client.shape == "codex" else "headers", headers)}
+    if client.shape == "continue":
+        fields = {key: url, **without_empty({"requestOptions": _some("headers", headers)})}
+    return _with_common_fields(client, name, http_type, fields)
+
+
+def _with_common_fields(
+    client: ClientProgram, name: str, kind: str | None, fields: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return an entry with the type and the other fields that every entry of this client has."""
+    entry = {**({"type": kind} if kind is not None else {}), **fields}
+    match client.shape:
+        case "opencode":
+            return {**entry, "enabled": True}
+        case "goose":
+            return {"name": name, **entry, "enabled": True, "timeout": GOOSE_TIMEOUT_S}
+        case "continue":
+            return {"name": name, **entry}
+    around = {"source": "custom"} if client.name == "zed" else {}
+    return {**around, **entry, **({"tools": ["*"]} if client.name == "copilot-cli" else {})}
+
+
+def _some(key: str, values: Mapping[str, str]) -> dict[str, Any]:
+    return {key: dict(values)} if values else {}
+
+
+_ENVIRONMENT = "env://"
+
+
+class Exported(msgspec.Struct, frozen=True, kw_only=True):
+    """An entry for a driver, and the environment variables that the entry needs."""
+
+    entry: Mapping[str, Any]
+    variables: tuple[str, ...] = ()  # of the client's environment
+
+
+def driver_entry(driver: Driver, secrets: SecretInventory | None, client: ClientProgram, name: str) -> Exported | None:
+    """Return the entry with which a client runs a driver.
+
+    Return None if the file would contain a secret, the client cannot connect to the URL or log in there, or the driver
+    sets defaults for variables of the environment, which an entry cannot express.
+    """
+    if driver.secret_names and client.expands is None:  # AIP-export-2
+        return None
+    if isinstance(driver.server, RemoteServer) and (client.stdio_only or driver.server.auth is not None):
+        return None
+    if driver.sandbox is not None and driver.sandbox.env is not None and driver.sandbox.env.set:
+        return None  # an entry has no place for defaults
+    variables = {}
+    for secret_name in driver.secret_names:
+        secret = secret_for(secret_name, driver.id, secrets, ())
+        backend = (secret.backend if secret is not None else None) or ""
+        is_variable = backend.startswith(_ENVIRONMENT)
+        variables[secret_name] = backend.removeprefix(_ENVIRONMENT) if is_variable else secret_name
+    spelling = client.expands or ""
+
+    def filled(text: str) -> str:
+        return SECRET.sub(lambda match: spelling.replace("VAR", variables[match[1]]), text)
+
+    server = driver.server
+    if isinstance(server, RemoteServer):
+        url = server.url
+        if server.query:
+            # A placeholder is for the client to fill in and stays as it is written.
+            pairs = "&".join(f"{urlencode({key: ''})}{filled(value)}" for key, value in server.query.items())
+            url += ("&" if "?" in url else "?") + pairs
+        headers = {key: filled(value) for key, value in server.headers.items()}
+        entry = http_entry(client, name, url, headers, sse=driver.transport == "sse")
+    elif isinstance(server, LocalServer):
+        env = {key: filled(value) for key, value in server.env.items()}
+        command = server.client_command([filled(each) for each in server.args], list(env))
+        entry = stdio_entry(client, name, command, env)
+    else:
+        raise TypeError(f"a server of kind {server.kind} is neither dialled nor started")
+    return Exported(entry=entry, variables=tuple(dict.fromkeys(variables.values())))

@@ -5,6 +5,9 @@
 - Docker: server.yaml of its registry, and catalogs of its gateway. They say which hosts a server needs.
 - Bundles: manifest.json of MCPB and DXT 0.1 to 0.4. `interlock.interop.source_files` unpacks the bundle.
 - Drivers: a DRIVER.md, so that what was exported can be imported again (AIP-export-3).
+
+`registry_description` describes a driver as an MCP registry does, in server.json of 2025-12-11 (AIP-export-3). A secret
+becomes an input that the installing user enters. Settings that the format cannot express are reported.
 """
 
 import re
@@ -16,6 +19,8 @@ import msgspec
 
 from interlock.drivers.protocol.files.frontmatter import read_frontmatter
 from interlock.drivers.protocol.files.plaintext import SECRET
+from interlock.drivers.protocol.kinds import LocalServer, RemoteServer
+from interlock.drivers.protocol.model import Driver
 from interlock.interop.protocol.client_files import HELPERS, host_names, names, section, text, texts
 from interlock.interop.protocol.clients import System
 from interlock.interop.protocol.launchers import PACKAGED
@@ -389,3 +394,69 @@ def _driver_entry(identifier: str, data: Mapping[str, Any], server: Mapping[str,
         connect_timeout_ms=section(data, "connection_options").get("timeout_ms"),
         call_timeout_ms=data.get("timeout_override_ms"),
     )
+
+
+_SCHEMA: Final = "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json"
+DESCRIPTION_CHARS_MAX: Final = 100
+NAMESPACE: Final = "local.interlock"  # of a server that is not published
+
+_TRANSPORTS: Final = {"http": "streamable-http", "sse": "sse"}
+_KEPT: Final = ("name", "id", "description", "version", "server", "transport", "implements")
+
+
+class Described(msgspec.Struct, frozen=True, kw_only=True):
+    """A server.json, and a list of the driver's settings that it cannot express."""
+
+    data: Mapping[str, Any]
+    lost: tuple[str, ...]  # dotted keys with no place in the format
+
+
+def registry_description(driver: Driver, written: Mapping[str, Any], name: str | None = None) -> Described | None:
+    """Return the server.json of a driver. Return None for a program on this machine, which a registry cannot describe.
+
+    `written` is the frontmatter of the driver. It is used to determine which settings are lost.
+    """
+    server = driver.server
+    package = server.registry_package() if isinstance(server, LocalServer) else None
+    if package is None and not isinstance(server, RemoteServer):
+        return None
+    text = " ".join(driver.description.split())
+    data: dict[str, Any] = {
+        "$schema": _SCHEMA,
+        "name": name or f"{NAMESPACE}/{driver.id.removesuffix('-mcp') or driver.id}",
+        "title": driver.name[:100],
+        "description": text if len(text) <= DESCRIPTION_CHARS_MAX else text[: DESCRIPTION_CHARS_MAX - 1] + "…",
+        "version": driver.version,
+    }
+    if isinstance(server, RemoteServer):
+        url = server.url
+        variables: dict[str, Any] = {}
+        for key, value in server.query.items():
+            filled = _template(value)
+            url += ("&" if "?" in url else "?") + f"{key}={filled['value']}"
+            variables |= filled.get("variables", {})
+        headers = [_setting(name, value) for name, value in server.headers.items()]
+        remote = {"type": _TRANSPORTS[driver.transport], "url": url}
+        data["remotes"] = [remote | without_empty({"variables": variables, "headers": headers})]
+    elif isinstance(server, LocalServer) and package is not None:
+        arguments = [{"type": "positional"} | _template(each) for each in server.args]
+        settings = [_setting(key, value) for key, value in server.env.items()]
+        inputs = without_empty({"packageArguments": arguments, "environmentVariables": settings})
+        data["packages"] = [package | inputs]
+    lost = [key for key in written if key not in _KEPT and key != "auth"]
+    block = written.get("server", {})
+    lost += [f"server.{key}" for key in ("cwd", "entry", "runner", "port", "path", "auth") if key in block]
+    return Described(data=data, lost=(*lost, *(["implements"] if driver.implements else [])))
+
+
+def _setting(name: str, text: str) -> dict[str, Any]:
+    whole = SECRET.fullmatch(text)
+    if whole is not None and whole[1] == name:
+        return {"name": name, "isRequired": True, "isSecret": True}
+    return {"name": name} | _template(text)
+
+
+def _template(text: str) -> dict[str, Any]:
+    """Return a value with {NAME} in place of ${secrets.NAME}, and the variables that the user has to enter."""
+    variables = {name: {"isRequired": True, "isSecret": True} for name in SECRET.findall(text)}
+    return {"value": SECRET.sub(lambda match: f"{{{match[1]}}}", text)} | without_empty({"variables": variables})
