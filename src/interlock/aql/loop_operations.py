@@ -26,8 +26,7 @@ from interlock.core.background import BackgroundTasks
 from interlock.core.calls.caller import Caller
 from interlock.safety.executions import HeldOperation
 from interlock.safety.loop import SafetyLoop
-from interlock.safety.protocol.evaluation import NotificationType, Tier
-from interlock.safety.protocol.hint import EXAMPLE, normalise
+from interlock.safety.protocol.evaluation import EXAMPLE, NotificationType, Tier, normalise
 from interlock.safety.verification import Verification
 
 INSTRUCTIONS: Final = (

@@ -19,7 +19,7 @@ from interlock.config.problems import At, WrongValue
 from interlock.config.value_types import Choice, Many, ParsedText, Seconds, Size, Table, Text, Whole
 from interlock.rooms.protocol.participants import Privilege
 from interlock.rooms.protocol.settings import RoomSettings
-from interlock.safety.protocol.policy import (
+from interlock.safety.protocol.evaluation import (
     AUTO_APPROVE,
     DENY,
     PATTERN_CHARS_MAX,

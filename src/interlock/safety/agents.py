@@ -15,8 +15,7 @@ from interlock.config.plan import AgentPlan, SafetyPlan
 from interlock.core.audit_record import AuditRecord
 from interlock.core.clock import Clock
 from interlock.core.recorder import Recorder
-from interlock.safety.protocol.hint import normalise
-from interlock.safety.protocol.policy import AutonomyPolicy, CompiledPolicy
+from interlock.safety.protocol.evaluation import AutonomyPolicy, CompiledPolicy, normalise
 from interlock.store.ports import Change, Damaged, KeyValue
 
 BUCKET: Final = "agent-blocks"
@@ -121,9 +120,8 @@ class Blocks:
         if change.entry is not None:
             block = msgspec.json.decode(change.entry.value, type=Block)
             self._by_agent[block.agent] = block
-            return
-        for agent in [key for key in self._by_agent if key.stored == change.key]:
-            del self._by_agent[agent]
+        else:
+            self._by_agent = {agent: block for agent, block in self._by_agent.items() if agent.stored != change.key}
 
     def find(self, agent: AgentKey) -> Block | None:
         return self._by_agent.get(agent)
@@ -135,7 +133,8 @@ class Blocks:
         return sorted(self._by_agent.values(), key=lambda block: (block.at, block.agent))
 
     async def put(self, block: Block) -> None:
-        self._by_agent[block.agent] = block  # it counts at once, and is told only when it is on disk
+        # The block counts at once, and the agent is informed only when the block is on disk.
+        self._by_agent[block.agent] = block
         await self.kv.put(BUCKET, block.agent.stored, msgspec.json.encode(block), self.clock.wall())  # AQL-8.8.3-3
 
     async def lift(self, agent: AgentKey) -> Block | None:
@@ -143,9 +142,6 @@ class Blocks:
             return None
         await self.kv.delete(BUCKET, agent.stored)
         return self._by_agent.pop(agent, None)
-
-
-_encode = msgspec.json.Encoder().encode
 
 
 @dataclass(eq=False)
@@ -160,16 +156,8 @@ class SafetyAudit:
 
         `event` is start, step, hold, pause, block, unblock, verify, confirm, end or PROTOCOL_VIOLATION.
         """
-        details: dict[str, Any] = {"agent": name}
-        details |= {key: value for key, value in more.items() if value is not None}
+        details = {key: value for key, value in more.items() if value is not None}
+        now, who, method, target = self.clock.wall(), agent.principal, f"agents/{event}", f"agent.{name}"
         self.recorder.add_line(
-            AuditRecord.event(
-                self.clock.wall(),
-                agent.principal,
-                "safety",
-                f"agents/{event}",
-                f"agent.{name}",
-                verdict=outcome,
-                **details,
-            )
+            AuditRecord.event(now, who, "safety", method, target, verdict=outcome, agent=name, **details)
         )

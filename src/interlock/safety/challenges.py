@@ -54,12 +54,15 @@ class Challenges:
         """End all challenges and requests about agents from before the node started, except those with an id in
         `block_challenges`, which belong to blocks, and those of another live replica.
         """
-
-        def is_left_over(approval: Approval) -> bool:
-            is_ours = approval.source is Source.AQL and approval.kind in (Kind.START, Kind.STEP, Kind.VERIFY)
-            return is_ours and approval.id not in block_challenges and not self.inbox.is_elsewhere(approval.id)
-
-        await self.inbox.void_where("the node was started since", is_left_over)
+        await self.inbox.void_where(
+            "the node was started since",
+            lambda approval: (
+                approval.source is Source.AQL
+                and approval.kind in (Kind.START, Kind.STEP, Kind.VERIFY)
+                and approval.id not in block_challenges
+                and not self.inbox.is_elsewhere(approval.id)
+            ),
+        )
 
     async def close(self) -> None:
         await self._work.finish()
@@ -74,17 +77,10 @@ class Challenges:
 
     def draft(self, agent: AgentKey, name: str, *, reason: str, factors: tuple[str, ...], hint: str) -> Approval:
         """Return a new challenge with an id. Operators see it only after `raise_challenge`."""
-        expiry_s = min(self.inbox.rules.expiry_s, EXPIRY_MAX_S)
-        return self._draft(
-            Kind.VERIFY,
-            agent.principal,
-            name,
-            reason=reason,
-            factors=factors,
-            shown={"element_name": name, "nextActionHint": hint},
-            requires=Requires.CODE,
-            expires_at=self.clock.wall() + expiry_s,
-        )
+        shown = {"element_name": name, "nextActionHint": hint}
+        expires_at = self.clock.wall() + min(self.inbox.rules.expiry_s, EXPIRY_MAX_S)
+        more = {"requires": Requires.CODE, "expires_at": expires_at}
+        return self._draft(Kind.VERIFY, agent.principal, name, shown, reason=reason, factors=factors, **more)
 
     async def raise_challenge(self, agent: AgentKey, name: str, draft: Approval) -> None:
         """Put a challenge with a new code into the inbox, and void the agent's previous challenge. Raise StoreError if
@@ -101,12 +97,6 @@ class Challenges:
         if isinstance(raised, Refusal):
             log.error("a challenge of the agent %r cannot be put into the inbox: %s", name, raised.message)
 
-    async def raise_start(self, execution: Execution, parameters: Any) -> Approval:
-        """Ask a person to approve the start of an agent. Raise OperationFailed if the inbox refuses the request."""
-        shown = {"element_name": execution.name, "parameters": parameters}
-        reason = "An agent asks to start. Approval lets it run; each of its steps is still judged."
-        return await self._raise(Kind.START, execution, reason=reason, factors=(), shown=shown)
-
     def ask_soon(self, execution: Execution, held: HeldOperation, on_refused: Callable[[str, str], None]) -> str:
         """Start to request an approval for a held operation, and return the id of that approval before it is stored.
 
@@ -114,9 +104,8 @@ class Challenges:
         """
         shown = {"element_name": execution.name, "operation": held.operation, "params": held.params}
         reason = f"An agent calls {held.operation}, which is {held.danger}. Approval lets this very call run."
-        draft = self._draft(
-            Kind.STEP, execution.agent.principal, execution.name, reason=reason, factors=held.reasons, shown=shown
-        )
+        principal, name = execution.agent.principal, execution.name
+        draft = self._draft(Kind.STEP, principal, name, shown, reason=reason, factors=held.reasons)
         self.codes.make_token(draft.id)
 
         async def ask() -> None:
@@ -131,16 +120,16 @@ class Challenges:
         self._asking[draft.id] = self._work.begin(ask(), "safety")
         return draft.id
 
-    async def raise_step(self, execution: Execution, *, reason: str, factors: tuple[str, ...], hint: str) -> Approval:
-        """Ask a person to approve a step of an agent. Raise OperationFailed if the inbox refuses the request."""
-        shown = {"element_name": execution.name, "step": execution.steps, "nextActionHint": hint}
-        return await self._raise(Kind.STEP, execution, reason=reason, factors=factors, shown=shown)
-
-    async def _raise(
-        self, kind: Kind, execution: Execution, *, reason: str, factors: tuple[str, ...], shown: dict[str, Any]
+    async def ask(
+        self, kind: Kind, execution: Execution, shown: dict[str, Any], *, reason: str, factors: tuple[str, ...] = ()
     ) -> Approval:
+        """Ask a person to approve the start or a step of an agent, and return the pending approval.
+
+        `shown` is what the person sees besides the name of the agent. Raise OperationFailed if the inbox refuses the
+        request.
+        """
         principal, name = execution.agent.principal, execution.name
-        draft = self._draft(kind, principal, name, reason=reason, factors=factors, shown=shown)
+        draft = self._draft(kind, principal, name, {"element_name": name, **shown}, reason=reason, factors=factors)
         self.codes.make_token(draft.id)
         raised = await self.inbox.raise_(draft)
         if isinstance(raised, Approval):
@@ -151,39 +140,17 @@ class Challenges:
             raise OperationFailed(failure(Code.RATE_LIMIT_QUOTA_EXHAUSTED, "Too much waits for a person", details))
         raise OperationFailed(internal_error("the inbox cannot be written; nothing was done"))
 
-    def _draft(
-        self,
-        kind: Kind,
-        principal: str,
-        name: str,
-        *,
-        shown: dict[str, Any],
-        requires: Requires = Requires.PROOF,
-        **members: Any,
-    ) -> Approval:
+    def _draft(self, kind: Kind, principal: str, name: str, shown: dict[str, Any], **members: Any) -> Approval:
         params = Raw(msgspec.json.encode(shown))
-        draft = self.inbox.draft(
-            kind,
-            Source.AQL,
-            requested_by=principal,
-            tool=TOOL_PREFIX + name,
-            digest="",
-            agent=name,
-            params=params,
-            requires=requires,
-            **members,
-        )
-        # Each is asked for itself: what was decided of one never stands for another.
+        members |= {"requested_by": principal, "tool": TOOL_PREFIX + name, "agent": name, "params": params}
+        draft = self.inbox.draft(kind, Source.AQL, digest="", **members)
+        # The digest contains the id, so that a decision about one question never counts for another.
         digest = hashlib.sha256(f"{draft.id}\0".encode() + bytes(params)).hexdigest()
         return msgspec.structs.replace(draft, digest=digest)
 
-    async def approve(self, id: str, *, by: str, reason: str) -> Approval | Refusal:
-        """Approve on behalf of a caller that sent the correct code or token."""
-        decision = Decision(what=What.APPROVED, by=by, at=self.clock.wall(), reason=reason)
-        return await self.inbox.decide(id, decision)
-
-    async def deny(self, id: str, *, by: str, reason: str) -> Approval | Refusal:
-        return await self.inbox.decide(id, Decision(what=What.DENIED, by=by, at=self.clock.wall(), reason=reason))
+    async def decide(self, id: str, what: What, *, by: str, reason: str) -> Approval | Refusal:
+        """Approve or deny a question for a caller that sent its correct code or token."""
+        return await self.inbox.decide(id, Decision(what=what, by=by, at=self.clock.wall(), reason=reason))
 
     async def settle(self, approval: Approval) -> Approval | Refusal:
         """Mark an approved request as used and finished, so that the decision takes effect only once."""

@@ -5,6 +5,7 @@ again. The disk holds only its hash, so a new code is needed after a restart. Fa
 window, which is stored on disk.
 """
 
+import contextlib
 import hashlib
 import hmac
 import re
@@ -90,11 +91,9 @@ class Codes:
             raise Damaged("the key of verification codes cannot be read; put a backup of the store in its place")
         self._key = key
         for entry in await self.kv.entries(CHALLENGES, now):
-            try:
-                challenge = msgspec.json.decode(entry.value, type=StoredChallenge)
-            except msgspec.DecodeError:
-                continue  # nobody can verify it any more; the block it was for stands
-            self._challenges[challenge.id] = challenge
+            # Nobody can verify a challenge that cannot be read; the block that it was for remains.
+            with contextlib.suppress(msgspec.DecodeError):
+                self._challenges[entry.key] = msgspec.json.decode(entry.value, type=StoredChallenge)
 
     def take_change(self, change: Change) -> None:
         """Add the code of a challenge that another replica created. This replica can verify the code, but only the
@@ -108,8 +107,7 @@ class Codes:
         hash = self._hash(code)
         challenge = StoredChallenge(id=id, principal=principal, name=name, code_hash=hash, expires_at=expires_at)
         now = self.clock.wall()
-        ttl_s = expires_at - now + KEPT_S
-        await self.kv.put(CHALLENGES, id, msgspec.json.encode(challenge), now, ttl_s=ttl_s)
+        await self.kv.put(CHALLENGES, id, msgspec.json.encode(challenge), now, ttl_s=expires_at - now + KEPT_S)
         self._challenges[id] = challenge
         self._shown[id] = grouped(code)
         return code
@@ -148,12 +146,9 @@ class Codes:
             for old in list(self._tokens)[:1000]:
                 del self._tokens[old]
         if len(self._challenges) > 10_000:
-            now = self.clock.wall()
-            self._challenges = {
-                challenge.id: challenge
-                for challenge in self._challenges.values()
-                if challenge.expires_at + KEPT_S > now
-            }
+            oldest = self.clock.wall() - KEPT_S
+            recent = {id: challenge for id, challenge in self._challenges.items() if challenge.expires_at > oldest}
+            self._challenges = recent
 
     def _hash(self, text: str) -> str:
         return hmac.new(self._key, text.encode("utf-8", "replace"), hashlib.sha256).hexdigest()
@@ -192,8 +187,7 @@ class Attempts:
             try:
                 self._windows[entry.key] = msgspec.json.decode(entry.value, type=Window)
             except msgspec.DecodeError:
-                now = self.clock.wall()
-                self._windows[entry.key] = Window(shut_until=now + WINDOW_S)
+                self._windows[entry.key] = Window(shut_until=self.clock.wall() + WINDOW_S)
 
     def take_change(self, change: Change) -> None:
         """Merge the failed attempts that another replica counted with those counted here."""
@@ -205,9 +199,6 @@ class Attempts:
                 violations=tuple(sorted({*own.violations, *theirs.violations})),
                 shut_until=max(own.shut_until, theirs.shut_until),
             )
-
-    def replan(self, *, is_progressive: bool) -> None:
-        self.is_progressive = is_progressive
 
     def count(self, who: str) -> int:
         return len(self._current(who, self.clock.wall()).failures)
@@ -239,14 +230,12 @@ class Attempts:
         window = self._windows.get(who)
         if window is None:
             return Window()
+        failures = window.failures
         if now >= window.shut_until:
-            failures = tuple(at for at in window.failures if now - WINDOW_S < at <= now)
-        else:
-            failures = window.failures
+            failures = tuple(at for at in failures if now - WINDOW_S < at <= now)
         violations = tuple(at for at in window.violations if now - REMEMBERED_S < at <= now)
         return Window(failures=failures, violations=violations, shut_until=window.shut_until)
 
     async def _keep(self, who: str, window: Window, now: float) -> None:
         self._windows[who] = window
-        ttl_s = WINDOW_MAX_S + REMEMBERED_S
-        await self.kv.put(ATTEMPTS, who, msgspec.json.encode(window), now, ttl_s=ttl_s)
+        await self.kv.put(ATTEMPTS, who, msgspec.json.encode(window), now, ttl_s=WINDOW_MAX_S + REMEMBERED_S)

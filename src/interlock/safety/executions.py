@@ -36,8 +36,14 @@ from interlock.core.clock import Clock, rfc3339
 from interlock.mcp.meta import RAW_EMPTY
 from interlock.mcp.methods import PROMPTS_GET, RESOURCES_READ, TOOLS_CALL
 from interlock.safety.agents import AgentKey, agent_key
-from interlock.safety.protocol.evaluation import AgentNotification, Evaluation, Metadata, NotificationType
-from interlock.safety.protocol.hint import Hint, normalise
+from interlock.safety.protocol.evaluation import (
+    AgentNotification,
+    Evaluation,
+    Hint,
+    Metadata,
+    NotificationType,
+    normalise,
+)
 from interlock.store.ports import KeyValue, StoreError
 from interlock.wire.jsonrpc.codec import decode_array, decode_object, find_string
 
@@ -45,6 +51,7 @@ VIEWS_MAX: Final = 16
 WATCHED: Final = frozenset((TOOLS_CALL, RESOURCES_READ, PROMPTS_GET))  # AQL-8.6.3-1: completion acts on nothing
 _NO_ITEMS: Final = Raw(b"[]")
 
+JsonObject = dict[str, Any]
 CallIdentity = tuple[bytes, float]
 OperationName = Callable[[Route], str | None]
 LiftedNames = Callable[[Route], Mapping[str, str]]
@@ -133,27 +140,25 @@ class CallableNames:
         return frozenset(normalise(name) for name in spelled)
 
     def of_call(self, call: Call) -> CallNames:
-        if isinstance(call.route, Route):
-            return CallNames(self.of_route(call.route), self._of_lifted(call, call.route))
-        route = None
-        if call.method == PROMPTS_GET:
-            route = self.live.current.view(call.caller.key).find_prompt(call.target)
-        if route is not None:
-            return CallNames(self.of_route(route))
-        return CallNames(frozenset((normalise(call.target), normalise(plain_uri(call.target)))))
-
-    def _of_lifted(self, call: Call, route: Route) -> tuple[frozenset[str], ...]:
-        """Return the names of the operations that a call of an AQL server's tool carries out, because the call runs
-        these operations.
+        """Return the names of the target of a call. If the target is a tool of an AQL server, the operations that the
+        call contains are named too, because the call carries out these operations.
         """
-        lifted = self.lifted(route)
-        if not lifted:
-            return ()
-        arguments = decode_object(call.params.get("arguments", RAW_EMPTY)) or {}
-        several = decode_array(arguments.get("operations", _NO_ITEMS)) or ()
-        items = [arguments, *(decode_object(item) or {} for item in several)]
-        called = [name for item in items if (name := find_string(item.get("operation"))) is not None]
-        return tuple(frozenset(map(normalise, (each, lifted.get(each, each)))) for each in called)
+        route = call.route
+        if isinstance(route, Route) and (lifted := self.lifted(route)):
+            arguments = decode_object(call.params.get("arguments", RAW_EMPTY)) or {}
+            several = decode_array(arguments.get("operations", _NO_ITEMS)) or ()
+            items = [arguments, *(decode_object(item) or {} for item in several)]
+            called = [name for item in items if (name := find_string(item.get("operation"))) is not None]
+            of_items = tuple(frozenset(map(normalise, (each, lifted.get(each, each)))) for each in called)
+            return CallNames(self.of_route(route), of_items)
+        if isinstance(route, Route):
+            return CallNames(self.of_route(route))
+        prompt = None
+        if call.method == PROMPTS_GET:
+            prompt = self.live.current.view(call.caller.key).find_prompt(call.target)
+        if prompt is not None:
+            return CallNames(self.of_route(prompt))
+        return CallNames(frozenset((normalise(call.target), normalise(plain_uri(call.target)))))
 
     def named_by(self, hint: Hint, caller: Caller) -> frozenset[str]:
         """Return the names in a hint that the caller can call, and all URIs in it, because a URI
@@ -173,13 +178,7 @@ def plain_uri(uri: str) -> str:
 
 
 SESSION: Final = "CONFIRM_SESSION"
-LEVELS: Final = {
-    Category.READ: "AUTO_APPROVE",
-    Category.CREATE: SESSION,
-    Category.UPDATE: "CONFIRM_SINGLE_USE",
-    Category.DELETE: "CONFIRM_SINGLE_USE",
-    Category.EXECUTE: "CONFIRM_SINGLE_USE",
-}
+SINGLE_USE: Final = "CONFIRM_SINGLE_USE"
 HELD_MAX: Final = 50  # of one execution
 
 
@@ -198,7 +197,8 @@ class HeldOperation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def level(self) -> str:
-        return LEVELS[self.category]
+        """Return the permission level that the operation needs (8.7.3)."""
+        return {Category.READ: "AUTO_APPROVE", Category.CREATE: SESSION}.get(self.category, SINGLE_USE)
 
     @property
     def key(self) -> tuple[str, str]:
@@ -329,12 +329,7 @@ class Execution:
         return self.status not in TERMINAL
 
     def move(
-        self,
-        to: ExecutionStatus,
-        now: float,
-        *,
-        error: dict[str, Any] | None = None,
-        result: dict[str, Any] | None = None,
+        self, to: ExecutionStatus, now: float, *, error: JsonObject | None = None, result: JsonObject | None = None
     ) -> bool:
         """Change the status. Return False if the current status does not allow this change."""
         if not may_move(self.status, to):  # AQL-8.4.2-2
@@ -352,13 +347,9 @@ class Execution:
         del self.notices[:-NOTICES_MAX]
 
     def answer(self) -> dict[str, Any]:
-        answer = state_answer(
-            self.id,
-            self.status,
-            started_at=None if self.started_at is None else rfc3339(self.started_at),
-            finished_at=None if self.finished_at is None else rfc3339(self.finished_at),
-            error=self.error,
-        )
+        started_at = None if self.started_at is None else rfc3339(self.started_at)
+        finished_at = None if self.finished_at is None else rfc3339(self.finished_at)
+        answer = state_answer(self.id, self.status, started_at=started_at, finished_at=finished_at, error=self.error)
         return answer if self.result is None else {**answer, "result": self.result}
 
 
@@ -402,7 +393,8 @@ class Executions:
         self._last[execution.owner, execution.agent] = execution
         self.note(execution)
         if len(self._by_id) > ENDED_MAX:
-            for old in [candidate for candidate in self._by_id.values() if not candidate.is_live][: ENDED_MAX // 10]:
+            ended = [candidate for candidate in self._by_id.values() if not candidate.is_live]
+            for old in ended[: ENDED_MAX // 10]:
                 self._by_id.pop(old.id)
                 self._last.pop((old.owner, old.agent), None)
 

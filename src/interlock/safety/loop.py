@@ -31,14 +31,14 @@ from interlock.aql.protocol.errors import OperationFailed
 from interlock.aql.protocol.model import ExecutionStatus
 from interlock.config.plan import SafetyPlan
 from interlock.core.calls.caller import Caller
-from interlock.core.clock import Clock
+from interlock.core.clock import Clock, rfc3339
 from interlock.core.feed import Feed
 from interlock.safety.agents import AgentKey, Block, Blocks, Policies, SafetyAudit, agent_key, is_agent_name
 from interlock.safety.challenges import Challenges
-from interlock.safety.directives import Directives, pending_start
 from interlock.safety.executions import (
     FLUSH_S,
     LOCAL,
+    SINGLE_USE,
     CallableNames,
     Execution,
     Executions,
@@ -48,8 +48,20 @@ from interlock.safety.executions import (
     StepGrant,
     find_owner,
 )
-from interlock.safety.protocol.evaluation import Directive, Evaluation, NotificationType, StepVerdict, evaluate
-from interlock.safety.protocol.hint import EXAMPLE, HINT_CHARS_MAX, Hint, find_hint_fault, read_hint
+from interlock.safety.protocol.evaluation import (
+    EXAMPLE,
+    HINT_CHARS_MAX,
+    AgentNotification,
+    Directive,
+    Evaluation,
+    Hint,
+    Metadata,
+    NotificationType,
+    StepVerdict,
+    evaluate,
+    find_hint_fault,
+    read_hint,
+)
 from interlock.store.ports import StoreError
 from interlock.wire.refusal import Refusal
 
@@ -60,6 +72,7 @@ LIVE_MAX: Final = 100  # executions of one principal
 _S = ExecutionStatus
 _LOGGED: Final = Directive(continue_=True, factors=("Logging mode: not evaluated",))
 _ENDED: Final = "the execution has ended"
+_START_WAITS: Final = "The start of the agent waits for the approval of a person."
 _WOULD: Final = {
     StepVerdict.PAUSE: "Monitoring mode: enforcing would have paused the agent.",
     StepVerdict.VERIFY: "Monitoring mode: enforcing would have paused the agent until a code verifies it.",
@@ -103,9 +116,6 @@ class SafetyLoop:
     )
     _task: asyncio.Task[None] | None = field(default=None, init=False)
     _triggers: list[Trigger] = field(default_factory=list, init=False)
-
-    def __post_init__(self) -> None:
-        self._directives = Directives(self.challenges.inbox, self.blocks)
 
     def add_trigger(self, trigger: Trigger) -> None:
         """Add a trigger that assesses every report. Its assessment can only make the result stricter (AQL 8.8.3)."""
@@ -174,8 +184,7 @@ class SafetyLoop:
         name = params["element_name"]
         if not is_agent_name(name):
             raise OperationFailed(errors.invalid_value("element_name", "1 to 100 visible characters are needed"))
-        owner = self._owner(caller)
-        agent = agent_key(owner[0], name)
+        owner, agent = self._identify(caller, name)
         await self._refuse_blocked(agent)
         if self.is_enforcing and not self.policies.is_declared(agent):  # AQL-8.8.3-5
             for block in self.blocks.of_principal(owner[0]):  # another name would be a way around it (8.8.3)
@@ -186,36 +195,35 @@ class SafetyLoop:
         async with self._lock(agent):
             await self._supersede(owner, agent)
             if sum(1 for live in self.executions.live() if live.agent.principal == owner[0]) >= LIVE_MAX:
-                details = {"metric": "executions", "limit": LIVE_MAX}
-                raise OperationFailed(
-                    errors.failure(errors.Code.RATE_LIMIT_QUOTA_EXHAUSTED, "Too many executions", details)
-                )
+                code, details = errors.Code.RATE_LIMIT_QUOTA_EXHAUSTED, {"metric": "executions", "limit": LIVE_MAX}
+                raise OperationFailed(errors.failure(code, "Too many executions", details))
             now = self.clock.wall()
             execution = Execution(owner, name, now, caller if owner[1] else None)
             if not self.is_enforcing or self.policies.of(agent).policy.preapproved:
                 execution.move(_S.RUNNING, now)
             else:
-                raised = await self.challenges.raise_start(execution, params.get("parameters") or {})
-                execution.start_id = raised.id
+                shown = {"parameters": params.get("parameters") or {}}
+                reason = "An agent asks to start. Approval lets it run; each of its steps is still judged."
+                execution.start_id = (await self.challenges.ask(Kind.START, execution, shown, reason=reason)).id
             self.executions.add(execution)
             self.changed.publish(None)
             self.record(execution, "start", execution.status.value)
         answer = {**execution.answer(), "element_name": name}
         if execution.status is _S.PENDING:
-            notice = pending_start(now)
-            answer |= {"confirmation_id": execution.start_id, "notifications": [msgspec.to_builtins(notice)]}
+            notice = msgspec.to_builtins(_pending_start(now))
+            answer |= {"confirmation_id": execution.start_id, "notifications": [notice]}
         return answer
 
     async def report(self, caller: Caller, params: dict[str, Any]) -> dict[str, Any]:
         name, written = params["element_name"], params["nextActionHint"]
-        owner = self._owner(caller)
-        agent = agent_key(owner[0], name)
+        owner, agent = self._identify(caller, name)
         if (execution := self.executions.find_last(owner, agent)) is None:  # AQL-8.6.3-3
             await self._refuse_blocked(agent, is_report=True)
             raise OperationFailed(errors.resource_not_found("execution", name))
         if len(written) > HINT_CHARS_MAX:
+            length = len(written)
             raise OperationFailed(
-                errors.too_large("string_length", HINT_CHARS_MAX, len(written), param_name="nextActionHint")
+                errors.too_large("string_length", HINT_CHARS_MAX, length, param_name="nextActionHint")
             )
         if (refusal := find_hint_fault(written, self.names.of(caller).__contains__)) is not None:  # AQL-8.6.3-6
             raise OperationFailed(errors.invalid_value("nextActionHint", refusal, {"example": EXAMPLE}))
@@ -225,12 +233,16 @@ class SafetyLoop:
             if not execution.is_live:
                 if not execution.is_refused:
                     raise OperationFailed(_invalid_state(execution, _S.RUNNING))
-                reason = execution.ended_because
-                not_started = Directive(continue_=False, factors=("The agent was not started.",), reason=reason)
+                factors = ("The agent was not started.",)
+                not_started = Directive(continue_=False, factors=factors, reason=execution.ended_because)
                 return {**execution.answer(), "autonomy": not_started.shown()}
             execution.seen_at = self.clock.wall()
             if execution.status is _S.PENDING:
-                return {**execution.answer(), "autonomy": self._directives.of_pending(execution).shown()}
+                notices = self._notifications(execution)
+                pending = Directive(
+                    continue_=False, factors=(_START_WAITS,), reason=_START_WAITS, notifications=notices
+                )
+                return {**execution.answer(), "autonomy": pending.shown()}
             execution.steps += 1  # AQL-8.6.4-1
             self.executions.note(execution)
             directive = await self._judge(execution, caller, written, params)
@@ -269,8 +281,7 @@ class SafetyLoop:
         return await self._finish(caller, params["element_name"], _S.CANCELLED, params.get("reason"))
 
     async def _finish(self, caller: Caller, name: str, to: ExecutionStatus, why: str | None) -> dict[str, Any]:
-        owner = self._owner(caller)
-        agent = agent_key(owner[0], name)
+        owner, agent = self._identify(caller, name)
         await self._refuse_blocked(agent)
         execution = self.executions.find_last(owner, agent)
         if execution is None:
@@ -346,31 +357,32 @@ class SafetyLoop:
         self.evaluations += 1
         execution.counted += evaluation.is_counted
         execution.grants.clear()  # AQL-8.6.2-1: unused ones end with the next report
-        if not self.is_enforcing:  # AQL-8.6.4-6
-            would = (_WOULD[evaluation.verdict],) if evaluation.verdict in _WOULD else ()
-            factors = (*evaluation.factors, *would)
-            return Directive(
-                continue_=True,
-                factors=factors,
-                steps_remaining=evaluation.steps_remaining,
-                next_step_risk=None if evaluation.risk is None else evaluation.risk.tier.value,
-                notifications=self._directives.notifications(execution),
-            )
-        more: tuple[str, ...] = ()
+        factors = evaluation.factors
         match evaluation.verdict:
+            case verdict if not self.is_enforcing:  # AQL-8.6.4-6
+                factors += (_WOULD[verdict],) if verdict in _WOULD else ()
             case StepVerdict.CONTINUE:
                 named = self.names.named_by(hint, caller)
                 if named:
                     execution.grants.append(StepGrant(named))  # AQL-8.6.2-1
                 else:
-                    more = (NAMES_NOTHING,)
+                    factors += (NAMES_NOTHING,)
             case StepVerdict.PAUSE:
                 await self._pause(execution, evaluation, hint, written)
             case StepVerdict.VERIFY:
                 await self._verify(execution, evaluation, hint, written)
             case StepVerdict.STOP:
                 await self.block(execution, evaluation, written)  # AQL-8.6.4-5
-        return self._directives.of_evaluation(execution, evaluation, more=more)
+        return Directive(
+            # AQL-8.6.4-3, AQL-8.7.1-2
+            continue_=evaluation.verdict is StepVerdict.CONTINUE or not self.is_enforcing,
+            stopped=evaluation.verdict is StepVerdict.STOP and self.is_enforcing,  # AQL-8.8.1-2
+            factors=factors,  # AQL-8.7.1-2
+            reason=evaluation.reason if self.is_enforcing else None,
+            steps_remaining=evaluation.steps_remaining,
+            next_step_risk=None if evaluation.risk is None else evaluation.risk.tier.value,
+            notifications=self._notifications(execution),
+        )
 
     async def _still_paused(self, execution: Execution, pause: Pause, written: str) -> Directive | None:
         """Return the directive that keeps the agent paused, or None if the pause is over and the
@@ -390,19 +402,18 @@ class SafetyLoop:
             pause = await self._pause(execution, pause.evaluation, pause.hint, written)
         if pause.is_verified_by_code:
             reason = f"{reason} Challenge {pause.approval_id} waits for its code."
-        return self._directives.of_pause(execution, pause, reason)
+        factors = (*pause.evaluation.factors, "The agent is paused since an earlier report.")
+        notices = self._notifications(execution)
+        return Directive(continue_=False, factors=factors, reason=reason, notifications=notices)
 
     async def _pause(self, execution: Execution, evaluation: Evaluation, hint: Hint | None, written: str) -> Pause:
-        raised = await self.challenges.raise_step(
-            execution, reason=evaluation.reason or "", factors=evaluation.factors, hint=written
-        )
+        shown, reason = {"step": execution.steps, "nextActionHint": written}, evaluation.reason or ""
+        raised = await self.challenges.ask(Kind.STEP, execution, shown, reason=reason, factors=evaluation.factors)
         return self._set_pause(execution, evaluation, hint, raised.id, is_verified_by_code=False)
 
     async def _verify(self, execution: Execution, evaluation: Evaluation, hint: Hint | None, written: str) -> Pause:
-        agent = execution.agent
-        draft = self.challenges.draft(
-            agent, execution.name, reason=evaluation.reason or "", factors=evaluation.factors, hint=written
-        )
+        agent, reason = execution.agent, evaluation.reason or ""
+        draft = self.challenges.draft(agent, execution.name, reason=reason, factors=evaluation.factors, hint=written)
         try:
             await self.challenges.raise_challenge(agent, execution.name, draft)
         except StoreError as refused:
@@ -412,13 +423,9 @@ class SafetyLoop:
     def _set_pause(
         self, execution: Execution, evaluation: Evaluation, hint: Hint | None, id: str, *, is_verified_by_code: bool
     ) -> Pause:
-        pause = execution.pause = Pause(
-            evaluation=evaluation,
-            hint=hint,
-            approval_id=id,
-            is_verified_by_code=is_verified_by_code,
-            at=self.clock.wall(),
-        )
+        at, by_code = self.clock.wall(), is_verified_by_code
+        pause = Pause(evaluation=evaluation, hint=hint, approval_id=id, is_verified_by_code=by_code, at=at)
+        execution.pause = pause
         self.record(execution, "pause", "paused", approval=id, stage=evaluation.stage)
         return pause
 
@@ -429,21 +436,20 @@ class SafetyLoop:
         """
         agent, reason = execution.agent, evaluation.reason or ""
         draft = self.challenges.draft(agent, execution.name, reason=reason, factors=evaluation.factors, hint=written)
-        block = Block(
-            principal=agent.principal, name=execution.name, reason=reason, at=self.clock.wall(), challenge_id=draft.id
-        )
+        principal, name, now = agent.principal, execution.name, self.clock.wall()
+        block = Block(principal=principal, name=name, reason=reason, at=now, challenge_id=draft.id)
         if execution.pause is not None:
             await self.challenges.void(execution.pause.approval_id, "the agent is blocked")
             execution.pause = None
         execution.grants.clear()
         try:
             await self.blocks.put(block)  # AQL-8.8.3-3
-            await self.challenges.raise_challenge(agent, execution.name, draft)
+            await self.challenges.raise_challenge(agent, name, draft)
         except StoreError as refused:
             raise _unavailable(refused) from None
         finally:
             self.changed.publish(None)
-        log.warning("the agent %r of %s is blocked: interlock approvals show %.8s", execution.name, agent[0], draft.id)
+        log.warning("the agent %r of %s is blocked: interlock approvals show %.8s", name, principal, draft.id)
         self.record(execution, "block", "blocked", approval=draft.id, reason=reason)
         return block
 
@@ -504,9 +510,8 @@ class SafetyLoop:
                 self._tell(execution, "The start was approved.")
                 self.executions.note(execution)
             elif not is_yes:
-                execution.is_refused = self._end(
-                    execution, _S.CANCELLED, f"The start was denied{f': {reason}' if reason else '.'}"
-                )
+                why = f"The start was denied{f': {reason}' if reason else '.'}"
+                execution.is_refused = self._end(execution, _S.CANCELLED, why)
         elif execution is not None and (held := execution.held.settle(approval.id, is_yes=is_yes)) is not None:
             word = "confirmed" if is_yes else f"denied{f': {reason}' if reason else ''}"
             self._tell(execution, f"The call of {held.operation} was {word}.")
@@ -546,12 +551,15 @@ class SafetyLoop:
 
     # Inside
 
-    def _owner(self, caller: Caller) -> Owner:
+    def _identify(self, caller: Caller, name: str) -> tuple[Owner, AgentKey]:
+        """Return the owner of the executions of a caller, and the key of the caller's agent with this name. Raise
+        OperationFailed if the caller cannot be distinguished from other clients.
+        """
         owner = find_owner(caller)
         if owner is None:
             detail = "the safety loop needs a client that can be told from others: use a token, or a session"
             raise OperationFailed(errors.permission_denied("named_credential_required", detail=detail))
-        return owner
+        return owner, agent_key(owner[0], name)
 
     def _lock(self, agent: AgentKey) -> asyncio.Lock:
         return self._locks.setdefault(agent, asyncio.Lock())
@@ -590,8 +598,49 @@ class SafetyLoop:
                 log.error("a challenge cannot be written: %s", refused)
         details: dict[str, Any] = {"element_name": block.name, "verification_id": block.challenge_id}  # AQL-8.8.3-2
         if is_report:
-            details["autonomy"] = self._directives.of_block(block).shown()
+            factors, notices = ("The agent is blocked.",), (_block_notice(block, is_own=True),)
+            blocked = Directive(
+                continue_=False, stopped=True, factors=factors, reason=block.reason, notifications=notices
+            )
+            details["autonomy"] = blocked.shown()
         return errors.permission_denied("agent_blocked", **details)  # AQL-8.8.3-2
+
+    def _notifications(self, execution: Execution) -> tuple[AgentNotification, ...]:
+        """Return the notifications for the next reply to an agent (8.7.3).
+
+        permission_pending, autonomy_pause and danger_zone are derived from the state each time, so they repeat until
+        their cause is resolved. status and error are kept in the execution and sent once. An agent receives
+        notifications only in replies.
+        """
+        notices, execution.notices = execution.notices, []
+        since, principal = execution.started_at or execution.created_at, execution.agent.principal
+        if execution.start_id is not None and execution.started_at is None:
+            pending = [_pending_start(execution.created_at)]
+        else:
+            pending = [
+                AgentNotification(
+                    NotificationType.PERMISSION_PENDING,
+                    f"A call of {held.operation} waits for a decision about approval {id}.",
+                    rfc3339(held.at),
+                    Metadata(operation=held.operation, level=held.level, reason="; ".join(held.reasons) or None),
+                )
+                for id, held in execution.held.waiting.items()
+            ]
+            pending += [
+                AgentNotification(
+                    NotificationType.PERMISSION_PENDING,
+                    f"A call of {approval.tool} waits for a person.",
+                    rfc3339(approval.created_at),
+                    Metadata(operation=approval.tool, level=SINGLE_USE, reason=approval.reason),
+                )
+                for approval in self.challenges.inbox.waiting(Kind.CALL)
+                if approval.requested_by == principal and approval.created_at >= since
+            ]
+        paused = [] if execution.pause is None else [_pause_notice(execution.pause)]
+        blocks = [block for block in self.blocks.all() if block.at >= since or block.agent == execution.agent]
+        # AQL-8.7.3-7
+        dangers = [_block_notice(block, is_own=block.principal == principal) for block in blocks]
+        return (*pending, *paused, *dangers, *notices)
 
     def record(self, execution: Execution, event: str, outcome: str, **more: Any) -> None:
         """Write an event about an execution to the audit log."""
@@ -631,3 +680,26 @@ def _unavailable(refused: StoreError) -> OperationFailed:
 
 def _cut(text: Any) -> str | None:
     return text[:1000] if isinstance(text, str) else None
+
+
+def _pending_start(at: float) -> AgentNotification:
+    metadata = Metadata(operation="execute_agent", level=SINGLE_USE)
+    return AgentNotification(NotificationType.PERMISSION_PENDING, _START_WAITS, rfc3339(at), metadata)
+
+
+def _pause_notice(pause: Pause) -> AgentNotification:
+    how = "the code of" if pause.is_verified_by_code else "a decision about"
+    waits = f" It waits for {how} approval {pause.approval_id}." if pause.approval_id else ""
+    message = f"Paused: {pause.evaluation.reason} {pause.evaluation.factors[-1]}.{waits}"
+    challenge_id = pause.approval_id if pause.is_verified_by_code else None  # AQL-8.7.3-6, AQL-8.8.2-4
+    metadata = Metadata(reason=pause.evaluation.reason, verification_id=challenge_id)
+    return AgentNotification(NotificationType.AUTONOMY_PAUSE, message, rfc3339(pause.at), metadata)
+
+
+def _block_notice(block: Block, *, is_own: bool) -> AgentNotification:
+    """Return the notification about a block. It contains the reason only if `is_own` is set, because agents of other
+    principals must not learn the reason.
+    """
+    message = f'The agent "{block.name}" is blocked: {block.reason}' if is_own else "An agent is blocked."
+    metadata = Metadata(reason=block.reason if is_own else None, verification_id=block.challenge_id)  # AQL-8.7.3-7
+    return AgentNotification(NotificationType.DANGER_ZONE, message, rfc3339(block.at), metadata)

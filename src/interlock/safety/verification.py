@@ -7,7 +7,7 @@ An attempt with an unknown id or token is counted for the principal that made it
 from dataclasses import dataclass
 from typing import Any, Final
 
-from interlock.approvals.protocol.approval import Approval, Kind, Source, Status
+from interlock.approvals.protocol.approval import Approval, Kind, Source, Status, What
 from interlock.aql.protocol import errors
 from interlock.aql.protocol.errors import AqlFailure, Code, OperationFailed, failure
 from interlock.core.calls.caller import Caller
@@ -20,6 +20,7 @@ from interlock.store.ports import StoreError
 from interlock.wire.refusal import Refusal
 
 NOBODY: Final = ""  # the name under which attempts count that belong to no agent
+_NOT_WRITTEN: Final = "the node's store cannot be written; nothing was done"
 
 
 @dataclass(eq=False)
@@ -43,18 +44,19 @@ class Verification:
         id, written = params["challenge_id"], params["code"]
         principal = caller.principal.name
         challenge = self.codes.find_challenge(id)
-        if challenge is None or challenge.principal != principal:  # AQL-8.8-1, AQL-2.3.5-2: as if there were none
-            agent, name = AgentKey(principal, NOBODY), NOBODY
-            await self._refuse_limited(agent, name, id)
-            raise await self._failed(agent, name, id, failure(Code.TOKEN_INVALID, "Invalid code", {"challenge_id": id}))
-        agent, name = agent_key(principal, challenge.name), challenge.name
+        is_own = challenge is not None and challenge.principal == principal  # AQL-8.8-1, AQL-2.3.5-2
+        name = challenge.name if challenge is not None and is_own else NOBODY
+        agent = agent_key(principal, name)
+        invalid = failure(Code.TOKEN_INVALID, "Invalid code", {"challenge_id": id})
         await self._refuse_limited(agent, name, id)
+        if challenge is None or not is_own:  # AQL-8.8-1: the challenge of another principal is treated as unknown
+            raise await self._failed(agent, name, id, invalid)
         approval = self.loop.challenges.inbox.get(id)
         if approval is None or approval.status is not Status.PENDING:  # AQL-8.8.2-8
             raise await self._failed(agent, name, id, self._over(approval, {"challenge_id": id}))
         if not self.codes.is_code(challenge, written):  # AQL-8.8-1
             await self.loop.challenges.void(id, WRONG_CODE)
-            raise await self._failed(agent, name, id, failure(Code.TOKEN_INVALID, "Invalid code", {"challenge_id": id}))
+            raise await self._failed(agent, name, id, invalid)
         await self._approve(id, by=principal, reason="verified with the code")
         self.loop.audit.add("verify", agent, name, "verified", approval=id)
         live = self.loop.executions.live_of(agent)
@@ -64,35 +66,42 @@ class Verification:
         """Approve or deny a request with the token that the inbox showed to an operator, and with nothing else (AQL
         8.7.3).
         """
-        token, principal = params["confirmation_token"], caller.principal.name
+        token, requested_id, principal = (
+            params["confirmation_token"],
+            params.get("confirmation_id"),
+            caller.principal.name,
+        )
         agent = AgentKey(principal, NOBODY)
-        await self._refuse_limited(agent, NOBODY, params.get("confirmation_id"))
+        await self._refuse_limited(agent, NOBODY, requested_id)
         if not token.startswith(TOKEN_PREFIX):  # AQL-8.7.3-9
             detail = "a person confirms, with the token that interlock approvals show ID --code gives them"
             refused = errors.permission_denied("self_approval", detail=detail)  # AQL-8.7.3-9
-            raise await self._failed(agent, NOBODY, params.get("confirmation_id"), refused, event="confirm")
+            raise await self._failed(agent, NOBODY, requested_id, refused, event="confirm")
         id = self.codes.find_approval_of(token)
         approval = self.loop.challenges.inbox.get(id) if id is not None else None
         if approval is None or approval.requested_by != principal or approval.source is not Source.AQL:  # AQL-8.7.3-9
             refused = failure(Code.TOKEN_INVALID, "Invalid confirmation token", {})
-            raise await self._failed(agent, NOBODY, params.get("confirmation_id"), refused, event="confirm")
+            raise await self._failed(agent, NOBODY, requested_id, refused, event="confirm")
         agent, name = agent_key(principal, approval.agent or ""), approval.agent or ""
-        if params.get("confirmation_id") not in (None, approval.id):
-            details = {"token_operation": self._operation(approval), "requested_operation": params["confirmation_id"]}
+        execution = self.loop.executions.find_by_approval(approval.id)
+        operation = "execute_agent" if approval.kind is Kind.START else "record_execution_step"
+        if execution is not None and approval.id in execution.held.waiting:
+            operation = execution.held.waiting[approval.id].operation
+        if requested_id not in (None, approval.id):
+            details = {"token_operation": operation, "requested_operation": requested_id}
             refused = failure(Code.TOKEN_SCOPE_MISMATCH, "Confirmation token scope mismatch", details)
             raise await self._failed(agent, name, approval.id, refused, event="confirm")
         if approval.status is not Status.PENDING:
             refused = self._over(approval, {"confirmation_id": approval.id})
             raise await self._failed(agent, name, approval.id, refused, event="confirm")
-        operation = self._operation(approval)
         is_yes = params.get("decision", "approve") == "approve"
         await self._approve(approval.id, by=principal, reason="confirmed with the token", is_yes=is_yes)
         self.loop.audit.add("confirm", agent, name, "approved" if is_yes else "denied", approval=approval.id)
         return {"confirmed": is_yes, "confirmation_id": approval.id, "element_name": name, "operation": operation}
 
     async def _approve(self, id: str, *, by: str, reason: str, is_yes: bool = True) -> None:
-        decide = self.loop.challenges.approve if is_yes else self.loop.challenges.deny
-        decided = await decide(id, by=by, reason=reason)
+        what = What.APPROVED if is_yes else What.DENIED
+        decided = await self.loop.challenges.decide(id, what, by=by, reason=reason)
         settled = decided if isinstance(decided, Refusal) else await self.loop.settle(decided)
         if isinstance(settled, Refusal):
             raise OperationFailed(errors.internal_error("the decision cannot be written; nothing was done"))
@@ -112,9 +121,7 @@ class Verification:
         try:
             limited = await self.attempts.find_limit(agent.stored)
         except StoreError:
-            raise OperationFailed(
-                errors.internal_error("the node's store cannot be written; nothing was done")
-            ) from None
+            raise OperationFailed(errors.internal_error(_NOT_WRITTEN)) from None
         if limited is None:
             return
         self.loop.audit.add("verify", agent, name, "limited", approval=id)
@@ -134,12 +141,5 @@ class Verification:
         try:
             await self.attempts.fail(agent.stored)  # AQL-8.8.2-8, AQL-8.7.3-9
         except StoreError:
-            return OperationFailed(errors.internal_error("the node's store cannot be written; nothing was done"))
+            return OperationFailed(errors.internal_error(_NOT_WRITTEN))
         return OperationFailed(refused)
-
-    def _operation(self, approval: Approval) -> str:
-        execution = self.loop.executions.find_by_approval(approval.id)
-        held = None if execution is None else execution.held.waiting.get(approval.id)
-        if held is not None:
-            return held.operation
-        return "execute_agent" if approval.kind is Kind.START else "record_execution_step"

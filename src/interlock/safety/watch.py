@@ -5,6 +5,7 @@ something to watch (`Guard.watch`). Its result is a refusal with a reason, or No
 this check lets the call pass; a call that a person has to approve keeps the grant until it is released.
 """
 
+import contextlib
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -18,9 +19,16 @@ from interlock.core.calls.caller import Caller, Principal
 from interlock.core.calls.check import CheckNumber, Refused
 from interlock.core.clock import Clock
 from interlock.safety.agents import Block
-from interlock.safety.executions import LOCAL, WATCHED, CallNames, Execution, Pause, StepGrant, find_owner
+from interlock.safety.executions import LOCAL, WATCHED, Execution, Pause, find_owner
 from interlock.safety.loop import SafetyLoop
-from interlock.safety.protocol.evaluation import READ_ONLY, Metadata, NotificationType, StepVerdict, evaluate_call
+from interlock.safety.protocol.evaluation import (
+    READ_ONLY,
+    Evaluation,
+    Metadata,
+    NotificationType,
+    StepVerdict,
+    evaluate_call,
+)
 from interlock.wire.refusal import EXECUTION_REFUSED, Refusal
 
 _WHY: Final = {
@@ -94,8 +102,16 @@ class AgentCheck:
             if loop.blocks.find(execution.agent) is not None:  # AQL-8.6.4-5
                 continue
             for grant in execution.grants:
-                if grant.may(call, names):  # AQL-8.6.2-1
-                    return self._find_stricter_refusal(execution, grant, call, names)
+                if not grant.may(call, names):  # AQL-8.6.2-1
+                    continue
+                # The actual call may be judged more strictly than its report was.
+                policy = loop.policies.of(execution.agent)
+                judged = None if grant.is_approved else evaluate_call(policy, names.all, _danger(call))
+                if judged is not None and judged.verdict is not StepVerdict.CONTINUE:
+                    return self._pause(execution, judged, call.target)
+                if call.hold is None or not call.hold.is_asked_first:
+                    grant.use(call, names)
+                return None
         return self._refuse(call, list(mine), principal)
 
     def may_notify(self, caller: Caller) -> bool:
@@ -124,34 +140,23 @@ class AgentCheck:
                     grant.use(call, names)
                     return
 
-    def _find_stricter_refusal(
-        self, execution: Execution, grant: StepGrant, call: Call, names: CallNames
-    ) -> Refusal | None:
-        """Evaluate the actual call with stages 3 to 5. Return the refusal if the result is stricter than that of the
-        report, or None.
+    def _pause(self, execution: Execution, judged: Evaluation, target: str) -> Refusal:
+        """Pause an agent at once because of the call that it makes, and return the refusal of this call. The question
+        to a person is stored in the background.
         """
-        if not grant.is_approved:
-            judged = evaluate_call(self.loop.policies.of(execution.agent), names.all, _danger(call))
-            if judged.verdict is not StepVerdict.CONTINUE:
-                # It counts from now on; the inbox hears of it as soon as the disk has it.
-                execution.grants.clear()
-                execution.pause = Pause(
-                    evaluation=judged, hint=None, approval_id="", is_verified_by_code=False, at=self.clock.wall()
-                )
-                self._work.begin(self._escalate(execution, call.target, judged.verdict), "safety")
-                return self._fault("paused", execution)
-        if call.hold is None or not call.hold.is_asked_first:
-            grant.use(call, names)
-        return None
+        execution.grants.clear()
+        execution.pause = Pause(
+            evaluation=judged, hint=None, approval_id="", is_verified_by_code=False, at=self.clock.wall()
+        )
 
-    async def _escalate(self, execution: Execution, target: str, verdict: StepVerdict) -> None:
-        pause = execution.pause
-        if pause is None:
-            return
-        try:
-            await self.loop.escalate(execution, pause.evaluation, f"calling {target}", verdict)
-        except OperationFailed:
-            return  # it stays paused; the next report asks again
+        async def escalate() -> None:
+            # If the question cannot be stored, the agent stays paused, and its next report asks again.
+            with contextlib.suppress(OperationFailed):
+                if execution.pause is not None:
+                    await self.loop.escalate(execution, execution.pause.evaluation, f"calling {target}", judged.verdict)
+
+        self._work.begin(escalate(), "safety")
+        return self._fault("paused", execution)
 
     def _refuse(self, call: Call, mine: list[Execution], principal: str) -> Refusal | None:
         loop = self.loop

@@ -6,8 +6,7 @@ from typing import Any, cast
 import pytest
 
 from interlock.safety.executions import CallableNames, CallNames, StepGrant, plain_uri
-from interlock.safety.protocol.evaluation import StepVerdict, evaluate_call
-from interlock.safety.protocol.policy import AutonomyPolicy, CompiledPolicy
+from interlock.safety.protocol.evaluation import AutonomyPolicy, CompiledPolicy, StepVerdict, evaluate_call
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,12 @@ import pytest_asyncio
 from tests.safety.agent_lines import Lines
 from tests.safety.agents import LOOK, AgentNode, agent_node
 
+from interlock.approvals.protocol.approval import What
 from interlock.aql.operation_index import OperationContext
 from interlock.aql.protocol.model import AqlOperation, AqlParameter, Category, Danger
 from interlock.safety.agents import BUCKET, AgentKey
 from interlock.safety.loop import Assessment
-from interlock.safety.protocol.hint import Hint
+from interlock.safety.protocol.evaluation import Hint
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -75,7 +76,7 @@ async def test_inside_an_execution_a_person_confirms_and_the_agent_gets_no_token
         said = await client.do("confirm_operation", confirmation_token=here.shown(id))
         assert (said["data"]["operation"], said["data"]["confirmed"]) == ("delete_thing", True)
     else:
-        decided = await here.loop.challenges.approve(id, by="ada", reason="")
+        decided = await here.loop.challenges.decide(id, What.APPROVED, by="ada", reason="")
         await here.loop.settle(decided)  # type: ignore[arg-type]
     notices = (await client.step(LOOK)).get("notifications", [])
     assert "permission_pending" not in [one["type"] for one in notices]
@@ -197,7 +198,7 @@ async def test_a_score_out_of_range_is_clamped_and_logged(
         await agent.start()
         assert (await agent.directive("looking at the roses"))["nextStepRisk"] == "confirm"
         await here.loop.settle(
-            await here.loop.challenges.approve(here.waiting(agent.client)[0].id, by="ada", reason="")
+            await here.loop.challenges.decide(here.waiting(agent.client)[0].id, What.APPROVED, by="ada", reason="")
         )  # type: ignore[arg-type]
         directive = await agent.directive("looking at the score of the match")
         assert (directive["nextStepRisk"], directive["stopped"]) == ("danger_zone", True)

@@ -6,20 +6,26 @@ import pytest
 
 from interlock.aql.protocol.model import TERMINAL, ExecutionStatus, may_move
 from interlock.safety.protocol.evaluation import (
+    HINT_CHARS_MAX,
     LIMIT_REASON,
+    PATTERN_CHARS_MAX,
     SCORES,
     UNRECOGNISED,
+    AutonomyPolicy,
+    CompiledPolicy,
     Evaluation,
+    Pattern,
+    Risk,
     StepVerdict,
     Tier,
     evaluate,
     evaluate_call,
+    find_hint_fault,
+    normalise,
+    read_hint,
     risk_of,
-    tier_of,
     whole_score,
 )
-from interlock.safety.protocol.hint import HINT_CHARS_MAX, find_hint_fault, normalise, read_hint
-from interlock.safety.protocol.policy import PATTERN_CHARS_MAX, AutonomyPolicy, CompiledPolicy, Pattern
 
 PRINTED = (
     "calling write_file on project/config.json to update database URL",
@@ -142,7 +148,7 @@ def test_tiers_have_their_borders() -> None:
     assert judged("look_here at it", deny=("look_*",)).verdict is StepVerdict.STOP  # whatever its risk
     expected = {0: "advisory", 30: "advisory", 31: "confirm", 60: "confirm", 61: "verify", 85: "verify"}
     for score, tier in (expected | {86: "danger_zone", 100: "danger_zone"}).items():
-        assert tier_of(score).value == tier
+        assert Risk(score, "").tier.value == tier
     assert [whole_score(score) for score in (30.01, -1, 101, float("nan"))] == [
         (31, False),
         (0, True),

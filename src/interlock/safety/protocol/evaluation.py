@@ -1,23 +1,285 @@
-"""The evaluation of a reported step, or of the call that follows it, in five stages (8.7.2).
+"""The evaluation of what an agent reports: its hint, the autonomy policy, and the five stages (8.6.3, 8.7.2, 8.7.4).
 
-The input is the agent's policy, the hint, and the number of steps so far. The output is whether the agent continues,
-pauses, must be verified or is stopped, with the reason and one factor for each stage. The first stage that pauses or
-stops the agent ends the evaluation. Factors and reasons do not reveal any pattern, so that an agent cannot learn how to
-phrase hints to avoid them.
+The hint is an agent's prose, in any script and spelling. `read_hint` returns the normalized text, the described action
+without text that is only quoted, the words of that action, and every name in it that could be called. All processing
+takes linear time.
 
-The result is sent to the agent as an AutonomyDirective (8.7.1) with notifications (8.7.3).
+The policy determines what an agent may do without approval: step limit, risk tolerance, patterns and enabled stages.
+
+`evaluate` evaluates a reported step, and `evaluate_call` the call that follows it. The result is whether the agent
+continues, pauses, must be verified or is stopped, with the reason and one factor for each stage. The first stage that
+pauses or stops the agent ends the evaluation. Factors and reasons do not reveal any pattern, so that an agent cannot
+learn how to phrase hints to avoid them. The result is sent to the agent as an AutonomyDirective (8.7.1) with
+notifications (8.7.3).
 """
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
+from itertools import islice
 from typing import Any, Final, Literal
 
 import msgspec
 
-from interlock.safety.protocol.hint import Hint, normalise, stems
-from interlock.safety.protocol.policy import CompiledPolicy
+HINT_CHARS_MIN: Final = 8  # AQL-8.6.3-6
+HINT_CHARS_MAX: Final = 10_000  # a person may have to read it
+NORMAL_CHARS_MAX: Final = 2 * HINT_CHARS_MAX  # of a normal text; one character may stand for 18
+EXAMPLE: Final = "calling write_file on project/config.json to update database URL"
+
+# Letters that look like others (a selection of Unicode TS 39), after compatibility decomposition and case folding.
+_LOOKALIKE: Final = str.maketrans(
+    {
+        **dict(zip("аеорсухіјѕһԁԛԝӏвкмнтгпьɑɡıʟᴏᴄᴠᴡᴢꞁ", "aeopcyxijshdqwlbkmhtrnbagilocvwzl", strict=True)),
+        **dict(zip("αερονικτυχωγηβμσ", "aepoviktuxwynbuo", strict=True)),
+        **dict(zip("օսոհցզքէյլռաբ", "ounhgqpejlnub", strict=True)),
+        **dict(zip("‘’‚‛“”„‟«»", '\'\'\'\'""""""', strict=True)),
+    }
+)
+_FILLERS: Final = frozenset("\u115f\u1160\u3164\uffa0\u2800")  # letters and symbols that show nothing
+_DROPPED: Final = frozenset({"Mn", "Me", "Cf", "Cs", "Co", "Cn"})  # marks above letters, and what shows nothing
+
+_CAMEL: Final = re.compile(r"(?<=[^\W\d_A-Z])(?=[A-Z])|(?<=[0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_SPACE: Final = re.compile(r"\s+")
+_JOINTS: Final = re.compile(r" ?_[_ ]*")
+_SPELLED: Final = re.compile(r"(?<![^\W_])(?:[^\W_] ){2,}[^\W_](?![^\W_])")  # "d r o p"
+_QUOTED: Final = re.compile(r'"[^"]*"|(?<![^\s(=:])\'[^\']*\'(?![^\W_])')
+_WORDS: Final = re.compile(r"[^\W_]+")
+_NAMES: Final = re.compile(r"[^\s\"'`()<>{}\[\],;]+")
+_EDGES: Final = ".:!?*"
+
+# Who runs what it quotes has not only mentioned it.
+_RUNNING: Final = frozenset(
+    {"execute", "run", "call", "invoke", "perform", "shell", "command", "bash", "sh", "zsh", "powershell", "cmd"}
+    | {"exec", "eval", "sql", "script", "sudo"}
+)
+
+
+class Hint(msgspec.Struct, frozen=True, kw_only=True):
+    text: str  # the whole, normal
+    actions: tuple[str, ...]  # the spellings that patterns are tried on, without what is only quoted
+    words: tuple[str, ...]  # of the action; "drop_tableUsers" has three
+    names: frozenset[str]  # whatever could be the name of something to call
+
+
+def normalise(text: str, *, split: bool = False) -> str:
+    """Return a text in normalized form, so that differences in spelling cannot hide its meaning.
+
+    This removes differences in compatibility forms, case, marks, invisible characters, lookalikes, dashes and white
+    space. With `split`, the parts of a word such as camelCase are first separated by an underscore. Some characters
+    expand to many: a text that exceeds NORMAL_CHARS_MAX is cut off there, and callers must refuse it.
+    """
+    plain = "".join(islice(_plain_characters(text), NORMAL_CHARS_MAX + 1))
+    if split:
+        plain = _CAMEL.sub("_", plain)
+    folded = unicodedata.normalize("NFKC", plain.casefold().translate(_LOOKALIKE)).casefold()
+    return _JOINTS.sub("_", _SPACE.sub(" ", folded)).strip()
+
+
+def _plain_characters(text: str) -> Iterator[str]:
+    """Yield the normalized characters of a text.
+
+    Each character is decomposed separately, because sorting a long run of combining marks takes quadratic time.
+    """
+    for written in text:
+        if written.isascii():
+            yield written if written >= " " and written != "\x7f" else " "
+            continue
+        for character in unicodedata.normalize("NFKD", written):
+            category = unicodedata.category(character)
+            if category in _DROPPED or unicodedata.combining(character) or character in _FILLERS:
+                continue
+            if category == "Pd" or character == "\u2212":
+                yield "-"
+            elif category == "Pc":
+                yield "_"
+            elif category[0] == "Z" or category == "Cc":
+                yield " "
+            else:
+                yield character
+
+
+def read_hint(written: str) -> Hint:
+    whole, parted = normalise(written), normalise(written, split=True)
+    # Quoted text is only an argument if the rest of the hint names an action, and that action does not run the text.
+    rest = _WORDS.findall(_QUOTED.sub(" ", parted))
+    is_mentioned = len(rest) > 1 and not any(stem in _RUNNING for word in rest for stem in stems(word))
+    spellings = [_QUOTED.sub('""', each) if is_mentioned else each for each in (whole, parted)]
+    spellings += [_SPELLED.sub(lambda match: match.group().replace(" ", ""), each) for each in spellings]
+    actions = tuple(dict.fromkeys(spellings))
+    words = tuple(dict.fromkeys(word for action in actions for word in _WORDS.findall(action)))
+    names = frozenset(name for each in _NAMES.findall(whole) for name in (each, each.strip(_EDGES)) if name)
+    return Hint(text=whole, actions=actions, words=words, names=names)
+
+
+def stems(word: str) -> tuple[str, ...]:
+    """Return the base forms that a word may be an inflection of, such as delete for deleting or drop for dropped."""
+    forms = [word]
+    for ending in ("ing", "ed", "es", "s", "d"):
+        if word.endswith(ending) and len(word) - len(ending) >= 2:
+            stem = word[: -len(ending)]
+            forms.append(stem)
+            if ending in ("ing", "ed"):
+                forms.append(stem + "e")
+                if len(stem) > 2 and stem[-1] == stem[-2]:
+                    forms.append(stem[:-1])
+    return tuple(forms)
+
+
+def find_hint_fault(written: str, is_known: Callable[[str], bool]) -> str | None:
+    """Return why a hint is too short or too long to be evaluated, or None if it is acceptable.
+
+    `is_known` returns whether a normalized name is one that can be called.
+    """
+    text = normalise(written)
+    if len(text) > NORMAL_CHARS_MAX:
+        return f"written out it has more than {NORMAL_CHARS_MAX} characters"
+    if not text:
+        return f"describe the action you intend, for example: {EXAMPLE}"
+    if " " not in text:  # AQL-8.6.3-6
+        if is_known(text):
+            return None
+        return f"one word says too little of an action; for example: {EXAMPLE}"
+    if len(text) < HINT_CHARS_MIN:  # AQL-8.6.3-6
+        return f"{HINT_CHARS_MIN} characters or more are needed to judge an action; for example: {EXAMPLE}"
+    return None
+
+
+# Glob patterns over hints and names (8.7.2, stage 3): `*`, `?` and `[...]`, in time linear in the text.
+#
+# A pattern of deny or requiresApproval is looked for from every word start, because hints are prose; without a star
+# at its end it ends where a word ends. One of autoApprove has to be the whole text. Words are parted by anything that
+# is neither letter nor digit: `drop_*` finds "calling drop_table", and `force` finds "force_push" and not
+# "enforcement".
+
+PATTERN_CHARS_MAX: Final = 200
+
+_WORD_START: Final = r"(?<![^\W_])"
+_WORD_END: Final = r"(?![^\W_])"
+
+
+class Pattern:
+    """A compiled glob. The parts between its stars have a fixed length, so that matching needs no backtracking."""
+
+    __slots__ = ("_anchored", "_ended", "_parts", "text")
+
+    def __init__(self, text: str) -> None:
+        """Compile a pattern. Raise ValueError with the reason if it is invalid."""
+        self.text = text
+        written = _parts(text)
+        parts = [_fixed(part) for part in written]
+        head = _WORD_START if written[0][:1].isalnum() else ""
+        tail = _WORD_END if written[-1][-1:].isalnum() else ""
+        self._anchored = tuple(re.compile(part, re.DOTALL) for part in parts)
+        self._ended = re.compile(f"(?:{parts[-1]})\\Z", re.DOTALL)
+        last = len(parts) - 1
+        self._parts = tuple(
+            re.compile((head if at == 0 else "") + part + (tail if at == last else ""), re.DOTALL)
+            for at, part in enumerate(parts)
+        )
+
+    def is_found_in(self, text: str) -> bool:
+        """Return whether the pattern occurs in a normalized text, starting at a word boundary."""
+        position = 0
+        for part in self._parts:
+            match = part.search(text, position)
+            if match is None:
+                return False
+            position = match.end()
+        return True
+
+    def is_whole(self, text: str) -> bool:
+        """Return whether the pattern matches an entire normalized text."""
+        first = self._anchored[0].match(text)
+        if first is None:
+            return False
+        if len(self._anchored) == 1:
+            return first.end() == len(text)
+        position = first.end()
+        for part in self._anchored[1:-1]:
+            match = part.search(text, position)
+            if match is None:
+                return False
+            position = match.end()
+        return self._ended.search(text, position) is not None
+
+
+def _parts(text: str) -> list[str]:
+    if not text.strip():
+        raise ValueError("a pattern must not be empty")
+    if len(text) > PATTERN_CHARS_MAX:
+        raise ValueError(f"a pattern has at most {PATTERN_CHARS_MAX} characters")
+    lead, trail = " " if text[0] == " " else "", " " if text[-1] == " " else ""
+    text = f"{lead}{normalise(text)}{trail}"
+    parts, start, depth = [], 0, False
+    for at, character in enumerate(text):
+        if character == "[":
+            depth = True
+        elif character == "]":
+            depth = False
+        elif character == "*" and not depth:
+            parts.append(text[start:at])
+            start = at + 1
+    if depth:
+        raise ValueError("a '[' in a pattern needs its ']'")
+    parts.append(text[start:])
+    # Neighbouring stars are one; a pattern keeps its first and last part, which may be empty.
+    return [parts[0], *(part for part in parts[1:-1] if part), *parts[1:][-1:]]
+
+
+def _fixed(part: str) -> str:
+    """Return the regular expression of a part of a glob that contains no star."""
+    pieces = re.findall(r"\[[^\]]*\]|.", part, re.DOTALL)
+    return "".join("." if piece == "?" else _set(piece[1:-1]) if piece[1:] else re.escape(piece) for piece in pieces)
+
+
+def _set(members: str) -> str:
+    negated = members[:1] in ("!", "^")
+    members = members[1:] if negated else members
+    if not members:
+        raise ValueError("'[]' in a pattern names no character")
+    escaped = "".join(re.escape(each) if each in "\\]^[" else each for each in members)
+    try:
+        re.compile(f"[{escaped}]")
+    except re.error:
+        raise ValueError(f"[{members}] in a pattern is no set of characters") from None
+    return f"[{'^' if negated else ''}{escaped}]"
+
+
+Mode = Literal["disabled", "logging", "monitoring", "enforcing"]
+Tolerance = Literal["conservative", "moderate", "aggressive"]
+
+STEPS_DEFAULT: Final = 25
+STAGES: Final = (1, 2, 3, 4, 5)  # the first is always on (8.7.5)
+# The examples of 8.7.2. `force` is a whole word here: an agent that writes of "enforcement" forces nothing.
+DENY: Final = ("drop_*", "delete_all*", "rm -rf*")
+REQUIRES_APPROVAL: Final = ("delete_*", "force", "deploy_*", "git push*")
+AUTO_APPROVE: Final = ("read_*", "list_*", "get_*", "search_*")
+
+
+class AutonomyPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    max_autonomous_steps: int = STEPS_DEFAULT
+    risk_tolerance: Tolerance = "moderate"
+    deny: tuple[str, ...] = DENY
+    requires_approval: tuple[str, ...] = REQUIRES_APPROVAL
+    auto_approve: tuple[str, ...] = AUTO_APPROVE
+    stages: tuple[int, ...] = STAGES
+    tolerance_relaxes_confirm: bool = False
+    preapproved: bool = False
+
+
+class CompiledPolicy:
+    """A policy with compiled patterns. Creating it raises ValueError for an invalid pattern."""
+
+    __slots__ = ("auto_approve", "deny", "policy", "requires_approval")
+
+    def __init__(self, policy: AutonomyPolicy) -> None:
+        self.policy = policy
+        self.deny = tuple(Pattern(text) for text in policy.deny)
+        self.requires_approval = tuple(Pattern(text) for text in policy.requires_approval)
+        self.auto_approve = tuple(Pattern(text) for text in policy.auto_approve)
+
 
 # The risk of an action (8.7.2, stages 4 and 5): a score from 0 to 100, its tier, and the tolerance of an agent.
 #
@@ -61,11 +323,7 @@ class Risk(msgspec.Struct, frozen=True):
 
     @property
     def tier(self) -> Tier:
-        return tier_of(self.score)
-
-
-def tier_of(score: int) -> Tier:
-    return next(tier for limit, tier in _TIERS if score <= limit)
+        return next(tier for limit, tier in _TIERS if self.score <= limit)
 
 
 def whole_score(score: float) -> tuple[int, bool]:
@@ -161,7 +419,13 @@ def evaluate(
     declared danger level of the operation that the hint names, and `also` is a risk score from another assessment.
     """
     policy = compiled.policy
-    is_read = 3 in policy.stages and is_auto_approved(compiled, hint)
+    # A hint is approved automatically if a pattern matches all of it and it describes no further or risky action.
+    is_read = (
+        3 in policy.stages
+        and any(pattern.is_whole(hint.text) for pattern in compiled.auto_approve)
+        and not _SEVERAL.search(hint.actions[0])
+        and risk_of(hint.words).score <= UNRECOGNISED
+    )
     limit, number = policy.max_autonomous_steps, steps + (0 if is_read else 1)
     left = max(0, limit - number)  # AQL-8.7.2-2
     factors: list[str] = []
@@ -229,15 +493,6 @@ def evaluate_call(compiled: CompiledPolicy, names: Iterable[str], danger: int | 
     return Evaluation(verdict=StepVerdict.CONTINUE, factors=("The call is within the policy.",))
 
 
-def is_auto_approved(compiled: CompiledPolicy, hint: Hint) -> bool:
-    """Return whether an autoApprove pattern matches the entire hint, and the hint describes no
-    additional or risky action.
-    """
-    if not any(pattern.is_whole(hint.text) for pattern in compiled.auto_approve) or _SEVERAL.search(hint.actions[0]):
-        return False
-    return risk_of(hint.words).score <= UNRECOGNISED
-
-
 def _match(compiled: CompiledPolicy, texts: Iterable[str]) -> Evaluation | None:
     """Match the texts against deny, then requiresApproval. Return the result, or None if no pattern matches;
     autoApprove is checked elsewhere.
@@ -298,7 +553,3 @@ class Directive(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, r
     def shown(self) -> dict[str, Any]:
         members: dict[str, Any] = msgspec.to_builtins(self)
         return members
-
-
-def tier_word(evaluation: Evaluation) -> str | None:
-    return None if evaluation.risk is None else evaluation.risk.tier.value
