@@ -109,7 +109,8 @@ class Confirmations:
             return UNKNOWN
         route = self.find_route(approval.tool) if approval.status is Status.DENIED else None
         if route is not None:
-            return self.gate.denial_result(call, route, approval)
+            hold, redeem_s = self.gate.hold(call, route, None), self.gate.inbox.rules.redeem_s
+            return self.gate.responses.undecided_result(call, hold, approval, redeem_s)
         return approval if approval.is_live else refusal_of(approval)
 
     async def decide(self, call: ConfirmCall, held: HeldHere) -> Approval | Refusal | bytes:
@@ -152,7 +153,7 @@ class Confirmations:
         call.timeout_s = route.timeout_s
         call.head = modern_head(CONFIRM)
         requester = requester_of(call)
-        self.gate.relays.mark_caller(call, requester)
+        self.gate.mark_caller(call, requester)
         if call.caller.principal.stranger or relayed.requester != requester:
             call.params["dispatch"] = Raw(b"false")  # the result is for the caller of the call
         elif bytes(call.params.get("dispatch", b"true")) == b"true":

@@ -25,7 +25,7 @@ from interlock.approvals.protocol.approval import CLASSIFIED, Approval, Kind, Mo
 from interlock.approvals.trust.anchors import Anchors
 from interlock.approvals.trust.approval_proofs import ProofVerifier
 from interlock.ax.protocol.capability import as_object
-from interlock.ax.protocol.hop_metadata import DECLARED, requester
+from interlock.ax.protocol.hop_metadata import CALLER, DECLARED, caller_mark, requester
 from interlock.ax.protocol.messages import CONFIRM
 from interlock.catalog.api import CheckVerdict
 from interlock.catalog.routes import ChangedDefinition, DefinitionSnapshot, Route
@@ -38,9 +38,10 @@ from interlock.core.current_plan import CurrentPlan
 from interlock.gate.granted_calls import GrantedCalls
 from interlock.gate.protocol.held_call import PREFIX, call_digest, redeeming_params
 from interlock.gate.protocol.policy import Hold
-from interlock.gate.protocol.relay import RelayedDemand
+from interlock.gate.protocol.relay import MARK, RelayedCall, RelayedDemand, find_demand
+from interlock.gate.protocol.reserved_claims import DIGEST_MARK, ESCAPE_MARK, without_claims
 from interlock.gate.responses import STATE_FOREIGN, STATE_INVALID, Responses, ReturningClient, sees_pages
-from interlock.gate.rounds import NextRound, Relays, Rounds, result_of
+from interlock.gate.rounds import NextRound, Relayed, Rounds, result_of
 from interlock.guard.budgets import Budgets
 from interlock.links.link import Link
 from interlock.mcp.meta import PROGRESS_TOKEN, RAW_EMPTY
@@ -58,6 +59,7 @@ RELEASE_TRIES_MAX: Final = 3  # for an approval that other calls use up or opera
 
 _INPUT_REQUIRED: Final = b'"input_required"'
 _OWN_STATE: Final = b'"%b' % PREFIX.encode()
+_CLAIM_MARKS: Final = (MARK, DIGEST_MARK, ESCAPE_MARK)
 # The members and the `_meta` keys of a call that are sent once a person has approved it; see `_keep_only_approved`.
 _SHOWN_MEMBERS: Final = ("name", "arguments")
 _PROTOCOL_META: Final = frozenset((META_VERSION, META_CAPABILITIES, META_CLIENT, META_LOG_LEVEL, PROGRESS_TOKEN))
@@ -98,6 +100,7 @@ class Gate:
     operator_url: Callable[[], str]
     find_ruling: Callable[[str, str], object | None]  # how an operator classified a tool, by its name and digest
     granted: GrantedCalls
+    key: bytes = field(default=b"", init=False)  # makes the marks of callers; set by `open`
     used_approvals: set[str] = field(default_factory=set, init=False)  # of calls that have not ended
     _work: BackgroundTasks = field(default_factory=BackgroundTasks, init=False)
 
@@ -106,7 +109,6 @@ class Gate:
             self.clock,
             lambda id: self.finish(id, Move.FAIL, "the question it was answered with was not answered in time"),
         )
-        self.relays = Relays(self.inbox, self.rounds, self.aggregator_id)
         self.responses = Responses(
             self.clock,
             aggregator_id=self.aggregator_id,
@@ -124,7 +126,7 @@ class Gate:
         except Conflict:
             stored = await self.kv.get(BUCKET, "key", now)
             key = key if stored is None else stored.value
-        self.relays.key = self.responses.key = key
+        self.key = self.responses.key = key
 
     async def close(self) -> None:
         await self._work.finish()
@@ -141,7 +143,7 @@ class Gate:
         """
         requester = requester_of(call)
         if route.gate is not None and route.gate.relays:
-            self.relays.mark_caller(call, requester)
+            self.mark_caller(call, requester)
         return GateHold(
             gate=self,
             route=route,
@@ -153,6 +155,13 @@ class Gate:
             state=bytes(call.params.get("requestState", b"")),
             released_by=released_by,
         )
+
+    def mark_caller(self, call: Call, requester: str) -> None:
+        """Add a mark to the call that lets the aggregator below distinguish this node's callers. All callers without a
+        credential share one mark.
+        """
+        who = "" if call.caller.principal.stranger else requester
+        call.tell_below({CALLER: caller_mark(who, self.key)})
 
     def decline(self, call: Call, hold: "GateHold", confirmation_id: str) -> None:
         """Reply to a call that the client's user declined. The call is never sent to its server."""
@@ -168,10 +177,6 @@ class Gate:
             await self.inbox.withdraw(confirmation_id)
         result = self.responses.declined_result(call, hold, approval or hold.draft_question(call))
         call.answer(encode_result(call.client_id, result), Outcome.REFUSED)
-
-    def denial_result(self, call: Call, route: Route, approval: Approval) -> bytes:
-        """Return the result for the caller of a call that a person denied."""
-        return self.responses.undecided_result(call, self.hold(call, route, None), approval, self.inbox.rules.redeem_s)
 
     # Approvals
 
@@ -195,12 +200,14 @@ class Gate:
         is valid only for the tool definition that was shown.
         """
         digests = {definition.name: definition.after.digest for definition in changed}
-
-        def is_of_another_definition(approval: Approval) -> bool:
-            is_changed = approval.kind is Kind.CALL and approval.tool in digests
-            return is_changed and approval.tool_digest != digests[approval.tool]
-
-        voiding = self.inbox.void_where("the definition of the tool has changed", is_of_another_definition)
+        voiding = self.inbox.void_where(
+            "the definition of the tool has changed",
+            lambda approval: (
+                approval.kind is Kind.CALL
+                and approval.tool in digests
+                and approval.tool_digest != digests[approval.tool]
+            ),
+        )
         self._work.begin(voiding)  # AX-11.3-14
 
 
@@ -281,7 +288,14 @@ class GateHold(msgspec.Struct, eq=False):
         if self._is_next_round():
             return Release(gate.rounds.find_approval(self.requester, self.digest) or "", is_used=True)
         proposal = gate.inbox.get(self.released_by) if self.released_by is not None else None
-        if proposal is not None and self._is_released_by(proposal):
+        # An approved proposal releases this call only with the present definition of the tool (X-10.2-3).
+        if (
+            proposal is not None
+            and (proposal.kind, proposal.status) == (Kind.PROPOSAL, Status.APPROVED)
+            and (proposal.tool, proposal.tool_digest) == (route.qualified, route.digest)
+            and not is_unclassified(route)
+            and gate.is_still_good(proposal)
+        ):
             return Release(proposal.id)
         if is_unclassified(route) and gate.find_ruling(route.qualified, route.digest) is not None:
             return _RELISTING  # classified meanwhile: no person is asked a second time
@@ -311,15 +325,6 @@ class GateHold(msgspec.Struct, eq=False):
         if is_unclassified(self.route):
             return self.gate.inbox.find_definition(self.route.qualified, self.route.digest)
         return self.gate.inbox.find(self.requester, self.digest)
-
-    def _is_released_by(self, proposal: Approval) -> bool:
-        """Return whether the approved proposal is for this call and for the present definition of
-        its tool (X-10.2-3).
-        """
-        route = self.route
-        is_same = (proposal.tool, proposal.tool_digest) == (route.qualified, route.digest)
-        is_approved = proposal.kind is Kind.PROPOSAL and proposal.status is Status.APPROVED
-        return is_approved and is_same and not is_unclassified(route) and self.gate.is_still_good(proposal)
 
     def _refuse_until_decided(self, call: Call, approval: Approval, uncovered: str = "") -> Refused:
         """Return the refusal of an undecided or denied call. `uncovered` says why no standing grant covers the call."""
@@ -368,11 +373,9 @@ class GateHold(msgspec.Struct, eq=False):
             if before is None or before.approval_id != approval_id or approval_id not in gate.used_approvals:
                 return CONFIRMATION_REQUIRED.refusal  # another call continued it first
         else:
-            used = await (
-                gate.inbox.use(approval_id)
-                if release.grant_id is None
-                else gate.granted.use(release, self.draft_question(call))
-            )
+            is_granted = release.grant_id is not None
+            using = gate.granted.use(release, self.draft_question(call)) if is_granted else gate.inbox.use(approval_id)
+            used = await using
             if isinstance(used, Refusal):  # AX-11.3-11: exactly one
                 return used
             approval_id = used.id
@@ -408,17 +411,48 @@ class GateHold(msgspec.Struct, eq=False):
     def _read_reply(self, call: Call, message: bytes) -> bytes:
         """Return the reply for the client. If the reply is a question, the client may continue the call with the same
         approval.
+
+        A demand of a proved aggregator below is translated to the names of this node. Claims about held calls that
+        the aggregator may not make are removed from its reply.
         """
-        reply = self.gate.relays.read_reply(call, self, message)
-        if isinstance(reply, RelayedDemand):
-            if not reply.is_definition:
-                self._allow_next_round(held_below=reply.confirmation_id)
-            return encode_result(call.client_id, self.gate.responses.relayed_result(call, self, reply))
-        if self.approval_id is not None and _INPUT_REQUIRED in reply and call.caller.era is Era.MODERN:
-            wanted = read_input_required(result_of(reply))
+        offer, result = self.route.link.offer, RAW_EMPTY
+        if offer.is_aggregator and offer.proved and any(mark in message for mark in _CLAIM_MARKS):
+            result = result_of(message)
+        if result is not RAW_EMPTY:
+            demand = self._find_demand(call, result)
+            if demand is not None:
+                if not demand.is_definition:
+                    self._allow_next_round(held_below=demand.confirmation_id)
+                return encode_result(call.client_id, self.gate.responses.relayed_result(call, self, demand))
+            message = encode_result(call.client_id, without_claims(result, is_aggregator=True))
+        if self.approval_id is not None and _INPUT_REQUIRED in message and call.caller.era is Era.MODERN:
+            wanted = read_input_required(result_of(message))
             if wanted is not None and not isinstance(wanted, str):
                 self._allow_next_round(bytes(wanted.state or b""), questions=frozenset(wanted.questions))
-        return reply
+        return message
+
+    def _find_demand(self, call: Call, result: Raw) -> RelayedDemand | None:
+        """Return the demand that the result of an aggregator below contains, and remember the confirmation, so that a
+        proof can be relayed. Return None if the result contains no demand that this node relays.
+        """
+        route, gate = self.route, self.gate
+        if route.gate is None or not route.gate.relays:
+            return None
+        answered = RelayedCall(
+            tool=route.qualified,
+            arguments=self.arguments,
+            segments=route.segments,
+            child=len(route.segments) - len(route.below) + 1,
+            local=route.local,
+            authority=route.link.offer.authority,
+            shows_holder=call.caller.hop is not None or route.gate.shows_holder,
+        )
+        demand = find_demand(result, answered)
+        # An aggregator that shows a call which is held here tries to have that call approved as its own.
+        if demand is None or demand.aggregator_id == gate.aggregator_id or gate.inbox.get(demand.confirmation_id):
+            return None
+        relayed = Relayed(route=route, requester=self.requester, digest=self.digest, onward=call.onward)
+        return demand if gate.rounds.remember_relayed(demand.confirmation_id, relayed) else None
 
     def _is_next_round(self) -> bool:
         return self.gate.rounds.has_next_round(self.requester, self.digest, self.state)
@@ -520,8 +554,17 @@ class GateCheck:
         if members is not None and members.find_refusal(caller.name) is not None:
             reason = f"{caller.name} is restricted in the room {members.name}: the call becomes a proposal there"
             return CheckVerdict(number=self.number, name=self.name, verdict="hold", reason=reason)
-        reason = self._why_held(route, caller) if route.is_held else self._why_not_held(route)
         verdict = "hold" if route.is_held else "pass"
+        if route.is_held:
+            reason = self._why_held(route, caller)
+        elif route.gate is not None:
+            reason = "a hop below asks" if route.gated else "nothing is held here; a hop below may ask"
+        elif route.irreversible:
+            mode = self.current.plan.gate.mode
+            reason = 'gate.unannotated is "allow"' if route.is_open and mode != "open" else f'gate.mode is "{mode}"'
+        else:
+            is_mutable = route.capability is not None and route.capability.mutable
+            reason = "it can be undone" if is_mutable else "it changes nothing"
         return CheckVerdict(number=self.number, name=self.name, verdict=verdict, reason=reason)
 
     def _why_held(self, route: Route, caller: Principal) -> str:
@@ -537,14 +580,6 @@ class GateCheck:
             if approval.requested_by == caller.name and approval.tool == route.qualified
         ]
         return "; ".join([hold_reason(route), by, *([", ".join(waiting)] if waiting else [])])
-
-    def _why_not_held(self, route: Route) -> str:
-        if route.gate is not None:
-            return "a hop below asks" if route.gated else "nothing is held here; a hop below may ask"
-        if route.irreversible:
-            mode = self.current.plan.gate.mode
-            return 'gate.unannotated is "allow"' if route.is_open and mode != "open" else f'gate.mode is "{mode}"'
-        return "it can be undone" if route.capability is not None and route.capability.mutable else "it changes nothing"
 
 
 @dataclass(eq=False)

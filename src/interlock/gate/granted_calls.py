@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Raw
 from msgspec.structs import replace
 
-from interlock.approvals.api import GrantTerms
 from interlock.approvals.grant_terms import KIND, find_violation
 from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import Approval, Decision, Kind, What
@@ -102,17 +101,14 @@ async def approve_waiting(signed: StoredGrant, inbox: Inbox, now: float) -> None
 
     The use of the grant is counted later, when the client makes the call again.
     """
-    grant = signed.grant
-    covered = [approval for approval in inbox.waiting(Kind.CALL) if _is_covered(approval, grant)]
+    grant, covered = signed.grant, []
+    for approval in inbox.waiting(Kind.CALL):
+        if (approval.tool, approval.tool_digest, approval.requested_by) == (grant.tool, grant.tool_digest, grant.who):
+            arguments = _find_arguments(approval.params)
+            if arguments is not None and find_violation(grant.rules, arguments) is None:
+                covered.append(approval)
     for approval in covered[: grant.calls]:
         await inbox.decide(approval.id, _decision(signed, now))
-
-
-def _is_covered(approval: Approval, grant: GrantTerms) -> bool:
-    if (approval.tool, approval.tool_digest, approval.requested_by) != (grant.tool, grant.tool_digest, grant.who):
-        return False
-    arguments = _find_arguments(approval.params)
-    return arguments is not None and find_violation(grant.rules, arguments) is None
 
 
 def _find_arguments(raw: Raw | None) -> dict[str, Any] | None:

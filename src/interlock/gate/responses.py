@@ -86,9 +86,8 @@ class Responses:
         form = _result_form(call, hold)
         demand = self._demand(hold, approval)
         if is_denied:
-            return held_call.denied_result(
-                demand, approval.decision.reason if approval.decision is not None else None, **form
-            )
+            reason = approval.decision.reason if approval.decision is not None else None
+            return held_call.denied_result(demand, reason, **form)
         if approval.kind is Kind.DEFINITION:
             return held_call.unclassified_result(demand, **form)
         has_approvers = self.has_approvers(approval.tool)
@@ -167,20 +166,14 @@ def ways_out(route: Route, approval_id: str) -> tuple[str, ...]:
     ways = []
     if may_be_granted(route):
         ways.append(f"sign a standing grant for calls like it (`interlock approve {approval_id} --standing`)")
-    if (rule := _find_class_rule(route)) is not None:
+    offer, link = route.link.offer, route.link
+    # The tool can be declared reversible if that is possible at this node and would end the approvals of its calls.
+    if route.irreversible and may_be_granted(route) and not offer.is_aggregator and not link.checks_input:
+        rule = f"`[[tool]]` with `match = {toml_text(route.qualified)}`, `mutable = true` and `reversible = true`"
+        if offer.kind == "adopted":
+            rule = f"`tools = {toml_text({route.original: 'reversible'})}` in `[servers.{link.segment}]`"
         ways.append(f"declare in the configuration that the tool can be undone: {rule}")
     return tuple(ways)
-
-
-def _find_class_rule(route: Route) -> str | None:
-    """Return the configuration text that declares the tool reversible, or None if that would not end the approvals of
-    its calls or cannot be declared at this node.
-    """
-    if not route.irreversible or not may_be_granted(route) or route.link.offer.is_aggregator or route.link.checks_input:
-        return None
-    if route.link.offer.kind == "adopted":
-        return f"`tools = {toml_text({route.original: 'reversible'})}` in `[servers.{route.link.segment}]`"
-    return f"`[[tool]]` with `match = {toml_text(route.qualified)}`, `mutable = true` and `reversible = true`"
 
 
 def sees_pages(call: Call) -> bool:

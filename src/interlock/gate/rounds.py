@@ -9,32 +9,22 @@ again after the node restarts.
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
 
-from interlock.approvals.inbox import Inbox
-from interlock.ax.protocol.hop_metadata import CALLER, caller_mark
 from interlock.ax.protocol.route import CURSOR, ROUTE
 from interlock.catalog.routes import Route
-from interlock.core.calls.call import Call
 from interlock.core.clock import Clock
-from interlock.gate.protocol.relay import MARK, RelayedCall, RelayedDemand, find_demand
-from interlock.gate.protocol.reserved_claims import DIGEST_MARK, ESCAPE_MARK, without_claims
 from interlock.mcp.meta import RAW_EMPTY
 from interlock.mcp.mrtr import ROUNDS_MAX
-from interlock.wire.jsonrpc.codec import CodecError, Response, decode_untrusted, encode_result
-
-if TYPE_CHECKING:
-    from interlock.gate.gate import GateHold
+from interlock.wire.jsonrpc.codec import CodecError, Response, decode_untrusted
 
 # Each table forgets its oldest entry when it is full, or refuses a new one: callers and hops below fill them.
 RELAYED_MAX: Final = 10_000  # confirmations of hops below
 OPEN_ROUNDS_MAX: Final = 10_000
 ROUTES_MAX: Final = 10_000  # of parents' calls that are held
-
-_CLAIM_MARKS: Final = (MARK, DIGEST_MARK, ESCAPE_MARK)
 
 
 class Relayed(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,58 +134,6 @@ class Rounds:
         if self._open.get(key) is next_round:
             del self._open[key]
             self.on_lapsed(next_round.approval_id)
-
-
-@dataclass(eq=False)
-class Relays:
-    """Exchange between this gate and the gates of aggregators below: sends marks of callers, and reads demands."""
-
-    inbox: Inbox
-    rounds: Rounds
-    aggregator_id: str
-    key: bytes = field(default=b"", init=False)  # makes the marks of callers; the gate sets it when it opens
-
-    def mark_caller(self, call: Call, requester: str) -> None:
-        """Add a mark to the call that lets the aggregator below distinguish this node's callers. All callers without a
-        credential share one mark.
-        """
-        who = "" if call.caller.principal.stranger else requester
-        call.tell_below({CALLER: caller_mark(who, self.key)})
-
-    def read_reply(self, call: Call, hold: "GateHold", message: bytes) -> RelayedDemand | bytes:
-        """Return the demand of an aggregator below, translated to the names of this node, or the reply if it contains
-        no demand.
-
-        Claims about held calls that the aggregator may not make are removed from the reply.
-        """
-        offer = hold.route.link.offer
-        if not (offer.is_aggregator and offer.proved and any(mark in message for mark in _CLAIM_MARKS)):
-            return message
-        result = result_of(message)
-        if result is RAW_EMPTY:
-            return message
-        demand = self._find_demand(call, hold, result)
-        return demand or encode_result(call.client_id, without_claims(result, is_aggregator=True))
-
-    def _find_demand(self, call: Call, hold: "GateHold", result: Raw) -> RelayedDemand | None:
-        route = hold.route
-        if route.gate is None or not route.gate.relays:
-            return None
-        answered = RelayedCall(
-            tool=route.qualified,
-            arguments=hold.arguments,
-            segments=route.segments,
-            child=len(route.segments) - len(route.below) + 1,
-            local=route.local,
-            authority=route.link.offer.authority,
-            shows_holder=call.caller.hop is not None or route.gate.shows_holder,
-        )
-        demand = find_demand(result, answered)
-        # A hop that shows a call which is held here tries to have that call approved for its own.
-        if demand is None or demand.aggregator_id == self.aggregator_id or self.inbox.get(demand.confirmation_id):
-            return None
-        relayed = Relayed(route=route, requester=hold.requester, digest=hold.digest, onward=call.onward)
-        return demand if self.rounds.remember_relayed(demand.confirmation_id, relayed) else None
 
 
 def result_of(message: bytes) -> Raw:

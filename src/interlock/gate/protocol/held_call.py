@@ -104,11 +104,8 @@ def call_digest(
 
 
 def _ambiguous_arguments(reason: str, why: str) -> Refusal:
-    return Refusal(
-        INVALID_PARAMS,
-        f"the arguments of a call that a person confirms must mean the same to every reader: {why}",
-        {"reason": reason},
-    )
+    message = f"the arguments of a call that a person confirms must mean the same to every reader: {why}"
+    return Refusal(INVALID_PARAMS, message, {"reason": reason})
 
 
 # Replies to the call
@@ -183,10 +180,10 @@ def read_confirm_untrusted(params: Raw | bytes) -> Confirm | Refusal:
     """
     members = decode_object(params) if params else None
     if members is None:
-        return _malformed("params of mcpax/confirm must be an object with confirmation_id and proof")
+        return Refusal(INVALID_PARAMS, "params of mcpax/confirm must be an object with confirmation_id and proof")
     confirmation_id = find_string(members.get("confirmation_id"))
     if not confirmation_id or len(confirmation_id) > ID_CHARS_MAX:
-        return _malformed(f"confirmation_id must be a string of 1 to {ID_CHARS_MAX} characters")
+        return Refusal(INVALID_PARAMS, f"confirmation_id must be a string of 1 to {ID_CHARS_MAX} characters")
     dispatch = _find_value(members.get("dispatch", Raw(b"true")))
     redeem = _find_value(members.get("redeem", Raw(b"false")))
     if redeem is True and "proof" not in members and dispatch is True:
@@ -195,7 +192,7 @@ def read_confirm_untrusted(params: Raw | bytes) -> Confirm | Refusal:
     if isinstance(proof, Refusal):
         return proof
     if not isinstance(dispatch, bool) or redeem is not False:
-        return _malformed("dispatch must be true or false, and a proof is not redeemed")
+        return Refusal(INVALID_PARAMS, "dispatch must be true or false, and a proof is not redeemed")
     return Confirm(confirmation_id=confirmation_id, proof=proof, dispatch=dispatch)
 
 
@@ -214,7 +211,7 @@ def read_proof_untrusted(raw: Raw | bytes | None) -> Presented | Refusal:
     proof = _find_value(raw)
     kind, token = (proof.get("type"), proof.get("token")) if isinstance(proof, dict) else (None, proof)
     if not isinstance(token, str) or not token or not isinstance(kind, str | None):  # AX-11.3-5
-        return _malformed('proof must be a signed token, or {"type", "token"} with one')
+        return Refusal(INVALID_PARAMS, 'proof must be a signed token, or {"type", "token"} with one')
     return Presented(type=kind, token=token)
 
 
@@ -223,10 +220,6 @@ def _find_value(raw: Raw | bytes | None) -> Any:
         return decode_value(raw) if raw is not None else None
     except CodecError:
         return None
-
-
-def _malformed(why: str) -> Refusal:
-    return Refusal(INVALID_PARAMS, why)
 
 
 # The requestState

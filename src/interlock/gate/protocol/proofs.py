@@ -104,9 +104,14 @@ def judge_confirmation(
         return _refusal(jwt.reason)
     if jwt.alg not in _ALGORITHMS:  # AX-11.3-5: unsigned
         return _refusal(Reason.ALGORITHM)
-    bound = _read_bound(proof.token)
-    if isinstance(bound, Refusal):
-        return bound
+    header, payload, _ = proof.token.split(".")
+    try:
+        # A duplicate claim is refused even if it is signed (RFC 7519 4).
+        for part in (header, payload):
+            claims = read_untrusted(decode_base64url(part) or b"", exact=False)
+    except AmbiguousJson as error:
+        return invalid("malformed", f"the proof cannot be taken at its word: {error}")
+    bound = msgspec.convert(claims, _CallClaims)
     signer = _signer(jwt, question.tool, anchors, verify)
     if isinstance(signer, Refusal):
         return signer
@@ -160,17 +165,6 @@ def _refusal(reason: Reason) -> Refusal:
     return invalid(word, why)
 
 
-def _read_bound(token: str) -> _CallClaims | Refusal:
-    """Read the claims that bind the token to a call. Refuse a duplicate claim, even if it is signed (RFC 7519 4)."""
-    header, payload, _ = token.split(".")
-    try:
-        for part in (header, payload):
-            claims = read_untrusted(decode_base64url(part) or b"", exact=False)
-    except AmbiguousJson as error:
-        return invalid("malformed", f"the proof cannot be taken at its word: {error}")
-    return msgspec.convert(claims, _CallClaims)
-
-
 def _signer(jwt: Jwt, tool: str, anchors: Sequence[Anchor], verify: Verify) -> tuple[Anchor, Jwk] | Refusal:
     """Return the anchor and the key that made the signature, or a refusal. The kid is only a hint, because two anchors
     may use the same kid.
@@ -194,9 +188,8 @@ def _signer(jwt: Jwt, tool: str, anchors: Sequence[Anchor], verify: Verify) -> t
 def _check_claims(claims: TokenClaims, bound: _CallClaims, question: ProofQuestion, now: float) -> Refusal | None:
     audiences = (claims.aud,) if isinstance(claims.aud, str) else claims.aud
     if question.aggregator_id not in (audience.lower() for audience in audiences):
-        return invalid(
-            "audience", f"aud of the proof must be the aggregator that holds the call, {question.aggregator_id}"
-        )
+        why = f"aud of the proof must be the aggregator that holds the call, {question.aggregator_id}"
+        return invalid("audience", why)
     if bound.confirmation_id != question.confirmation_id:  # AX-11.3-8
         return invalid("confirmation", "the proof must have the confirmation_id of this confirmation")
     if bound.call_digest != question.call_digest:  # AX-11.3-6, AX-11.3-7, AX-11.3-8
@@ -278,7 +271,12 @@ def judge_passkey(
     expected = _bound_text(question) + (answered[_BOUND_BYTES:] if len(answered) == _CHALLENGE_BYTES else b"")
     counter = check_assertion(assertion, challenge=expected, party=party)
     if isinstance(counter, Wrong):
-        return invalid(*_explanation(counter, answered, question))
+        # The reason codes are the same as for signed tokens.
+        if counter.reason != "challenge" or len(answered) != _CHALLENGE_BYTES:
+            return invalid(counter.reason, counter.why)
+        if not answered.startswith(bytes.fromhex(question.call_digest)):  # AX-11.3-6
+            return invalid("digest", "the passkey signed another call")
+        return invalid("confirmation", "the passkey signed another confirmation of the same call")
     if verify(assertion, key) is not None:  # AX-11.3-6
         return invalid("signature", "the signature of the passkey is wrong")
     made_at = float(int.from_bytes(answered[_BOUND_BYTES : _BOUND_BYTES + _TIME_BYTES]))
@@ -307,15 +305,6 @@ def passkeys_for(tool: str, anchors: Sequence[Anchor]) -> tuple[Jwk, ...]:
 def _bound_text(question: ProofQuestion) -> bytes:
     which = "\n".join((question.aggregator_id, question.confirmation_id, question.nonce))
     return bytes.fromhex(question.call_digest) + hashlib.sha256(which.encode()).digest()
-
-
-def _explanation(wrong: Wrong, answered: bytes, question: ProofQuestion) -> tuple[str, str]:
-    """Return the reason code and the text of a refusal. The codes are the same as for signed tokens."""
-    if wrong.reason != "challenge" or len(answered) != _CHALLENGE_BYTES:
-        return wrong.reason, wrong.why
-    if not answered.startswith(bytes.fromhex(question.call_digest)):  # AX-11.3-6
-        return "digest", "the passkey signed another call"
-    return "confirmation", "the passkey signed another confirmation of the same call"
 
 
 def _passkey_signer(assertion: Assertion, tool: str, anchors: Sequence[Anchor]) -> tuple[Anchor, Jwk] | Refusal:
