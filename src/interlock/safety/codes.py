@@ -200,6 +200,9 @@ class Attempts:
                 shut_until=max(own.shut_until, theirs.shut_until),
             )
 
+    def replan(self, *, is_progressive: bool) -> None:
+        self.is_progressive = is_progressive
+
     def count(self, who: str) -> int:
         return len(self._current(who, self.clock.wall()).failures)
 

@@ -31,7 +31,7 @@ class AgentParts(CapabilityParts):
         async def take_safety(old: Plan, new: Plan) -> None:
             """Apply the changed rules, starting with the next step of each agent. Existing blocks stay."""
             self._node.stores.current.replace(new)
-            self._safety.attempts.is_progressive = new.safety.progressive_lockout
+            self._safety.attempts.replan(is_progressive=new.safety.progressive_lockout)
             is_on = new.safety.mode != "disabled"
             self._node.calls.dispatch.guard.include(self._safety.watch, is_included=is_on)
             self._safety.loop.replan(new.safety)
