@@ -106,7 +106,7 @@ async def _measure(turns: int) -> dict[str, list[float]]:
     nobody: Any = Nobody()
     current, native, catalog = CurrentPlan(plan), NativeOperations(), way.catalog
     names = LiveOperationNames(current, catalog.live, native)
-    adapter = AqlAdapter(current, catalog, native, names, nobody, Clock(), loop, None)
+    adapter = AqlAdapter(catalog, names, nobody, Clock(), loop)
     surface = AqlSurface(dispatch, adapter, "single")
     every = {FLAT: _Turn(dispatch, caller, sink, b'"server__echo"', msgspec.json.encode(PARAMS))}
     for kind, text in _requests().items():

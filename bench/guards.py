@@ -150,7 +150,7 @@ async def make_way(kind: str, schema: bytes = b'{"type":"object"}') -> Way:
     route_check = RouteCheck(live)
     gate: Any = nobody  # nothing is held
     availability = AvailabilityCheck(node_plan.limits.calls_in_flight, {})
-    agent = AgentCheck(gate)
+    agent = AgentCheck(gate, clock)
     commit = CommitCheck(budgets, on_committed=agent.use)
     checks = GuardChecks[Route](
         route=route_check,

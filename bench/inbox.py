@@ -15,8 +15,9 @@ from pathlib import Path
 from msgspec import Raw
 
 from interlock.approvals.audit import ApprovalAudit
-from interlock.approvals.inbox import ApprovalStore, Inbox, Rules
+from interlock.approvals.inbox import ApprovalStore, Inbox
 from interlock.approvals.protocol.approval import Approval, Decision, Kind, Move, Proof, Source, What
+from interlock.config.plan import ApprovalsPlan
 from interlock.core.clock import Clock
 from interlock.core.recorder import Recorder
 from interlock.core.store_backends import build_audit, build_store
@@ -35,7 +36,7 @@ async def opened(folder: Path, most: int) -> AsyncIterator[tuple[Inbox, Recorder
     await audit.open()
     recorder = Recorder(audit)
     inbox = Inbox(
-        ApprovalStore(store.kv, clock), ApprovalAudit(recorder), clock, Rules(expiry_s=86_400, max_pending=most)
+        ApprovalStore(store.kv, clock), ApprovalAudit(recorder), clock, ApprovalsPlan(expiry_s=86_400, max_pending=most)
     )
     await inbox.open()
     try:

@@ -89,8 +89,8 @@ async def make_calls(count: int, *, traced: bool) -> int:
         )
         await node.open()
         await node.readiness.settle(120.0)
-        link = node.calls.keepers["fast"].link
-        link.pipe, kept = InstantPipe(link), link.pipe  # type: ignore[assignment]
+        link: Any = node.calls.keepers["fast"].link
+        link.pipe, kept = InstantPipe(link), link.pipe
         front, reader = node.fronts.lines.make(None), Reader()
         front.connect(reader)  # type: ignore[arg-type]
         gc.collect()

@@ -5,6 +5,7 @@ Playwright keeps an event loop running in the thread of the tests: no longer tha
 import json
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +20,7 @@ from tests.operator.garden_server import command
 from tests.support.node_process import RunningNode, running_node, wait_for
 
 WITHIN_MS = 20_000  # what a page does at once takes longer on a busy machine
+OPENS_WITHIN_S = 20.0  # a page that reloads itself may interrupt some attempts
 expect.set_options(timeout=WITHIN_MS)
 PICTURES = os.environ.get("INTERLOCK_PICTURES")  # a folder: `make pictures` writes those of docs/console.md there
 DEAD = [sys.executable, "-c", "import sys; sys.exit('no garden at /dev/ttyUSB7')"]
@@ -54,13 +56,19 @@ class Passkey:
 
 
 def go(page: Page, url: str) -> None:
-    """By way of an empty page: one that reloads itself, because what it shows was decided, would come back."""
-    for _ in range(10):
-        with suppress(PlaywrightError):  # such a reload interrupts either
+    """Open a page by way of an empty one, because a page that reloads itself after a decision would come back."""
+    deadline = time.monotonic() + OPENS_WITHIN_S
+    while True:
+        try:
             page.goto("about:blank")
             page.goto(url)
             return
-    page.goto(url)
+        except PlaywrightError:
+            # A reload interrupts either step. It has to end first, or it interrupts the next attempt as well.
+            if time.monotonic() > deadline:
+                raise
+            with suppress(PlaywrightError):
+                page.wait_for_load_state()
 
 
 class Console:
