@@ -45,28 +45,24 @@ app = verb_app(
 @verb(app, "token")
 def token(
     invocation: Invocation,
-    audience: Annotated[
-        Literal["client", "subserver", "room", "operator"],
-        option(
-            "--for",
-            "Who uses it: a program, a subserver, a participant of a room, or a person at the operator endpoint.",
-        ),
-    ],
-    name: Annotated[str, option("--name", "Who gets it.", "NAME")],
-    scope: Annotated[Literal["read", "write", "admin"] | None, option("--scope", "What it may do at most.")] = None,
-    days: Annotated[
-        int | None,
-        typer.Option(
-            "--days", min=1, max=3650, help="How long it lasts; auth.token_days if not given.", show_default=False
-        ),
-    ] = None,
-    topic: Annotated[str | None, option("--topic", "The room it is for.", "TOPIC")] = None,
-    participant: Annotated[str | None, option("--participant", "Who its holder is there.", "ID")] = None,
-    privilege: Annotated[
-        str | None, option("--privilege", "What it may do there; restricted if not given.", "restricted|full")
-    ] = None,
+    audience: Annotated[Literal["client", "subserver", "room", "operator"], option("--for")],
+    name: Annotated[str, option("--name", metavar="NAME")],
+    scope: Annotated[Literal["read", "write", "admin"] | None, option("--scope")] = None,
+    days: Annotated[int | None, typer.Option("--days", min=1, max=3650, show_default=False)] = None,
+    topic: Annotated[str | None, option("--topic", metavar="TOPIC")] = None,
+    participant: Annotated[str | None, option("--participant", metavar="ID")] = None,
+    privilege: Annotated[str | None, option("--privilege", metavar="restricted|full")] = None,
 ) -> None:
     """Make a token. It is shown this once; only its hash is kept.
+
+    Options:
+        audience: Who uses it: a program, a subserver, a participant of a room, or a person at the operator endpoint.
+        name: Who gets it.
+        scope: What it may do at most.
+        days: How long it lasts; auth.token_days if not given.
+        topic: The room it is for.
+        participant: Who its holder is there.
+        privilege: What it may do there; restricted if not given.
 
     Examples:
         interlock access token --for client --name laptop
@@ -207,16 +203,19 @@ def revoke(
 @verb(app, "anchor")
 def anchor(
     invocation: Invocation,
-    key: Annotated[str | None, option("--key", "A subserver's private key instead of the node's.", "FILE")] = None,
-    name: Annotated[str | None, option("--name", "What the parent calls it.", "NAME")] = None,
-    speaks_for: Annotated[
-        list[str] | None, option("--speaks-for", "A name it may prove; may be repeated.", "DNS")
-    ] = None,
+    key: Annotated[str | None, option("--key", metavar="FILE")] = None,
+    name: Annotated[str | None, option("--name", metavar="NAME")] = None,
+    speaks_for: Annotated[list[str] | None, option("--speaks-for", metavar="DNS")] = None,
 ) -> None:
     """Print the [[anchor]] to paste at a parent.
 
     With it the parent takes our signature as proof of the authority we register with. The private key is made on first
     use and stays here: node.key in the data folder, or the file that --key names.
+
+    Options:
+        key: A subserver's private key instead of the node's.
+        name: What the parent calls it.
+        speaks_for: A name it may prove; may be repeated.
 
     Examples:
         interlock access anchor
@@ -265,20 +264,27 @@ CERTIFICATE_FOLDER = "tls"  # in the data folder
 @verb(app, "certificate")
 def certificate(
     invocation: Invocation,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the node; also its DNS name if --dns gives none.")],
-    dns: Annotated[list[str] | None, option("--dns", "A name it is reached by; may be repeated.", "HOST")] = None,
-    ip: Annotated[list[str] | None, option("--ip", "An address; may be repeated.", "ADDRESS")] = None,
-    days: Annotated[int, typer.Option("--days", min=1, max=3650, help="How long it lasts.")] = 365,
-    folder: Annotated[
-        str | None, option("--folder", "Where the CA is; tls in the data folder if not given.", "FOLDER")
-    ] = None,
-    renew: Annotated[bool, option("--renew", "Write over the one that is there.")] = False,
-    revoke: Annotated[bool, option("--revoke", "Put it on the revocation list instead.")] = False,
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    dns: Annotated[list[str] | None, option("--dns", metavar="HOST")] = None,
+    ip: Annotated[list[str] | None, option("--ip", metavar="ADDRESS")] = None,
+    days: Annotated[int, typer.Option("--days", min=1, max=3650)] = 365,
+    folder: Annotated[str | None, option("--folder", metavar="FOLDER")] = None,
+    renew: Annotated[bool, option("--renew")] = False,
+    revoke: Annotated[bool, option("--revoke")] = False,
 ) -> None:
     """Make a certificate for a node, and a CA on first use.
 
     It serves a node's endpoints and its links to parents, and prints the lines to paste. The CA is for development
     and for trees without a PKI of their own: keep ca.key where it is.
+
+    Options:
+        name: Of the node; also its DNS name if --dns gives none.
+        dns: A name it is reached by; may be repeated.
+        ip: An address; may be repeated.
+        days: How long it lasts.
+        folder: Where the CA is; tls in the data folder if not given.
+        renew: Write over the one that is there.
+        revoke: Put it on the revocation list instead.
 
     Examples:
         interlock access certificate hub.example.com
@@ -370,22 +376,26 @@ def _addresses(texts: list[str] | None) -> list[str]:
 @verb(app, "key")
 def key(
     invocation: Invocation,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Whose key it is.")],
+    name: Annotated[str, typer.Argument(metavar="NAME")],
     *,
-    approves: Annotated[
-        list[str] | None, option("--approves", "Tools it may approve; may be repeated.  [default: *]", "GLOB")
-    ] = None,
-    kind: Annotated[Literal["ed25519", "es256"], typer.Option("--kind", help="What kind of key to make.")] = "ed25519",
-    show: Annotated[bool, option("--show", "Print what is there, make nothing.")] = False,
-    revoke: Annotated[bool, option("--revoke", "Take it back at the node, and remove it here.")] = False,
-    no_passphrase: Annotated[
-        bool, option("--no-passphrase", "Every program that can read the file can approve.")
-    ] = False,
+    approves: Annotated[list[str] | None, option("--approves", metavar="GLOB")] = None,
+    kind: Annotated[Literal["ed25519", "es256"], typer.Option("--kind")] = "ed25519",
+    show: Annotated[bool, option("--show")] = False,
+    revoke: Annotated[bool, option("--revoke")] = False,
+    no_passphrase: Annotated[bool, option("--no-passphrase")] = False,
     passphrase_fd: FromDescriptor = None,
 ) -> None:
     """Make an operator's key and print its [[anchor]].
 
     The node believes the key once these lines are in its interlock.toml. The private half stays here.
+
+    Options:
+        name: Whose key it is.
+        approves: Tools it may approve; may be repeated.  [default: *]
+        kind: What kind of key to make.
+        show: Print what is there, make nothing.
+        revoke: Take it back at the node, and remove it here.
+        no_passphrase: Every program that can read the file can approve.
 
     Examples:
         interlock access key ada >> interlock.toml
@@ -460,16 +470,18 @@ def _revoke_key(invocation: Invocation, keys: OperatorKeys, name: str) -> None:
 @verb(app, "passkey")
 def passkey(
     invocation: Invocation,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Whose passkey it is.")],
+    name: Annotated[str, typer.Argument(metavar="NAME")],
     *,
-    approves: Annotated[
-        list[str] | None, option("--approves", "Tools it may approve; may be repeated.  [default: *]", "GLOB")
-    ] = None,
+    approves: Annotated[list[str] | None, option("--approves", metavar="GLOB")] = None,
 ) -> None:
     """Make a passkey in a browser and print its [[anchor]].
 
     Needs a running node. It prints an address to open once; the browser makes the passkey there. The node believes it
     once these lines are in its interlock.toml.
+
+    Options:
+        name: Whose passkey it is.
+        approves: Tools it may approve; may be repeated.  [default: *]
 
     Examples:
         interlock access passkey ada >> interlock.toml

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Body = TypeVar("Body", bound=Callable[..., None])
 
 
-def option(name: str, help: str, metavar: str | None = None) -> Any:
+def option(name: str, help: str | None = None, metavar: str | None = None) -> Any:
     """Return a `typer.Option` whose default is not shown in the help."""
     return typer.Option(name, metavar=metavar, help=help, show_default=False)
 
@@ -121,6 +121,10 @@ class Invocation:
         return self.remote_url is None and away.code == "not_running"
 
 
+# An entry of the section "Options:": a parameter and its help, which may go on in lines that are indented deeper.
+_OPTION_HELP: Final = re.compile(r"^ {4}(\w+): (.+(?:\n {5,}.+)*)", re.MULTILINE)
+
+
 def verb_app(help_text: str, *, examples: str = "") -> typer.Typer:
     """Create the Typer app of a module. `examples` are needed if the module has several verbs under one noun."""
     return typer.Typer(
@@ -135,15 +139,18 @@ def verb_app(help_text: str, *, examples: str = "") -> typer.Typer:
 def verb(
     app: typer.Typer, name: str, *, examples: str = "", context_settings: dict[str, Any] | None = None
 ) -> Callable[[Body], Body]:
-    """Return a decorator that registers a function as a verb of `app`. The help shows its docstring. `examples` are
-    command lines, one per line, which the help shows unchanged; they can also be the section "Examples:" at the end of
-    the docstring.
+    """Return a decorator that registers a function as a verb of `app`. The help shows its docstring, whose section
+    "Options:" has the help of the parameters, and whose section "Examples:" has command lines that the help shows
+    unchanged. `examples` are command lines for a function that is made at run time.
     """
 
     def register(body: Body) -> Body:
         help_text, _, described_examples = inspect.cleandoc(body.__doc__ or "").partition("\n\nExamples:\n")
+        help_text, _, described_options = help_text.partition("\n\nOptions:\n")
         signature = inspect.signature(body)
         own = list(signature.parameters.values())[1:]
+        for parameter, text in _OPTION_HELP.findall(described_options):
+            signature.parameters[parameter].annotation.__metadata__[0].help = re.sub(r"\n +", " ", text)
 
         def run(**arguments: Any) -> None:
             shared = {parameter.name: arguments.pop(parameter.name) for parameter in _SHARED}

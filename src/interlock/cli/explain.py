@@ -96,15 +96,16 @@ app = verb_app("Explain an error code.")
 @verb(app, "explain", context_settings={"ignore_unknown_options": True})
 def explain(
     invocation: Invocation,
-    code: Annotated[
-        str | None,
-        typer.Argument(metavar="CODE", help="A number, or a name as in an error.", autocompletion=known_codes),
-    ] = None,
-    every: Annotated[bool, typer.Option("--all", help="List every code.")] = False,
+    code: Annotated[str | None, typer.Argument(metavar="CODE", autocompletion=known_codes)] = None,
+    every: Annotated[bool, typer.Option("--all")] = False,
 ) -> None:
     """Explain an error code or a named reason.
 
     What it means, whose fault it is, what to do next.
+
+    Options:
+        code: A number, or a name as in an error.
+        every: List every code.
 
     Examples:
     interlock explain -32002

@@ -299,14 +299,15 @@ def _print_lines(invocation: Invocation, lines: tuple[api.LogLine, ...]) -> None
 def restart(
     invocation: Invocation,
     segment: Segment,
-    authorize: Annotated[
-        bool, typer.Option("--authorize", help="Show the page to agree to a new token, also when there is one.")
-    ] = False,
+    authorize: Annotated[bool, typer.Option("--authorize")] = False,
 ) -> None:
     """End a server's process or connection and start it afresh.
 
     A subserver that dialled in is disconnected, and dials again by itself.
     A server that wants a token somebody has to agree to: show the page to open.
+
+    Options:
+        authorize: Show the page to agree to a new token, also when there is one.
 
     Examples:
         interlock links restart github

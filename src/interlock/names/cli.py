@@ -477,22 +477,27 @@ def attach(
 @verb(app, "sign")
 def sign(
     invocation: Invocation,
-    action: Annotated[str, typer.Argument(metavar="ACTION", help="request, amend, deprecate and so on.")],
-    subject: Annotated[str, typer.Argument(metavar="NAME", help="The surface name, prefix or request.")],
+    action: Annotated[str, typer.Argument(metavar="ACTION")],
+    subject: Annotated[str, typer.Argument(metavar="NAME")],
     *,
-    controller: Annotated[str, option("--controller", "For whom it is signed.", "NAME")],
-    key: Annotated[str, option("--key", "The key of the controller on this machine.", "NAME")],
-    from_: Annotated[Path | None, option("--from", "What the action takes, as a JSON object.", "FILE")] = None,
-    registry: Annotated[
-        str | None,
-        option("--registry", "The registry it is for: GET /registry/names names it.  [default: this node]", "ID"),
-    ] = None,
+    controller: Annotated[str, option("--controller", metavar="NAME")],
+    key: Annotated[str, option("--key", metavar="NAME")],
+    from_: Annotated[Path | None, option("--from", metavar="FILE")] = None,
+    registry: Annotated[str | None, option("--registry", metavar="ID")] = None,
     passphrase_fd: FromDescriptor = None,
 ) -> None:
     """Sign a statement of a change controller, and print it.
 
     It counts once and for ten minutes, at the registry that it is for. Send it there as application/jose. A request
     carries the public half of the key, whose signatures count from then on.
+
+    Options:
+        action: request, amend, deprecate and so on.
+        subject: The surface name, prefix or request.
+        controller: For whom it is signed.
+        key: The key of the controller on this machine.
+        from_: What the action takes, as a JSON object.
+        registry: The registry it is for: GET /registry/names names it.  [default: this node]
 
     Examples:
     interlock names sign deprecate acme_search --controller Acme --key acme

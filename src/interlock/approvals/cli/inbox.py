@@ -203,20 +203,25 @@ app = verb_app("Show what waits for a decision.")
 @verb(app, "approvals")
 def approvals(
     invocation: Invocation,
-    words: Annotated[
-        list[str] | None, typer.Argument(metavar="show ID", help="One of them in full.", autocompletion=approval_ids)
-    ] = None,
+    words: Annotated[list[str] | None, typer.Argument(metavar="show ID", autocompletion=approval_ids)] = None,
     *,
     kind: Annotated[Kind | None, option("--kind", f"One kind only: {', '.join(get_args(Kind))}.", "KIND")] = None,
-    everything: Annotated[bool, option("--all", "Also what was decided, and what lapsed.")] = False,
-    code: Annotated[bool, option("--code", "Show the code of an agent's challenge too; takes your key.")] = False,
-    key: Annotated[str | None, option("--key", "Which of your keys signs.", "NAME")] = None,
+    everything: Annotated[bool, option("--all")] = False,
+    code: Annotated[bool, option("--code")] = False,
+    key: Annotated[str | None, option("--key", metavar="NAME")] = None,
     passphrase_fd: FromDescriptor = None,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show changes until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w")] = False,
 ) -> None:
     """Show what waits for a decision.
 
     Held calls, unclassified tools, tools whose definition changed, agents that wait: who asked, and how long is left.
+
+    Options:
+        words: One of them in full.
+        everything: Also what was decided, and what lapsed.
+        code: Show the code of an agent's challenge too; takes your key.
+        key: Which of your keys signs.
+        watch: Show changes until Ctrl-C.
 
     Examples:
         interlock approvals
@@ -373,19 +378,14 @@ def approve(
     invocation: Invocation,
     id: Reference,
     *,
-    tool_class: Annotated[
-        ToolClass | None, option("--class", "What the tool is, or what becomes of a provisional name.")
-    ] = None,
-    reason: Annotated[str | None, option("--reason", "Why; it is recorded.", "TEXT")] = None,
-    key: Annotated[str | None, option("--key", "Which of your keys signs.", "NAME")] = None,
+    tool_class: Annotated[ToolClass | None, option("--class")] = None,
+    reason: Annotated[str | None, option("--reason", metavar="TEXT")] = None,
+    key: Annotated[str | None, option("--key", metavar="NAME")] = None,
     passphrase_fd: FromDescriptor = None,
-    proof: Annotated[str | None, option("--proof", "One signed elsewhere, or - for stdin.", "TOKEN")] = None,
-    code: Annotated[
-        str | None,
-        option("--code", "For the first approver: the setup code that the terminal of the node shows.", "CODE"),
-    ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask: I have read what will happen.")] = False,
-    standing: Annotated[bool, option("--standing", "Sign a standing grant for this call and calls like it.")] = False,
+    proof: Annotated[str | None, option("--proof", metavar="TOKEN")] = None,
+    code: Annotated[str | None, option("--code", metavar="CODE")] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y")] = False,
+    standing: Annotated[bool, option("--standing")] = False,
     below: Below = None,
     one_of: OneOf = None,
     most: Most = None,
@@ -402,6 +402,15 @@ def approve(
 
     With --standing, calls like this one by the same caller run without being held, until the grant ends: paths in the
     same folder and numbers up to this one are proposed, and everything else stays the same unless you say otherwise.
+
+    Options:
+        tool_class: What the tool is, or what becomes of a provisional name.
+        reason: Why; it is recorded.
+        key: Which of your keys signs.
+        proof: One signed elsewhere, or - for stdin.
+        code: For the first approver: the setup code that the terminal of the node shows.
+        yes: Do not ask: I have read what will happen.
+        standing: Sign a standing grant for this call and calls like it.
 
     Examples:
         interlock approve 3f9c0a1b

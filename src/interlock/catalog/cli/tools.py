@@ -48,19 +48,18 @@ app = verb_app(
 @verb(app, "list")
 def list_tools(
     invocation: Invocation,
-    pattern: Annotated[
-        str | None, typer.Argument(metavar="PATTERN", help="A glob of names, or a part of a name.")
-    ] = None,
-    search: Annotated[
-        str | None, typer.Option("--search", metavar="WORDS", help="Those that fit the words best, best first.")
-    ] = None,
-    operations: Annotated[
-        bool, typer.Option("--operations", help="What the AQL surfaces make of each: category, and by which rule.")
-    ] = False,
+    pattern: Annotated[str | None, typer.Argument(metavar="PATTERN")] = None,
+    search: Annotated[str | None, typer.Option("--search", metavar="WORDS")] = None,
+    operations: Annotated[bool, typer.Option("--operations")] = False,
 ) -> None:
     """List the tools and what a call of each may change.
 
     Descriptions are cut to their first sentence; tools show and --json have them whole.
+
+    Options:
+        pattern: A glob of names, or a part of a name.
+        search: Those that fit the words best, best first.
+        operations: What the AQL surfaces make of each: category, and by which rule.
 
     Examples:
         interlock tools list
@@ -147,14 +146,16 @@ def _class_text(capability: dict[str, Any]) -> tuple[str, str]:
 @verb(app, "show")
 def show(
     invocation: Invocation,
-    name: Annotated[str, typer.Argument(metavar="TOOL", help="Qualified name or alias.", autocompletion=tool_names)],
-    caller: Annotated[
-        str, typer.Option("--as", metavar="PRINCIPAL", help="Whose call: local, client:NAME, or another principal.")
-    ] = "local",
+    name: Annotated[str, typer.Argument(metavar="TOOL", autocompletion=tool_names)],
+    caller: Annotated[str, typer.Option("--as", metavar="PRINCIPAL")] = "local",
 ) -> None:
     """Show one tool in full.
 
     Its definition, capability and route, and every check before a call runs, with its verdict.
+
+    Options:
+        name: Qualified name or alias.
+        caller: Whose call: local, client:NAME, or another principal.
 
     Examples:
         interlock tools show time.get_current_time
@@ -303,27 +304,23 @@ CALL_TIMEOUT_S = 300.0  # longer than the node's own, so that its named error ar
 @verb(app, "call")
 def call(
     invocation: Invocation,
-    name: Annotated[str, typer.Argument(metavar="TOOL", help="Qualified name or alias.", autocompletion=tool_names)],
+    name: Annotated[str, typer.Argument(metavar="TOOL", autocompletion=tool_names)],
     *,
-    arg: Annotated[
-        list[str] | None,
-        typer.Option("--arg", "-a", metavar="NAME=VALUE", help="An argument; JSON unless the tool wants text."),
-    ] = None,
-    args_json: Annotated[
-        str | None,
-        typer.Option("--args-json", metavar="JSON", help="All arguments as one JSON object, or - for stdin."),
-    ] = None,
-    token: Annotated[
-        str | None,
-        typer.Option("--token", metavar="TOKEN", help="A client's token.  [env: INTERLOCK_TOKEN]", show_default=False),
-    ] = None,
-    timeout: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="How long to wait.")] = (
-        CALL_TIMEOUT_S
-    ),
+    arg: Annotated[list[str] | None, typer.Option("--arg", "-a", metavar="NAME=VALUE")] = None,
+    args_json: Annotated[str | None, typer.Option("--args-json", metavar="JSON")] = None,
+    token: Annotated[str | None, typer.Option("--token", metavar="TOKEN", show_default=False)] = None,
+    timeout: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.1)] = (CALL_TIMEOUT_S),
 ) -> None:
     """Call a tool and print its result.
 
     It is called as any MCP client calls it, at the public endpoint; here --url is a node's public URL.
+
+    Options:
+        name: Qualified name or alias.
+        arg: An argument; JSON unless the tool wants text.
+        args_json: All arguments as one JSON object, or - for stdin.
+        token: A client's token.  [env: INTERLOCK_TOKEN]
+        timeout: How long to wait.
 
     Examples:
         interlock tools call time.get_current_time --arg timezone=Europe/Berlin

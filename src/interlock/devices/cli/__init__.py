@@ -43,23 +43,26 @@ app = verb_app(
 @verb(app, "simulate")
 def simulate(
     invocation: Invocation,
-    device: Annotated[
-        str, typer.Argument(metavar="DEVICE", help="A segment of .devices in the workspace, or a description file.")
-    ],
-    port: Annotated[
-        str | None, typer.Option("--port", metavar="PORT", help="Instead of the port of the description.")
-    ] = None,
-    noise: Annotated[float, typer.Option("--noise", min=0.0, max=1.0, help="The chance of a wrong bit, per byte.")] = 0,
-    loss: Annotated[float, typer.Option("--loss", min=0.0, max=1.0, help="The chance that a message is lost.")] = 0,
-    seed: Annotated[int | None, typer.Option("--seed", help="The same faults each time.")] = None,
-    event: Annotated[
-        str | None, typer.Option("--event", metavar="NAME", help="An event of the description that it sends.")
-    ] = None,
-    every: Annotated[float, typer.Option("--every", min=0.05, help="Seconds between two events.")] = 5.0,
+    device: Annotated[str, typer.Argument(metavar="DEVICE")],
+    port: Annotated[str | None, typer.Option("--port", metavar="PORT")] = None,
+    noise: Annotated[float, typer.Option("--noise", min=0.0, max=1.0)] = 0,
+    loss: Annotated[float, typer.Option("--loss", min=0.0, max=1.0)] = 0,
+    seed: Annotated[int | None, typer.Option("--seed")] = None,
+    event: Annotated[str | None, typer.Option("--event", metavar="NAME")] = None,
+    every: Annotated[float, typer.Option("--every", min=0.05)] = 5.0,
 ) -> None:
     """Play a device of Profile A or B out of its description.
 
     Until Ctrl-C it stands at the port of the description: a name for a pty, or socket://HOST:PORT, where it listens.
+
+    Options:
+        device: A segment of .devices in the workspace, or a description file.
+        port: Instead of the port of the description.
+        noise: The chance of a wrong bit, per byte.
+        loss: The chance that a message is lost.
+        seed: The same faults each time.
+        event: An event of the description that it sends.
+        every: Seconds between two events.
 
     Examples:
         interlock device simulate thermostat
@@ -171,11 +174,9 @@ def _read_description(invocation: Invocation, device: str) -> "DeviceDescription
 @verb(app, "monitor")
 def monitor(
     invocation: Invocation,
-    segment: Annotated[
-        str, typer.Argument(metavar="DEVICE", help="Its segment, or a description file.", autocompletion=segments)
-    ],
-    count: Annotated[int | None, typer.Option("-n", "--count", min=1, help="End after so many messages.")] = None,
-    heartbeats: Annotated[bool, typer.Option("--heartbeats", help="Show heartbeats as well.")] = False,
+    segment: Annotated[str, typer.Argument(metavar="DEVICE", autocompletion=segments)],
+    count: Annotated[int | None, typer.Option("-n", "--count", min=1)] = None,
+    heartbeats: Annotated[bool, typer.Option("--heartbeats")] = False,
 ) -> None:
     """Show what a node and its device say to each other.
 
@@ -183,6 +184,11 @@ def monitor(
     admin. Heartbeats only with --heartbeats.
 
     Where no node runs, and for a description file, the serial port itself is opened and read; nothing is sent.
+
+    Options:
+        segment: Its segment, or a description file.
+        count: End after so many messages.
+        heartbeats: Show heartbeats as well.
 
     Examples:
         interlock device monitor thermostat
@@ -312,26 +318,25 @@ def _show(invocation: Invocation, frame: "Frame") -> None:
 @verb(app, "test")
 def test(
     invocation: Invocation,
-    device: Annotated[
-        str | None,
-        typer.Argument(metavar="DEVICE", help="A segment of .devices in the workspace, or a description file."),
-    ] = None,
-    profile: Annotated[
-        DeviceProfile | None, typer.Option("--profile", help="Without a description: what it claims to be.")
-    ] = None,
-    port: Annotated[
-        str | None, typer.Option("--port", metavar="PORT", help="A device file, or socket://HOST:PORT.")
-    ] = None,
-    within: Annotated[float, typer.Option("--within", min=0.05, max=60, help="Seconds for each answer.")] = 1.0,
-    gap: Annotated[float, typer.Option("--gap", min=0.05, max=60, help="Seconds of silence that end a frame.")] = 0.5,
-    unknown_ids: Annotated[
-        bool, typer.Option("--unknown-ids", help="Also call an id that is not described: it must be refused.")
-    ] = False,
+    device: Annotated[str | None, typer.Argument(metavar="DEVICE")] = None,
+    profile: Annotated[DeviceProfile | None, typer.Option("--profile")] = None,
+    port: Annotated[str | None, typer.Option("--port", metavar="PORT")] = None,
+    within: Annotated[float, typer.Option("--within", min=0.05, max=60)] = 1.0,
+    gap: Annotated[float, typer.Option("--gap", min=0.05, max=60)] = 0.5,
+    unknown_ids: Annotated[bool, typer.Option("--unknown-ids")] = False,
 ) -> None:
     """Check a device's stub against Profile A or B of MCP-AX.
 
     Tools are called only where the description says mutable = false, and other ids only with --unknown-ids. The node
     must not hold the port meanwhile.
+
+    Options:
+        device: A segment of .devices in the workspace, or a description file.
+        profile: Without a description: what it claims to be.
+        port: A device file, or socket://HOST:PORT.
+        within: Seconds for each answer.
+        gap: Seconds of silence that end a frame.
+        unknown_ids: Also call an id that is not described: it must be refused.
 
     Examples:
         interlock device test thermostat
@@ -366,15 +371,17 @@ def test(
 @verb(app, "scaffold")
 def write_scaffold(
     invocation: Invocation,
-    source: Annotated[Path, typer.Argument(metavar="FILE", help="A description; its name is the segment.")],
-    out: Annotated[
-        Path, typer.Option("--out", metavar="FOLDER", help="Where the files are written; none is replaced.")
-    ],
+    source: Annotated[Path, typer.Argument(metavar="FILE")],
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER")],
 ) -> None:
     """Write the C table and the description of a device.
 
     The C is for the stub in firmware/ and compiles as it is; its handlers are yours to fill in. The description goes
     into FOLDER/.devices, for the workspace of the gateway.
+
+    Options:
+        source: A description; its name is the segment.
+        out: Where the files are written; none is replaced.
 
     Examples:
         interlock device scaffold thermostat.toml --out firmware

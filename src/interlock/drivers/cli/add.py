@@ -37,40 +37,43 @@ app = verb_app("Make a driver of an MCP server.")
 @verb(app, "add")
 def add(
     invocation: Invocation,
-    reference: Annotated[
-        str,
-        typer.Argument(
-            metavar="REF",
-            help="npm:PACKAGE, pypi:PACKAGE, docker:IMAGE, https://…, dns:DOMAIN, ./program, or a draft's name.",
-        ),
-    ],
-    args: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[-- ARG...]", help="What the server is started with.", show_default=False),
-    ] = None,
+    reference: Annotated[str, typer.Argument(metavar="REF")],
+    args: Annotated[list[str] | None, typer.Argument(metavar="[-- ARG...]", show_default=False)] = None,
     *,
-    as_id: Annotated[str | None, option("--as", "What the driver is called.", "ID")] = None,
-    tools: Annotated[
-        str | None, option("--tools", "Only these tools, with these contracts.", "TOOL[:CONTRACT],…")
-    ] = None,
+    as_id: Annotated[str | None, option("--as", metavar="ID")] = None,
+    tools: Annotated[str | None, option("--tools", metavar="TOOL[:CONTRACT],…")] = None,
     classes: Annotated[Texts, option("--class", f"{', '.join(CLASSES)}; may be repeated.", "TOOL=CLASS")] = None,
-    env: Annotated[Texts, option("--env", "A variable it is started with; may be repeated.", "NAME[=VALUE]")] = None,
-    secret: Annotated[
-        Texts, option("--secret", "A variable, or a bearer token, that is kept as a secret.", "NAME")
-    ] = None,
-    header: Annotated[Texts, option("--header", "Sent to a server at an address.", "NAME=VALUE")] = None,
-    egress: Annotated[Texts, option("--egress", "A host it may reach; may be repeated.", "HOST")] = None,
-    program: Annotated[Texts, option("--program", "A program it may start, like git; may be repeated.", "NAME")] = None,
-    write: Annotated[Texts, option("--write", "A folder it may write in; may be repeated.", "PATH")] = None,
-    with_: Annotated[Texts, option("--with", "Installed beside a pypi package.", "PACKAGE")] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Accept the proposed classes without asking.")] = False,
-    replace: Annotated[bool, option("--replace", "Overwrite a driver of this id.")] = False,
-    no_trust: Annotated[bool, option("--no-trust", "Write it, and leave trusting it for later.")] = False,
+    env: Annotated[Texts, option("--env", metavar="NAME[=VALUE]")] = None,
+    secret: Annotated[Texts, option("--secret", metavar="NAME")] = None,
+    header: Annotated[Texts, option("--header", metavar="NAME=VALUE")] = None,
+    egress: Annotated[Texts, option("--egress", metavar="HOST")] = None,
+    program: Annotated[Texts, option("--program", metavar="NAME")] = None,
+    write: Annotated[Texts, option("--write", metavar="PATH")] = None,
+    with_: Annotated[Texts, option("--with", metavar="PACKAGE")] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y")] = False,
+    replace: Annotated[bool, option("--replace")] = False,
+    no_trust: Annotated[bool, option("--no-trust")] = False,
 ) -> None:
     """Make a driver of an MCP server.
 
     Installs it, starts it once inside its sandbox to ask for its tools, proposes what each of them may do, and writes
     .drivers/ID/ when you agree. No tool is called, and nothing is left running. A running node takes it up by itself.
+
+    Options:
+        reference: npm:PACKAGE, pypi:PACKAGE, docker:IMAGE, https://…, dns:DOMAIN, ./program, or a draft's name.
+        args: What the server is started with.
+        as_id: What the driver is called.
+        tools: Only these tools, with these contracts.
+        env: A variable it is started with; may be repeated.
+        secret: A variable, or a bearer token, that is kept as a secret.
+        header: Sent to a server at an address.
+        egress: A host it may reach; may be repeated.
+        program: A program it may start, like git; may be repeated.
+        write: A folder it may write in; may be repeated.
+        with_: Installed beside a pypi package.
+        yes: Accept the proposed classes without asking.
+        replace: Overwrite a driver of this id.
+        no_trust: Write it, and leave trusting it for later.
 
     Examples:
         interlock add npm:@modelcontextprotocol/server-filesystem -- ~/Documents

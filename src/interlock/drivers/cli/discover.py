@@ -144,23 +144,28 @@ _DNSSEC = {
 @verb(app, "discover")
 def discover(
     invocation: Invocation,
-    domain: Annotated[str, typer.Argument(metavar="DOMAIN", help="A domain; its records are at _mcp.DOMAIN.")],
+    domain: Annotated[str, typer.Argument(metavar="DOMAIN")],
     *,
-    add: Annotated[bool, option("--add", "Make a driver of the one server that can be used.")] = False,
-    as_id: Annotated[str | None, option("--as", "With --add: what the driver is called.", "ID")] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="With --add: accept the proposed classes.")] = False,
-    no_connect: Annotated[bool, option("--no-connect", "Ask DNS alone, and no server.")] = False,
-    allow_private: Annotated[
-        bool, option("--allow-private", "Also servers at private addresses and on this machine.")
-    ] = False,
-    resolver: Annotated[
-        list[str] | None, option("--resolver", "Ask this resolver; may be repeated.", "ADDRESS")
-    ] = None,
+    add: Annotated[bool, option("--add")] = False,
+    as_id: Annotated[str | None, option("--as", metavar="ID")] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y")] = False,
+    no_connect: Annotated[bool, option("--no-connect")] = False,
+    allow_private: Annotated[bool, option("--allow-private")] = False,
+    resolver: Annotated[list[str] | None, option("--resolver", metavar="ADDRESS")] = None,
 ) -> None:
     """Find the MCP servers that a domain names in DNS.
 
     Lists the TXT records at _mcp.DOMAIN, says whether they are signed, and greets each server once, without
     credentials. Nothing is trusted for being found: --add goes the way of interlock add.
+
+    Options:
+        domain: A domain; its records are at _mcp.DOMAIN.
+        add: Make a driver of the one server that can be used.
+        as_id: With --add: what the driver is called.
+        yes: With --add: accept the proposed classes.
+        no_connect: Ask DNS alone, and no server.
+        allow_private: Also servers at private addresses and on this machine.
+        resolver: Ask this resolver; may be repeated.
 
     Examples:
         interlock discover example.com

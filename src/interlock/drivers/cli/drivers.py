@@ -233,12 +233,13 @@ def update(invocation: Invocation, name: Name, yes: Yes = False) -> None:
 def remove(
     invocation: Invocation,
     name: Name,
-    forget: Annotated[
-        bool, option("--forget", "Also what the next version of this driver would be compared with.")
-    ] = False,
+    forget: Annotated[bool, option("--forget")] = False,
     yes: Yes = False,
 ) -> None:
     """Delete a driver's folder and stop its server.
+
+    Options:
+        forget: Also what the next version of this driver would be compared with.
 
     Examples:
         interlock drivers remove filesystem

@@ -163,27 +163,36 @@ app = verb_app("Bring in the servers that other clients have.")
 @verb(app, "import")
 def import_(
     invocation: Invocation,
-    names: Annotated[Texts, typer.Argument(metavar="[NAME]...", help="Only these servers.", show_default=False)] = None,
+    names: Annotated[Texts, typer.Argument(metavar="[NAME]...", show_default=False)] = None,
     *,
-    list_files: Annotated[bool, option("--list", "Show the files there are, and stop.")] = False,
-    from_clients: Annotated[Texts, option("--from", "Only this client's files; may be repeated.", "CLIENT")] = None,
-    file: Annotated[Path | None, option("--file", "This file, wherever it is.", "FILE")] = None,
-    as_client: Annotated[
-        str | None, option("--as", "Whose form --file has, if its name does not say.", "CLIENT")
-    ] = None,
-    everything: Annotated[bool, option("--all", "Also what is disabled or built into a client.")] = False,
-    dry_run: Annotated[bool, option("--dry-run", "Say what would be written, and write nothing.")] = False,
-    no_connect: Annotated[bool, option("--no-connect", "Start and dial nothing: tools come later.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Agree to every start without being asked.")] = False,
-    trust_network: Annotated[
-        bool, option("--trust-network", "Let the servers reach any host; else none is open.")
-    ] = False,
-    not_secret: Annotated[Texts, option("--not-secret", "This key holds no secret; may be repeated.", "NAME")] = None,
+    list_files: Annotated[bool, option("--list")] = False,
+    from_clients: Annotated[Texts, option("--from", metavar="CLIENT")] = None,
+    file: Annotated[Path | None, option("--file", metavar="FILE")] = None,
+    as_client: Annotated[str | None, option("--as", metavar="CLIENT")] = None,
+    everything: Annotated[bool, option("--all")] = False,
+    dry_run: Annotated[bool, option("--dry-run")] = False,
+    no_connect: Annotated[bool, option("--no-connect")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y")] = False,
+    trust_network: Annotated[bool, option("--trust-network")] = False,
+    not_secret: Annotated[Texts, option("--not-secret", metavar="NAME")] = None,
 ) -> None:
     """Bring in the servers that other clients have.
 
     Each becomes a driver in .drivers/. Secrets are copied into the encrypted store; the other client's files are left
     as they are, and still hold them. Nothing that a file says to run is run, except to ask a server for its tools.
+
+    Options:
+        names: Only these servers.
+        list_files: Show the files there are, and stop.
+        from_clients: Only this client's files; may be repeated.
+        file: This file, wherever it is.
+        as_client: Whose form --file has, if its name does not say.
+        everything: Also what is disabled or built into a client.
+        dry_run: Say what would be written, and write nothing.
+        no_connect: Start and dial nothing: tools come later.
+        yes: Agree to every start without being asked.
+        trust_network: Let the servers reach any host; else none is open.
+        not_secret: This key holds no secret; may be repeated.
 
     Examples:
         interlock import --list

@@ -30,45 +30,30 @@ app = verb_app("Check the configuration.")
 @verb(app, "check")
 def check(
     invocation: Invocation,
-    path: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="PATH",
-            help="The file to check, if not the usual one; or a driver's folder or file, or a device's description.",
-        ),
-    ] = None,
-    effective: Annotated[bool, typer.Option("--effective", help="Print every setting as it will apply.")] = False,
-    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of the file, for editors.")] = False,
-    strict: Annotated[bool, typer.Option("--strict", help="Warnings count as errors.")] = False,
-    upstream: Annotated[
-        bool,
-        typer.Option(
-            "--upstream",
-            help="Start or dial every server too, and report what only they can tell;"
-            " of driver files, also what other hosts would refuse.",
-        ),
-    ] = False,
-    against: Annotated[
-        str | None,
-        typer.Option("--against", metavar="OLD", help="Compare a driver with an older one.", show_default=False),
-    ] = None,
-    aql: Annotated[
-        bool,
-        typer.Option(
-            "--aql", help="Run the conformance suite of MCP-AQL against the AQL surface that the configuration gives."
-        ),
-    ] = False,
-    evidence: Annotated[
-        str | None,
-        typer.Option(
-            "--evidence", metavar="DIR", help="With --aql: write every request and answer there.", show_default=False
-        ),
-    ] = None,
+    path: Annotated[str | None, typer.Argument(metavar="PATH")] = None,
+    effective: Annotated[bool, typer.Option("--effective")] = False,
+    schema: Annotated[bool, typer.Option("--schema")] = False,
+    strict: Annotated[bool, typer.Option("--strict")] = False,
+    upstream: Annotated[bool, typer.Option("--upstream")] = False,
+    against: Annotated[str | None, typer.Option("--against", metavar="OLD", show_default=False)] = None,
+    aql: Annotated[bool, typer.Option("--aql")] = False,
+    evidence: Annotated[str | None, typer.Option("--evidence", metavar="DIR", show_default=False)] = None,
 ) -> None:
     """Find the mistakes in the configuration and in driver files.
 
     Each is shown with its file, its line and what was probably meant. Warnings name what the node can run without: a
     program, script or folder that is not there, tools whose names collide.
+
+    Options:
+        path: The file to check, if not the usual one; or a driver's folder or file, or a device's description.
+        effective: Print every setting as it will apply.
+        schema: Print the JSON Schema of the file, for editors.
+        strict: Warnings count as errors.
+        upstream: Start or dial every server too, and report what only they can tell; of driver files, also what other
+            hosts would refuse.
+        against: Compare a driver with an older one.
+        aql: Run the conformance suite of MCP-AQL against the AQL surface that the configuration gives.
+        evidence: With --aql: write every request and answer there.
 
     Examples:
         interlock check

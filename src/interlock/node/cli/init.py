@@ -24,25 +24,25 @@ app = verb_app("Write a first configuration and make an operator's key.")
 def init(
     invocation: Invocation,
     *,
-    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
-    key: Annotated[
-        str | None,
-        typer.Option("--key", metavar="NAME", help="What your key is called.", show_default="your user name"),
-    ] = None,
-    no_key: Annotated[bool, typer.Option("--no-key", help="Make no key: calls cannot be approved yet.")] = False,
-    no_passphrase: Annotated[
-        bool, typer.Option("--no-passphrase", help="Every program that can read the key's file can approve.")
-    ] = False,
+    force: Annotated[bool, typer.Option("--force")] = False,
+    key: Annotated[str | None, typer.Option("--key", metavar="NAME", show_default="your user name")] = None,
+    no_key: Annotated[bool, typer.Option("--no-key")] = False,
+    no_passphrase: Annotated[bool, typer.Option("--no-passphrase")] = False,
     passphrase_fd: FromDescriptor = None,
-    passkey: Annotated[
-        bool, typer.Option("--passkey", help="A passkey of your browser instead of a key in a file.")
-    ] = False,
+    passkey: Annotated[bool, typer.Option("--passkey")] = False,
 ) -> None:
     """Write a first interlock.toml, and make your key.
 
     Its servers need no account. With the key you approve calls that cannot be undone. An existing file is kept; if no
     key in it may approve, yours is added. A passkey is made with the node running: with --passkey the first run writes
     the file, the second run adds the passkey to it.
+
+    Options:
+        force: Write over a file that is there.
+        key: What your key is called.
+        no_key: Make no key: calls cannot be approved yet.
+        no_passphrase: Every program that can read the key's file can approve.
+        passkey: A passkey of your browser instead of a key in a file.
 
     Examples:
         interlock init

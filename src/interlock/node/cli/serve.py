@@ -33,21 +33,18 @@ app = verb_app("Run the node.")
 @verb(app, "serve")
 def serve(
     invocation: Invocation,
-    stdio: Annotated[
-        bool, typer.Option("--stdio", help="Speak MCP on stdin and stdout, for one desktop client.")
-    ] = False,
-    only: Annotated[
-        str | None, typer.Option("--only", metavar="SEGMENT", help="Only this server, its names without the prefix.")
-    ] = None,
-    surface: Annotated[
-        str | None,
-        typer.Option("--surface", metavar="SURFACE", help="What clients see: flat, auto, aql, aql-single or safety."),
-    ] = None,
-    log_format: Annotated[
-        Literal["text", "json"], typer.Option("--log-format", help="The log on stderr, a line for each event.")
-    ] = "text",
+    stdio: Annotated[bool, typer.Option("--stdio")] = False,
+    only: Annotated[str | None, typer.Option("--only", metavar="SEGMENT")] = None,
+    surface: Annotated[str | None, typer.Option("--surface", metavar="SURFACE")] = None,
+    log_format: Annotated[Literal["text", "json"], typer.Option("--log-format")] = "text",
 ) -> None:
     """Run the node and print how to connect a client.
+
+    Options:
+        stdio: Speak MCP on stdin and stdout, for one desktop client.
+        only: Only this server, its names without the prefix.
+        surface: What clients see: flat, auto, aql, aql-single or safety.
+        log_format: The log on stderr, a line for each event.
 
     Examples:
         interlock serve

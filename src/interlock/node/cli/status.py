@@ -29,14 +29,16 @@ app = verb_app("Show the tree of servers.")
 @verb(app, "status")
 def status(
     invocation: Invocation,
-    segment: Annotated[
-        str | None, typer.Argument(metavar="SEGMENT", help="One server only, in detail.", autocompletion=segments)
-    ] = None,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Draw again every second until Ctrl-C.")] = False,
+    segment: Annotated[str | None, typer.Argument(metavar="SEGMENT", autocompletion=segments)] = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w")] = False,
 ) -> None:
     """Show the tree of servers, how each stands and why.
 
     Also what each offers, how quickly it answers, and which of its tools are withheld.
+
+    Options:
+        segment: One server only, in detail.
+        watch: Draw again every second until Ctrl-C.
 
     Examples:
         interlock status
@@ -124,14 +126,15 @@ open_app = verb_app("Open the console in a browser.")
 @verb(open_app, "open")
 def open_console(
     invocation: Invocation,
-    print_only: Annotated[
-        bool, typer.Option("--print", help="Print the link and open nothing.", show_default=False)
-    ] = False,
+    print_only: Annotated[bool, typer.Option("--print", show_default=False)] = False,
 ) -> None:
     """Open the operator page in a browser, logged in.
 
     The link works once and for a minute. Where there is no browser it is printed. The session may look and administer;
     approving takes a passkey or the operator key's passphrase on the page.
+
+    Options:
+        print_only: Print the link and open nothing.
 
     Examples:
         interlock open

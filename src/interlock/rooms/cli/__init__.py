@@ -125,15 +125,17 @@ def join(
     invocation: Invocation,
     topic: Topic,
     *,
-    name: Annotated[
-        str | None, typer.Option("--as", metavar="PARTICIPANT", help="Your id in the room; by default your login name.")
-    ] = None,
-    restricted: Annotated[bool, option("--restricted", "Come in without the right to decide.")] = False,
+    name: Annotated[str | None, typer.Option("--as", metavar="PARTICIPANT")] = None,
+    restricted: Annotated[bool, option("--restricted")] = False,
 ) -> None:
     """Take part in a room: read, speak, and decide on proposals.
 
     At this machine's node an operator comes in with a token for a day that ends with the visit. At another one, --url
     is its public URL and the token in INTERLOCK_TOKEN is one for the room, or of a client that is a member.
+
+    Options:
+        name: Your id in the room; by default your login name.
+        restricted: Come in without the right to decide.
 
     Examples:
         interlock rooms join garden
