@@ -15,10 +15,11 @@ from interlock.gate.protocol.held_call import Presented
 from interlock.gate.protocol.proofs import ProofQuestion, Verified
 from interlock.names.actions import ControllerChanges, NamesActions, Sightings
 from interlock.names.documents import DocumentWatch
+from interlock.names.protocol.criteria import judge_proposal
 from interlock.names.protocol.entry import RegistryEntry
-from interlock.names.protocol.registry import NameProposal, NameRequest, Retrieval
+from interlock.names.protocol.registry import NameFinding, NameProposal, NameRequest, Retrieval
+from interlock.names.registry_parts import Reminders
 from interlock.names.requests import RequestDecisions, RequestService
-from interlock.names.reviews import Reminders
 from interlock.names.state import Actor, RegistryState, own_entry
 from interlock.store.sqlite.store import SqliteNamesLog
 from interlock.wire.refusal import Refusal
@@ -77,6 +78,9 @@ class NamesNode:
         self.deciding = DecisionService(
             desk.inbox, desk.clock, "node", judge=Signatures(), receivers=DecisionReceivers(names=decisions)
         )
+
+    def check(self, proposal: NameProposal) -> tuple[NameFinding, ...]:
+        return judge_proposal(proposal, self.state.registry, self.state.today, None)
 
     async def _fetch(self, reference: str) -> Retrieval:
         return self.document

@@ -36,7 +36,7 @@ from interlock.links.registered import RegisteredLink
 from interlock.mcp.items import find_value
 from interlock.mcp.meta import PROGRESS_TOKEN, stamp_modern
 from interlock.mcp.methods import PROGRESS, TOOLS_CALL, Era
-from interlock.names.protocol.entry import Lookup
+from interlock.names.protocol.entry import RegistryEntry
 from interlock.names.protocol.grammar import SiblingAdvice, sibling_advice
 from interlock.names.protocol.judgement import SurfaceVerdict
 from interlock.operator.operation import INVALID_BODY, handles
@@ -58,7 +58,7 @@ class ToolOperations:
     contracts: LazyContracts
     explain: Explain
     classified: Callable[[Route], tuple[str, CategoryVerdict] | None]
-    lookup: Lookup
+    find_entry: Callable[[str], RegistryEntry | None]
 
     @handles(api.LIST_TOOLS)
     def list_all(self, search: str | None = None) -> api.Tools:
@@ -197,7 +197,7 @@ class ToolOperations:
         )
 
     def _sibling_advice(self, items: LinkItems | None) -> Mapping[str, SiblingAdvice]:
-        return {} if items is None else sibling_advice([route.original for route in items.tools], self.lookup)
+        return {} if items is None else sibling_advice([route.original for route in items.tools], self.find_entry)
 
     def _owner(self, link: Link) -> api.Owner:
         """Return the party that is responsible for a tool: the operator for a configured server, otherwise the

@@ -5,21 +5,28 @@ Refused. `NamesActions` is the table of actions; all ways in use it, so that all
 change controller can deprecate, withdraw and transfer an entry, confirm that it stays public, and consent to the use of
 a prefix (`ControllerChanges`).
 
+`Publisher` publishes the registry, and imports registries that others publish. A published form is computed once for
+each state, day and set of experts. An imported entry is read-only here and never replaces an entry of this registry or
+of another source. Importing the same source again replaces its earlier entries. What an imported registry says is only
+enforced once an operator trusts the source (REG-N-5).
+
 `Sightings` remembers for 90 days which servers of this node offered a registered name, because a name with
 implementations cannot be withdrawn (REG-7.3-4).
 """
 
+import hashlib
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
-from msgspec.structs import asdict, astuple, replace
+from msgspec.structs import astuple, replace
 
 from interlock.core.clock import Clock
-from interlock.names.api import NameCheck, NameCriterion, NameFinding, NameVerification
-from interlock.names.protocol.criteria import criteria_document, has_schema, proposal_of
+from interlock.names.api import NameCheck, NameCriterion, NameVerification
+from interlock.names.protocol.criteria import criteria_document, has_schema, judge_proposal, proposal_of
 from interlock.names.protocol.entry import (
     ENTRY_MOVES,
     NO_SCHEMA,
@@ -33,15 +40,17 @@ from interlock.names.protocol.entry import (
 )
 from interlock.names.protocol.grammar import is_name
 from interlock.names.protocol.judgement import VERIFIED, Specification, absent_verdict, judge, read_claim
+from interlock.names.protocol.publication import BadDocument, Form, Publication, publish, read_published_untrusted
 from interlock.names.protocol.registry import (
     TEXT_CHARS_MAX,
-    CheckFinding,
     Evidence,
     Implementation,
     NameProposal,
     NameRequest,
     NamesRegistry,
     PrefixConsent,
+    RegistryStep,
+    SourceRegistry,
     Transfer,
 )
 from interlock.names.requests import RequestService
@@ -392,13 +401,13 @@ def outcome_document(result: Result) -> dict[str, Any]:
     return {"kind": kind, "state": "recorded", kind: msgspec.to_builtins(result)}
 
 
-def name_check(name: str, findings: tuple[CheckFinding, ...]) -> NameCheck:
-    """Return the findings of the machine checks in the form of the operator API."""
-    return NameCheck(
-        surface_name=name,
-        criteria=tuple(msgspec.convert(criteria_document(findings), list[NameCriterion])),
-        findings=tuple(NameFinding(**asdict(finding)) for finding in findings),
-    )
+def name_check(state: RegistryState, proposal: NameProposal) -> NameCheck:
+    """Run the machine checks on a proposal, without filing it and without fetching its document. Return the findings in
+    the form of the operator API.
+    """
+    findings = judge_proposal(proposal, state.registry, state.today, None)
+    criteria = tuple(msgspec.convert(criteria_document(findings), list[NameCriterion]))
+    return NameCheck(surface_name=proposal.surface_name, criteria=criteria, findings=findings)
 
 
 def name_verification(entry: RegistryEntry | None, name: str, tool: Mapping[str, Raw]) -> NameVerification:
@@ -422,3 +431,93 @@ def name_verification(entry: RegistryEntry | None, name: str, tool: Mapping[str,
         differences=tuple(map(str, judged.differences)),
         notes=judged.notes,
     )
+
+
+SOURCE_CHARS_MAX: Final = 500
+
+
+class Publisher:
+    """The publisher of the registry, which also imports other registries."""
+
+    def __init__(self, state: RegistryState, experts: Callable[[], tuple[str, ...]]) -> None:
+        """Create the publisher. `experts` returns the names of the people who decide on requests. The names are
+        published.
+        """
+        self._state = state
+        self._experts = experts
+        self._published: dict[Form, tuple[tuple[str, ...], bytes]] = {}
+
+    def published(self, form: Form) -> bytes:
+        """Return the registry in a published form. It is computed again only after a change."""
+        experts = self._experts()
+        key = (self._state.version, self._state.today, *experts)
+        cached = self._published.get(form)
+        if cached is None or cached[0] != key:
+            registry = self._state.registry
+            publication = Publication(
+                entries=tuple(registry.in_order()), updated=registry.updated, today=self._state.today, experts=experts
+            )
+            cached = self._published[form] = key, publish(publication, form)
+        return cached[1]
+
+    async def import_(
+        self, by: str, data: bytes, source: str, *, is_trusted: bool, pin: str = ""
+    ) -> tuple[int, SourceRegistry]:
+        """Import the entries of another registry. They are read-only and replace earlier entries of the same source.
+
+        `is_trusted` says whether tools that differ from these entries may be refused. `pin` is the digest that the
+        document must have, or empty. Return the number of entries, and the source. Raise Refused if the document is not
+        accepted, and StoreError if the entries cannot be stored.
+        """
+        digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+        if pin and pin != digest:
+            raise Refused("wrong_digest", f"the document has the digest {digest}, not the pinned one")
+        if not source or len(source) > SOURCE_CHARS_MAX or not source.isprintable():
+            raise Refused("bad_source", "say where it comes from, in printable characters")
+        try:
+            entries = read_published_untrusted(data)
+        except BadDocument as bad:
+            raise Refused("bad_document", str(bad)) from None
+        state = self._state
+
+        def decide(registry: NamesRegistry) -> RegistryChange[SourceRegistry]:
+            taken = [each.surface_name for each in entries if _is_taken(registry, each, source)]
+            if taken:
+                shown = ", ".join(taken[:5])
+                raise Refused("name_taken", f"{shown}: registered here or by another source", {"names": taken[:100]})
+            imported = SourceRegistry(url=source, digest=digest, imported_on=state.today, is_trusted=is_trusted)
+            step = partial(RegistryStep, at=state.now, by=by, what="import")
+            steps = [step(subject=source, source=imported)]
+            names = {each.surface_name for each in entries}
+            for old in registry.entries.values():
+                if old.source == source and old.surface_name not in names:
+                    steps.append(step(subject=old.surface_name, entry=old, is_removed=True))
+            for entry in entries:
+                new = replace(entry, source=source)  # REG-9-4
+                # Every registry has the initial entries. An equal one that is registered here stays as it is.
+                if registry.entries.get(entry.surface_name) not in (new, replace(entry, source="")):
+                    steps.append(step(subject=entry.surface_name, entry=new))
+            return RegistryChange(tuple(steps), imported)
+
+        return len(entries), await state.change(decide)
+
+    @changes_registry
+    def trust(
+        self, registry: NamesRegistry, by: str, source: str, *, is_trusted: bool
+    ) -> RegistryChange[SourceRegistry]:
+        """Set whether the entries of an imported registry are enforced (REG-N-5)."""
+        current = registry.sources.get(source)
+        if current is None:
+            raise NotFound("source", source, list(registry.sources))
+        changed = replace(current, is_trusted=is_trusted)
+        what = "trust" if is_trusted else "distrust"
+        step = RegistryStep(at=self._state.now, by=by, what=what, subject=source, source=changed)
+        return RegistryChange((step,), changed)
+
+
+def _is_taken(registry: NamesRegistry, entry: RegistryEntry, source: str) -> bool:
+    """Return whether a name already has an entry that is registered here or was imported from another source. An equal
+    entry that is registered here does not count.
+    """
+    standing = registry.entries.get(entry.surface_name)
+    return standing is not None and standing.source != source and standing != replace(entry, source="")

@@ -595,7 +595,7 @@ def publish(
         if invocation.remote_url is not None or away.code != "not_running":
             raise
         from interlock.cli.client.offline_names import run_with_names
-        from interlock.names.publisher import Publisher
+        from interlock.names.actions import Publisher
 
         plan = invocation.loaded.plan
         experts = tuple(sorted(anchor.name for anchor in plan.anchors))
@@ -628,8 +628,8 @@ def import_registry(
     Examples:
         interlock names import names.json --source https://example.org
     """
+    from interlock.names.actions import Publisher
     from interlock.names.protocol.publication import DOCUMENT_BYTES_MAX
-    from interlock.names.publisher import Publisher
 
     _require_local(invocation, "a registry is imported on the node's own machine")
     data, named_source = _read_file(document, DOCUMENT_BYTES_MAX), source or str(document)

@@ -19,7 +19,7 @@ from interlock.core.clock import Clock, rfc3339
 from interlock.crypto.signing import write_once
 from interlock.names.protocol.criteria import read_reference
 from interlock.names.protocol.entry import EntryStatus, RegistryEntry, days_between
-from interlock.names.protocol.registry import CheckFinding, NameRequest, NamesRegistry, RegistryStep, Retrieval
+from interlock.names.protocol.registry import NameFinding, NameRequest, NamesRegistry, RegistryStep, Retrieval
 from interlock.names.requests import REGISTRY, Fetch
 from interlock.names.state import RegistryChange, RegistryState, changes_registry
 from interlock.net.fetch import Fetcher, FetchFailed
@@ -44,11 +44,10 @@ class DocumentFetcher:
 
     async def fetch(self, reference: str) -> Retrieval:
         """Fetch the document of a specification reference. Failures are part of the result and not raised."""
-        url = read_reference(reference).url
-        if url is not None:
-            return await self.fetch_at(url)
-        at = rfc3339(self._clock.wall())
-        return Retrieval(outcome="failed", at=at, detail="the reference leads to no document that can be fetched")
+        url, at = read_reference(reference).url, rfc3339(self._clock.wall())
+        if url is None:
+            return Retrieval(outcome="failed", at=at, detail="the reference leads to no document that can be fetched")
+        return await self.fetch_at(url)
 
     async def fetch_at(self, url: str) -> Retrieval:
         """Fetch the document at a URL. Failures are part of the result and not raised."""
@@ -104,17 +103,16 @@ class DocumentWatch:
         state = self._state
         stored = await self._kv.entries(DOCUMENTS_BUCKET, self._clock.wall())
         seen_by_name = {each.key: msgspec.json.decode(each.value, type=Seen) for each in stored}
-        looks = []
+        looks = 0
         for entry in state.registry.in_order():
             # An entry is watched if it is current, registered here, and its document was fetched.
             is_current = entry.status is not EntryStatus.WITHDRAWN and not entry.source
-            if is_current and entry.specification.document_digest is not None:
+            if is_current and entry.specification.document_digest is not None and looks < AT_ONCE_MAX:
                 seen = seen_by_name.get(entry.surface_name)
                 last = seen.day if seen is not None else entry.specification.registered
                 if days_between(last, state.today) >= EVERY_DAYS:  # REG-8.2-4
-                    looks.append((entry, seen or Seen(day=state.today)))
-        for entry, seen in looks[:AT_ONCE_MAX]:
-            await self._look_at(entry, seen)
+                    looks += 1
+                    await self._look_at(entry, seen or Seen(day=state.today))
 
     async def _look_at(self, entry: RegistryEntry, seen: Seen) -> None:
         """Fetch a document. If it has changed or can no longer be fetched, note that once in the log."""
@@ -173,7 +171,7 @@ class DocumentCopies:
         request, now = _waiting(registry, subject), self._state.now
         copy = Retrieval(outcome="attached", at=now, digest=f"sha256:{digest}", detail=f"a copy: {digest}")
         reason = f"the document was not reached; compare the copy {FOLDER}/{digest}"
-        attached = CheckFinding(2, "needs_expert", "copy_attached", reason)
+        attached = NameFinding(2, "needs_expert", "copy_attached", reason)
         findings = tuple(attached if finding.code in _CODES else finding for finding in request.findings)
         after = replace(request, retrieval=copy, findings=findings)
         step = RegistryStep(

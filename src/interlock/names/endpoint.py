@@ -124,7 +124,7 @@ class NamesEndpoint:
                 names = [dict(zip(_FIELDS, row_of(entry), strict=True)) for entry in registry.in_order()]
                 document = {"registry": self.registry_id, "updated": registry.updated, "names": names}
             case ["registry", "names", name, *more] if more in ([], ["revisions"]):
-                entry = registry.entry(name)
+                entry = registry.entries.get(name)
                 if entry is None:
                     raise NotFound("name", name)
                 document = {"revisions": entry.revisions} if more else published_entry(entry, today)

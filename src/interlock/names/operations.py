@@ -25,8 +25,7 @@ from interlock.names.protocol.entry import PUBLIC, RegistryEntry, copied
 from interlock.names.protocol.judgement import SchemaPair
 from interlock.names.protocol.publication import MEDIA_TYPES, Form, is_overdue, published_entry
 from interlock.names.protocol.registry import NameProposal, NameRequest
-from interlock.names.registry_parts import NameParts
-from interlock.names.reviews import is_unconfirmed
+from interlock.names.registry_parts import NameParts, is_unconfirmed
 from interlock.names.state import Actor
 from interlock.names.surface_check import ANY, NONE, Pin, SurfacePins
 from interlock.operator.operation import File, handles
@@ -181,7 +180,7 @@ class NameOperations:
         """
         await self._refresh()
         registry = self._state.registry
-        entry = registry.entry(name)
+        entry = registry.entries.get(name)
         requests = [record for record in registry.requests.values() if record.subject == name]
         steps = await self._state.steps_of(name) if with_log or entry is None else []
         if entry is None and not requests and not steps:
@@ -206,7 +205,7 @@ class NameOperations:
         if proposal.surface_name != body.name:
             raise Refused("invalid_body", "the request is for another name")
         await self._refresh()
-        return name_check(body.name, self._requests.check(proposal))
+        return name_check(self._state, proposal)
 
     @handles(api.VERIFY_NAME)
     async def verify(self, body: api.VerifyName) -> api.NameVerification:

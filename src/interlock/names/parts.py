@@ -7,7 +7,7 @@ from interlock.core.part import Part
 from interlock.names import surface_check
 from interlock.names.endpoint import NamesEndpoint
 from interlock.names.operations import NameOperations, SurfaceOperations
-from interlock.names.reviews import define_name_metrics
+from interlock.names.registry_parts import define_name_metrics
 from interlock.names.surface_check import Rejudgement
 from interlock.names.tools import NamesTools
 from interlock.node.capability_parts import App, CapabilityParts, NodeParts, Stage
@@ -21,12 +21,10 @@ class RegistryParts(CapabilityParts):
     def __init__(self, node: NodeParts) -> None:
         stores, approvals, calls = node.stores, node.approvals, node.calls
         names = approvals.names
-        self._reviews = names.reviews
+        self._names = names
         self._surfaces = approvals.surfaces
         define_name_metrics(stores.metrics, names.reminders.due)
-        self.rejudgement = Rejudgement(
-            names.state, names.state.changed, lambda: calls.catalog.namespace, approvals.ruled
-        )
+        self.rejudgement = Rejudgement(names.state, lambda: calls.catalog.namespace, approvals.ruled)
         self.tools = NamesTools(calls.catalog, calls.link_events, stores.clock, names, node.plan)
         self.surfaces = SurfaceOperations(calls.catalog, approvals.surfaces.pins, approvals.ruled)
         self._operations = NameOperations(names, self.surfaces, stores.audit, stores.recorder)
@@ -42,7 +40,7 @@ class RegistryParts(CapabilityParts):
 
     def stages(self) -> Mapping[Stage, tuple[Part, ...]]:
         return {
-            Stage.RECORDS: (self._reviews, self._surfaces.pins, self._surfaces.questions, self.rejudgement),
+            Stage.RECORDS: (self._names, self._surfaces.pins, self._surfaces.questions, self.rejudgement),
             Stage.TOOLS: (self.tools,),
         }
 

@@ -44,9 +44,10 @@ from interlock.names.protocol.entry import (
 )
 from interlock.names.protocol.registry import (
     EVIDENCE_MAX,
-    CheckFinding,
+    OPEN,
     Evidence,
     Holder,
+    NameFinding,
     NameProposal,
     NameRequest,
     NamesRegistry,
@@ -154,7 +155,7 @@ class RequestDecisions:
         step = RegistryStep(
             at=self._state.now, by=by, what=move.value, subject=request.subject, reason=moved.reason, request=moved
         )
-        entry = registry.entry(request.subject)
+        entry = registry.entries.get(request.subject)
         if request.kind == "review" and entry is not None and not failure:
             step = replace(step, entry=replace(entry, answer_due=days_after(day, ANSWER_DAYS)))
         return RegistryChange((step,), None)
@@ -301,10 +302,6 @@ class RequestService:
             await self._bring(request)
         await self.look()
 
-    def check(self, proposal: NameProposal) -> tuple[CheckFinding, ...]:
-        """Run the machine checks on a proposal, without filing it and without fetching its document."""
-        return criteria.judge_proposal(proposal, self._state.registry, self._state.today, None)
-
     async def file(self, actor: Actor, proposal: NameProposal, *, amends: RegistryEntry | None = None) -> NameRequest:
         """Submit a request for a name, or for a new revision of the entry `amends`.
 
@@ -332,7 +329,7 @@ class RequestService:
             if offered:
                 servers = sorted(set(offered.values()))
                 reason = f"{len(servers)} servers here offer names under {prefix}, on {state.today}: "
-                findings += (CheckFinding(5, "needs_expert", "observed_use", reason + ", ".join(servers[:5])),)
+                findings += (NameFinding(5, "needs_expert", "observed_use", reason + ", ".join(servers[:5])),)
             failed = [finding for finding in findings if finding.verdict == "fail"]
             if failed:  # REG-5-3, REG-5-7
                 # REG-5-2
@@ -354,7 +351,7 @@ class RequestService:
                 reason="; ".join(returned),
             )
             filed = step_by(actor, state.now, kind, proposal.surface_name, request=request)
-            entry = registry.entry(proposal.surface_name)
+            entry = registry.entries.get(proposal.surface_name)
             if amends is None or returned or entry is None or not criteria.takes_effect(entry, request):
                 return RegistryChange((filed,), request)
             accepted = replace(request, state=RequestState.ACCEPTED, decided_on=state.today)
@@ -384,43 +381,40 @@ class RequestService:
 
     async def dispute(self, actor: Actor, prefix: str, controller: str, evidence: tuple[Evidence, ...]) -> NameRequest:
         """Submit a claim on a prefix that another controller holds, with evidence of an earlier use (REG-7.2-3)."""
-        return await self._bring(await self._dispute(actor, prefix, controller, evidence))
-
-    @changes_registry
-    def _dispute(
-        self, registry: NamesRegistry, actor: Actor, prefix: str, controller: str, evidence: tuple[Evidence, ...]
-    ) -> RegistryChange[NameRequest]:
         if not evidence or len(evidence) > EVIDENCE_MAX:
             # REG-7.2-3
             raise Refused("evidence_required", f"a dispute has 1 to {EVIDENCE_MAX} items of first-use evidence")
-        holder = registry.holders.get(prefix)
-        if holder is None:
-            raise NotFound("prefix", prefix, list(registry.holders))
-        if holder.controller == controller:
-            raise Refused("not_disputed", f"{controller} holds {prefix} already")
-        if registry.controller(controller).is_proven or actor.statement is not None:
-            check_controller(actor, registry.controller(controller), registry)
-        request = self._new_request("dispute", prefix, actor.shown, controller, evidence=evidence)
-        return RegistryChange((step_by(actor, self._state.now, "dispute", prefix, request=request),), request)
+
+        def decide(registry: NamesRegistry) -> RegistryChange[NameRequest]:
+            holder = registry.holders.get(prefix)
+            if holder is None:
+                raise NotFound("prefix", prefix, list(registry.holders))
+            if holder.controller == controller:
+                raise Refused("not_disputed", f"{controller} holds {prefix} already")
+            if registry.controller(controller).is_proven or actor.statement is not None:
+                check_controller(actor, registry.controller(controller), registry)
+            request = self._new_request("dispute", prefix, actor.shown, controller, evidence=evidence)
+            return RegistryChange((step_by(actor, self._state.now, "dispute", prefix, request=request),), request)
+
+        return await self._bring(await self._state.change(decide))
 
     async def cancel(self, actor: Actor, id: str) -> NameRequest:
         """Cancel a request. The actor must have filed it or act for its controller. Raise NotFound if there is no such
         request, Refused if it cannot be cancelled, and StoreError if the change cannot be stored.
         """
-        request = await self._cancel(actor, id)
-        approval_id = self.find_approval_id(request)
-        if approval_id is not None:
-            await self._inbox.withdraw(approval_id)
-        return request
 
-    @changes_registry
-    def _cancel(self, registry: NamesRegistry, actor: Actor, id: str) -> RegistryChange[NameRequest]:
-        request = found_request(registry, id)
-        if request.filed_by != actor.shown:
-            check_controller(actor, registry.controller(request.controller), registry)
-        cancelled = moved_request(request, RequestMove.CANCEL, self._state.today, actor.shown)
-        step = step_by(actor, self._state.now, "cancel", request.subject, request=cancelled)
-        return RegistryChange((step,), cancelled)
+        def decide(registry: NamesRegistry) -> RegistryChange[NameRequest]:
+            request = found_request(registry, id)
+            if request.filed_by != actor.shown:
+                check_controller(actor, registry.controller(request.controller), registry)
+            cancelled = moved_request(request, RequestMove.CANCEL, self._state.today, actor.shown)
+            step = step_by(actor, self._state.now, "cancel", request.subject, request=cancelled)
+            return RegistryChange((step,), cancelled)
+
+        cancelled = await self._state.change(decide)
+        if (approval_id := self.find_approval_id(cancelled)) is not None:
+            await self._inbox.withdraw(approval_id)
+        return cancelled
 
     def _new_request(
         self, kind: RequestKind, subject: str, filed_by: str, controller: str, **others: Any
@@ -474,7 +468,7 @@ class RequestService:
 
     async def _bring(self, request: NameRequest) -> NameRequest:
         """Put a submitted request into the inbox if it is not there already, and mark it as in review."""
-        if request.state not in (RequestState.SUBMITTED, RequestState.IN_REVIEW):
+        if request.state not in OPEN:
             return request
         draft = self._inbox.draft(
             Kind.REQUEST,
@@ -496,17 +490,17 @@ class RequestService:
             return request
         if request.state is RequestState.IN_REVIEW:
             return request
+        now, subject = self._state.now, request.subject
 
-        return await self._mark_in_review(request)
+        def decide(registry: NamesRegistry) -> RegistryChange[NameRequest]:
+            current = found_request(registry, request.id)
+            if current.state is not RequestState.SUBMITTED:
+                return RegistryChange((), current)
+            moved = replace(current, state=RequestState.IN_REVIEW)
+            step = RegistryStep(at=now, by=REGISTRY, what="in_review", subject=subject, request=moved)
+            return RegistryChange((step,), moved)
 
-    @changes_registry
-    def _mark_in_review(self, registry: NamesRegistry, request: NameRequest) -> RegistryChange[NameRequest]:
-        current = found_request(registry, request.id)
-        if current.state is not RequestState.SUBMITTED:
-            return RegistryChange((), current)
-        moved = replace(current, state=RequestState.IN_REVIEW)
-        step = RegistryStep(at=self._state.now, by=REGISTRY, what="in_review", subject=request.subject, request=moved)
-        return RegistryChange((step,), moved)
+        return await self._state.change(decide)
 
 
 def request_digest(request: NameRequest) -> str:

@@ -119,10 +119,17 @@ class RegistryState:
         return self.now[:10]
 
     def entry(self, name: str) -> RegistryEntry | None:
-        return self.registry.entry(name)
+        """Return the current entry of a name, in any status, or None if the name has no entry. Names are compared octet
+        by octet (REG-3-2).
+        """
+        return self.registry.entries.get(name)
 
     def is_trusted(self, entry: RegistryEntry) -> bool:
-        return self.registry.is_trusted(entry)
+        """Return whether a tool that differs from this entry may be refused. This is true for entries that are
+        registered here, and for imports from a source that the operator trusts.
+        """
+        source = self.registry.sources.get(entry.source)
+        return not entry.source or (source is not None and source.is_trusted)  # REG-N-5
 
     async def open(self) -> None:
         """Read the log. If it is damaged, the registry cannot be used, but the rest of the node works."""
@@ -250,7 +257,7 @@ def own_entry(registry: NamesRegistry, name: str) -> RegistryEntry:
     """Return the entry of a name that is registered here. Raise NotFound if there is none, and Refused if the entry was
     imported.
     """
-    entry = registry.entry(name)
+    entry = registry.entries.get(name)
     if entry is None:
         raise NotFound("name", name, list(registry.entries)[:10_000])
     if entry.source:  # REG-9-4

@@ -32,10 +32,10 @@ from interlock.core.calls.call import Call, CallLink
 from interlock.core.calls.caller import Principal
 from interlock.core.calls.check import CheckNumber, Refused
 from interlock.core.clock import Clock
-from interlock.core.feed import AsyncFeed, Feed
+from interlock.core.feed import AsyncFeed
 from interlock.mcp.items import Item
 from interlock.names.protocol import judgement
-from interlock.names.protocol.entry import Lookup, RegistryEntry, copied
+from interlock.names.protocol.entry import RegistryEntry, copied
 from interlock.names.protocol.grammar import Lookalikes
 from interlock.names.protocol.judgement import Judgement, SchemaPair, SurfaceVerdict
 from interlock.names.state import RegistryState
@@ -226,14 +226,14 @@ class SurfaceChecks(Surfaces):
 
     def __init__(
         self,
-        lookup: Lookup,
+        state: RegistryState,
         policy: Callable[[], judgement.SurfacePolicy],
         questions: SurfaceQuestions,
         pins: SurfacePins,
         near: Callable[[str], str | None] = lambda name: None,
     ) -> None:
         """Create the check. `near` returns a registered name that looks like the given name, or None."""
-        self._lookup = lookup
+        self._state = state
         self._policy = policy
         self._questions = questions
         self._pins = pins
@@ -252,14 +252,20 @@ class SurfaceChecks(Surfaces):
         policy = self._policy()
         worst: Surface | None = None
         for name in names:
-            entry = self._lookup.entry(name)
+            entry = self._state.entry(name)
             if entry is not None and policy.enforcement(name) != "off":
                 surface = self._judge_entry(entry, policy, segment, tool, item, meta, effort)
                 if worst is None or _is_worse(surface, worst):
                     worst = surface
         if (pin := self._pins.get(tool)) is not None and (worst is None or not worst.is_refused):
             worst = _held_to_pin(pin, worst, names[0], item, policy, effort)
-        return worst if worst is not None or policy.enforce == "off" else self._find_near_miss(names[0])
+        if worst is not None or policy.enforce == "off" or (near := self._near(names[0])) is None:
+            return worst
+        # The name is not registered, and looks like a registered one.
+        return Surface(
+            judgement=Judgement(name=names[0], verdict=judgement.absent_verdict(names[0]), near=near),
+            warn=lambda: f"near_miss: its name looks like the registered {near}, and is another",
+        )
 
     def _judge_entry(
         self,
@@ -278,7 +284,12 @@ class SurfaceChecks(Surfaces):
         is_accepted = False
         if judged.verdict is SurfaceVerdict.UNDECIDED and judged.digest is not None:
             registered, offered = specifications[-1].pair, SchemaPair(argument, returned)
-            digest = pair_digest(entry.surface_name, registered, offered)
+            # The digest identifies the name together with the registered and the offered pair of schemas.
+            digest = surface_pair_digest(
+                entry.surface_name,
+                (registered.argument_digest, registered.return_digest),
+                (offered.argument_digest, offered.return_digest),
+            )
             is_accepted = self._questions.is_accepted(tool, digest)
             if not is_accepted:
                 pair = UndecidedPair(
@@ -291,7 +302,7 @@ class SurfaceChecks(Surfaces):
                     differences=judged.differences,
                 )
                 self._questions.ask(pair)
-        is_trusted = self._lookup.is_trusted(entry)
+        is_trusted = self._state.is_trusted(entry)
         consequence = policy.consequence(entry, judged, is_trusted=is_trusted, is_accepted=is_accepted)
         if consequence in ("reject", "session"):
             refuse, detail = partial(_refusal, judged, tool), partial(_detail, judged, tool)
@@ -310,23 +321,6 @@ class SurfaceChecks(Surfaces):
                 tuple(map(judgement.Specification, entry.revisions)),
             )
         return prepared[1]
-
-    def _find_near_miss(self, name: str) -> Surface | None:
-        """Return a result that warns about a registered name that looks like this one, or None if there is none."""
-        near = self._near(name)
-        if near is None:
-            return None
-        return Surface(
-            judgement=Judgement(name=name, verdict=judgement.absent_verdict(name), near=near),
-            warn=lambda: f"near_miss: its name looks like the registered {near}, and is another",
-        )
-
-
-def pair_digest(name: str, registered: SchemaPair, offered: SchemaPair) -> str:
-    """Return the digest that identifies a name together with a registered and an offered pair of schemas."""
-    return surface_pair_digest(
-        name, (registered.argument_digest, registered.return_digest), (offered.argument_digest, offered.return_digest)
-    )
 
 
 def _is_worse(surface: Surface, other: Surface) -> bool:
@@ -455,19 +449,17 @@ class _LazyLookalikes:
 class Rejudgement:
     """A task that repeats the check whenever the registry changes, for tools whose names are or were registered."""
 
-    def __init__(
-        self, lookup: Lookup, changed: Feed[None], namespace: Callable[[], Namespace], ruled: AsyncFeed[str]
-    ) -> None:
+    def __init__(self, state: RegistryState, namespace: Callable[[], Namespace], ruled: AsyncFeed[str]) -> None:
         """Create the rejudging task. When it publishes a segment on `ruled`, the tools of that segment are listed
         again.
         """
-        self._lookup = lookup
+        self._find = state.entry
         self._namespace = namespace
         self._ruled = ruled
         self._work = BackgroundTasks()
         self._is_due = False
         self._is_open = False
-        changed.subscribe(self._on_change)
+        state.changed.subscribe(self._on_change)
 
     async def open(self) -> None:
         self._is_open = True
@@ -490,15 +482,11 @@ class Rejudgement:
     async def _judge_again(self) -> None:
         while self._is_due:
             self._is_due = False
-            find = self._lookup.entry
-            segments = [
-                items.link.segment
-                for items in self._namespace().link_items
+            find = self._find
+            for items in tuple(self._namespace().link_items):
                 # Tools that were judged before, and those whose names are registered by now.
-                if any(route.surface or find(route.original) or find(route.local) for route in items.tools)
-            ]
-            for segment in segments:
-                await self._ruled.publish(segment)
+                if any(route.surface or find(route.original) or find(route.local) for route in items.tools):
+                    await self._ruled.publish(items.link.segment)
 
 
 class NamesCheck:

@@ -76,7 +76,7 @@ class NamesTools:
     def __init__(self, catalog: Catalog, events: LinkEvents, clock: Clock, parts: NameParts, plan: Plan) -> None:
         self._catalog = catalog
         self._plan = plan
-        self._state, self._requests, self._actions = parts.state, parts.requests, parts.actions
+        self._state, self._actions = parts.state, parts.actions
         self._link = LocalLink(
             (SEGMENT,),
             events,
@@ -166,7 +166,7 @@ class NamesTools:
         return name_verification(self._state.entry(tool.name), tool.name, tool.definition)
 
     async def _check(self, principal: str, proposal: NameProposal) -> object:
-        return name_check(proposal.surface_name, self._requests.check(proposal))
+        return name_check(self._state, proposal)
 
     async def _request(self, principal: str, proposal: NameProposal) -> object:
         body = Raw(msgspec.json.encode(proposal))

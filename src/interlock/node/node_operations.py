@@ -299,7 +299,7 @@ class Operations:
             drivers.contracts,
             explain,
             calls.aql.classified,
-            approvals.names.state,
+            approvals.names.state.entry,
         )
         of_capabilities = (service for capability in parts.capabilities.values() for service in capability.services())
         self.handlers = handlers_of((*vars(self).values(), *of_capabilities))

@@ -72,7 +72,7 @@ async def test_one_name_does_not_shadow_another_controllers(here: NamesNode) -> 
         (found,) = [one for one in refused.value.details["findings"] if one["code"] == "prefix_conflict"]
         assert (found["criterion"], found["verdict"]) == (5, "fail")
     for name in ("org_alters_x", "organ_x"):
-        findings = here.requests.check(proposal(name, vendor_prefix="none"))
+        findings = here.check(proposal(name, vendor_prefix="none"))
         assert "prefix_conflict" not in codes(findings)
     own = proposal("org_alter_membership_add", vendor_prefix="org_alter_", change_controller="Alter Meridian Pty Ltd")
     request = await here.requests.file(Actor(principal="client:alter"), own)
@@ -139,11 +139,11 @@ async def test_a_controller_may_have_a_handle_which_is_a_label(here: NamesNode) 
 async def test_a_new_class_of_credential_needs_its_definition_in_the_specification(here: NamesNode) -> None:
     known = ("member-recognition", "trust-tier:engineering", "trust-tier:other", "~handle-signed-token")
     for scope in known:
-        assert codes(here.requests.check(proposal(authentication_scope=scope))) == set()
+        assert codes(here.check(proposal(authentication_scope=scope))) == set()
         entry = await here.registered(f"acme_{scope.strip('~')[:5]}{len(scope)}", authentication_scope=scope)
         assert entry.authentication_scope == scope
     public = proposal(authentication_scope="public", no_authentication_planned=True)
-    assert codes(here.requests.check(public)) == set()
+    assert codes(here.check(public)) == set()
     for each in (*(proposal(authentication_scope=scope) for scope in known), public):  # also where no entry has them
         assert "scope_class_new" not in codes(judge_proposal(each, NamesRegistry(), "2026-11-17", None))
     request = await here.requests.file(ACME, proposal(authentication_scope="acme-badge:gold"))
@@ -154,7 +154,7 @@ async def test_a_new_class_of_credential_needs_its_definition_in_the_specificati
     assert isinstance(refused, Refusal) and refused.message == "reason_required"
     assert isinstance(await here.accept(request, reason="section 4 defines it"), Approval)
     assert here.entry().authentication_scope == "acme-badge:gold"
-    again = here.requests.check(proposal("acme_list", authentication_scope="acme-badge:silver"))
+    again = here.check(proposal("acme_list", authentication_scope="acme-badge:silver"))
     assert codes(again) == set()  # by now the registry has it
     changed = await here.amend(ACME, proposal(authentication_scope="acme-token"))
     assert "scope_class_new" in codes(changed.findings)
@@ -304,9 +304,9 @@ async def test_prefixes_are_advised_and_nothing_is_refused_for_them(here: NamesN
     assert advice.reason == "Acme has the prefix acme_; register all its surfaces under one"
     assert isinstance(await here.accept(second, reason=None), Approval)
     assert here.entry("other_list").vendor_prefix == "other_"
-    assert codes(here.requests.check(proposal("acme_third"))) == set()  # under its own
+    assert codes(here.check(proposal("acme_third"))) == set()  # under its own
     first = proposal("zebra_x", change_controller="Zebra", vendor_prefix="zebra_")
-    assert codes(here.requests.check(first)) == set()  # for one vendor, and says so by its prefix
+    assert codes(here.check(first)) == set()  # for one vendor, and says so by its prefix
 
 
 @pytest.mark.req("REG-8.4-3")
@@ -340,12 +340,12 @@ async def test_a_document_at_anothers_host_is_noted(here: NamesNode, host: str, 
 @pytest.mark.req("REG-7.3-2")
 async def test_a_check_warns_of_a_deprecated_name_and_says_its_successor(here: NamesNode) -> None:
     await here.registered()
-    assert "deprecated" not in codes(here.requests.check(proposal()))
+    assert "deprecated" not in codes(here.check(proposal()))
     await here.changes.deprecate(ACME, "acme_search")
-    assert _told(here.requests.check(proposal())) == "acme_search is deprecated since 2026-11-17"
+    assert _told(here.check(proposal())) == "acme_search is deprecated since 2026-11-17"
     await here.changes.reinstate(ACME, "acme_search")
     await here.changes.deprecate(ACME, "acme_search", "acme_find")
-    told = _told(here.requests.check(proposal()))
+    told = _told(here.check(proposal()))
     assert told == "acme_search is deprecated since 2026-11-17; its successor is acme_find"
 
 

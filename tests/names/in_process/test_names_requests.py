@@ -15,10 +15,10 @@ from tests.names.registries import ACME, ARGUMENTS, RETURNS, ZEBRA, NamesNode, n
 
 from interlock.approvals.protocol.approval import Approval, Kind, Source, Status
 from interlock.names import actions, state
+from interlock.names.actions import Publisher
 from interlock.names.protocol.entry import EntryStatus, RegistryEntry, RequestState
 from interlock.names.protocol.publication import Publication, publish, published_entry
 from interlock.names.protocol.registry import BadStep, Evidence, NameProposal, RegistryStep, decode_step
-from interlock.names.publisher import Publisher
 from interlock.names.requests import request_digest
 from interlock.names.state import Actor, initial_steps
 from interlock.store.sqlite.store import NAMES_FILE

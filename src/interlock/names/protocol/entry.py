@@ -9,7 +9,7 @@ is never extended by one.
 import datetime
 import enum
 from collections.abc import Mapping
-from typing import Any, Final, Literal, Protocol, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -106,18 +106,6 @@ class RegistryEntry(SevenFields, frozen=True, kw_only=True, omit_defaults=True, 
             return None
         successor = f"; its successor is {self.successor}" if self.successor else ""  # REG-7.3-2
         return f"{self.surface_name} is deprecated since {self.deprecated_on}{successor}"
-
-
-class Lookup(Protocol):
-    """Interface of a registry in which names can be looked up. Names are compared octet by octet (REG-3-2)."""
-
-    def entry(self, name: str) -> RegistryEntry | None:
-        """Return the current entry of a name, in any status, or None if the name has no entry."""
-
-    def is_trusted(self, entry: RegistryEntry) -> bool:
-        """Return whether a tool that differs from this entry may be refused. This is true for entries that are
-        registered here, and for imports from a source that the operator trusts.
-        """
 
 
 REVIEW_MONTHS: Final = 12  # REG-5-13; section 5: provisional entries

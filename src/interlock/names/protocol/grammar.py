@@ -8,12 +8,12 @@ import re
 import string
 import unicodedata
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
 
-from interlock.names.protocol.entry import NONE, Lookup
+from interlock.names.protocol.entry import NONE, RegistryEntry
 
 NAME_OCTETS_MAX: Final = 64  # REG-4.2-4
 AX_SEGMENT_MAX: Final = 63  # MCP-AX 4.1
@@ -58,7 +58,9 @@ def find_name_fault(text: str) -> NameFault | None:
 
 
 def _syntax_fault(text: str) -> tuple[int, str]:
-    """Return the index of the fault in a text that is not a surface name, and the reason."""
+    """Return the index of the fault in a text that is not a surface name, and the reason. The reason for a character
+    that is not allowed suggests the surface name that was probably meant.
+    """
     if not text:
         return 0, "a surface name is not empty"
     begins = True  # whether the next character begins a component
@@ -73,18 +75,15 @@ def _syntax_fault(text: str) -> tuple[int, str]:
         elif "a" <= each <= "z":
             begins = False
         else:
-            return offset, _character_fault(each, text)  # REG-4.2-3
-    return len(text) - 1, "a surface name does not end with an underscore"
-
-
-def _character_fault(each: str, text: str) -> str:
-    """Return why a character is not allowed, with a suggestion of the intended surface name."""
+            break  # REG-4.2-3
+    else:
+        return len(text) - 1, "a surface name does not end with an underscore"
     shown = f"U+{ord(each):04X}" if not each.isascii() or not each.isprintable() else repr(each)
     if "." in text and is_name(text.rpartition(".")[2]):
-        return f"{shown} is not allowed; register the last segment alone: {text.rpartition('.')[2]}"
+        return offset, f"{shown} is not allowed; register the last segment alone: {text.rpartition('.')[2]}"
     spelt = re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_") if text.isascii() else ""
     hint = f"; {spelt} would be a surface name" if is_name(spelt) else ""
-    return f"{shown} is not allowed, only a to z, 0 to 9 and underscores{hint}"
+    return offset, f"{shown} is not allowed, only a to z, 0 to 9 and underscores{hint}"
 
 
 def is_prefix(text: str) -> bool:
@@ -203,16 +202,12 @@ class Lookalikes:
         """
         if name in self.names:
             return None
-        return self._skeletons.get(skeleton(name)) or self._find_one_edit(name)
-
-    def _find_one_edit(self, name: str) -> str | None:
-        """Return a registered name that is one edit away, or None.
-
-        An edit is tried only where the text before it begins a registered name and the text after it ends one.
-        """
+        if (alike := self._skeletons.get(skeleton(name))) is not None:
+            return alike
         size = len(name)
         if not EDITED_CHARS_MIN <= size <= EDITED_CHARS_MAX:
             return None
+        # An edit is tried only where the text before it begins a registered name and the text after it ends one.
         first = size - _shared(self._by_end, name[::-1]) - 2
         last = _shared(self._by_beginning, name)
         for at in range(max(first, 0), min(last, first + PLACES_MAX) + 1):
@@ -257,13 +252,16 @@ class SiblingAdvice(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-def sibling_advice(names: Collection[str], lookup: Lookup) -> Mapping[str, SiblingAdvice]:
-    """Return advice on the unregistered names of a server that also has registered names (REG-4.2-5).
+def sibling_advice(
+    names: Collection[str], find_entry: Callable[[str], RegistryEntry | None]
+) -> Mapping[str, SiblingAdvice]:
+    """Return advice on the unregistered names of a server that also has registered names (REG-4.2-5). `find_entry`
+    returns the entry of a registered name.
 
     A vendor should register all its surfaces under one prefix. No record says who runs a server, so it is assumed to be
     the only controller under whose prefixes the server offers names. No tool is refused because of this advice.
     """
-    registered = {name: entry for name in names if (entry := lookup.entry(name)) is not None}
+    registered = {name: entry for name in names if (entry := find_entry(name)) is not None}
     vendors = {entry.vendor_prefix: entry for entry in registered.values() if entry.vendor_prefix != NONE}
     controllers = {entry.change_controller for entry in vendors.values()}
     if len(controllers) != 1:

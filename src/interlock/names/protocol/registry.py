@@ -9,7 +9,7 @@ entry under a prefix holds it (REG-7.2-1), unless a ruling made another controll
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Raw
@@ -33,17 +33,16 @@ EvidenceKind = Literal["datatracker_date", "publication_date", "operational_hist
 Verdict = Literal["fail", "revise", "needs_expert", "note"]
 
 
-class CheckFinding(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A finding of a machine check: criterion, verdict, code and reason.
+class NameFinding(msgspec.Struct, frozen=True):
+    """A finding of a machine check."""
 
-    The verdict is `fail` (the request is refused at once), `revise` (it is returned to the registrant), `needs_expert`
-    (a person decides) or `note` (advice).
-    """
-
-    criterion: int  # 1 to 5 of section 5; 0: a check beside the criteria
-    verdict: Verdict
-    code: str  # for programs
-    reason: str  # for people
+    # 1 to 5 of section 5; 0: a check beside the criteria
+    criterion: Annotated[int, msgspec.Meta(description="1 to 5; 0: beside them.")]
+    # `fail`: the request is refused at once. `revise`: it is returned to the registrant. `needs_expert`: a person
+    # decides. `note`: advice.
+    verdict: Annotated[Verdict, msgspec.Meta(description="fail, revise, needs_expert or note.")]
+    code: Annotated[str, msgspec.Meta(description="A name that a program can act on.")]
+    reason: Annotated[str, msgspec.Meta(description="The reason, for people.")]
 
 
 class NameProposal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -100,7 +99,7 @@ class NameRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     is_proven: bool = False  # the one who filed it acted for a controller that had a record by then
     proposal: NameProposal | None = None
     retrieval: Retrieval | None = None
-    findings: tuple[CheckFinding, ...] = ()
+    findings: tuple[NameFinding, ...] = ()
     evidence: tuple[Evidence, ...] = ()
     previous: str = ""
     decided_by: str = ""
@@ -266,15 +265,6 @@ class NamesRegistry:
             self.notices[step.subject, step.what] = step.notice
         if step.statement:
             self.used_statements.add(step.statement)
-
-    def entry(self, name: str) -> RegistryEntry | None:
-        return self.entries.get(name)
-
-    def is_trusted(self, entry: RegistryEntry) -> bool:
-        if not entry.source:
-            return True
-        source = self.sources.get(entry.source)
-        return source is not None and source.is_trusted  # REG-N-5
 
     def controller(self, name: str) -> Controller:
         """Return the record of a controller. The record of an unknown controller is empty: no one acts for it."""
