@@ -19,9 +19,9 @@ from bench import surfaces
 from interlock.core.clock import Clock
 from interlock.core.recorder import Recorder
 from interlock.core.store_backends import build_audit
+from interlock.names.actions import Publisher
 from interlock.names.protocol.entry import EntryStatus, RegistryEntry, Revision
 from interlock.names.protocol.publication import Form, Publication, publish
-from interlock.names.actions import Publisher
 from interlock.names.state import RegistryState
 from interlock.store.sqlite.store import SqliteNamesLog
 

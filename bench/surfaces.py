@@ -16,7 +16,7 @@ from interlock.catalog.routes import LIST_STEPS_MAX
 from interlock.names.protocol.entry import EntryStatus, RegistryEntry, Revision
 from interlock.names.protocol.grammar import Lookalikes
 from interlock.names.protocol.judgement import SurfacePolicy, SurfaceVerdict
-from interlock.names.surface_check import SurfaceChecks, UndecidedPair
+from interlock.names.surface_check import SurfaceChecks
 from interlock.wire.schemas.digest import schema_digest
 from interlock.wire.schemas.inclusion import Effort
 
@@ -45,7 +45,7 @@ class Nothing:
     def is_accepted(self, tool: str, digest: str) -> bool:
         return False
 
-    def ask(self, pair: UndecidedPair) -> None: ...
+    def ask(self, segment: str, tool: str, digest: str, shown: dict[str, Any]) -> None: ...
 
 
 def argument(number: int, **more: Any) -> dict[str, Any]:

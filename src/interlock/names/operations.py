@@ -1,13 +1,15 @@
 """Operations on the registry of names: list, show, check, change and publish entries, and pin tools to them.
 
-Each operation is declared in `names.api` and handled by a method here. `NameOperations` needs the registry alone;
-`SurfaceOperations` also needs the catalog, because it is about tools that servers offer now. Before an operation reads
-the state, it reads what other processes have appended to the log. Calls of public names are counted in the audit log,
-in which every admitted call is recorded anyway.
+Each operation is declared in `names.api` and handled by a method here. Most need the registry alone; some also need the
+catalog, because they are about tools that servers offer now. Before an operation reads the state, it reads what other
+processes have appended to the log. Calls of public names are counted in the audit log, in which every admitted call is
+recorded anyway.
 """
 
+import contextlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -33,9 +35,6 @@ from interlock.store.sqlite.audit import SqliteAuditReader
 from interlock.wire.jsonrpc.codec import CodecError, decode_object
 from interlock.wire.refusal import NotFound, Refused
 
-_NONE: Final = Raw(b"null")
-
-
 RECORDS_MAX: Final = 200_000  # of the audit log that are counted at first: the newest
 PAGE: Final = 10_000  # records that are read at a time
 
@@ -51,39 +50,23 @@ class _AuditedCall(msgspec.Struct, frozen=True):
 _decode_record = msgspec.json.Decoder(_AuditedCall).decode
 
 
-class AdmittedCalls:
-    """A counter of the calls of each tool, based on the audit log. Each count reads only the records since the previous
-    one, and at most the last RECORDS_MAX records.
+@dataclass(eq=False)
+class NameOperations:
+    """Operations on the registry of names, on the tools that servers offer now, and on their pins. They publish to
+    `_ruled` the segments whose tools must be listed again.
     """
 
-    def __init__(self, audit: SqliteAuditReader, recorder: Recorder) -> None:
-        self._audit = audit
-        self._recorder = recorder
+    _parts: NameParts
+    _catalog: Catalog
+    _pins: SurfacePins
+    _ruled: AsyncFeed[str]
+    _audit: SqliteAuditReader
+    _recorder: Recorder
+
+    def __post_init__(self) -> None:
+        self._state = self._parts.state
         self._counts = Counter[str]()
         self._read = 0
-
-    async def counts(self) -> Mapping[str, int]:
-        """Return the number of admitted calls of each tool, by its qualified name. Raise StoreError if the audit log
-        cannot be read.
-        """
-        await self._recorder.flush()
-        self._read = max(self._read, await self._audit.last() - RECORDS_MAX)
-        while page := await self._audit.read(self._read, PAGE):
-            for call in (_decode_record(record.data) for record in page):
-                if call.method == TOOLS_CALL and call.verdict == "admitted" and call.tool is not None:
-                    self._counts[call.tool] += 1
-            self._read = page[-1].sequence
-        return self._counts
-
-
-class SurfaceOperations:
-    """Operations on the tools that servers offer now, and on their pins."""
-
-    def __init__(self, catalog: Catalog, pins: SurfacePins, ruled: AsyncFeed[str]) -> None:
-        """Create the operations. They publish to `ruled` the segments whose tools must be listed again."""
-        self._catalog = catalog
-        self._pins = pins
-        self._ruled = ruled
 
     @handles(api.REPIN)
     async def repin(self, body: api.PinName) -> api.PinnedTools:
@@ -97,7 +80,13 @@ class SurfaceOperations:
         if body.remove:
             pins = [pin for pin in self._pins.all() if pin.tool in routes or pin.tool == name]
         else:
-            pins = list(filter(None, map(_find_pin, routes.values())))
+            pins = []
+            for route in routes.values():
+                argument, returned = route.item.get("inputSchema", ANY), route.item.get("outputSchema")
+                # A tool whose schemas cannot be read gets no pin.
+                with contextlib.suppress(CodecError):
+                    digest = SchemaPair(argument, returned).digest
+                    pins.append(Pin(tool=route.qualified, digest=digest, argument=argument, returned=returned or NONE))
         for pin in pins:
             await (self._pins.remove(pin.tool) if body.remove else self._pins.put(pin))
         pinned = [copied(pin, api.PinnedTool) for pin in pins]
@@ -107,30 +96,21 @@ class SurfaceOperations:
             await self._ruled.publish(segment)
         return api.PinnedTools(tools=tuple(sorted(pinned, key=lambda tool: tool.tool)))
 
-    def offers(self) -> dict[str, list[tuple[str, str]]]:
-        """Return the listed tools by the name that their servers use: pairs of segment and qualified name."""
-        offers: dict[str, list[tuple[str, str]]] = {}
-        for route in self._routes():
-            offers.setdefault(route.original, []).append((route.link.segment, route.qualified))
-        return offers
-
     def _routes(self) -> list[Route]:
         return [route for items in self._catalog.namespace.link_items for route in items.tools]
 
-
-class NameOperations:
-    """Operations on the registry of names."""
-
-    def __init__(
-        self, parts: NameParts, surfaces: SurfaceOperations, audit: SqliteAuditReader, recorder: Recorder
-    ) -> None:
-        self._surfaces = surfaces
-        self._calls = AdmittedCalls(audit, recorder)
-        self._reminders = parts.reminders
-        self._state = parts.state
-        self._requests = parts.requests
-        self._actions = parts.actions
-        self._publisher = parts.publisher
+    async def _count_calls(self) -> Mapping[str, int]:
+        """Return the number of admitted calls of each tool, by its qualified name. Raise StoreError if the audit log
+        cannot be read. Each count reads only the records since the previous one, and at most the last RECORDS_MAX.
+        """
+        await self._recorder.flush()
+        self._read = max(self._read, await self._audit.last() - RECORDS_MAX)
+        while page := await self._audit.read(self._read, PAGE):
+            for call in (_decode_record(record.data) for record in page):
+                if call.method == TOOLS_CALL and call.verdict == "admitted" and call.tool is not None:
+                    self._counts[call.tool] += 1
+            self._read = page[-1].sequence
+        return self._counts
 
     @handles(api.LIST_NAMES)
     async def list_all(
@@ -146,22 +126,19 @@ class NameOperations:
         """
         await self._refresh()
         registry, today = self._state.registry, self._state.today
-        entries = [
-            entry
-            for entry in registry.in_order()
-            if (not only_public or entry.authentication_scope == PUBLIC)
-            and status in (None, entry.status.value)
-            and (
-                not search
-                or any(
-                    search.lower() in text.lower()
-                    for text in (entry.surface_name, entry.change_controller, entry.specification_reference)
-                )
-            )
-        ]
-        offers = self._surfaces.offers()
-        calls = await self._calls.counts() if only_public else None
-        due = self._reminders.due()
+        entries = []
+        for entry in registry.in_order():
+            texts = (entry.surface_name, entry.change_controller, entry.specification_reference)
+            is_of_scope = not only_public or entry.authentication_scope == PUBLIC
+            is_match = not search or any(search.lower() in text.lower() for text in texts)
+            if is_of_scope and is_match and status in (None, entry.status.value):
+                entries.append(entry)
+        # The listed tools by the name that their servers use: pairs of segment and qualified name.
+        offers: dict[str, list[tuple[str, str]]] = {}
+        for route in self._routes():
+            offers.setdefault(route.original, []).append((route.link.segment, route.qualified))
+        calls = await self._count_calls() if only_public else None
+        due = self._parts.reminders.due()
         return api.Names(
             names=tuple(
                 self._summary(entry, today, offers.get(entry.surface_name, ()), calls) for entry in entries[:limit]
@@ -187,7 +164,7 @@ class NameOperations:
             raise NotFound("name", name, list(registry.entries)[:10_000])
         return api.NameDetails(
             surface_name=name,
-            entry=_NONE if entry is None else _raw(published_entry(entry, self._state.today)),
+            entry=NONE if entry is None else _raw(published_entry(entry, self._state.today)),
             requests=tuple(_raw(replace(record, proposal=None)) for record in requests),
             implementations=tuple(
                 _raw(record) for record in registry.implementations.values() if record.surface_name == name
@@ -225,7 +202,7 @@ class NameOperations:
         """
         actor = Actor(principal=by, override=body.override.strip(), is_operator=True)
         argument = body.body if isinstance(body.body, Raw) else Raw(b"{}")
-        result = await self._actions.act(actor, body.action, body.subject, argument)
+        result = await self._parts.actions.act(actor, body.action, body.subject, argument)
         outcome = outcome_document(result)
         return api.NameOutcome(
             action=body.action,
@@ -233,7 +210,7 @@ class NameOperations:
             kind=outcome["kind"],
             state=outcome["state"],
             reason=result.reason if isinstance(result, NameRequest) else "",
-            approval=self._requests.find_approval_id(result) if isinstance(result, NameRequest) else None,
+            approval=self._parts.requests.find_approval_id(result) if isinstance(result, NameRequest) else None,
             document=_raw(outcome[outcome["kind"]]),
         )
 
@@ -247,14 +224,14 @@ class NameOperations:
     async def publish(self, form: Form) -> File:
         """Return the registry in one of its published forms, as a file."""
         await self._refresh()
-        return File(self._publisher.published(form), MEDIA_TYPES[form])
+        return File(self._parts.publisher.published(form), MEDIA_TYPES[form])
 
     @handles(api.TRUST)
     async def trust(self, body: api.TrustSource, by: str) -> api.Names:
         """Set whether the entries of an imported registry are enforced. Raise NotFound if there is no such registry,
         Refused if it cannot be changed, and StoreError if the change cannot be stored.
         """
-        await self._publisher.trust(by, body.source, is_trusted=body.trusted)
+        await self._parts.publisher.trust(by, body.source, is_trusted=body.trusted)
         return await self.list_all()
 
     async def _refresh(self) -> None:
@@ -279,13 +256,3 @@ class NameOperations:
 
 def _raw(value: object) -> Raw:
     return Raw(msgspec.json.encode(value))
-
-
-def _find_pin(route: Route) -> Pin | None:
-    """Return a pin with the schemas that a tool has now, or None if its schemas cannot be read."""
-    argument, returned = route.item.get("inputSchema", ANY), route.item.get("outputSchema")
-    try:
-        digest = SchemaPair(argument, returned).digest
-    except CodecError:
-        return None
-    return Pin(tool=route.qualified, digest=digest, argument=argument, returned=NONE if returned is None else returned)

@@ -6,7 +6,7 @@ from interlock.config.plan import Plan
 from interlock.core.part import Part
 from interlock.names import surface_check
 from interlock.names.endpoint import NamesEndpoint
-from interlock.names.operations import NameOperations, SurfaceOperations
+from interlock.names.operations import NameOperations
 from interlock.names.registry_parts import define_name_metrics
 from interlock.names.surface_check import Rejudgement
 from interlock.names.tools import NamesTools
@@ -26,16 +26,12 @@ class RegistryParts(CapabilityParts):
         define_name_metrics(stores.metrics, names.reminders.due)
         self.rejudgement = Rejudgement(names.state, lambda: calls.catalog.namespace, approvals.ruled)
         self.tools = NamesTools(calls.catalog, calls.link_events, stores.clock, names, node.plan)
-        self.surfaces = SurfaceOperations(calls.catalog, approvals.surfaces.pins, approvals.ruled)
-        self._operations = NameOperations(names, self.surfaces, stores.audit, stores.recorder)
+        self.operations = NameOperations(
+            names, calls.catalog, self._surfaces.pins, approvals.ruled, stores.audit, stores.recorder
+        )
+        tokens, refusals, own_id = stores.tokens, stores.refusals, stores.identity.aggregator_id
         self.endpoint = NamesEndpoint(
-            stores.current,
-            stores.tokens,
-            stores.refusals,
-            node.fronts.bearers,
-            stores.clock,
-            names,
-            stores.identity.aggregator_id,
+            stores.current, tokens, refusals, node.fronts.bearers, stores.clock, names, own_id
         )
 
     def stages(self) -> Mapping[Stage, tuple[Part, ...]]:
@@ -45,7 +41,7 @@ class RegistryParts(CapabilityParts):
         }
 
     def services(self) -> tuple[object, ...]:
-        return (self._operations, self.surfaces)
+        return (self.operations,)
 
     def apps(self) -> Mapping[str, App]:
         return {"/registry/": self.endpoint, "/assignments/": self.endpoint}

@@ -62,18 +62,6 @@ _WORDS: Final = {
 }
 
 
-class UndecidedPair(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool and a specification that no program can compare. A person decides whether the tool conforms."""
-
-    segment: str
-    tool: str
-    name: str
-    digest: str
-    registered: SchemaPair
-    offered: SchemaPair
-    differences: tuple[judgement.SurfaceDifference, ...]
-
-
 class Pin(msgspec.Struct, frozen=True, kw_only=True):
     """The schemas that a tool had when an operator pinned it."""
 
@@ -165,56 +153,51 @@ class SurfaceQuestions:
         ruling = self._rulings.find(tool, digest)
         return ruling is not None and ruling.says == ACCEPT
 
-    def ask(self, pair: UndecidedPair) -> None:
-        """Ask a person about an undecided pair, unless the question was asked before."""
-        key = pair.tool, pair.digest
-        if key in self._asking or self._rulings.find(*key) is not None:
+    def ask(self, segment: str, tool: str, digest: str, shown: dict[str, Any]) -> None:
+        """Ask a person whether a tool conforms, unless the question was asked before. `digest` identifies the two pairs
+        of schemas that no program can compare, and `shown` is what the person sees.
+        """
+        if (tool, digest) in self._asking or self._rulings.find(tool, digest) is not None:
             return
-        if self._inbox.find_definition(pair.tool, pair.digest) is not None:
+        if self._inbox.find_definition(tool, digest) is not None:
             return
-        self._asking.add(key)
-        self._work.begin(self._raise(pair), name=f"surface question {pair.tool}")
+        self._asking.add((tool, digest))
+        self._work.begin(self._raise(segment, tool, digest, shown), name=f"surface question {tool}")
 
-    async def _raise(self, pair: UndecidedPair) -> None:
+    async def _raise(self, segment: str, tool: str, digest: str, shown: dict[str, Any]) -> None:
         """Put a question into the inbox, unless it is too large or too many questions about this server are waiting."""
         try:
             # Make older questions about a tool void, so that no server can fill the inbox.
             def is_outdated(approval: Approval) -> bool:
                 is_ours = approval.status is Status.PENDING and SURFACE in approval.factors
-                return is_ours and approval.tool == pair.tool and approval.digest != pair.digest
+                return is_ours and approval.tool == tool and approval.digest != digest
 
             await self._inbox.void_where("superseded: the tool or its specification is another by now", is_outdated)
-            waiting = sum(approval.target == pair.segment for approval in self._inbox.waiting_definitions())
-            shown = {
-                "name": pair.name,
-                "registered": _schemas(pair.registered),
-                "offered": _schemas(pair.offered),
-                "differences": [str(each) for each in pair.differences],
-            }
+            waiting = sum(approval.target == segment for approval in self._inbox.waiting_definitions())
             params = msgspec.json.encode({"surface": shown})
             if waiting >= WAITING_MAX or len(params) > SHOWN_BYTES_MAX:
-                log.warning("link %s: %s is undecided, and nobody can be asked now", pair.segment, pair.tool)
+                log.warning("link %s: %s is undecided, and nobody can be asked now", segment, tool)
                 return
             draft = self._inbox.draft(
                 Kind.DEFINITION,
                 Source.AX,
                 requested_by=NODE,
-                tool=pair.tool,
-                digest=pair.digest,
-                tool_digest=pair.digest,
-                target=pair.segment,
+                tool=tool,
+                digest=digest,
+                tool_digest=digest,
+                target=segment,
                 params=Raw(params),
                 reason=_REASON,
                 factors=(SURFACE,),
             )
             raised = await self._inbox.raise_(draft)
             if isinstance(raised, Refusal):
-                log.error("link %s: %s is undecided, and cannot be put into the inbox", pair.segment, pair.tool)
+                log.error("link %s: %s is undecided, and cannot be put into the inbox", segment, tool)
             else:
                 message = "link %s: is %s what %s means? interlock approvals show %.8s"
-                log.warning(message, pair.segment, pair.tool, pair.name, raised.id)
+                log.warning(message, segment, tool, shown["name"], raised.id)
         finally:
-            self._asking.discard((pair.tool, pair.digest))
+            self._asking.discard((tool, digest))
 
 
 def _schemas(pair: SchemaPair) -> dict[str, Any]:
@@ -235,8 +218,8 @@ class SurfaceChecks(Surfaces):
         """Create the check. `near` returns a registered name that looks like the given name, or None."""
         self._state = state
         self._policy = policy
-        self._questions = questions
-        self._pins = pins
+        self.questions = questions
+        self.pins = pins
         self._near = near
         self._prepared: dict[str, tuple[RegistryEntry, tuple[judgement.Specification, ...]]] = {}
 
@@ -257,7 +240,7 @@ class SurfaceChecks(Surfaces):
                 surface = self._judge_entry(entry, policy, segment, tool, item, meta, effort)
                 if worst is None or _is_worse(surface, worst):
                     worst = surface
-        if (pin := self._pins.get(tool)) is not None and (worst is None or not worst.is_refused):
+        if (pin := self.pins.get(tool)) is not None and (worst is None or not worst.is_refused):
             worst = _held_to_pin(pin, worst, names[0], item, policy, effort)
         if worst is not None or policy.enforce == "off" or (near := self._near(names[0])) is None:
             return worst
@@ -290,18 +273,15 @@ class SurfaceChecks(Surfaces):
                 (registered.argument_digest, registered.return_digest),
                 (offered.argument_digest, offered.return_digest),
             )
-            is_accepted = self._questions.is_accepted(tool, digest)
+            is_accepted = self.questions.is_accepted(tool, digest)
             if not is_accepted:
-                pair = UndecidedPair(
-                    segment=segment,
-                    tool=tool,
-                    name=entry.surface_name,
-                    digest=digest,
-                    registered=registered,
-                    offered=offered,
-                    differences=judged.differences,
-                )
-                self._questions.ask(pair)
+                shown = {
+                    "name": entry.surface_name,
+                    "registered": _schemas(registered),
+                    "offered": _schemas(offered),
+                    "differences": [str(each) for each in judged.differences],
+                }
+                self.questions.ask(segment, tool, digest, shown)
         is_trusted = self._state.is_trusted(entry)
         consequence = policy.consequence(entry, judged, is_trusted=is_trusted, is_accepted=is_accepted)
         if consequence in ("reject", "session"):
@@ -316,10 +296,7 @@ class SurfaceChecks(Surfaces):
         if prepared is None or prepared[0] is not entry:
             if len(self._prepared) >= KNOWN_MAX:
                 self._prepared.clear()
-            prepared = self._prepared[entry.surface_name] = (
-                entry,
-                tuple(map(judgement.Specification, entry.revisions)),
-            )
+            prepared = self._prepared[entry.surface_name] = entry, tuple(map(judgement.Specification, entry.revisions))
         return prepared[1]
 
 
@@ -409,23 +386,12 @@ def _held_to_pin(
     return Surface(judgement=judged, refuse=lambda: refusal, warn=lambda: str(data["detail"]))
 
 
-class SurfaceParts(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of the session-bind check."""
-
-    checks: SurfaceChecks
-    questions: SurfaceQuestions
-    pins: SurfacePins
-
-
-def make_surface_parts(
+def make_surface_checks(
     state: RegistryState, inbox: Inbox, rulings: ToolRulings, kv: KeyValue, clock: Clock, plan: Callable[[], Plan]
-) -> SurfaceParts:
-    """Create the session-bind check and its parts. `plan` returns the current configuration."""
-    questions, pins = SurfaceQuestions(inbox, rulings), SurfacePins(kv, clock)
-    checks = SurfaceChecks(
-        state, lambda: copied(plan().registry, judgement.SurfacePolicy), questions, pins, _LazyLookalikes(state).near
-    )
-    return SurfaceParts(checks=checks, questions=questions, pins=pins)
+) -> SurfaceChecks:
+    """Create the session-bind check. `plan` returns the current configuration."""
+    questions, pins, near = SurfaceQuestions(inbox, rulings), SurfacePins(kv, clock), _LazyLookalikes(state).near
+    return SurfaceChecks(state, lambda: copied(plan().registry, judgement.SurfacePolicy), questions, pins, near)
 
 
 class _LazyLookalikes:

@@ -76,7 +76,7 @@ from interlock.links.connector import ConnectorParts, EraMemory, ProcessLimit
 from interlock.links.keeper import Keeper
 from interlock.links.own_links import AskingMemory
 from interlock.names.registry_parts import make_name_parts
-from interlock.names.surface_check import NamesCheck, make_surface_parts
+from interlock.names.surface_check import NamesCheck, make_surface_checks
 from interlock.node.server_links import NodeLinkEvents, Servers
 from interlock.process.orphan_reaper import OrphanReaper
 from interlock.process.sandbox.sandbox import Sandboxes, outer_rules, private_paths
@@ -169,7 +169,7 @@ class ApprovalParts:
 
         self.definitions = definitions = Definitions(kv, inbox, clock, ruled)
         self.names = names = make_name_parts(stores.names_log, kv, inbox, anchors, recorder, clock)
-        self.surfaces = make_surface_parts(
+        self.surfaces = make_surface_checks(
             names.state, inbox, definitions.rulings, kv, clock, lambda: stores.current.plan
         )
         channels = make_channels(plan.approvals, clock)
@@ -273,7 +273,7 @@ class CallParts:
             checks_for=guard.checks_for,
             rulings=definitions,
             redefined=redefined,
-            surfaces=approvals.surfaces.checks,
+            surfaces=approvals.surfaces,
         )
 
         def find_route(approval: Approval) -> Route | None:

@@ -268,7 +268,7 @@ async def test_without_the_setting_no_name_is_bare(tmp_path: Path) -> None:
 async def test_a_pin_refuses_drift_until_it_is_set_again(tmp_path: Path) -> None:
     async with frozen_node(tmp_path) as node:
         leaf = await bound(node, offered(name="free"))
-        client, surfaces = await node.client().greet(), node.node.get(RegistryParts).surfaces
+        client, surfaces = await node.client().greet(), node.node.get(RegistryParts).operations
         (pinned,) = (await surfaces.repin(PinName(name="free"))).tools
         assert pinned.tool == "shop.free"
         leaf.tools = [offered(BAD, name="free")]
