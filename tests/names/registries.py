@@ -17,7 +17,7 @@ from interlock.names.actions import ControllerChanges, NamesActions, Sightings
 from interlock.names.documents import DocumentWatch
 from interlock.names.protocol.criteria import judge_proposal
 from interlock.names.protocol.entry import RegistryEntry
-from interlock.names.protocol.registry import NameFinding, NameProposal, NameRequest, Retrieval
+from interlock.names.protocol.registry import CheckFinding, NameProposal, NameRequest, Retrieval
 from interlock.names.registry_parts import Reminders
 from interlock.names.requests import RequestDecisions, RequestService
 from interlock.names.state import Actor, RegistryState, own_entry
@@ -79,7 +79,7 @@ class NamesNode:
             desk.inbox, desk.clock, "node", judge=Signatures(), receivers=DecisionReceivers(names=decisions)
         )
 
-    def check(self, proposal: NameProposal) -> tuple[NameFinding, ...]:
+    def check(self, proposal: NameProposal) -> tuple[CheckFinding, ...]:
         return judge_proposal(proposal, self.state.registry, self.state.today, None)
 
     async def _fetch(self, reference: str) -> Retrieval:

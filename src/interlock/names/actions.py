@@ -25,7 +25,7 @@ from msgspec import Raw
 from msgspec.structs import astuple, replace
 
 from interlock.core.clock import Clock
-from interlock.names.api import NameCheck, NameCriterion, NameVerification
+from interlock.names.api import NameCheck, NameVerification
 from interlock.names.protocol.criteria import criteria_document, has_schema, judge_proposal, proposal_of
 from interlock.names.protocol.entry import (
     ENTRY_MOVES,
@@ -406,8 +406,8 @@ def name_check(state: RegistryState, proposal: NameProposal) -> NameCheck:
     the form of the operator API.
     """
     findings = judge_proposal(proposal, state.registry, state.today, None)
-    criteria = tuple(msgspec.convert(criteria_document(findings), list[NameCriterion]))
-    return NameCheck(surface_name=proposal.surface_name, criteria=criteria, findings=findings)
+    document = {"surface_name": proposal.surface_name, "criteria": criteria_document(findings), "findings": findings}
+    return msgspec.convert(document, NameCheck, from_attributes=True)
 
 
 def name_verification(entry: RegistryEntry | None, name: str, tool: Mapping[str, Raw]) -> NameVerification:

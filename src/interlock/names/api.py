@@ -4,7 +4,6 @@ from typing import Annotated, Final, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from interlock.names.protocol.registry import NameFinding
 from interlock.operator.operation import (
     INVALID_BODY,
     NOT_FOUND,
@@ -72,6 +71,15 @@ class NameDetails(Struct, frozen=True, kw_only=True):
     requests: Annotated[tuple[Raw, ...], Meta(description="The requests about it, oldest first.")]
     implementations: Annotated[tuple[Raw, ...], Meta(description="Its declared implementations.")]
     log: Annotated[tuple[Raw, ...], Meta(description="Every step about it, oldest first, where that was asked for.")]
+
+
+class NameFinding(Struct, frozen=True, kw_only=True):
+    """A finding of a machine check."""
+
+    criterion: Annotated[int, Meta(description="1 to 5; 0: beside them.")]
+    verdict: Annotated[str, Meta(description="fail, revise, needs_expert or note.")]
+    code: Annotated[str, Meta(description="A name that a program can act on.")]
+    reason: Annotated[str, Meta(description="The reason, for people.")]
 
 
 class NameCriterion(Struct, frozen=True, kw_only=True):

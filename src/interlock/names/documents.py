@@ -19,7 +19,7 @@ from interlock.core.clock import Clock, rfc3339
 from interlock.crypto.signing import write_once
 from interlock.names.protocol.criteria import read_reference
 from interlock.names.protocol.entry import EntryStatus, RegistryEntry, days_between
-from interlock.names.protocol.registry import NameFinding, NameRequest, NamesRegistry, RegistryStep, Retrieval
+from interlock.names.protocol.registry import CheckFinding, NameRequest, NamesRegistry, RegistryStep, Retrieval
 from interlock.names.requests import REGISTRY, Fetch
 from interlock.names.state import RegistryChange, RegistryState, changes_registry
 from interlock.net.fetch import Fetcher, FetchFailed
@@ -171,7 +171,7 @@ class DocumentCopies:
         request, now = _waiting(registry, subject), self._state.now
         copy = Retrieval(outcome="attached", at=now, digest=f"sha256:{digest}", detail=f"a copy: {digest}")
         reason = f"the document was not reached; compare the copy {FOLDER}/{digest}"
-        attached = NameFinding(2, "needs_expert", "copy_attached", reason)
+        attached = CheckFinding(2, "needs_expert", "copy_attached", reason)
         findings = tuple(attached if finding.code in _CODES else finding for finding in request.findings)
         after = replace(request, retrieval=copy, findings=findings)
         step = RegistryStep(

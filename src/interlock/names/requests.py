@@ -45,9 +45,9 @@ from interlock.names.protocol.entry import (
 from interlock.names.protocol.registry import (
     EVIDENCE_MAX,
     OPEN,
+    CheckFinding,
     Evidence,
     Holder,
-    NameFinding,
     NameProposal,
     NameRequest,
     NamesRegistry,
@@ -329,7 +329,7 @@ class RequestService:
             if offered:
                 servers = sorted(set(offered.values()))
                 reason = f"{len(servers)} servers here offer names under {prefix}, on {state.today}: "
-                findings += (NameFinding(5, "needs_expert", "observed_use", reason + ", ".join(servers[:5])),)
+                findings += (CheckFinding(5, "needs_expert", "observed_use", reason + ", ".join(servers[:5])),)
             failed = [finding for finding in findings if finding.verdict == "fail"]
             if failed:  # REG-5-3, REG-5-7
                 # REG-5-2

@@ -29,8 +29,8 @@ from interlock.names.protocol.entry import (
 from interlock.names.protocol.judgement import SCHEMA_BYTES_MAX, SchemaPair, SurfaceVerdict, compare
 from interlock.names.protocol.registry import (
     TEXT_CHARS_MAX,
+    CheckFinding,
     Controller,
-    NameFinding,
     NameProposal,
     NameRequest,
     NamesRegistry,
@@ -226,9 +226,9 @@ _REASONS: Final = {
 }
 
 
-def _finding(criterion: int, verdict: Verdict, code: str, reason: str = "", **values: str) -> NameFinding:
+def _finding(criterion: int, verdict: Verdict, code: str, reason: str = "", **values: str) -> CheckFinding:
     """Return a finding. `reason` is a key of `_REASONS`, by default the code."""
-    return NameFinding(criterion, verdict, code, _REASONS[reason or code].format(**values))
+    return CheckFinding(criterion, verdict, code, _REASONS[reason or code].format(**values))
 
 
 def judge_proposal(
@@ -238,7 +238,7 @@ def judge_proposal(
     retrieval: Retrieval | None,
     *,
     amends: RegistryEntry | None = None,
-) -> tuple[NameFinding, ...]:
+) -> tuple[CheckFinding, ...]:
     """Run all machine checks on a proposal.
 
     `retrieval` is the result of fetching the reference, or None if it was not fetched. `amends` is the entry that the
@@ -246,9 +246,9 @@ def judge_proposal(
     """
     fault = grammar.find_name_fault(proposal.surface_name)
     if fault is not None:  # REG-5-3
-        return (NameFinding(1, "fail", fault.code, f"{fault.reason} (at offset {fault.offset})"),)
+        return (CheckFinding(1, "fail", fault.code, f"{fault.reason} (at offset {fault.offset})"),)
     return (
-        *(NameFinding(1, "note", code, reason) for code, reason in grammar.length_warnings(proposal.surface_name)),
+        *(CheckFinding(1, "note", code, reason) for code, reason in grammar.length_warnings(proposal.surface_name)),
         *_texts(proposal),
         *_reference(proposal, retrieval),
         *_schemas(proposal),
@@ -257,7 +257,7 @@ def judge_proposal(
     )
 
 
-def outcome_of(criterion: int, findings: tuple[NameFinding, ...]) -> Outcome:
+def outcome_of(criterion: int, findings: tuple[CheckFinding, ...]) -> Outcome:
     """Return the outcome of a criterion, which is the worst verdict among its findings. If criterion 1 fails, the
     others are `not_checked`.
     """
@@ -268,7 +268,7 @@ def outcome_of(criterion: int, findings: tuple[NameFinding, ...]) -> Outcome:
     return outcomes[max(ranks, default=0)]
 
 
-def criteria_document(findings: tuple[NameFinding, ...]) -> list[dict[str, int | str]]:
+def criteria_document(findings: tuple[CheckFinding, ...]) -> list[dict[str, int | str]]:
     """Return the outcome of every criterion, in the form that the requester receives."""
     return [
         {"criterion": number, "says": says, "outcome": outcome_of(number, findings)}
@@ -276,7 +276,7 @@ def criteria_document(findings: tuple[NameFinding, ...]) -> list[dict[str, int |
     ]
 
 
-def _texts(proposal: NameProposal) -> Iterator[NameFinding]:
+def _texts(proposal: NameProposal) -> Iterator[CheckFinding]:
     """Check that the texts of a proposal are present and valid."""
     controller = proposal.change_controller
     if not controller.strip() or len(controller) > 200 or not controller.isprintable():  # REG-4.1-1
@@ -289,7 +289,7 @@ def _texts(proposal: NameProposal) -> Iterator[NameFinding]:
         yield _finding(3, "revise", "semantics_missing")
 
 
-def _reference(proposal: NameProposal, retrieval: Retrieval | None) -> Iterator[NameFinding]:
+def _reference(proposal: NameProposal, retrieval: Retrieval | None) -> Iterator[CheckFinding]:
     """Check criterion 2: the reference is stable, and its document can be retrieved."""
     text = proposal.specification_reference
     # REG-5-1
@@ -299,10 +299,10 @@ def _reference(proposal: NameProposal, retrieval: Retrieval | None) -> Iterator[
     reference = read_reference(text)
     open_: Verdict = "note" if proposal.status == EntryStatus.PROVISIONAL.value else "needs_expert"  # REG-5-12
     if reference.unstable is not None:  # REG-5-4
-        yield NameFinding(2, open_, "reference_unstable", f"{text}: {reference.unstable}")
+        yield CheckFinding(2, open_, "reference_unstable", f"{text}: {reference.unstable}")
     if retrieval is not None and retrieval.outcome != "retrieved":  # REG-5-4
         code = _RETRIEVALS.get(retrieval.outcome, retrieval.outcome)
-        yield NameFinding(2, open_, code, retrieval.detail or "it was not fetched")
+        yield CheckFinding(2, open_, code, retrieval.detail or "it was not fetched")
     if reference.owner is not None:
         *_, before, label, _ = ("", *reference.owner.split("."))
         owner = (before or label if label in _SECOND_LEVELS else label).replace("-", "")
@@ -311,15 +311,15 @@ def _reference(proposal: NameProposal, retrieval: Retrieval | None) -> Iterator[
             yield _finding(2, "note", "controller_reference_mismatch", **parties)
 
 
-def _schemas(proposal: NameProposal) -> Iterator[NameFinding]:
+def _schemas(proposal: NameProposal) -> Iterator[CheckFinding]:
     # REG-N-1: a provisional request is returned, for only its reference may be open.
     verdict: Verdict = "revise" if proposal.status == EntryStatus.PROVISIONAL.value else "needs_expert"
     for raw, is_argument in ((proposal.argument_schema, True), (proposal.return_schema, False)):
         for reason in imprecise_places(raw, is_argument=is_argument):  # REG-5-5
-            yield NameFinding(3, verdict, "schema_imprecise", reason)
+            yield CheckFinding(3, verdict, "schema_imprecise", reason)
 
 
-def _scope(proposal: NameProposal, registry: NamesRegistry, amends: RegistryEntry | None) -> Iterator[NameFinding]:
+def _scope(proposal: NameProposal, registry: NamesRegistry, amends: RegistryEntry | None) -> Iterator[CheckFinding]:
     """Check criterion 4: the authentication scope is well defined, and a public surface stays public."""
     scope = proposal.authentication_scope
     if scope in grammar.AMBIGUOUS_SCOPES:  # REG-5-6
@@ -337,19 +337,19 @@ def _scope(proposal: NameProposal, registry: NamesRegistry, amends: RegistryEntr
         yield _finding(4, "needs_expert" if proposal.breaking else "revise", "scope_tightened")
 
 
-def _collisions(proposal: NameProposal, registry: NamesRegistry, today: str) -> Iterator[NameFinding]:
+def _collisions(proposal: NameProposal, registry: NamesRegistry, today: str) -> Iterator[CheckFinding]:
     """Check criterion 5: the name collides with no entry and no vendor prefix, and is not easily confused with one."""
     name, prefix, controller = proposal.surface_name, proposal.vendor_prefix, proposal.change_controller
     collision = registry.find_collision(name, controller, today)
     if collision is not None:  # REG-5-7
-        yield NameFinding(5, "fail", collision[0], collision[1])
+        yield CheckFinding(5, "fail", collision[0], collision[1])
     standing = registry.entries.get(name)
     if standing is not None and standing.deprecation is not None:  # REG-7.3-2
-        yield NameFinding(5, "note", "deprecated", standing.deprecation)
+        yield CheckFinding(5, "note", "deprecated", standing.deprecation)
     if prefix != NONE and not (grammar.is_prefix(prefix) and grammar.covers(prefix, name)):  # REG-4.1-7
         yield _finding(5, "fail", "prefix_mismatch", prefix=prefix, name=name)
     elif (conflict := registry.prefix_conflict(name, prefix, controller, today)) is not None:  # REG-5-8, REG-7.2-2
-        yield NameFinding(5, "fail", "prefix_conflict", conflict)
+        yield CheckFinding(5, "fail", "prefix_conflict", conflict)
     own = sorted(holder.prefix for holder in registry.holders.values() if holder.controller == controller)
     if own and prefix not in own:  # REG-4.2-5
         yield _finding(5, "note", "prefix_advice", controller=controller, prefix=own[0])

@@ -9,7 +9,7 @@ entry under a prefix holds it (REG-7.2-1), unless a ruling made another controll
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Annotated, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 from msgspec import Raw
@@ -33,16 +33,17 @@ EvidenceKind = Literal["datatracker_date", "publication_date", "operational_hist
 Verdict = Literal["fail", "revise", "needs_expert", "note"]
 
 
-class NameFinding(msgspec.Struct, frozen=True):
-    """A finding of a machine check."""
+class CheckFinding(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A finding of a machine check: criterion, verdict, code and reason.
 
-    # 1 to 5 of section 5; 0: a check beside the criteria
-    criterion: Annotated[int, msgspec.Meta(description="1 to 5; 0: beside them.")]
-    # `fail`: the request is refused at once. `revise`: it is returned to the registrant. `needs_expert`: a person
-    # decides. `note`: advice.
-    verdict: Annotated[Verdict, msgspec.Meta(description="fail, revise, needs_expert or note.")]
-    code: Annotated[str, msgspec.Meta(description="A name that a program can act on.")]
-    reason: Annotated[str, msgspec.Meta(description="The reason, for people.")]
+    The verdict is `fail` (the request is refused at once), `revise` (it is returned to the registrant), `needs_expert`
+    (a person decides) or `note` (advice).
+    """
+
+    criterion: int  # 1 to 5 of section 5; 0: a check beside the criteria
+    verdict: Verdict
+    code: str  # for programs
+    reason: str  # for people
 
 
 class NameProposal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -99,7 +100,7 @@ class NameRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     is_proven: bool = False  # the one who filed it acted for a controller that had a record by then
     proposal: NameProposal | None = None
     retrieval: Retrieval | None = None
-    findings: tuple[NameFinding, ...] = ()
+    findings: tuple[CheckFinding, ...] = ()
     evidence: tuple[Evidence, ...] = ()
     previous: str = ""
     decided_by: str = ""
