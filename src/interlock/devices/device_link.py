@@ -48,20 +48,12 @@ from interlock.links.link import Link, LinkEvents, ServerFacts
 from interlock.links.listing import Items, ListFailed, read_definitions
 from interlock.links.server_messages import LostRefusal, lost_refusal
 from interlock.mcp.methods import LEGACY_VERSIONS, TOOLS_CALL, TOOLS_LIST, Era
-from interlock.wire.jsonrpc.codec import (
-    ABSENT,
-    CodecError,
-    Response,
-    decode_value,
-    encode_value,
-    error_body,
-    find_string,
-)
+from interlock.wire.jsonrpc import codec
+from interlock.wire.jsonrpc.codec import CodecError, Response, decode_value, encode_value, find_string
 from interlock.wire.refusal import INVALID_PARAMS, METHOD_NOT_FOUND, Refusal
 
 DEVICE: Final = "x-mcpax-device"
 STANDARD_S: Final = TIMEOUT_S[LatencyClass.STANDARD] or 0.0  # of a tool without a latency class
-_TOOLS_ONLY: Final = Refusal(METHOD_NOT_FOUND, "a device has only tools")
 
 
 class DeviceCall(Call):
@@ -103,8 +95,7 @@ class DeviceLink(Link):
         capabilities = {"tools": Raw(b'{"listChanged":true}')}
         if self.device.description.events:
             capabilities["logging"] = Raw(b"{}")
-        version = LEGACY_VERSIONS[-1]
-        name = self.segment
+        version, name = LEGACY_VERSIONS[-1], self.segment
         self.greeted(ServerFacts(era=Era.LEGACY, version=version, name=name, capabilities=capabilities, greeted=False))
 
     @property
@@ -124,7 +115,7 @@ class DeviceLink(Link):
         except CodecError:
             arguments = None
         if call.method != TOOLS_CALL:
-            self._finish_later(call, _TOOLS_ONLY)
+            self._finish_later(call, Refusal(METHOD_NOT_FOUND, "a device has only tools"))
         elif tool is None:
             self._finish_later(call, Refusal(INVALID_PARAMS, "no such tool"))
         elif not isinstance(arguments, dict):
@@ -155,9 +146,9 @@ class DeviceLink(Link):
         del self._calls[call]
         match outcome:
             case Refusal():
-                call.on_response(Response(b"0", ABSENT, Raw(error_body(outcome))), self.era)
+                call.on_response(Response(b"0", codec.ABSENT, Raw(codec.error_body(outcome))), self.era)
             case Succeeded() | DeviceFailure():
-                call.on_response(Response(b"0", Raw(encode_value(_build_result(outcome))), ABSENT), self.era)
+                call.on_response(Response(b"0", Raw(encode_value(_build_result(outcome))), codec.ABSENT), self.era)
             case AnswerLost(detail=detail, was_sent=was_sent):
                 call.on_failed(self._build_refusal(detail, "unknown" if was_sent else "not_sent"), Outcome.LOST)
             case Busy():

@@ -26,18 +26,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("interlock.devices")
 
+Fronts = tuple[LegacyFront, ModernFront, Audience]
+
 
 class DeviceUplink(Uplink):
     """The registration of one device at the parents of this node."""
 
     def __init__(
-        self,
-        plan: Plan,
-        link: Link,
-        own_id: str,
-        fronts: tuple[LegacyFront, ModernFront, Audience],
-        clock: Clock,
-        signer: "SigningKey | None",
+        self, plan: Plan, link: Link, own_id: str, fronts: Fronts, clock: Clock, signer: "SigningKey | None"
     ) -> None:
         """Create the uplink of a device. Raise TlsInvalid if the TLS settings of a parent cannot be used."""
         self._plan = plan

@@ -125,7 +125,7 @@ class RequestQueue:
     def __post_init__(self) -> None:
         self._timeout_s = self._link.timeout_ms / 1000
         self._queue: deque[DeviceRequest] = deque()
-        self._in_flight: dict[int, DeviceRequest] = {}
+        self.in_flight: dict[int, DeviceRequest] = {}
         # Ids start at random: a late answer to a process that ran before must not answer a request of this one.
         self._last_id = secrets.randbelow(self._codec.id_max)
         self._is_unanswered = False  # whether a call has had no answer since the last sign of life
@@ -135,16 +135,9 @@ class RequestQueue:
         return len(self._queue)
 
     @property
-    def are_in_flight(self) -> bool:
-        return bool(self._in_flight)
-
-    @property
     def is_at_work(self) -> bool:
         """Return whether the device may be busy: a request is in flight, and no earlier call is without an answer."""
-        return self.are_in_flight and not self._is_unanswered
-
-    def find_in_flight(self, request_id: int) -> DeviceRequest | None:
-        return self._in_flight.get(request_id)
+        return bool(self.in_flight) and not self._is_unanswered
 
     def call(self, tool: DeviceTool, arguments: Mapping[str, Any], on_done: OnDone) -> DeviceRequest | None:
         """Queue a call. If too many calls are waiting, report Busy and return None; otherwise return its request."""
@@ -160,7 +153,7 @@ class RequestQueue:
         """Send a heartbeat to find out whether the device is alive, unless an answer to another request will show it
         first.
         """
-        if not self._in_flight and not self._queue:
+        if not self.in_flight and not self._queue:
             self._enqueue(DeviceRequest(None, {}, 1 + repeats, None))
 
     def note_life(self) -> None:
@@ -169,7 +162,7 @@ class RequestQueue:
 
     def answer(self, request: DeviceRequest, outcome: CallOutcome) -> None:
         """End a request that the device answered. Remove repetitions of it that have not been sent yet."""
-        del self._in_flight[request.id]
+        del self.in_flight[request.id]
         request.end(outcome)
         if request.attempts < request.tries - 1:
             # An answer to an earlier attempt has come before the last attempt left this machine.
@@ -188,7 +181,7 @@ class RequestQueue:
 
     def end_all(self, reason: str) -> None:
         """End all requests as lost. Requests in the queue are reported as not sent."""
-        sent, self._in_flight = list(self._in_flight.values()), {}
+        sent, self.in_flight = list(self.in_flight.values()), {}
         waiting = list(self._queue)
         self._queue.clear()
         for request in sent:
@@ -199,10 +192,10 @@ class RequestQueue:
 
     def send_next(self) -> None:
         """Send requests from the queue until the link allows no more in flight."""
-        while self._queue and len(self._in_flight) < self._link.in_flight and self._sender.is_open:
+        while self._queue and len(self.in_flight) < self._link.in_flight and self._sender.is_open:
             # After an unanswered call, a heartbeat finds out whether the device still answers. The call waits for it.
             if self._is_unanswered and self._has_heartbeats and self._queue[0].tool is not None:
-                if all(request.tool is not None for request in self._in_flight.values()):
+                if all(request.tool is not None for request in self.in_flight.values()):
                     self._send_first(DeviceRequest(None, {}, 1, None))
                 return
             self._send_first(self._queue.popleft())
@@ -218,7 +211,7 @@ class RequestQueue:
     def _send_first(self, request: DeviceRequest) -> None:
         while True:
             self._last_id = self._last_id % self._codec.id_max + 1
-            if self._last_id not in self._in_flight:
+            if self._last_id not in self.in_flight:
                 break
         request.id = self._last_id
         try:
@@ -230,11 +223,11 @@ class RequestQueue:
             is_large = fault.code == "too_large"
             request.end(DeviceFailure("too_large" if is_large else "argument_invalid", fault.detail, path=fault.path))
             return
-        self._in_flight[request.id] = request
+        self.in_flight[request.id] = request
         try:
             self._send_attempt(request)
         except ValueError as error:  # the message is longer than the framing allows
-            self._in_flight.pop(request.id, None)
+            self.in_flight.pop(request.id, None)
             request.end(DeviceFailure("too_large", str(error)))
 
     def _send_attempt(self, request: DeviceRequest) -> None:
@@ -261,13 +254,13 @@ class RequestQueue:
 
     def _on_timeout(self, request: DeviceRequest) -> None:
         request.timer = None
-        if self._in_flight.get(request.id) is not request:
+        if self.in_flight.get(request.id) is not request:
             return
         if request.attempts > 0:
             self._counters.retries += 1
             self._send_attempt(request)
             return
-        del self._in_flight[request.id]
+        del self.in_flight[request.id]
         self._withdraw(request)
         self._is_unanswered = True
         request.end(AnswerLost("it did not answer in time", was_sent=True))

@@ -375,7 +375,7 @@ class DeviceSession:
 
     def _on_answer(self, answer: DeviceAnswer) -> None:
         """Match an answer with its request. An answer that matches no request in flight is discarded."""
-        request = self.requests.find_in_flight(answer.request_id)
+        request = self.requests.in_flight.get(answer.request_id)
         if request is None:  # a duplicate, a late answer, or an answer to a request of another gateway
             self._discard("no_request")
             return
@@ -427,7 +427,7 @@ class DeviceSession:
             return
         former, is_asked = self.tools, self._asks_open > 0
         is_changed = {name: entry.tool for name, entry in tools.items()} != {n: o.tool for n, o in former.items()}
-        is_reset = not is_asked and now - self._answered_ask > SETTLE_S and self.requests.are_in_flight
+        is_reset = not is_asked and now - self._answered_ask > SETTLE_S and bool(self.requests.in_flight)
         if is_asked:
             self._asks_open, self._answered_ask = 0, now
         self.missing = self._announcements.missing

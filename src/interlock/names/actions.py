@@ -114,9 +114,6 @@ class Sightings:
         return {name: segment for name, segment in self._offered() if name.startswith(prefix)}
 
 
-_LOOKED: Final = "an operator of the node has looked at it"
-
-
 class ControllerChanges:
     """The changes that a change controller can make to an entry.
 
@@ -193,7 +190,7 @@ class ControllerChanges:
         controller, by = registry.controller(entry.change_controller), actor
         if actor.is_operator and not actor.override and actor.principal not in controller.principals:
             # An operator may confirm in the controller's place: that changes nothing but a date, and is recorded.
-            by = replace(actor, override=_LOOKED)
+            by = replace(actor, override="an operator of the node has looked at it")
         check_controller(by, controller, registry)
         entry = replace(entry, public_confirmed_on=self._state.today)
         return RegistryChange((step_by(by, self._state.now, "confirm_public", name, entry=entry),), entry)
@@ -367,11 +364,8 @@ class NamesActions:
         current = proposal_of(entry)
         scope = change.authentication_scope or entry.authentication_scope
         stays_public = entry.authentication_scope == scope == PUBLIC
-        new_schemas = {
-            member: schema
-            for member in ("argument_schema", "return_schema")
-            if has_schema(schema := getattr(change, member))
-        }
+        schemas = {"argument_schema": change.argument_schema, "return_schema": change.return_schema}
+        new_schemas = {member: schema for member, schema in schemas.items() if has_schema(schema)}
         amended = replace(
             current,
             schema_source="registrant",
@@ -392,11 +386,8 @@ def outcome_document(result: Result) -> dict[str, Any]:
         judged = {} if result.proposal is None else {"criteria": criteria_document(result.findings)}  # REG-5-2
         return {"kind": "request", "state": result.state.value, **judged, "request": shown}
     if isinstance(result, RegistryEntry):
-        return {
-            "kind": "entry",
-            "state": result.status.value,
-            "entry": msgspec.to_builtins(replace(result, revisions=())),
-        }
+        shown = msgspec.to_builtins(replace(result, revisions=()))
+        return {"kind": "entry", "state": result.status.value, "entry": shown}
     kind = "consent" if isinstance(result, PrefixConsent) else "implementation"
     return {"kind": kind, "state": "recorded", kind: msgspec.to_builtins(result)}
 
@@ -481,7 +472,15 @@ class Publisher:
         state = self._state
 
         def decide(registry: NamesRegistry) -> RegistryChange[SourceRegistry]:
-            taken = [each.surface_name for each in entries if _is_taken(registry, each, source)]
+            # A name is taken if it is registered here or was imported from another source. An equal entry that is
+            # registered here does not count.
+            taken = [
+                each.surface_name
+                for each in entries
+                if (current := registry.entries.get(each.surface_name)) is not None
+                and current.source != source
+                and current != replace(each, source="")
+            ]
             if taken:
                 shown = ", ".join(taken[:5])
                 raise Refused("name_taken", f"{shown}: registered here or by another source", {"names": taken[:100]})
@@ -513,11 +512,3 @@ class Publisher:
         what = "trust" if is_trusted else "distrust"
         step = RegistryStep(at=self._state.now, by=by, what=what, subject=source, source=changed)
         return RegistryChange((step,), changed)
-
-
-def _is_taken(registry: NamesRegistry, entry: RegistryEntry, source: str) -> bool:
-    """Return whether a name already has an entry that is registered here or was imported from another source. An equal
-    entry that is registered here does not count.
-    """
-    standing = registry.entries.get(entry.surface_name)
-    return standing is not None and standing.source != source and standing != replace(entry, source="")

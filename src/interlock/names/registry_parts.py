@@ -195,16 +195,12 @@ def make_name_parts(
 
 def define_name_metrics(metrics: Metrics, due: Callable[[], DueNames]) -> None:
     """Define the metrics of the registry. Their values are computed when they are read."""
-    metrics.gauge(
-        "interlock_names_entries",
-        "Entries of the registry of names, by status.",
-        lambda: [Sample(count, {"status": status}) for status, count in due().statuses.items()],
-    )
-    metrics.gauge(
-        "interlock_names_reviews_overdue", "Provisional entries whose review is late.", lambda: [Sample(due().overdue)]
-    )
-    metrics.gauge(
-        "interlock_names_public_unconfirmed",
-        "Public entries that were not confirmed for 90 days.",
-        lambda: [Sample(due().unconfirmed)],
-    )
+
+    def count_entries() -> list[Sample]:
+        return [Sample(count, {"status": status}) for status, count in due().statuses.items()]
+
+    metrics.gauge("interlock_names_entries", "Entries of the registry of names, by status.", count_entries)
+    late = "Provisional entries whose review is late."
+    metrics.gauge("interlock_names_reviews_overdue", late, lambda: [Sample(due().overdue)])
+    unconfirmed = "Public entries that were not confirmed for 90 days."
+    metrics.gauge("interlock_names_public_unconfirmed", unconfirmed, lambda: [Sample(due().unconfirmed)])

@@ -98,12 +98,10 @@ class RequestDecisions:
             return Refusal(INVALID_PARAMS, "unknown_request", {"detail": "the registry has no such request"})
         open_ = [finding for finding in request.findings if finding.verdict == "needs_expert"]
         if not (decision.reason or "").strip() and (decision.what is What.DENIED or open_):  # REG-5-10
-            codes = ", ".join(dict.fromkeys(finding.code for finding in open_))
-            why = (
-                "give a reason: the registrant gets it"
-                if decision.what is What.DENIED
-                else f"give a reason for approving in spite of {codes}"
-            )
+            why = "give a reason: the registrant gets it"
+            if decision.what is not What.DENIED:
+                codes = ", ".join(dict.fromkeys(finding.code for finding in open_))
+                why = f"give a reason for approving in spite of {codes}"
             return Refusal(INVALID_PARAMS, "reason_required", {"detail": why})
         is_unread = any(finding.code == "skipped_offline" for finding in open_)
         if decision.what is What.APPROVED and is_unread and decision.answer != EntryMove.REMOVE.value:

@@ -187,14 +187,12 @@ class RegistryState:
                 if not change.steps:
                     return change.answer
                 first = initial_steps() if self._last == ORIGIN else ()
+                records = [
+                    NamedRecord(step.subject if is_name(step.subject) else "", encode_step(step))
+                    for step in (*first, *change.steps)
+                ]
                 try:
-                    self._last = await self._log.append(
-                        self._last,
-                        [
-                            NamedRecord(step.subject if is_name(step.subject) else "", encode_step(step))
-                            for step in (*first, *change.steps)
-                        ],
-                    )
+                    self._last = await self._log.append(self._last, records)
                 except Conflict:
                     await self._catch_up()
                     continue
@@ -267,19 +265,15 @@ def own_entry(registry: NamesRegistry, name: str) -> RegistryEntry:
 
 def _audit_line(step: RegistryStep, mark: Mark) -> bytes:
     """Return the audit record of a step. It contains the hash of the registry's log after the step."""
-    details: dict[str, Any] = {"record": mark.sequence, "record_hash": mark.hash.hex()}
+    details: dict[str, Any] = {"record": mark.sequence, "record_hash": mark.hash.hex(), "outcome": step.what}
     if step.reason:
         details["reason"] = step.reason
-    return AuditRecord.event(
-        step.at,
-        step.by,
-        "names",
+    method, tool, verdict = (
         f"names/{step.what}",
         f"names.{step.subject}",
-        verdict="override" if step.is_override else "recorded",
-        outcome=step.what,
-        **details,
+        "override" if step.is_override else "recorded",
     )
+    return AuditRecord.event(step.at, step.by, "names", method, tool, verdict=verdict, **details)
 
 
 UNNAMED = frozenset(("local", "anonymous"))  # any program on the machine: never the principal of a controller

@@ -48,13 +48,10 @@ _PROPOSAL: Final = {
     "required": ["surface_name", "change_controller"],
     "additionalProperties": False,
 }
-_DEFINITION: Final = {"type": "object", "properties": {"inputSchema": _SCHEMA, "outputSchema": _SCHEMA}}
 _LOOKUP: Final = {"type": "object", "properties": {"name": _TEXT}, "required": ["name"]}
-_VERIFY: Final = {
-    "type": "object",
-    "properties": {"name": _TEXT, "definition": _DEFINITION},
-    "required": ["name", "definition"],
-}
+_DEFINITION: Final = {"type": "object", "properties": {"inputSchema": _SCHEMA, "outputSchema": _SCHEMA}}
+_NAMED_DEFINITION: Final = {"name": _TEXT, "definition": _DEFINITION}
+_VERIFY: Final = {"type": "object", "properties": _NAMED_DEFINITION, "required": ["name", "definition"]}
 
 
 class _Lookup(msgspec.Struct, frozen=True):
@@ -169,10 +166,8 @@ class NamesTools:
         return name_check(self._state, proposal)
 
     async def _request(self, principal: str, proposal: NameProposal) -> object:
-        body = Raw(msgspec.json.encode(proposal))
-        return outcome_document(
-            await self._actions.act(Actor(principal=principal), "request", proposal.surface_name, body)
-        )
+        actor, body = Actor(principal=principal), Raw(msgspec.json.encode(proposal))
+        return outcome_document(await self._actions.act(actor, "request", proposal.surface_name, body))
 
 
 def _error(code: str, message: str) -> ToolResult:

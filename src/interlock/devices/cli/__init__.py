@@ -1,31 +1,26 @@
 """Commands about devices."""
 
 import contextlib
-import enum
 import errno
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from interlock.cli.command import Invocation, verb, verb_app
+from interlock.cli.command import Invocation, option, verb, verb_app
 from interlock.cli.completion import segments
 from interlock.cli.terminal.errors import BadUsage, Unreachable
 from interlock.wire.refusal import Refused
 
 if TYPE_CHECKING:
+    from interlock.cli.terminal.output import Output
     from interlock.devices.protocol.description import DeviceDescription, Event
     from interlock.devices.transports.simulated_port import Faults, LineFault
     from interlock.links.api import Frame
 
 MONITOR_S = 0.2
 _NAME_PORT = "name one with --port; a device whose port is 'simulated' is played by the node itself"
-
-
-class DeviceProfile(enum.Enum):
-    A = "a"
-    B = "b"
 
 
 app = verb_app(
@@ -88,7 +83,7 @@ def simulate(
 
             faults = Faults(noise=noise, loss=loss, seed=seed)
             with contextlib.suppress(KeyboardInterrupt):
-                asyncio.run(_play(invocation, description, where, faults, sent_event, every))
+                asyncio.run(_play(invocation.out, description, where, faults, sent_event, every))
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise Refused("cannot_simulate", f"{device} cannot be simulated at {where}: {why}") from error
@@ -108,13 +103,9 @@ def _libraries_of(device: str) -> Iterator[None]:
 
 
 async def _play(
-    invocation: Invocation,
-    description: "DeviceDescription",
-    where: str,
-    faults: "Faults",
-    event: "Event | None",
-    every_s: float,
+    out: "Output", description: "DeviceDescription", where: str, faults: "Faults", event: "Event | None", every_s: float
 ) -> None:
+    """Play the device at the port `where` until the process is ended. Send `event` every `every_s` seconds."""
     import asyncio
     import signal
     import sys
@@ -123,7 +114,6 @@ async def _play(
     from interlock.devices.protocol.messages import DeviceFault
     from interlock.devices.transports.simulated_port import SimulatedPort
 
-    out = invocation.out
     texts = MessageTexts(description, {tool.id: tool for tool in description.tools})
 
     def show(is_ours: bool, message: bytes, happened: "LineFault | None") -> None:
@@ -149,9 +139,9 @@ async def _play(
         if event is None:
             await ended.wait()
         while not ended.is_set() and event is not None:
-            with contextlib.suppress(TimeoutError):
+            try:
                 await asyncio.wait_for(ended.wait(), every_s)
-            if not ended.is_set():
+            except TimeoutError:
                 try:
                     simulated.say(event)
                 except DeviceFault as fault:
@@ -319,7 +309,7 @@ def _show(invocation: Invocation, frame: "Frame") -> None:
 def test(
     invocation: Invocation,
     device: Annotated[str | None, typer.Argument(metavar="DEVICE")] = None,
-    profile: Annotated[DeviceProfile | None, typer.Option("--profile")] = None,
+    profile: Annotated[Literal["a", "b"] | None, typer.Option("--profile")] = None,
     port: Annotated[str | None, typer.Option("--port", metavar="PORT")] = None,
     within: Annotated[float, typer.Option("--within", min=0.05, max=60)] = 1.0,
     gap: Annotated[float, typer.Option("--gap", min=0.05, max=60)] = 0.5,
@@ -353,7 +343,7 @@ def test(
         description = _read_description(invocation, device)
     else:
         link = LinkDescription(transport="uart_cbor", max_frame=96)
-        description = DeviceDescription(profile="a" if profile is DeviceProfile.A else "b", link=link)
+        description = DeviceDescription(profile=profile or "b", link=link)
     if port is not None:
         description = msgspec.structs.replace(description, link=msgspec.structs.replace(description.link, port=port))
     if description.profile not in ("a", "b") or description.link.transport != "uart_cbor":

@@ -79,8 +79,7 @@ class CborCodec(Codec):
     def encode_call(self, request_id: int, tool: ToolDescription, arguments: Mapping[str, Any]) -> bytes:
         params = _positional(tool, without_metadata(arguments))
         message = self._encoded({METHOD: tool.id, ID: request_id, PARAMS: params})
-        if len(message) > self._max_bytes:
-            raise DeviceFault("too_large", f"a call of {len(message)} bytes; the link takes {self._max_bytes}")
+        messages.check_size("call", message, self._max_bytes)
         return message
 
     def encode_heartbeat(self, request_id: int) -> bytes:
@@ -90,8 +89,7 @@ class CborCodec(Codec):
         return self._encoded({METHOD: REGISTRATION})
 
     def decode_untrusted(self, message: bytes) -> messages.Received:
-        if len(message) > self._max_bytes:
-            raise DeviceFault("too_large", f"a message of {len(message)} bytes; the link takes {self._max_bytes}")
+        messages.check_size("message", message, self._max_bytes)
         members = read_untrusted(message)
         if not isinstance(members, dict):
             raise DeviceFault("malformed", "no CBOR map")  # AX-B.2-3
@@ -105,9 +103,7 @@ class CborCodec(Codec):
                 if not (isinstance(entries, list) and isinstance(more, bool) and is_part):
                     raise DeviceFault("malformed", "a registration without its list")
                 try:
-                    return messages.AnnouncementFrame(
-                        tools=tuple(_announced(entry) for entry in entries), more=more, part=part
-                    )
+                    return messages.AnnouncementFrame(tools=tuple(map(_announced, entries)), more=more, part=part)
                 except DeviceFault as fault:
                     raise messages.AnnouncementFault(fault.code, fault.detail) from fault
             if ID in members or method == HEARTBEAT:
@@ -195,9 +191,7 @@ def _positional(tool: ToolDescription, arguments: Mapping[str, Any]) -> dict[int
     names = argument_names(tool)
     if len(names) > ARGUMENTS_MAX:
         raise DeviceFault("argument_invalid", f"more than {ARGUMENTS_MAX} arguments")
-    for name in arguments:
-        if name not in names:
-            raise DeviceFault("argument_invalid", f"there is no argument {name[:64]!r}", name[:64])
+    messages.check_names(arguments, names)
     params = {}
     for position, name in enumerate(names):
         if name not in arguments:

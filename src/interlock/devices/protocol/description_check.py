@@ -240,10 +240,8 @@ def _check_layout(
 def _check_frame(description: DeviceDescription, tool: ToolDescription, at: Path) -> Iterator[DescriptionFault]:
     """Return the faults of a tool with messages that are too large for a frame of Profile A."""
     most = message_max(description)
-    for side, fields, beside in (
-        ("request", tool.request, HEAD_BYTES),
-        ("response", tool.response, HEAD_BYTES + STATUS_BYTES),
-    ):
+    response_bytes = HEAD_BYTES + STATUS_BYTES
+    for side, fields, beside in (("request", tool.request, HEAD_BYTES), ("response", tool.response, response_bytes)):
         needed = [field for field in fields if not field.optional]
         size = beside + sum((size_of(field) or 0) + TLV_HEAD_BYTES * (tool.payload == "tlv") for field in needed)
         if size > most:

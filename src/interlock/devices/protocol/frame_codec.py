@@ -43,8 +43,7 @@ class FrameCodec(Codec):
     def encode_call(self, request_id: int, tool: ToolDescription, arguments: Mapping[str, Any]) -> bytes:
         payload = encode_payload(tool.payload, tool.order, tool.request, without_metadata(arguments))
         message = bytes((CALL, tool.id, request_id)) + payload
-        if len(message) > self._max_bytes:
-            raise DeviceFault("too_large", f"a call of {len(message)} bytes; the link takes {self._max_bytes}")
+        messages.check_size("call", message, self._max_bytes)
         return message
 
     def encode_heartbeat(self, request_id: int) -> bytes:
@@ -118,8 +117,7 @@ def message_max(description: DeviceDescription) -> int:
 
 def split_untrusted(message: bytes, max_bytes: int) -> tuple[int, int, int, bytes]:
     """Split a message into TYPE, TOOL_ID, SEQ and PAYLOAD. Raise DeviceFault if it is malformed or too_large."""
-    if len(message) > max_bytes:
-        raise DeviceFault("too_large", f"a message of {len(message)} bytes; the link takes {max_bytes}")
+    messages.check_size("message", message, max_bytes)
     if len(message) < HEAD_BYTES:
         raise DeviceFault("malformed", "a message without TYPE, TOOL_ID and SEQ")
     return message[0], message[1], message[2], message[HEAD_BYTES:]

@@ -16,7 +16,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, Final, Literal
 
 from interlock.devices.protocol.description import Field, Order
-from interlock.devices.protocol.messages import DeviceFault
+from interlock.devices.protocol.messages import DeviceFault, check_names
 
 Kind = Literal["struct", "tlv", "raw"]
 Code = Literal["argument_invalid", "response_invalid"]
@@ -26,7 +26,6 @@ INTEGERS: Final[dict[str, tuple[int, int, int]]] = {  # bytes, least, greatest
     **{f"i{8 * size}": (size, -(2 ** (8 * size - 1)), 2 ** (8 * size - 1) - 1) for size in (1, 2, 4)},
 }
 TLV_VALUE_MAX: Final = 255
-_F32_BYTES: Final = 4
 _F32_DIGITS: Final = 9  # enough for every f32
 _OUT_OF_TEN: Final = Decimal(10) ** -6  # how far a scaled number may lie from a whole one: what floats do to decimals
 
@@ -44,7 +43,7 @@ def size_of(field: Field) -> int | None:
     """Return the size of a field in bytes, or None if the size depends on the value."""
     if field.type in INTEGERS:
         return INTEGERS[field.type][0]
-    return {"f32": _F32_BYTES, "bool": 1, "enum": field.size or 1}.get(field.type, field.size)
+    return {"f32": 4, "bool": 1, "enum": field.size or 1}.get(field.type, field.size)
 
 
 def layout_size(kind: Kind, fields: Sequence[Field]) -> int | None:
@@ -72,10 +71,7 @@ def type_limits(field: Field) -> tuple[float | None, float | None]:
 
 def encode_payload(kind: Kind, order: Order, fields: Sequence[Field], arguments: Mapping[str, Any]) -> bytes:
     """Encode the arguments of a call. Raise DeviceFault (argument_invalid) if an argument does not fit its field."""
-    names = {field.name for field in fields}
-    for name in arguments:
-        if name not in names:
-            raise DeviceFault("argument_invalid", f"there is no argument {name[:64]!r}", name[:64])
+    check_names(arguments, {field.name for field in fields})
     out = bytearray()
     for field in fields:
         if field.name not in arguments:

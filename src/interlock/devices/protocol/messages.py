@@ -12,7 +12,7 @@ Framing and transports carry messages as bytes and do not look into them; the se
 MCP-AX adds to arguments, and `_meta`, is removed before a message is encoded (AX-8.2-5).
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -71,6 +71,19 @@ class DeviceFault(Exception):
     def __init__(self, code: FaultCode, detail: str, path: str = "") -> None:
         super().__init__(detail)
         self.code, self.detail, self.path = code, detail, path
+
+
+def check_names(arguments: Iterable[str], names: Container[str]) -> None:
+    """Raise DeviceFault if a tool with arguments of these names is called with another argument."""
+    for name in arguments:
+        if name not in names:
+            raise DeviceFault("argument_invalid", f"there is no argument {name[:64]!r}", name[:64])
+
+
+def check_size(kind: Literal["call", "message"], message: bytes, limit: int) -> None:
+    """Raise DeviceFault if a message has more bytes than the link can carry."""
+    if len(message) > limit:
+        raise DeviceFault("too_large", f"a {kind} of {len(message)} bytes; the link takes {limit}")
 
 
 class AnnouncementFault(DeviceFault):

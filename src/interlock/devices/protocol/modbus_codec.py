@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from interlock.devices.protocol.description import DeviceDescription, ModbusRegister, ToolDescription
 from interlock.devices.protocol.layouts import decode_payload, encode_payload, size_of
-from interlock.devices.protocol.messages import Codec, DeviceAnswer, DeviceFault, Received
+from interlock.devices.protocol.messages import Codec, DeviceAnswer, DeviceFault, Received, check_names
 
 ID_MAX: Final = 0xFFFF
 UNIT_BYTES_MAX: Final = 253  # of one protocol data unit
@@ -51,10 +51,7 @@ class ModbusCodec(Codec):
         self._heartbeat = struct.pack(">BHH", READ[table], address, 1)
 
     def encode_call(self, request_id: int, tool: ToolDescription, arguments: Mapping[str, Any]) -> bytes:
-        names = {register.field.name for register in tool.registers if register.write}
-        for name in arguments:
-            if name not in names:
-                raise DeviceFault("argument_invalid", f"there is no argument {name[:64]!r}", name[:64])
+        check_names(arguments, {register.field.name for register in tool.registers if register.write})
         return _joined(request_id, [_request(register, arguments) for register in tool.registers])
 
     def encode_heartbeat(self, request_id: int) -> bytes:

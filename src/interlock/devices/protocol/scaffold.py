@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from interlock.devices.protocol.cbor_codec import ARGUMENTS_MAX, MAP
-from interlock.devices.protocol.description import DeviceDescription, Event, Field, ToolDescription
+from interlock.devices.protocol.description import DeviceDescription, Field, ToolDescription
 from interlock.devices.protocol.device_tools import FIELD_TYPES
 from interlock.devices.protocol.layouts import layout_size, size_of
 
@@ -49,25 +49,21 @@ def scaffold(segment: str, description: DeviceDescription) -> dict[str, str]:
             other = names.setdefault(_identifier(entry.name), entry.name)
             if other != entry.name:
                 raise CannotScaffold(f"{other!r} and {entry.name!r} have one name in C")
-    for tool in description.tools:
-        if description.profile == "b" and len(tool.request) > ARGUMENTS_MAX:
-            raise CannotScaffold(f"{tool.name!r} has more than {ARGUMENTS_MAX} arguments")
-    written = _completed(description)
-    return {f"{_identifier(segment)}.c": _source(segment, written), f".devices/{segment}.toml": toml(written)}
-
-
-def _completed(description: DeviceDescription) -> DeviceDescription:
-    link, tools = description.link, []
+    # Complete the description with the lengths or types of the table, so that the table and the description agree.
+    tools = []
     for tool in description.tools:
         if description.profile == "a":
             lengths = _length(tool, tool.request, "req_len"), _length(tool, tool.response, "resp_len")
             tools.append(replace(tool, req_len=lengths[0], resp_len=lengths[1]))
+        elif len(tool.request) > ARGUMENTS_MAX:
+            raise CannotScaffold(f"{tool.name!r} has more than {ARGUMENTS_MAX} arguments")
         else:
             arg_types = tool.arg_types or tuple(FIELD_TYPES[field.type][0] for field in tool.request)
             tools.append(replace(tool, arg_types=arg_types, ret_type=MAP if tool.ret_type is None else tool.ret_type))
     if description.profile == "b":
         link = replace(link, max_frame=min(link.max_frame, FRAME_MAX))
-    return replace(description, link=link, tools=tuple(tools))
+    written = replace(description, link=link, tools=tuple(tools))
+    return {f"{_identifier(segment)}.c": _source(segment, written), f".devices/{segment}.toml": toml(written)}
 
 
 def _length(tool: ToolDescription, fields: tuple[Field, ...], key: str) -> int:
@@ -85,8 +81,11 @@ def _identifier(name: str) -> str:
 
 def _constants(description: DeviceDescription) -> Iterator[str]:
     """Yield C constants: the ids of events, and the status of unfinished handlers, which no tool uses otherwise."""
+    profile = description.profile
     for event in description.events:
-        yield from ("", *_event_comment(event, description.profile))
+        text = f"The event {event.name}: {event.description or 'no description'}; sent by mcpax_{profile}_event"
+        layout = _layout("out", event.response, event.order if profile == "a" else None)
+        yield from ("", *_commented([text, *layout]))
         yield f"#define EVENT_{event.name.replace('-', '_').upper()} 0x{event.id:02X}"
     if any(tool.mutable is not False for tool in description.tools):
         taken = {int(number) for tool in description.tools for number in tool.status}
@@ -140,12 +139,8 @@ def _handler_a(tool: ToolDescription, handler: str) -> Iterator[str]:
     """Yield the beginning of a handler that answers zeros."""
     yield from (f"static int {handler}(const uint8_t *req, uint8_t *resp)", "{", "    (void)req;")
     if tool.resp_len:
-        yield from (
-            "    uint8_t at;",
-            f"    for (at = 0; at < {tool.resp_len}; at++) {{",
-            "        resp[at] = 0;",
-            "    }",
-        )
+        loop = f"    for (at = 0; at < {tool.resp_len}; at++) {{"
+        yield from ("    uint8_t at;", loop, "        resp[at] = 0;", "    }")
     else:
         yield "    (void)resp;"
 
@@ -166,17 +161,14 @@ def _zero(field: Field) -> Iterator[str]:
         case "bool":
             yield "    *at++ = 0xF4; /* false */"
         case "f32":
-            yield "    *at++ = 0xF9; /* 0.0, of 16 bits */"
-            yield "    *at++ = 0;"
-            yield "    *at++ = 0;"
+            yield from ("    *at++ = 0xF9; /* 0.0, of 16 bits */", "    *at++ = 0;", "    *at++ = 0;")
         case "enum":
             yield f"    at = mcpax_put_head(at, CBOR_UINT, {next(iter(field.values.values()))});"
         case "text":
             yield "    at = mcpax_put_head(at, CBOR_TEXT, 0);"
         case "bytes":
             yield f"    at = mcpax_put_head(at, CBOR_BYTES, {field.size or 0});"
-            for _ in range(field.size or 0):
-                yield "    *at++ = 0;"
+            yield from ["    *at++ = 0;"] * (field.size or 0)
         case _:
             yield "    at = mcpax_put_head(at, CBOR_UINT, 0);"
 
@@ -186,11 +178,6 @@ def _comment(tool: ToolDescription) -> list[str]:
     lines = [f"{tool.name}: {tool.description or 'no description'}"]
     lines += [*_layout("in", tool.request, order), *_layout("out", tool.response, order)]
     return _commented([*lines, *(f"status {number}: {name}" for number, name in tool.status.items())])
-
-
-def _event_comment(event: Event, profile: str) -> list[str]:
-    lines = [f"The event {event.name}: {event.description or 'no description'}; sent by mcpax_{profile}_event"]
-    return _commented([*lines, *_layout("out", event.response, event.order if profile == "a" else None)])
 
 
 def _layout(word: str, fields: tuple[Field, ...], order: str | None) -> Iterator[str]:
@@ -220,19 +207,20 @@ def toml(description: DeviceDescription) -> str:
         for entry in entries:
             fields = {key: entry.pop(key) for key in ("request", "response") if key in entry}
             entry.pop("registers", None)
-            defaults = _defaults(ToolDescription)
-            lines += ["", f"[[{kind}]]", *_pairs(entry, defaults)]
-            for key, each in ((key, each) for key, many in fields.items() for each in many):
-                lines += ["", f"[[{kind}.{key}]]", *_pairs(each, _defaults(Field))]
+            lines += ["", f"[[{kind}]]", *_pairs(entry, _defaults(ToolDescription))]
+            for key, many in fields.items():
+                for each in many:
+                    lines += ["", f"[[{kind}.{key}]]", *_pairs(each, _defaults(Field))]
     return "\n".join([*lines, ""])
 
 
 def _defaults(kind: type[msgspec.Struct]) -> dict[str, Any]:
-    fields = msgspec.structs.fields(kind)
-    constructed = {field.encode_name: field.default_factory() for field in fields if callable(field.default_factory)}
-    return {
-        field.encode_name: field.default for field in fields if field.default is not msgspec.NODEFAULT
-    } | constructed
+    defaults = {}
+    for field in msgspec.structs.fields(kind):
+        if not field.required:
+            is_constructed = callable(field.default_factory)
+            defaults[field.encode_name] = field.default_factory() if is_constructed else field.default
+    return defaults
 
 
 def _pairs(table: dict[str, Any], defaults: dict[str, Any]) -> Iterator[str]:

@@ -97,7 +97,16 @@ class ModbusLine(SharedConnection[ModbusTransport]):
 
     async def open(self) -> None:
         try:
-            client = self._client = self._make_client()
+            # The library neither repeats a request nor reconnects: the session of the device decides both.
+            link, times = self._link, {"timeout": CONNECT_S, "retries": 0, "reconnect_delay": 0}
+            options: dict[str, Any] = {**times, "trace_packet": self._trace, "trace_connect": self._note_connection}
+            client: AsyncModbusTcpClient | AsyncModbusSerialClient
+            if link.transport == "modbus_tcp":
+                client = AsyncModbusTcpClient(link.host or "localhost", port=link.tcp_port or PORT, **options)
+            else:
+                options |= {"framer": FramerType.RTU, "baudrate": link.baud, "parity": PARITIES[link.parity]}
+                client = AsyncModbusSerialClient(link.port or "", **options)
+            self._client = client
             is_connected = await client.connect()
         except (ModbusException, OSError, ValueError) as error:
             raise TransportFailed(f"{self._name} cannot be opened: {error}") from error
@@ -181,16 +190,6 @@ class ModbusLine(SharedConnection[ModbusTransport]):
             return response
         finally:
             self._on_traffic = None
-
-    def _make_client(self) -> AsyncModbusTcpClient | AsyncModbusSerialClient:
-        link = self._link
-        # The library neither repeats a request nor reconnects: the session of the device decides both.
-        options: dict[str, Any] = {"timeout": CONNECT_S, "retries": 0, "reconnect_delay": 0}
-        options |= {"trace_packet": self._trace, "trace_connect": self._note_connection}
-        if link.transport == "modbus_tcp":
-            return AsyncModbusTcpClient(link.host or "localhost", port=link.tcp_port or PORT, **options)
-        options |= {"framer": FramerType.RTU, "baudrate": link.baud, "parity": PARITIES[link.parity]}
-        return AsyncModbusSerialClient(link.port or "", **options)
 
     def _trace(self, sent: bool, data: bytes) -> bytes:
         if self._on_traffic is not None:

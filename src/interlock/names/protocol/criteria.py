@@ -102,17 +102,6 @@ def schema_digest(raw: Raw) -> str | None:
         return None
 
 
-def is_compatible(before: Revision, after: Revision) -> bool:
-    """Return whether a client that was written to the revision `before` works with the revision `after` (REG-8.2-1)."""
-    if not (before.has_schemas and after.has_schemas):
-        return before.has_schemas == after.has_schemas
-    try:
-        compared = compare(_pair(before), _pair(after), Effort())
-    except (CodecError, EffortSpent):
-        return False
-    return compared.verdict in (SurfaceVerdict.IDENTICAL, SurfaceVerdict.COMPATIBLE)
-
-
 def _pair(revision: Revision) -> SchemaPair:
     returned = revision.return_schema
     return SchemaPair(revision.argument_schema, returned if has_schema(returned) else None)
@@ -170,7 +159,9 @@ def read_reference(text: str) -> DocumentReference:
         return DocumentReference(kind="uri", data=text, unstable="it is http, which anyone on the way can change")
     if parts.username is not None:
         return DocumentReference(kind="uri", data=text, unstable="it holds a credential")
-    if _is_private(host):  # REG-4.1-4
+    scope = find_scope(host)
+    is_local_name = "." not in host or host.endswith(_PRIVATE_ENDS)
+    if is_local_name if scope is None else scope is not Scope.PUBLIC:  # REG-4.1-4
         return DocumentReference(kind="uri", data=text, unstable="its host is not public")
     owner = None if host in _SHARED_HOSTS else host
     if host in _CODE_HOSTS and _COMMIT.search(parts.path) is None:  # REG-4.1-4
@@ -186,11 +177,6 @@ def _draft(name: str, revision: str | None) -> DocumentReference:
         return DocumentReference(kind="draft", data=name, url=url, unstable="it names no revision of the draft")
     full = f"{name}-{revision}"
     return DocumentReference(kind="draft", data=full, url=f"https://www.ietf.org/archive/id/{full}.txt")
-
-
-def _is_private(host: str) -> bool:
-    scope = find_scope(host)
-    return "." not in host or host.endswith(_PRIVATE_ENDS) if scope is None else scope is not Scope.PUBLIC
 
 
 CRITERIA: Final = {
@@ -270,10 +256,8 @@ def outcome_of(criterion: int, findings: tuple[CheckFinding, ...]) -> Outcome:
 
 def criteria_document(findings: tuple[CheckFinding, ...]) -> list[dict[str, int | str]]:
     """Return the outcome of every criterion, in the form that the requester receives."""
-    return [
-        {"criterion": number, "says": says, "outcome": outcome_of(number, findings)}
-        for number, says in CRITERIA.items()
-    ]
+    outcomes = {number: outcome_of(number, findings) for number in CRITERIA}
+    return [{"criterion": number, "says": says, "outcome": outcomes[number]} for number, says in CRITERIA.items()]
 
 
 def _texts(proposal: NameProposal) -> Iterator[CheckFinding]:
@@ -387,9 +371,16 @@ def takes_effect(entry: RegistryEntry, request: NameRequest) -> bool:
     proposal = request.proposal
     if proposal is None or proposal.breaking or any(finding.verdict == "needs_expert" for finding in request.findings):
         return False
-    after = _revision(0, proposal, request.retrieval, "")
-    # REG-8.2-1
-    return after.authentication_scope == entry.authentication_scope and is_compatible(entry.specification, after)
+    before, after = entry.specification, _revision(0, proposal, request.retrieval, "")
+    if after.authentication_scope != entry.authentication_scope:  # REG-8.2-1
+        return False
+    if not (before.has_schemas and after.has_schemas):
+        return before.has_schemas == after.has_schemas
+    try:
+        compared = compare(_pair(before), _pair(after), Effort())
+    except (CodecError, EffortSpent):
+        return False
+    return compared.verdict in (SurfaceVerdict.IDENTICAL, SurfaceVerdict.COMPATIBLE)
 
 
 def amended_entry(

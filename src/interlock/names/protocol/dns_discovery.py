@@ -58,13 +58,12 @@ def read_records_untrusted(records: Iterable[bytes]) -> tuple[ServerRecord, ...]
     """Read the TXT records of a domain; each item has the joined strings of one record. Records of other services, with
     another version tag and no address, are skipped.
     """
-    servers = [_read(each) for each in records]
-    return tuple(sorted((each for each in servers if each is not None), key=_priority))
 
+    def priority(record: ServerRecord) -> tuple[bool, int]:
+        text = record.fields.get("priority", "")
+        return bool(record.problem), int(text) if text.isdecimal() and len(text) < 6 else 0
 
-def _priority(record: ServerRecord) -> tuple[bool, int]:
-    priority = record.fields.get("priority", "")
-    return bool(record.problem), int(priority) if priority.isdecimal() and len(priority) < 6 else 0
+    return tuple(sorted(filter(None, map(_read, records)), key=priority))
 
 
 def _read(record: bytes) -> ServerRecord | None:

@@ -90,13 +90,8 @@ SCHEMA_BYTES_MAX: Final = 1024 * 1024  # of a tool's schema; a longer one is not
 SMALL_BYTES: Final = 4096  # of a schema that is compared as it is written; comparing is cheaper than normalising
 ANY_ARGUMENTS: Final[Mapping[str, Any]] = {"type": "object"}  # the schema of a tool that declares none
 
-# Notes beside a verdict.
-BEHIND: Final = "behind"
-UNKNOWN_REVISION: Final = "unknown_revision"
-CLAIM_MISMATCH: Final = "claim_mismatch"
-SCOPE_TIGHTENED: Final = "scope_tightened"
-DEPRECATED: Final = "deprecated"
-WITHDRAWN: Final = "withdrawn"
+# The notes beside a verdict, which say more about the tool or its entry.
+Note = Literal["behind", "unknown_revision", "claim_mismatch", "scope_tightened", "deprecated", "withdrawn"]
 
 
 T = TypeVar("T")
@@ -240,7 +235,7 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     registered_digest: str | None = None
     revision: int | None = None  # the current one of the specification
     behind: int | None = None  # the revision the server keeps to, where that is an older one
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     differences: tuple[SurfaceDifference, ...] = ()
     near: str | None = None  # of an unregistered name: the registered one that it looks like
 
@@ -328,15 +323,17 @@ def judge(
 
     `claim` never changes the verdict. If the schemas contradict the claim, the result only notes that.
     """
-    current = specifications[-1]
-    notes = _entry_notes(entry)
-    judged = Judgement(
-        name=entry.surface_name,
-        verdict=SurfaceVerdict.UNVERIFIABLE,
-        status=entry.status,
-        revision=current.revision.revision,
-        notes=notes,
-    )
+    current, status = specifications[-1], entry.status
+    # The first notes follow from the entry alone, independent of the tool.
+    notes: tuple[Note, ...] = ()
+    if status is EntryStatus.DEPRECATED:  # REG-7.3-2
+        notes = ("deprecated",)
+    if status is EntryStatus.WITHDRAWN:
+        notes = ("withdrawn",)
+    if entry.scope_tightened_on is not None:
+        notes = (*notes, "scope_tightened")
+    verdict, revision = SurfaceVerdict.UNVERIFIABLE, current.revision.revision
+    judged = Judgement(name=entry.surface_name, verdict=verdict, status=status, revision=revision, notes=notes)
     if not current.revision.has_schemas:
         return judged
     if argument is not None and current.is_text_of(argument, returned):
@@ -356,16 +353,20 @@ def judge(
             return judged
     behind = None
     if compared.verdict is not SurfaceVerdict.IDENTICAL:
-        behind = _older(specifications[:-1], offered)
-        notes = (*notes, UNKNOWN_REVISION if behind is None else BEHIND)
+        # The newest of the older revisions that have the server's schemas, or None.
+        for each in reversed(specifications[:-1]):
+            if each.revision.has_schemas and each.pair.digest == offered.digest:
+                behind = each.revision.revision
+                break
+        notes = (*notes, "unknown_revision" if behind is None else "behind")
     if claim != NO_CLAIM and _is_contradicted(claim, specifications, offered, compared.verdict):
-        notes = (*notes, CLAIM_MISMATCH)  # REG-8.2-2
+        notes = (*notes, "claim_mismatch")  # REG-8.2-2
     return msgspec.structs.replace(
         judged,
         verdict=compared.verdict,
         digest=offered.digest,
         registered_digest=current.pair.digest,
-        behind=None if behind is None else behind.revision,
+        behind=behind,
         notes=notes,
         differences=compared.differences,
     )
@@ -423,24 +424,11 @@ def _differences(
     """Return the differences of the arguments or of the results. Return none if the other side is worse."""
     if outcome.verdict is not worst:
         return []
-    is_argument = side == "argument"
-    return [
-        SurfaceDifference(
-            side=side,
-            path=each.path,
-            registered=each.narrow if is_argument else each.wide,
-            offered=each.wide if is_argument else each.narrow,
-        )
-        for each in outcome.differences
-    ]
-
-
-def _older(specifications: tuple[Specification, ...], offered: SchemaPair) -> Revision | None:
-    """Return the newest of the older revisions that have the server's schemas, or None if there is none."""
-    for each in reversed(specifications):
-        if each.revision.has_schemas and each.pair.digest == offered.digest:
-            return each.revision
-    return None
+    differences = []
+    for each in outcome.differences:
+        registered, offered = (each.narrow, each.wide) if side == "argument" else (each.wide, each.narrow)
+        differences.append(SurfaceDifference(side=side, path=each.path, registered=registered, offered=offered))
+    return differences
 
 
 def _is_contradicted(
@@ -464,18 +452,6 @@ def _is_contradicted(
     if identical:
         return claim.version not in [_version_of(revisions, each) for each in identical]
     return verdict not in VERIFIED or claim.version[0] != _version_of(revisions, revisions[-1])[0]
-
-
-def _entry_notes(entry: RegistryEntry) -> tuple[str, ...]:
-    """Return the notes that follow from the entry alone, independent of the tool."""
-    notes = []
-    if entry.status is EntryStatus.DEPRECATED:  # REG-7.3-2
-        notes.append(DEPRECATED)
-    if entry.status is EntryStatus.WITHDRAWN:
-        notes.append(WITHDRAWN)
-    if entry.scope_tightened_on is not None:
-        notes.append(SCOPE_TIGHTENED)
-    return tuple(notes)
 
 
 Enforcement = Literal["reject", "session", "warn", "off"]

@@ -281,11 +281,8 @@ def _with_own_digests(revision: Revision) -> Revision:
     for raw in (revision.argument_schema, revision.return_schema):
         if len(raw) > SCHEMA_BYTES_MAX:
             raise BadDocument(f"a schema has more than {SCHEMA_BYTES_MAX} bytes")
-    return msgspec.structs.replace(
-        revision,
-        argument_digest=schema_digest(revision.argument_schema),
-        return_digest=schema_digest(revision.return_schema),
-    )
+    argument_digest, return_digest = schema_digest(revision.argument_schema), schema_digest(revision.return_schema)
+    return msgspec.structs.replace(revision, argument_digest=argument_digest, return_digest=return_digest)
 
 
 def _entry(row: list[str]) -> RegistryEntry:

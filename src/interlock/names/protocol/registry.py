@@ -8,7 +8,7 @@ Holders of prefixes are not recorded with each entry. They follow from the order
 entry under a prefix holds it (REG-7.2-1), unless a ruling made another controller its holder.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Literal
 
 import msgspec
@@ -190,16 +190,12 @@ class RegistryStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     notice: str = ""  # the reminder that was given, with its date, so that no process gives it again
 
 
-_encode = msgspec.json.Encoder().encode
+encode_step: Final[Callable[[RegistryStep], bytes]] = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(RegistryStep).decode
 
 
 class BadStep(ValueError):
     """Error for a record of the log that cannot be read as a step of the registry."""
-
-
-def encode_step(step: RegistryStep) -> bytes:
-    return _encode(step)
 
 
 def decode_step(data: bytes) -> RegistryStep:
@@ -241,13 +237,9 @@ class NamesRegistry:
             else:
                 self.entries[entry.surface_name] = entry
             if entry.vendor_prefix != NONE:  # a removed entry counts as first use as well
-                first_use = Holder(
-                    prefix=entry.vendor_prefix,
-                    controller=entry.change_controller,
-                    first_entry=entry.surface_name,
-                    since=entry.first_registered,
-                )
-                self.holders.setdefault(entry.vendor_prefix, first_use)  # REG-7.2-1
+                prefix, controller, since = entry.vendor_prefix, entry.change_controller, entry.first_registered
+                first_use = Holder(prefix=prefix, controller=controller, first_entry=entry.surface_name, since=since)
+                self.holders.setdefault(prefix, first_use)  # REG-7.2-1
         if step.request is not None:
             self.requests[step.request.id] = step.request
         if step.controller is not None:
@@ -270,11 +262,6 @@ class NamesRegistry:
     def controller(self, name: str) -> Controller:
         """Return the record of a controller. The record of an unknown controller is empty: no one acts for it."""
         return self.controllers.get(name) or Controller(name=name)
-
-    def has_consent(self, prefix: str, controller: str, today: str) -> bool:
-        """Return whether the holder of a prefix allows a controller to register names under it today."""
-        consent = self._consents.get((prefix, controller))
-        return consent is not None and today <= consent.until  # REG-7.2-2
 
     def open_requests(self) -> Iterator[NameRequest]:
         """Yield the requests on which a decision is still possible."""
@@ -309,7 +296,9 @@ class NamesRegistry:
         the other. Only prefixes of controllers that gave no consent conflict.
         """
         for holder in self.holders.values():
-            if holder.controller == controller or self.has_consent(holder.prefix, controller, today):  # REG-7.2-2
+            consent = self._consents.get((holder.prefix, controller))
+            has_consent = consent is not None and today <= consent.until
+            if holder.controller == controller or has_consent:  # REG-7.2-2
                 continue
             held = f"{holder.prefix} is {holder.controller}'s since {holder.since}, by {holder.first_entry}"
             if covers(holder.prefix, name):  # REG-5-8
