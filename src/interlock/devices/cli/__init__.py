@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from interlock.cli.command import Invocation, option, verb, verb_app
+from interlock.cli.command import Invocation, verb, verb_app
 from interlock.cli.completion import segments
 from interlock.cli.terminal.errors import BadUsage, Unreachable
 from interlock.wire.refusal import Refused
