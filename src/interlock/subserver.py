@@ -1,23 +1,4 @@
 """The public import path of the subserver library, `interlock.sdk.subserver`."""
 
-from interlock.sdk.subserver import (
-    Context,
-    Parent,
-    RegistrationRefused,
-    Subserver,
-    SubserverInvalid,
-    ToolFailed,
-    ToolInvalid,
-    ToolResult,
-)
-
-__all__ = [
-    "Context",
-    "Parent",
-    "RegistrationRefused",
-    "Subserver",
-    "SubserverInvalid",
-    "ToolFailed",
-    "ToolInvalid",
-    "ToolResult",
-]
+from interlock.sdk.subserver import *  # noqa: F403
+from interlock.sdk.subserver import __all__  # noqa: F401

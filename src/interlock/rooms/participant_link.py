@@ -24,7 +24,7 @@ from msgspec import Raw
 
 from interlock.catalog.routes import Route
 from interlock.config.plan import ToolClass
-from interlock.core.calls.call import Call, Outcome, Pending
+from interlock.core.calls.call import Call, CallHold, Outcome, Pending
 from interlock.core.calls.check import CONFIRMATION_REQUIRED, CheckNumber, Refused, Release
 from interlock.core.clock import Clock, rfc3339
 from interlock.links.connected_link import ID_DIGITS_MAX, ConnectedLink
@@ -94,7 +94,7 @@ CallKey = tuple[str, str, str, str, bytes]
 
 
 @dataclass(slots=True, eq=False)
-class ProposalHold:
+class ProposalHold(CallHold):
     """The hold for a call by a restricted participant. It publishes the call as a proposal and never releases it.
 
     `proposed` has the ids of the calls that were proposed, by room, client, tool and arguments. All holds share it.
@@ -108,15 +108,6 @@ class ProposalHold:
     tool: str
     is_waiting: bool = True
     is_asked_first: bool = True
-
-    def identify(self, call: Call) -> Refusal | None:
-        return None
-
-    def acknowledge(self, call: Call) -> Refused | None:
-        return None
-
-    def find_refusal(self, call: Call) -> Refused | None:
-        return None
 
     async def find_release(self, call: Call) -> Release | Refused:
         """Publish a call as a proposal, or find its earlier proposal. Return the answer to the client. If the
@@ -160,12 +151,6 @@ class ProposalHold:
         if (refusal := await self.room.publish(envelope, self.who, principal)) is not None:
             self.proposed.pop(key, None)
         return refusal or envelope.id
-
-    def on_sent(self, call: Call) -> None:
-        pass
-
-    def on_ended(self, call: Call, outcome: Outcome, message: bytes) -> bytes:
-        return message
 
 
 def _result(call: Call, hold: ProposalHold, settled: SettledProposal) -> bytes:

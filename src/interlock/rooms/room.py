@@ -179,7 +179,7 @@ class Room:
         self.accepted: Counter[str] = Counter()  # since the start, by kind
         self.refused: Counter[str] = Counter()  # by code
         self.timeline = Timeline(self, History(parts.store, topic), parts.clock)
-        self._tracker = parts.tracker
+        self.tracker = parts.tracker
         self._records = parts.records
         self._audit = parts.audit
         self._clock = parts.clock
@@ -197,12 +197,12 @@ class Room:
 
     async def open(self) -> None:
         """Restore the timeline. Raise StoreError if that fails."""
-        self._tracker.rooms[self.topic] = self
+        self.tracker.rooms[self.topic] = self
         self._set_heartbeat()
         await self.timeline.open()
 
     async def close(self) -> None:
-        self._tracker.rooms.pop(self.topic, None)
+        self.tracker.rooms.pop(self.topic, None)
         if self._heartbeat is not None:
             self._heartbeat.cancel()
         for seat in self.seats.values():
@@ -408,7 +408,7 @@ class Room:
         if enforcement.is_decision(envelope.kind, self.settings):
 
             async def decide() -> None:
-                settle(await self._tracker.decide(self, envelope, who, principal))
+                settle(await self.tracker.decide(self, envelope, who, principal))
 
             self._background.begin(decide(), f"room {self.topic}")
             return None
@@ -461,7 +461,7 @@ class Room:
             or self._find_rate_refusal(envelope, who, request)
             or enforcement.payload_refusal(envelope)
             or self._known.duplicate(envelope, who.id)
-            or (self._tracker.admit(self, envelope, who) if envelope.kind == PROPOSAL else None)
+            or (self.tracker.admit(self, envelope, who) if envelope.kind == PROPOSAL else None)
         )
 
     def _find_rate_refusal(
@@ -555,14 +555,9 @@ class Room:
         sender also passes it to the tracker of proposals.
         """
         if delivery.sequence and delivery.principal and delivery.envelope.kind != CHAT:
-            self._tracker.on_published(self, delivery.envelope, delivery.principal)
+            self.tracker.on_published(self, delivery.envelope, delivery.principal)
         if delivery.sequence:
             self._feeds.published.publish((self, delivery))
-
-    def on_restored(self, envelope: Envelope, received_at: float) -> None:
-        """Track a proposal that was published before the node started."""
-        if envelope.kind == PROPOSAL:
-            self._tracker.recover(self, envelope, received_at)
 
     def on_replicated(self, envelope: Envelope, received_at: float) -> None:
         """Count an envelope that another replica published, and pass it to the tracker."""
@@ -572,12 +567,7 @@ class Room:
         request = self._known.find_request(envelope.correlation_id, sender)
         if sender != OWN and (envelope.kind != MCP or request is None or not request.awaits(sender)):
             self._window(sender).count(_counted(envelope), self._clock.now())  # X-7.3-3
-        self._tracker.on_replicated(self, envelope, received_at)
-
-    def on_lost(self, envelope: Envelope) -> None:
-        """Stop counting a proposal that could not be stored."""
-        if envelope.kind == PROPOSAL:
-            self._tracker.index.stop_waiting(self.topic, envelope.id)
+        self.tracker.on_replicated(self, envelope, received_at)
 
 
 _COUNTED: Final[dict[str, tuple[What, ...]]] = {PROPOSAL: ("proposals", "envelopes"), CHAT: ("chat", "envelopes")}

@@ -31,7 +31,16 @@ from interlock.core.background import BackgroundTasks
 from interlock.core.clock import Clock
 from interlock.rooms.protocol import gateway_messages
 from interlock.rooms.protocol.enforcement import OpenRequest, is_request, rpc_id
-from interlock.rooms.protocol.envelope import MCP, V0, Envelope, EnvelopeRefusal, decode_untrusted, encode, encode_v0
+from interlock.rooms.protocol.envelope import (
+    MCP,
+    PROPOSAL,
+    V0,
+    Envelope,
+    EnvelopeRefusal,
+    decode_untrusted,
+    encode,
+    encode_v0,
+)
 from interlock.rooms.protocol.gateway_messages import Stamp
 from interlock.store.ports import Following, Record, Store, StoreError, Unavailable
 
@@ -281,7 +290,8 @@ class Timeline:
                 envelope = decode_untrusted(record.data, len(record.data))
                 if isinstance(envelope, Envelope):
                     self.known.add(envelope, envelope.sender or "", record.sequence)
-                    self._room.on_restored(envelope, record.received_at)
+                    if envelope.kind == PROPOSAL:
+                        self._room.tracker.recover(self._room, envelope, record.received_at)
             after = records[-1].sequence
         self._following = self.history.follow(last)
         if self._following is not None:
@@ -412,7 +422,8 @@ class Timeline:
                 continue  # it was heard, or given up before
             if self.known.find_sequence(delivery.envelope.id) is None:
                 self.known.forget(delivery.envelope.id)
-            self._room.on_lost(delivery.envelope)
+            if delivery.envelope.kind == PROPOSAL:
+                self._room.tracker.index.stop_waiting(self._room.topic, delivery.envelope.id)
             if delivery.settle is not None:
                 delivery.settle(msgspec.structs.replace(why, id=delivery.envelope.id))
 

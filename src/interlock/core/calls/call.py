@@ -273,21 +273,26 @@ class CallHold(Protocol):
 
         Return a refusal if that is impossible.
         """
+        return None
 
     def acknowledge(self, call: "Call") -> Refused | None:
         """Return a refusal if the caller itself must confirm this call first (MCP-AQL), otherwise None."""
+        return None
 
     def find_refusal(self, call: "Call") -> Refused | None:
         """Return the answer to the call if it is known without the store, or None if the call is held."""
+        return None
 
     async def find_release(self, call: "Call") -> Release | Refused:
         """Return the approval that releases the call. If none exists yet, request one and return a refusal."""
 
     def on_sent(self, call: "Call") -> None:
         """Restore the original request of the call after a different one was sent for it."""
+        return
 
     def on_ended(self, call: "Call", outcome: Outcome, message: bytes) -> bytes:
         """Record how the call ended, and return the message that the client gets as its answer."""
+        return message
 
 
 class Call(msgspec.Struct, eq=False):
