@@ -16,12 +16,15 @@ have happened. `now` is wall-clock seconds and is passed in: a store has no cloc
 
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
 
 from interlock.store.audit_chain import ChainedRecord, Mark
+
+if TYPE_CHECKING:
+    from interlock.store.nats.store import NatsStore
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -143,32 +146,6 @@ class Following(Protocol[T_co]):
     def close(self) -> None: ...
 
 
-class Replication(Protocol):
-    """The interface through which replicas that share a store learn about each other's writes."""
-
-    @property
-    def is_reachable(self) -> bool:
-        """Return whether the store has answered recently."""
-
-    def watch(self, bucket: str) -> Following[Change]:
-        """Yield every write and delete by other replicas in a bucket from now on, in order of revision.
-
-        This store's own writes are left out, and so is anything older than its own last write to the same key. A write
-        that raised Unavailable but was stored after all is included. If a key was written several times before the
-        watcher reached it, only the last write may be yielded. An entry that expires need not be reported.
-        """
-
-    def follow(self, stream: str, after: int) -> Following[Record]:
-        """Yield every record after the sequence `after` once and in order, whichever node appended it."""
-
-    async def append_new(self, stream: str, records: Sequence[tuple[str, bytes]]) -> list[int]:
-        """Append, in order, the records whose id no replica appended within the last two minutes.
-
-        Return the sequence of each record, or 0 for a record that was left out. If it raises Unavailable, some records
-        may have been appended; `follow` shows which.
-        """
-
-
 class Store(Protocol):
     """A store, opened and closed as a unit. `close` also works after a failed `open`."""
 
@@ -179,8 +156,8 @@ class Store(Protocol):
     def streams(self) -> Streams: ...
 
     @property
-    def replication(self) -> Replication | None:
-        """Return the interface to the writes of other replicas, or None if only this node uses the store."""
+    def replication(self) -> "NatsStore | None":
+        """Return the store itself if it tells replicas about each other's writes, or None if only this node uses it."""
 
     async def open(self) -> None: ...
 

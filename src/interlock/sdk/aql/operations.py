@@ -11,7 +11,7 @@ overwrite the first.
 import asyncio
 import inspect
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
@@ -36,7 +36,7 @@ from interlock.sdk.aql.values import (
     read_base64,
     read_page,
 )
-from interlock.sdk.subserver.tools import run_in_thread
+from interlock.sdk.subserver.tools import call_function
 
 Concurrency = Literal["serialized", "read-concurrent", "fully-concurrent", "resource-locked"]
 CONCURRENCIES: Final[tuple[Concurrency, ...]] = get_args(Concurrency)
@@ -154,7 +154,7 @@ class AdapterOperation:
         async with schedule.turn(is_read=self.is_read, resource=resource):
             if self.load is not None:
                 await self._prepare(self.load, values, if_match)
-            result = await _call(self.signature.function, values)
+            result = await call_function(self.signature.function, values)
         context.warnings += page.warnings() if page is not None else ()
         if isinstance(result, Listing):
             items = [select(self._describe(item), selection) for item in result.items]
@@ -190,7 +190,7 @@ class AdapterOperation:
         `input` into the resource.
         """
         taken = inspect.signature(load).parameters
-        stored = await _call(load, {name: value for name, value in values.items() if name in taken})
+        stored = await call_function(load, {name: value for name, value in values.items() if name in taken})
         if if_match is not None:
             current = etag_of(stored)
             if if_match != current:
@@ -239,17 +239,10 @@ class AdapterOperation:
         async def work(execution: Execution) -> Any:
             if signature.execution is not None:
                 values[signature.execution] = execution
-            return plain(await _call(signature.function, values))
+            return plain(await call_function(signature.function, values))
 
         execution = Execution(self.declaration.name, context.caller, lifecycle, self.states, work)
         return executions.start(execution).answer()
-
-
-async def _call(function: Callable[..., Any], values: dict[str, Any]) -> Any:
-    if inspect.iscoroutinefunction(function):
-        done: Awaitable[Any] = function(**values)
-        return await done
-    return await run_in_thread(function, values)
 
 
 def _convert(argument: HandlerArgument, value: Any) -> Any:

@@ -137,9 +137,7 @@ class FunctionTool(msgspec.Struct, frozen=True, kw_only=True):
         values = {name: getattr(decoded, name) for name in self.arguments.__struct_fields__}
         if self.context is not None:
             values[self.context] = context
-        if self.is_async:
-            return result(await self.function(**values))
-        return result(await run_in_thread(self.function, values))
+        return result(await call_function(self.function, values))
 
 
 def make_tool(
@@ -236,10 +234,12 @@ def _parameters(name: str, function: Callable[..., Any]) -> tuple[list[Any], str
     return fields, context
 
 
-async def run_in_thread(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    """Run a function in a separate daemon thread and return its result. A function that hangs therefore cannot prevent
-    the process from ending.
+async def call_function(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    """Call a function and return its result. A plain function runs in a separate daemon thread, so that one that hangs
+    cannot prevent the process from ending.
     """
+    if inspect.iscoroutinefunction(function):
+        return await function(**arguments)
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Any] = loop.create_future()
     context = contextvars.copy_context()

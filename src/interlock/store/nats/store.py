@@ -32,7 +32,7 @@ from interlock.store.nats.jetstream import (
     token,
 )
 from interlock.store.nats.key_value import NatsKeyValue, NatsWatch
-from interlock.store.ports import Conflict, Damaged, NamedRecord, Record, Replication, SharedPlace, StoreRefused
+from interlock.store.ports import Conflict, Damaged, NamedRecord, Record, SharedPlace, StoreRefused
 
 DUPLICATES_S = 120  # how long the server remembers an id (`Replication.append_new`)
 SEQUENCE_MAX = 2**63 - 1
@@ -143,7 +143,8 @@ class NatsStreams:
 class NatsStore:
     """A store on NATS JetStream. Key-value, streams and replication share one connection.
 
-    The store is its own `ports.Replication`: changes by other replicas, and records that only one replica may append.
+    Replicas that share the store learn about each other's writes from `watch` and `follow`. A record that only one
+    replica may append is appended by `append_new`.
     """
 
     def __init__(self, place: SharedPlace) -> None:
@@ -153,21 +154,34 @@ class NatsStore:
         self.kv = NatsKeyValue(jetstream, names)
         self.streams = NatsStreams(jetstream, names)
         self._followings: list[NatsFollowing] = []
-        self.replication: Replication = self
+        self.replication = self
 
     @property
     def is_reachable(self) -> bool:
+        """Return whether the store has answered recently."""
         return self._connection.is_reachable
 
     def watch(self, bucket: str) -> NatsWatch:
+        """Yield every write and delete by other replicas in a bucket from now on, in order of revision.
+
+        This store's own writes are left out, and so is anything older than its own last write to the same key. A write
+        that raised Unavailable but was stored after all is included. If a key was written several times before the
+        watcher reached it, only the last write may be yielded. An entry that expires need not be reported.
+        """
         return self.kv.watch(bucket)
 
     def follow(self, stream: str, after: int) -> NatsFollowing:
+        """Yield every record after the sequence `after` once and in order, whichever node appended it."""
         following = self.streams.follow(stream, after)
         self._followings = [*(existing for existing in self._followings if not existing.is_closed), following]
         return following
 
     async def append_new(self, stream: str, records: Sequence[tuple[str, bytes]]) -> list[int]:
+        """Append, in order, the records whose id no replica appended within the last two minutes.
+
+        Return the sequence of each record, or 0 for a record that was left out. If it raises Unavailable, some records
+        may have been appended; `follow` shows which.
+        """
         return await self.streams.append_new(stream, records)
 
     async def open(self) -> None:

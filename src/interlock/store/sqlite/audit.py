@@ -12,7 +12,6 @@ like a removal. An append that finds the log shorter than its head goes on after
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import ClassVar
 
 import msgspec
 
@@ -58,36 +57,41 @@ _ROWS_FROM = _ROWS + "WHERE seq >= (SELECT coalesce(max(seq), ?1) FROM record WH
 
 
 class SqliteAuditReader:
-    """Read-only access to the audit log. A missing head is not created, so that `verify` reports it."""
+    """Read-only access to the audit log. A missing head is not created, so that `verify` reports it.
 
-    read_only: ClassVar[bool] = True
+    The connections of the log and of its head are both used on one thread, by the methods that are not async.
+    """
 
     def __init__(self, data: Path, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
-        self._log = _Log(data, busy_timeout_s, read_only=self.read_only)
         self._thread = SqliteThread(data / AUDIT_FILE)
+        self._file = SqliteFile(data / AUDIT_FILE, AUDIT_SCHEMA, busy_timeout_s)
+        self._head = _Head(data / STORE_FILE, STORE_SCHEMA, busy_timeout_s, "NORMAL")
 
     async def open(self) -> None:
         self._thread.start()
-        await self._thread.run(self._log.open)
+        await self._thread.run(self._open)
 
     async def close(self) -> None:
-        await self._thread.stop(self._log.close)
+        await self._thread.stop(self._close)
 
     async def read(self, after: int = 0, limit: int = 1000) -> list[ChainedRecord]:
-        return await self._thread.run(self._log.read, int64(after), int64(limit))
+        return await self._thread.run(self._read, int64(after), int64(limit))
 
     async def last(self) -> int:
-        return (await self._thread.run(self._log.tip)).sequence
+        """Return the sequence of the last record, or 0 for an empty log."""
+        return (await self._thread.run(self._tip)).sequence
 
     async def verify(self, progress: Callable[[int], None] | None = None) -> Verdict:
-        """Check the complete chain, one page at a time, so that appends can run in between."""
+        """Check the complete chain, one page at a time, so that appends can run in between. `progress` is called
+        repeatedly with the number of records checked so far without a flaw.
+        """
         # The head is read before the records: what others append meanwhile can only lie beyond it.
-        start, head = await self._thread.run(self._log.marks)
+        start, head = await self._thread.run(self._marks)
         check = ChainCheck(start, head)
 
         # Before a start that was moved there may be leftovers of a retention that was interrupted: given up, not read.
         after = INTEGER_MIN if start == ORIGIN else start.sequence
-        while page := await self._thread.run(self._log.read, after, VERIFY_PAGE):
+        while page := await self._thread.run(self._read, after, VERIFY_PAGE):
             after = page[-1].sequence
             if not await self._thread.run(lambda records: all(map(check.add, records)), page):
                 break
@@ -101,59 +105,78 @@ class SqliteAuditReader:
             return Verdict(records=verdict.records, last=verdict.last, start=start, broken=broken)
         return verdict
 
-
-class SqliteAudit(SqliteAuditReader):
-    """Read and write access to the audit log in SQLite."""
-
-    read_only = False
-
-    async def append(self, records: Sequence[bytes]) -> int:
-        return await self._thread.run(self._log.append, records)
-
-    async def give_up(self, sequence: int) -> int:
-        return await self._thread.run(self._log.give_up, int64(sequence))
-
-
-class _Log:
-    """The database connections of the log and of its head, both used on one thread."""
-
-    def __init__(self, data: Path, busy_timeout_s: float, *, read_only: bool) -> None:
-        self._read_only = read_only
-        self._file = SqliteFile(data / AUDIT_FILE, AUDIT_SCHEMA, busy_timeout_s)
-        self._head = _Head(data / STORE_FILE, STORE_SCHEMA, busy_timeout_s, "NORMAL")
-
-    def open(self) -> None:
-        """Open the log and its head. Unless it is opened read-only, an empty log gets a head, so that a missing head is
-        always a flaw.
-        """
-        if self._file.is_open:
-            return
-        if self._read_only:
+    def _open(self) -> None:
+        if not self._file.is_open:
             self._file.open_for_reading()
             if self._head.path.exists():
                 self._head.open_for_reading()
+
+    def _close(self) -> None:
+        self._file.close()
+        self._head.close()
+
+    def _read(self, after: int, limit: int) -> list[ChainedRecord]:
+        """Return up to `limit` records after the sequence `after`. Reading starts with the row that contains it."""
+        records: list[ChainedRecord] = []
+        with contextlib.closing(self._file.db.execute(_ROWS_FROM, (after,))) as rows:
+            for row in rows:
+                records += [record for record in _records(*row) if record.sequence > after]
+                if len(records) >= limit:
+                    break
+        return records[:limit]
+
+    def _tip(self) -> Mark:
+        """Return the mark of the last record, or ORIGIN if the log is empty."""
+        row = self._file.db.execute(_LAST_ROW).fetchone()
+        if row is None:
+            return ORIGIN
+        last = _records(*row)[-1]
+        return Mark(last.sequence, last.hash)
+
+    def _marks(self) -> tuple[Mark, Mark | None]:
+        """Return the mark at which the log begins, and its head if one is stored."""
+        if not self._head.is_open:
+            return ORIGIN, None
+        return self._head.get(START_KEY) or ORIGIN, self._head.get(HEAD_KEY)
+
+
+class SqliteAudit(SqliteAuditReader):
+    """Read and write access to the audit log in SQLite. Several processes may append to it."""
+
+    async def append(self, records: Sequence[bytes]) -> int:
+        """Append the records in order, either all of them or none. Return the last sequence number after the records
+        are on disk.
+        """
+        return await self._thread.run(self._append, records)
+
+    async def give_up(self, sequence: int) -> int:
+        """Remove the oldest records, up to about `sequence` and never beyond it. Return the number of removed records.
+
+        The mark of the last removed record is stored, so that the rest of the log can still be verified.
+        """
+        return await self._thread.run(self._give_up, int64(sequence))
+
+    def _open(self) -> None:
+        """Open the log and its head. An empty log gets a head, so that a missing head is always a flaw."""
+        if self._file.is_open:
             return
         self._head.open()
         self._file.open()
-        if self.tip() == ORIGIN:
+        if self._tip() == ORIGIN:
             with self._head.locked():
                 if self._head.get(HEAD_KEY) is None:
                     self._head.put(HEAD_KEY, ORIGIN)
                     self._head.commit()
 
-    def close(self) -> None:
-        self._file.close()
-        self._head.close()
-
-    def append(self, records: Sequence[bytes]) -> int:
+    def _append(self, records: Sequence[bytes]) -> int:
         """Append the records to the chain and update the head. Return the last sequence number."""
         db = self._file.db
         if not records:
-            return self.tip().sequence
+            return self._tip().sequence
         # The head is locked first, so that a store that cannot take the head stops the append.
         with self._head.locked():
             with write_transaction(db):
-                mark = self.tip()
+                mark = self._tip()
                 head = self._head.get(HEAD_KEY)
                 if head is not None and head.sequence >= mark.sequence:
                     mark = head
@@ -169,7 +192,7 @@ class _Log:
                 self._head.commit()
         return mark.sequence
 
-    def give_up(self, sequence: int) -> int:
+    def _give_up(self, sequence: int) -> int:
         """Remove the oldest rows whose records all end at or before `sequence`, and return the number of removed
         records. Never remove the last row of the log.
 
@@ -193,30 +216,6 @@ class _Log:
         with write_transaction(db):
             db.execute("DELETE FROM record WHERE seq <= ?", (last.sequence,))
         return last.sequence - start.sequence
-
-    def read(self, after: int, limit: int) -> list[ChainedRecord]:
-        """Return up to `limit` records after the sequence `after`. Reading starts with the row that contains it."""
-        records: list[ChainedRecord] = []
-        with contextlib.closing(self._file.db.execute(_ROWS_FROM, (after,))) as rows:
-            for row in rows:
-                records += [record for record in _records(*row) if record.sequence > after]
-                if len(records) >= limit:
-                    break
-        return records[:limit]
-
-    def tip(self) -> Mark:
-        """Return the mark of the last record, or ORIGIN if the log is empty."""
-        row = self._file.db.execute(_LAST_ROW).fetchone()
-        if row is None:
-            return ORIGIN
-        last = _records(*row)[-1]
-        return Mark(last.sequence, last.hash)
-
-    def marks(self) -> tuple[Mark, Mark | None]:
-        """Return the mark at which the log begins, and its head if one is stored."""
-        if not self._head.is_open:
-            return ORIGIN, None
-        return self._head.get(START_KEY) or ORIGIN, self._head.get(HEAD_KEY)
 
 
 def _runs(records: Sequence[bytes]) -> Iterator[Sequence[bytes]]:

@@ -33,7 +33,6 @@ from interlock.store.ports import (
     NamedRecord,
     NewerSchema,
     Record,
-    Replication,
     StoreRefused,
     Unavailable,
     expiry,
@@ -368,7 +367,7 @@ class SqliteStore(SqliteJobs):
         super().__init__(data / file, schema, busy_timeout_s)
         self.kv = SqliteKeyValue(self)
         self.streams = SqliteStreams(self)
-        self.replication: Replication | None = None  # each node has a file of its own
+        self.replication = None  # each node has a file of its own
 
 
 class SqliteKeyValue:
