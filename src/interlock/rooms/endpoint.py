@@ -266,6 +266,8 @@ class RoomsEndpoint:
         """Answer an HTTP request according to its method and path."""
         parts = [unquote(part) for part in scope["raw_path"].decode("latin-1").partition("?")[0].split("/")[2:]]
         named = parts[1] if len(parts) > 1 else None  # the topic that the request is about
+        status = 200
+        sender: RoomCaller | None = caller
         match (scope["method"], *parts):
             case ("GET", "topics"):
                 every = self._rooms.by_topic.items()
@@ -281,8 +283,8 @@ class RoomsEndpoint:
                     named = msgspec.json.decode(body, type=_TicketRequest).topic
                 answer = await self._issue_ticket(scope, named, caller)
             case ("POST", "topics", topic, "messages"):
-                await self._post(scope, receive, send, caller, topic)
-                return
+                answer, sender = await self._post(scope, receive, caller, topic)
+                status = 202
             case ("GET", "topics", topic, ("participants" | "history" | "rate-limit" | "proposals") as what):
                 answer = await self._read_room(caller, topic, what, query)
             case ("POST", "topics", topic, "proposals", id, ("fulfil" | "reject" | "withdraw") as what):
@@ -293,11 +295,14 @@ class RoomsEndpoint:
             case _:
                 answer = HttpRefusal("not_found", "there is no such path; rooms are at /v0/topics")
         if isinstance(answer, HttpRefusal):
-            await self._turn_away(scope, send, answer, caller, named)
-        elif isinstance(answer, EnvelopeRefusal):
-            await _say_refused(send, answer)
+            await self._turn_away(scope, send, answer, sender, named)
+        elif not isinstance(answer, EnvelopeRefusal):
+            await _say(send, status, answer)
+        elif answer.code == "privilege_violation":
+            await _say(send, 403, {"jsonrpc": "2.0", "id": Raw(answer.answers), "error": violation_error()})
         else:
-            await _say(send, 200, answer)
+            error = {"error": answer.code, "message": answer.message, "details": answer.details or {}}
+            await _say(send, answer.http_status, error)
 
     async def _issue_ticket(self, scope: Scope, topic: str | None, caller: RoomCaller) -> Json | HttpRefusal:
         """Create a WebSocket ticket for a caller that may join the room now."""
@@ -404,35 +409,35 @@ class RoomsEndpoint:
         has_more = bool(records) and records[-1].sequence < timeline.delivered
         return {"history": _describe_records(records), "more": has_more}
 
-    async def _post(self, scope: Scope, receive: Receive, send: Send, caller: RoomCaller, topic: str) -> None:
-        """Publish the envelope in the body of a POST request. Answer after it is stored."""
+    async def _post(
+        self, scope: Scope, receive: Receive, caller: RoomCaller, topic: str
+    ) -> tuple[Json | HttpRefusal | EnvelopeRefusal, RoomCaller | None]:
+        """Publish the envelope in the body of a POST request. Return the answer after it is stored, and the sender as
+        it was verified once the body had been read, or None if it was then refused.
+        """
         body, size = b"", 0
         joined = await self._join(caller, topic)
         if isinstance(joined, Admission):
             body, size = await _read(receive, joined.room.settings.max_envelope_bytes)
         # A body may take its time: what the sender may do is what it may do now.
         again = await self._admit(scope, {})
-        joined = again if isinstance(again, HttpRefusal) else await self._join(again, topic)
+        if isinstance(again, HttpRefusal):
+            return again, None
+        joined = await self._join(again, topic)
         if isinstance(joined, HttpRefusal):
-            await self._turn_away(scope, send, joined, None if isinstance(again, HttpRefusal) else again, topic)
-            return
+            return joined, again
         room = joined.room
         seat, most = room.seats.get(joined.who.id), room.settings.max_envelope_bytes
         if size > most:
             message = f"an envelope has at most {most} bytes"
-            await _say_refused(send, EnvelopeRefusal("envelope_too_large", message, {"limit": most, "size": size}))
-            return
+            return EnvelopeRefusal("envelope_too_large", message, {"limit": most, "size": size}), again
         envelope = decode_untrusted(body, most)
         if isinstance(envelope, EnvelopeRefusal):
-            await _say_refused(send, envelope)
-            return
+            return envelope, again
         stamped = msgspec.structs.replace(envelope, ts=envelope.ts or rfc3339_ms(self._clock.wall()))
         who = joined.who if seat is None else seat.participant
         refusal = await room.publish(stamped, who, joined.principal, needs_protocol=False)
-        if refusal is not None:
-            await _say_refused(send, refusal)
-        else:
-            await _say(send, 202, {"id": stamped.id, "status": "accepted", "ts": stamped.ts})
+        return refusal or {"id": stamped.id, "status": "accepted", "ts": stamped.ts}, again
 
     async def _turn_away(
         self, scope: Scope, send: Send, refusal: HttpRefusal, caller: RoomCaller | None = None, topic: str | None = None
@@ -517,15 +522,6 @@ async def _read(receive: Receive, most: int) -> tuple[bytes, int]:
             body += part
         if not message.get("more_body", False):
             return (bytes(body) if size <= most else b""), size
-
-
-async def _say_refused(send: Send, refusal: EnvelopeRefusal) -> None:
-    if refusal.code == "privilege_violation":
-        answer = {"jsonrpc": "2.0", "id": Raw(refusal.answers), "error": violation_error()}
-        await _say(send, 403, answer)
-        return
-    body = {"error": refusal.code, "message": refusal.message, "details": refusal.details or {}}
-    await _say(send, refusal.http_status, body)
 
 
 async def _say(send: Send, status: int, answer: Json, kind: str = "http.response", extra: bytes = b"") -> None:

@@ -43,7 +43,7 @@ from interlock.rooms import proposal_records as records
 from interlock.rooms.protocol import proposals as rules
 from interlock.rooms.protocol.envelope import MCP, PROPOSAL, REJECT, WITHDRAW, Envelope, EnvelopeRefusal
 from interlock.rooms.protocol.participants import OWN, Participant, Privilege, participant_of
-from interlock.rooms.protocol.proposals import STATUS, Fulfilment, ProposalStatus, Proposed
+from interlock.rooms.protocol.proposals import STATUS, ProposalStatus, Proposed
 from interlock.rooms.room import Room, RoomAudit
 from interlock.store.ports import StoreError
 from interlock.wire.refusal import BUDGET_EXCEEDED, Refusal
@@ -320,9 +320,18 @@ class ProposalTracker:
             return
         approval, matched_by = self.index.find(room.topic, envelope.correlation_id or ""), "correlation_id"
         if approval is None:
-            approval, matched_by = self._find_matching_proposal(room, envelope, sent), "content"
-        if approval is None:
-            return
+            # The only pending proposal with exactly this content. Two identical ones are ambiguous (X-4.2.1-3).
+            to = (envelope.to or ("",))[0]
+            matches = [
+                pending
+                for pending in self.index.pending(room.topic)
+                if pending.target == to
+                and pending.agent != sender
+                and rules.is_as_proposed(pending.method or "", pending.params, sent)
+            ]
+            if len(matches) != 1:
+                return
+            approval, matched_by = matches[0], "content"
         refusal = records.refuse_own(approval, sender, principal, envelope.id)
         refusal = refusal or records.refuse_over(approval, envelope.id)
         if refusal is None:
@@ -343,20 +352,6 @@ class ProposalTracker:
                 tracked.sent_params = (sent.params or Raw(b"{}")).copy()  # without the rest of the payload
         self._await_reply(envelope, approval.id, bytes(sent.id))
         self._audit.add("fulfil", room.topic, principal, "ok", envelope, participant=sender, approval=approval.id)
-
-    def _find_matching_proposal(self, room: Room, envelope: Envelope, sent: Fulfilment) -> Approval | None:
-        """Return the only pending proposal with exactly this content, or None. Two identical proposals are ambiguous
-        (X-4.2.1-3).
-        """
-        to = (envelope.to or ("",))[0]
-        matches = [
-            approval
-            for approval in self.index.pending(room.topic)
-            if approval.target == to
-            and approval.agent != envelope.sender
-            and rules.is_as_proposed(approval.method or "", approval.params, sent)
-        ]
-        return matches[0] if len(matches) == 1 else None
 
     def _await_reply(self, envelope: Envelope, approval_id: str, rpc_id: bytes, *, is_gated: bool = False) -> None:
         """Start waiting for the reply to a fulfilment, for at most ANSWER_S."""

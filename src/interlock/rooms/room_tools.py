@@ -145,10 +145,13 @@ def _tool(description: str, effect: Literal["reads", "changes"] = "changes") -> 
 
 @dataclass(frozen=True, slots=True)
 class _AnyRoom:
-    """The set of clients that may join at least one room."""
+    """The clients that are members of at least one room. Removed clients count; they are refused when they join."""
 
-    admits: Callable[[str], bool]
+    rooms: RoomRegistry
     name: str = ""  # no topic
+
+    def admits(self, principal: str) -> bool:
+        return any(self.rooms.is_member(room, principal) for room in self.rooms.by_topic.values())
 
     def find_refusal(self, principal: str) -> Refusal | None:
         return None
@@ -175,7 +178,7 @@ class RoomTools:
 
     def __post_init__(self) -> None:
         tools = tuple(self._local_tool(name, tool) for name, tool in TOOLS.items())
-        self._link = LocalLink((ROOMS,), self.events, self.clock, tools=tools, members=_AnyRoom(self.may_join_any))
+        self._link = LocalLink((ROOMS,), self.events, self.clock, tools=tools, members=_AnyRoom(self.rooms))
         self.rooms.changed.subscribe(self._update_links)
         self.rooms.feeds.published.subscribe(lambda event: self._notify(event[0]))
 
@@ -187,10 +190,6 @@ class RoomTools:
             timer.cancel()
         for link in (self._link, *self._links.values()):
             await link.close()
-
-    def may_join_any(self, principal: str) -> bool:
-        """Return whether a client is a member of any room. Removed clients count; they are refused when they join."""
-        return any(self.rooms.is_member(room, principal) for room in self.rooms.by_topic.values())
 
     async def perform(self, name: str, principal: str, arguments: Any) -> Json | EnvelopeRefusal:
         """Perform the operation of one tool for a client and return the reply."""

@@ -151,6 +151,9 @@ def join(
     except ImportError:
         hint = f"{sys.executable} -m pip install '{EXTRA}'"
         raise Refused("not_installed", "the terminal client of rooms is not installed", hint=hint) from None
+    import getpass
+    import re
+
     from interlock.access.api import ISSUE_TOKEN, REVOKE_TOKEN, IssuedToken, IssueToken, TokenRoom
     from interlock.operator.api import GET_STATUS, Status
     from interlock.sdk.rooms import Participant, RoomInvalid
@@ -163,7 +166,11 @@ def join(
             raise BadUsage("usage", str(wrong)) from None
         _run(participant)
         return
-    who = name or _login_name()
+    try:
+        user = getpass.getuser()
+    except OSError:
+        user = ""
+    who = name or re.sub(r"[^A-Za-z0-9._-]", "-", user)[:64] or "operator"
     room = TokenRoom(topic=topic, participant=who, privilege="restricted" if restricted else "full")
     wanted = IssueToken(name=f"join-{who}", audience="room", days=TOKEN_DAYS, room=room)
     address = _address(invocation.node.call(GET_STATUS).as_(Status).node.url)
@@ -196,17 +203,6 @@ def _address(url: str) -> str:
 
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}"
-
-
-def _login_name() -> str:
-    import getpass
-    import re
-
-    try:
-        user = getpass.getuser()
-    except OSError:
-        user = ""
-    return re.sub(r"[^A-Za-z0-9._-]", "-", user)[:64] or "operator"
 
 
 @verb(app, "promote")

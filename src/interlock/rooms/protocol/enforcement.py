@@ -120,8 +120,11 @@ def privilege_refusal(
         return EnvelopeRefusal("kind_not_allowed", why, id=envelope.id)
     if envelope.kind != MCP:  # X-3.1-6
         return None
-    if settings.restricted_replies == "allow" and request is not None and _is_answer(envelope, sender, request):
-        return None
+    if settings.restricted_replies == "allow" and request is not None and request.awaits(sender):
+        members = _decode_members_or_empty(envelope.payload)
+        is_response = "method" not in members and ("result" in members) != ("error" in members)
+        if is_response and bytes(members.get("id", Raw(b""))) == request.rpc_id != b"null":
+            return None
     # X-3.1-4, X-4.2-1
     return EnvelopeRefusal("privilege_violation", VIOLATION_MESSAGE, id=envelope.id, answers=rpc_id(envelope.payload))
 
@@ -140,16 +143,6 @@ def rpc_id(payload: bytes) -> bytes:
     if len(raw) > RPC_ID_BYTES_MAX:  # X-4.4.2-3
         return b"null"
     return raw if raw[:1] == b'"' or raw[:1].isdigit() or raw[:1] == b"-" else b"null"  # X-4.4.2-3
-
-
-def _is_answer(envelope: Envelope, sender: str, request: OpenRequest) -> bool:
-    members = _decode_members_or_empty(envelope.payload)
-    return (
-        request.awaits(sender)
-        and "method" not in members
-        and ("result" in members) != ("error" in members)
-        and bytes(members.get("id", Raw(b""))) == request.rpc_id != b"null"
-    )
 
 
 def payload_refusal(envelope: Envelope) -> EnvelopeRefusal | None:

@@ -309,7 +309,15 @@ class Adapter:
         if operation.name in self.operations:  # AQL-6.2-1
             problem = f"operation '{operation.name}': there is one of this name already (6.2)"
         if problem is None and category is model.Category.UPDATE:
-            problem = _find_update_problem(operation)  # AQL-4.5-1
+            # Identifiers must be outside `input`, and everything else inside it (4.5).
+            beside = {"dry_run", IF_MATCH.name, CONFIRMATION.name}
+            optional = [each.name for each in operation.parameters if not each.required and each.name not in beside]
+            if "input" not in operation.by_name:  # AQL-4.5-1
+                problem = f"operation '{operation.name}': an UPDATE takes what it changes in a parameter 'input' (4.5)"
+            elif optional:  # AQL-4.5-1 and -2
+                problem = (
+                    f"operation '{operation.name}': '{optional[0]}' can be left out, so it belongs into 'input' (4.5)"
+                )
         if problem is None and operation.upsert and category is not model.Category.CREATE:
             problem = f"operation '{operation.name}': upsert goes with CREATE (8.3)"
         if problem is None and not own:
@@ -357,19 +365,6 @@ def _endpoints(mode: str, profile: str | Profile, prefix: str) -> AqlEndpoints:
             f"a prefix is lower-case letters, digits and underscores, under 20, ending in _; not {prefix!r}"
         )
     return AqlEndpoints(mode=mode, profile=chosen, prefix=prefix)
-
-
-def _find_update_problem(operation: model.AqlOperation) -> str | None:
-    """Return why an operation is not a valid UPDATE, or None. Identifiers must be outside `input`, and everything else
-    inside it (4.5).
-    """
-    if "input" not in operation.by_name:  # AQL-4.5-1
-        return f"operation '{operation.name}': an UPDATE takes what it changes in a parameter 'input' (4.5)"
-    beside = {"dry_run", IF_MATCH.name, CONFIRMATION.name}
-    for parameter in operation.parameters:
-        if not parameter.required and parameter.name not in beside:  # AQL-4.5-1 and -2
-            return f"operation '{operation.name}': '{parameter.name}' can be left out, so it belongs into 'input' (4.5)"
-    return None
 
 
 _Id = Annotated[str, "The execution_id of the answer that started it."]

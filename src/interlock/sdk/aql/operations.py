@@ -28,7 +28,6 @@ from interlock.sdk.aql.values import (
     Binary,
     Context,
     Listing,
-    Page,
     check_integers,
     etag_of,
     listing_data,
@@ -147,28 +146,7 @@ class AdapterOperation:
         # The resource that a call concerns is named by its required parameters, except `input`.
         resource = tuple(str(arguments.get(name)) for name in self.declaration.required if name != "input")
         selection = self._read_selection(own)
-        values, page = self._read_values(arguments, context)
-        if_match = arguments.get(IF_MATCH.name)
-        if (lifecycle := self.declaration.lifecycle) is not None:
-            return self._start(lifecycle, values, context, executions)
-        async with schedule.turn(is_read=self.is_read, resource=resource):
-            if self.load is not None:
-                await self._prepare(self.load, values, if_match)
-            result = await call_function(self.signature.function, values)
-        context.warnings += page.warnings() if page is not None else ()
-        if isinstance(result, Listing):
-            items = [select(self._describe(item), selection) for item in result.items]
-            return listing_data(result, items, self.declaration.name)
-        if isinstance(result, list | tuple):
-            return [select(self._describe(item), selection) for item in result]
-        return select(self._describe(result), selection)
-
-    # What a handler is given
-
-    def _read_values(self, arguments: dict[str, Any], context: Context) -> tuple[dict[str, Any], Page | None]:
-        """Convert the arguments to the annotated types. Return them with the requested page, or None if no page
-        applies.
-        """
+        # The arguments are converted to the annotated types.
         signature, values = self.signature, dict[str, Any]()
         page = read_page(arguments, self.declaration.name) if signature.page is not None else None
         if signature.page is not None:
@@ -183,7 +161,20 @@ class AdapterOperation:
                     values[argument.name] = Binary(binary, mime_type)
             elif argument.name in arguments:
                 values[argument.name] = _convert(argument, arguments[argument.name])
-        return values, page
+        if_match = arguments.get(IF_MATCH.name)
+        if (lifecycle := self.declaration.lifecycle) is not None:
+            return self._start(lifecycle, values, context, executions)
+        async with schedule.turn(is_read=self.is_read, resource=resource):
+            if self.load is not None:
+                await self._prepare(self.load, values, if_match)
+            result = await call_function(signature.function, values)
+        context.warnings += page.warnings() if page is not None else ()
+        if isinstance(result, Listing):
+            items = [select(self._describe(item), selection) for item in result.items]
+            return listing_data(result, items, self.declaration.name)
+        if isinstance(result, list | tuple):
+            return [select(self._describe(item), selection) for item in result]
+        return select(self._describe(result), selection)
 
     async def _prepare(self, load: Callable[..., Any], values: dict[str, Any], if_match: str | None) -> None:
         """Load the stored resource and compare its etag with `if_match`. For an UPDATE, also merge the changes in

@@ -71,10 +71,10 @@ class Service:
         """Return the endpoint tools as tools/list contains them."""
         definitions = []
         for tool in self._adapter.endpoints.tools:
-            permissions, schema = self._permissions(tool), input_schema(has_batch=True)
+            permissions = self._permissions(tool)
             hints = {"readOnlyHint": permissions.read_only, "destructiveHint": permissions.destructive}
-            definition = {"name": tool.name, "description": self._description(tool)}
-            definitions.append({**definition, "inputSchema": schema, "annotations": hints})
+            head = {"name": tool.name, "description": self._description(tool)}
+            definitions.append({**head, "inputSchema": input_schema(has_batch=True), "annotations": hints})
         return definitions
 
     def _operations_of(self, tool: EndpointTool) -> list[AqlOperation]:
@@ -234,12 +234,20 @@ class Service:
     # introspect
 
     def _introspect(self, request: OperationRequest) -> OperationOutcome:
-        """Answer the operation `introspect`."""
+        """Answer the operation `introspect`, which asks for operations or for the types of their parameters."""
         query = introspection.read_query(request, strict=self._adapter.strict_mode)
         if isinstance(query, errors.AqlFailure):
             return OperationOutcome(failed(query, bare=True), query)
-        data = self._operations_data(query) if query.query == "operations" else self._types_data(query)
-        return OperationOutcome(success(data))
+        if query.query == "operations":
+            return OperationOutcome(success(self._operations_data(query)))
+        more = {each.name: each for operation in self._operations.values() for each in operation.types}.values()
+        has_danger = self._adapter.danger_levels
+        every = introspection.protocol_types(has_danger=has_danger, has_fields=True, more=more)
+        types = {declaration.name: declaration for declaration in every}
+        if query.name is None:
+            return OperationOutcome(success({"types": [declaration.info() for declaration in types.values()]}))
+        match = types.get(query.name)
+        return OperationOutcome(success({"type": None if match is None else match.details()}))
 
     def _operations_data(self, query: introspection.IntrospectQuery) -> dict[str, Any]:
         """Return the details of the requested operation, or a page of the list of all operations."""
@@ -263,17 +271,6 @@ class Service:
         shown = [self._operations[name] for name in names[:first]]
         operations = [describe(each.name, each.category, family_of(each), each.summary) for each in shown]
         return {"_protocol": protocol, "operations": operations}
-
-    def _types_data(self, query: introspection.IntrospectQuery) -> dict[str, Any]:
-        """Return the details of the requested type, or the list of all types."""
-        more = {each.name: each for operation in self._operations.values() for each in operation.types}.values()
-        has_danger = self._adapter.danger_levels
-        every = introspection.protocol_types(has_danger=has_danger, has_fields=True, more=more)
-        types = {declaration.name: declaration for declaration in every}
-        if query.name is not None:
-            match = types.get(query.name)
-            return {"type": None if match is None else match.details()}
-        return {"types": [declaration.info() for declaration in types.values()]}
 
     def _protocol(self) -> dict[str, Any]:
         """Return the object `_protocol`, which describes the parts of MCP-AQL that this adapter implements."""

@@ -91,7 +91,18 @@ class Participant(OfferedTools):
         if token is not None and (not token.isascii() or not token.isprintable()):
             raise model.RoomInvalid("a token is printable ASCII; was a line break copied along?")
         self.topic = topic
-        address = _check_address(address, secure_by)
+        parts = urlsplit(address)
+        if parts.scheme not in SCHEMES or not parts.hostname or parts.path.rstrip("/") or parts.query:
+            raise model.RoomInvalid("an address is that of a node, such as ws://127.0.0.1:7411")
+        if parts.username is not None or parts.password is not None:
+            raise model.RoomInvalid("a credential does not belong into the address; give token=")
+        scheme = SCHEMES[parts.scheme]
+        if scheme == "ws" and not is_loopback(parts.hostname) and not secure_by:
+            raise model.RoomInvalid(
+                f"{parts.netloc} is not on this host and the connection not encrypted; use wss://,"
+                ' or secure_by="REASON" where the network itself is safe'
+            )
+        address = f"{scheme}://{parts.netloc}"
         self._place = RoomAddress(address, topic, token=token, ticket=ticket, tls=tls, name=name, kind=kind)
         super().__init__()
         self._offer = ToolOffer(name or "participant", version, instructions, ENVELOPE_BYTES_MAX, self._tools)
@@ -597,22 +608,6 @@ def _tool_call(tool: str, arguments: Mapping[str, Any] | None) -> dict[str, Any]
 def _check_recipient(peer: str) -> None:
     if not isinstance(peer, str) or not peer:
         raise model.RoomInvalid("a request goes to one participant (one_recipient)")
-
-
-def _check_address(address: str, secure_by: str | None) -> str:
-    """Return the address of a node without its path. Raise RoomInvalid if it is not an address or not secure."""
-    parts = urlsplit(address)
-    if parts.scheme not in SCHEMES or not parts.hostname or parts.path.rstrip("/") or parts.query:
-        raise model.RoomInvalid("an address is that of a node, such as ws://127.0.0.1:7411")
-    if parts.username is not None or parts.password is not None:
-        raise model.RoomInvalid("a credential does not belong into the address; give token=")
-    scheme = SCHEMES[parts.scheme]
-    if scheme == "ws" and not is_loopback(parts.hostname) and not secure_by:
-        raise model.RoomInvalid(
-            f"{parts.netloc} is not on this host and the connection not encrypted; use wss://,"
-            ' or secure_by="REASON" where the network itself is safe'
-        )
-    return f"{scheme}://{parts.netloc}"
 
 
 def read_answer(sender: str, response: codec.Response) -> model.Answer:

@@ -32,7 +32,7 @@ from interlock.ax.protocol.capability import AuthScope
 from interlock.ax.protocol.messages import HEARTBEAT_MS, SUBPROTOCOL, VERSION, AuthorityProof, Register
 from interlock.ax.protocol.names import check_segment
 from interlock.config.folders import data_folder
-from interlock.crypto.signing import KeyFileError, SigningKey, read_signing_key, write_once
+from interlock.crypto.signing import KeyFileError, read_signing_key, write_once
 from interlock.net.protocol.address_scope import is_loopback
 from interlock.sdk.subserver.tools import OfferedTools, RegistrationRefused, SubserverInvalid, ToolInvalid
 
@@ -126,7 +126,12 @@ class Subserver(OfferedTools):
             _check_parent(Parent(url=parent, token=token) if isinstance(parent, str) else parent) for parent in parents
         ]
         self._authority = _read_authority(authority)
-        self._key = _signing_key(authority_key, self._authority) if authority_key is not None else None
+        if authority_key is not None and self._authority is None:
+            raise SubserverInvalid("authority_key= proves an authority; give authority= too")
+        try:
+            self._key = read_signing_key(Path(authority_key)) if authority_key is not None else None
+        except KeyFileError as refused:
+            raise SubserverInvalid(str(refused)) from None
         try:
             scope = AuthScope(auth_scope) if auth_scope is not None else None
         except ValueError:
@@ -285,16 +290,6 @@ def _place(url: str) -> str:
     """Return a URL without the parts that could contain a secret."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-
-
-def _signing_key(path: str | os.PathLike[str], authority: str | None) -> SigningKey:
-    """Read the private key that proves the authority. Raise SubserverInvalid if the key is not usable."""
-    if authority is None:
-        raise SubserverInvalid("authority_key= proves an authority; give authority= too")
-    try:
-        return read_signing_key(Path(path))
-    except KeyFileError as refused:
-        raise SubserverInvalid(str(refused)) from None
 
 
 def _read_authority(name: str | None) -> str | None:
