@@ -47,6 +47,7 @@ _HEX = re.compile(r"0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?", re.ASCII)
 _NOT_JSON = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
 _BRACKET = re.compile(r"[][{}]")
+_CLOSING_FENCE = re.compile(rb"^---\s*?$", re.MULTILINE)
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _UNUSABLE = re.compile("[\x00\ud800-\udfff]")
 
@@ -99,35 +100,19 @@ def _between_fences(data: bytes) -> str:
     if len(data) > FILE_BYTES_MAX:
         message = f"the file is larger than {FILE_BYTES_MAX // 1024} KiB"
         raise _Fault(1, message, "keep the body short, link to the rest")
-    data = data.removeprefix(BYTE_ORDER_MARK)
-    content: list[bytes] = []
-    size = 0
-    for number, line in enumerate(_lines(data or b"\n"), start=1):
-        stripped = line.rstrip()
-        if number == 1:
-            if stripped != FENCE.encode():
-                raise _Fault(1, "the file does not begin with ---", "put the frontmatter between two lines of ---")
-            content.append(b"")
-            continue
-        if stripped == FENCE.encode():  # AIP-30.front-3: what follows is the body
-            return _decode(b"\n".join(content) + b"\n")
-        size += len(line) + 1
-        if size > FRONTMATTER_BYTES_MAX:  # AIP-front-10
-            message = f"the frontmatter is larger than {FRONTMATTER_BYTES_MAX // 1024} KiB"
-            raise _Fault(number, message, "move text to the body, after the closing ---")
-        content.append(line)
-    # AIP-front-10
-    raise _Fault(max(len(content), 1), "the closing --- is missing", "end the frontmatter with a line of ---")
-
-
-def _lines(data: bytes) -> Iterator[bytes]:
-    """Yield the lines one at a time, so a long body is not split into lines before the closing `---` is found."""
-    start = 0
-    while start < len(data):
-        end = data.find(b"\n", start)
-        end = len(data) if end < 0 else end
-        yield data[start:end].removesuffix(b"\r")
-        start = end + 1
+    first, _, rest = data.removeprefix(BYTE_ORDER_MARK).partition(b"\n")
+    if first.rstrip() != FENCE.encode():
+        raise _Fault(1, "the file does not begin with ---", "put the frontmatter between two lines of ---")
+    closing = _CLOSING_FENCE.search(rest)  # AIP-30.front-3: what follows is the body
+    content = rest[: closing.start() if closing is not None else len(rest)].replace(b"\r\n", b"\n")
+    if len(content) > FRONTMATTER_BYTES_MAX:  # AIP-front-10
+        message = f"the frontmatter is larger than {FRONTMATTER_BYTES_MAX // 1024} KiB"
+        line = content.count(b"\n", 0, FRONTMATTER_BYTES_MAX) + 2
+        raise _Fault(line, message, "move text to the body, after the closing ---")
+    if closing is None:  # AIP-front-10
+        line = len(content.splitlines()) + 1
+        raise _Fault(line, "the closing --- is missing", "end the frontmatter with a line of ---")
+    return _decode(b"\n" + content)
 
 
 def _decode(data: bytes) -> str:
@@ -142,32 +127,20 @@ def _decode(data: bytes) -> str:
     return text
 
 
-class _Open(msgspec.Struct):
-    """A list or mapping that the builder has not read to the end yet."""
-
-    value: list[Any] | dict[str, Any]
-    pointer: str
-    anchor: str | None
-    values_before: int
-    key: str | None = None
-
-
 class _Builder:
     """Builder of one document's data from the events of the YAML parser.
 
-    `_stack` holds the open lists and mappings, the innermost last. `lines` is filled with the line of every field.
+    `lines` is filled with the line of every field.
     """
 
     def __init__(self, text: str, lines: dict[str, int], values_max: int = VALUES_MAX) -> None:
         self._text = text
         self._values_max = values_max
         self._lines = lines
-        self._stack: list[_Open] = []
+        self._events: Iterator[Any] = iter(())
         self._anchors: dict[str, tuple[Any, int] | None] = {}  # None: begun and not ended
         self._values = 0
         self._line = 1
-        self._root: Any = None
-        self._documents = 0
 
     def document(self) -> Any:
         from ruamel.yaml import YAML
@@ -181,9 +154,17 @@ class _Builder:
             if depth > OPEN_MAX:
                 self._line = self._text.count("\n", 0, bracket.start()) + 1
                 raise self._fault(f"values are nested deeper than {DEPTH_MAX}", "flatten them")
+        root, documents = None, 0
         try:
-            for event in YAML(typ="safe", pure=True).parse(self._text):
-                self._take(event)
+            self._events = YAML(typ="safe", pure=True).parse(self._text)
+            while (event := self._next_event()) is not None:
+                match type(event).__name__:
+                    case "DocumentStartEvent":
+                        documents += 1
+                        if documents > 1:
+                            raise self._fault("the frontmatter holds a second document", "remove the line of dots")
+                    case "MappingStartEvent" | "SequenceStartEvent" | "ScalarEvent" | "AliasEvent":
+                        root = self._value(event, "", 0)
         except _Fault:
             raise
         except MarkedYAMLError as error:
@@ -193,94 +174,78 @@ class _Builder:
         except Exception:
             # A hostile file can make the parser fail in any way.
             raise _Fault(self._line, "this is not YAML", _advice("")) from None
-        return self._root
+        return root
 
-    def _take(self, event: Any) -> None:
-        if event.start_mark is not None:
+    def _next_event(self) -> Any:
+        """Return the parser's next event and remember its line. Return None after the last event."""
+        event = next(self._events, None)
+        if event is not None and event.start_mark is not None:
             self._line = event.start_mark.line + 1
-        match type(event).__name__:
-            case "DocumentStartEvent":
-                self._documents += 1
-                if self._documents > 1:
-                    raise self._fault("the frontmatter holds a second document", "remove the line of dots")
-            case "MappingStartEvent":
-                self._begin(event, {}, "map")
-            case "SequenceStartEvent":
-                self._begin(event, [], "seq")
-            case "MappingEndEvent" | "SequenceEndEvent":
-                done = self._stack.pop()
-                if done.anchor is not None:
-                    self._anchors[done.anchor] = (done.value, self._values - done.values_before)
-                self._place(done.value)
-            case "ScalarEvent":
-                self._scalar(event)
-            case "AliasEvent":
-                if self._expects_key():
-                    raise self._fault("a key is an alias", "write the key out")
-                target = self._anchors.get(event.anchor)
-                if target is None:
-                    raise self._fault("an alias names no value that is complete before it", "write the value out")
-                value, values = target
-                self._count(values)
-                self._lines.setdefault(self._pointer(), self._line)
-                self._place(value)
+        return event
 
-    def _begin(self, event: Any, empty: list[Any] | dict[str, Any], kind: str) -> None:
-        if str(event.tag) not in {"None", "!", _CORE + kind}:
-            raise self._fault("a tag is not one of YAML's own", "remove the tag (the word after !)")
-        if self._expects_key():
-            raise self._fault("a key is not text", "write a plain word as key")
-        if len(self._stack) >= DEPTH_MAX:
-            raise self._fault(f"values are nested deeper than {DEPTH_MAX}", "flatten them")
-        pointer = self._pointer()
-        if event.anchor is not None:
-            self._anchors[event.anchor] = None
-        self._stack.append(_Open(empty, pointer, event.anchor, self._values))
+    def _value(self, event: Any, pointer: str, depth: int) -> Any:
+        """Return the value that begins with `event`, after reading the events of all values in it.
+
+        `pointer` is the place of the value, and `depth` the number of lists and mappings around it.
+        """
+        kind = type(event).__name__
+        if kind == "AliasEvent":
+            target = self._anchors.get(event.anchor)
+            if target is None:
+                raise self._fault("an alias names no value that is complete before it", "write the value out")
+            value, values = target
+            self._count(values)
+            self._lines.setdefault(pointer, self._line)
+            return value
+        anchor, values_before = event.anchor, self._values
+        if kind == "ScalarEvent":
+            value = self._resolve(event)
+        else:
+            self._check_tag(event)
+            if depth >= DEPTH_MAX:
+                raise self._fault(f"values are nested deeper than {DEPTH_MAX}", "flatten them")
+            self._anchors[anchor] = None
+            value = {} if kind == "MappingStartEvent" else []
         self._count(1)
         self._lines.setdefault(pointer, self._line)
+        if kind == "SequenceStartEvent":
+            while type(event := self._next_event()).__name__ != "SequenceEndEvent":
+                value.append(self._value(event, f"{pointer}/{len(value)}", depth + 1))
+        elif kind == "MappingStartEvent":
+            while type(event := self._next_event()).__name__ != "MappingEndEvent":
+                key = self._key(event, value)
+                field = f"{pointer}/{pointer_step(key)}"
+                self._lines[field] = self._line
+                value[key] = self._value(self._next_event(), field, depth + 1)
+        if anchor is not None:
+            self._anchors[anchor] = (value, self._values - values_before)
+        return value
 
-    def _scalar(self, event: Any) -> None:
+    def _check_tag(self, event: Any) -> None:
+        """Refuse a tag of a list or mapping that is not the core tag of its kind."""
+        kind = "map" if type(event).__name__ == "MappingStartEvent" else "seq"
+        if str(event.tag) not in {"None", "!", _CORE + kind}:
+            raise self._fault("a tag is not one of YAML's own", "remove the tag (the word after !)")
+
+    def _key(self, event: Any, fields: dict[str, Any]) -> str:
+        """Return the key that an event denotes. `fields` are the fields that the mapping already has."""
+        match type(event).__name__:
+            case "AliasEvent":
+                raise self._fault("a key is an alias", "write the key out")
+            case "MappingStartEvent" | "SequenceStartEvent":
+                self._check_tag(event)
+                raise self._fault("a key is not text", "write a plain word as key")
         value = self._resolve(event)
-        if self._expects_key():
-            if event.anchor is not None:
-                raise self._fault("a key has an anchor", "write the key out each time")
-            fields = self._stack[-1]
-            key = event.value if type(value) is int and _NUMBER_KEY.fullmatch(event.value) is not None else value
-            if not isinstance(key, str):
-                raise self._fault("a key is not text", "put quotes around the key")
-            if key == MERGE_KEY:
-                raise self._fault("the merge key << is not part of YAML 1.2", "write the fields out")
-            if key in fields.value:  # AIP-front-10: twice
-                raise self._fault(f"the key {quoted(key)} is written twice", "keep one of the two")
-            fields.key = key
-            self._lines[f"{fields.pointer}/{pointer_step(key)}"] = self._line
-            return
-        self._count(1)
         if event.anchor is not None:
-            self._anchors[event.anchor] = (value, 1)
-        self._lines.setdefault(self._pointer(), self._line)
-        self._place(value)
-
-    def _expects_key(self) -> bool:
-        return bool(self._stack) and isinstance(self._stack[-1].value, dict) and self._stack[-1].key is None
-
-    def _pointer(self) -> str:
-        if not self._stack:
-            return ""
-        around = self._stack[-1]
-        step = str(len(around.value)) if isinstance(around.value, list) else pointer_step(around.key or "")
-        return f"{around.pointer}/{step}"
-
-    def _place(self, value: Any) -> None:
-        if not self._stack:
-            self._root = value
-            return
-        around = self._stack[-1]
-        if isinstance(around.value, list):
-            around.value.append(value)
-        elif around.key is not None:
-            around.value[around.key] = value
-            around.key = None
+            raise self._fault("a key has an anchor", "write the key out each time")
+        key = event.value if type(value) is int and _NUMBER_KEY.fullmatch(event.value) is not None else value
+        if not isinstance(key, str):
+            raise self._fault("a key is not text", "put quotes around the key")
+        if key == MERGE_KEY:
+            raise self._fault("the merge key << is not part of YAML 1.2", "write the fields out")
+        if key in fields:  # AIP-front-10: twice
+            raise self._fault(f"the key {quoted(key)} is written twice", "keep one of the two")
+        return key
 
     def _count(self, values: int) -> None:
         self._values += values
