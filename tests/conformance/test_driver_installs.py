@@ -13,8 +13,8 @@ from tests.conformance import toolbox
 from tests.conformance.driver_places import installed, running
 from tests.drivers.driver_texts import as_driver, driver
 
-from interlock.drivers.install.install import VersionFits, check_version
-from interlock.drivers.install.installation import plain_runner
+from interlock.drivers.install.install import check_version
+from interlock.drivers.install.installation import Installed, plain_runner
 from interlock.drivers.protocol.model import Driver
 
 SCOPE = "@modelcontextprotocol"
@@ -111,10 +111,9 @@ async def test_the_specifications_own_check_passes_for_its_own_example(tmp_path:
     check = {"cmd": f"npx {SCOPE}/server-filesystem --version", "parse": r"v(\S+)", "range": ">=0.5"}
     wanted = npm("filesystem", str(tmp_path), version_check=check)
     verdict = await check_version(wanted, await installed(wanted), plain_runner(None))
-    assert isinstance(verdict, VersionFits)
+    assert isinstance(verdict, Installed)
     assert verdict.version == "2026.8.31"
-    assert verdict.note is not None
-    assert verdict.note.code == "version_from_package"
+    assert [note.code for note in verdict.notes] == ["version_from_package"]
 
 
 @pytest.mark.timeout(300)

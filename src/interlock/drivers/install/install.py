@@ -92,167 +92,175 @@ def _required(options: Mapping[str, Any], key: str) -> str:
     return str(options[key])
 
 
-class Methods:
-    """The methods of an install block, for one installation."""
+async def attempt(installation: Installation, entry: Install) -> MethodResult:
+    """Run one installation method. Raise MethodFailed for every expected failure."""
+    method, options = entry.method, entry.options
+    with _expected_failures(installation.root):
+        match method:
+            case "npm" | "pip":
+                return await _package(installation, method, options)
+            case "docker":
+                return await _image(installation, _required(options, "image"))
+            case "download" if (url := _required(options, "url")).startswith(DOCKER_SCHEME):
+                # AIP-30.install-2
+                note = Note(code="docker_url", message="a docker:// address is pulled as an image; write docker")
+                result = await _image(installation, url.removeprefix(DOCKER_SCHEME))
+                return msgspec.structs.replace(result, notes=(note,))
+            case "download":
+                return await _download(installation, options, options.get("verify_sha256"))
+            case "curl":
+                return await _script(installation, options, options.get("verify_sha256"))
+            case "vendored":
+                path = _required(options, "path")
+                program = resolve_inside(path, folder=installation.folder, workspace=installation.workspace)
+                if not program.exists():
+                    raise MethodFailed(f"{path} is not in the driver's folder; put it there or correct install")
+                return MethodResult(lock=_lock(installation, "vendored"), programs=(program,), folder=program)
+    if method in SYSTEM:
+        package = shlex.quote(terminal_safe(str(options.get("package", ""))))
+        raise MethodFailed(
+            f"a gateway does not use the package manager of the system; do it yourself: {SYSTEM[method]} {package}"
+        )
+    raise MethodFailed("this method is not known here, and it was skipped")
 
-    def __init__(self, installation: Installation) -> None:
-        self._installation = installation
-        self._root = installation.root
 
-    async def attempt(self, entry: Install) -> MethodResult:
-        """Run one installation method. Raise MethodFailed for every expected failure."""
-        method, options = entry.method, entry.options
-        with _expected_failures(self._root):
-            match method:
-                case "npm" | "pip":
-                    return await self._package(method, options)
-                case "docker":
-                    return await self._image(_required(options, "image"))
-                case "download" if (url := _required(options, "url")).startswith(DOCKER_SCHEME):
-                    # AIP-30.install-2
-                    note = Note(code="docker_url", message="a docker:// address is pulled as an image; write docker")
-                    result = await self._image(url.removeprefix(DOCKER_SCHEME))
-                    return msgspec.structs.replace(result, notes=(note,))
-                case "download":
-                    return await self._download(options, options.get("verify_sha256"))
-                case "curl":
-                    return await self._script(options, options.get("verify_sha256"))
-                case "vendored":
-                    path, installation = _required(options, "path"), self._installation
-                    program = resolve_inside(path, folder=installation.folder, workspace=installation.workspace)
-                    if not program.exists():
-                        raise MethodFailed(f"{path} is not in the driver's folder; put it there or correct install")
-                    return MethodResult(lock=self._lock("vendored"), programs=(program,), folder=program)
-        if method in SYSTEM:
-            package = shlex.quote(terminal_safe(str(options.get("package", ""))))
-            raise MethodFailed(
-                f"a gateway does not use the package manager of the system; do it yourself: {SYSTEM[method]} {package}"
-            )
-        raise MethodFailed("this method is not known here, and it was skipped")
+async def repeat(installation: Installation, lock: Locked, options: Mapping[str, Any]) -> MethodResult:
+    """Return the result for exactly what `lock` records. Files are downloaded if they are missing.
 
-    async def repeat(self, lock: Locked, options: Mapping[str, Any]) -> MethodResult:
-        """Return the result for exactly what `lock` records. Files are downloaded if they are missing.
+    `options` are those of the driver's entry for the same method. Raise MethodFailed for every expected failure.
+    """
+    digest = (lock.integrity or "").removeprefix("sha256:")
+    with _expected_failures(installation.root):
+        match lock.method:
+            case "npm" | "pip":
+                pins = Pins(
+                    registry=_REGISTRIES[lock.method],
+                    name=lock.package,
+                    version=lock.version or "",
+                    integrity=lock.integrity,
+                    text=lock.pins,
+                )
+                return MethodResult(lock=lock, pins=pins, beside=tuple(map(str, options.get("with", ()))))
+            case "docker":
+                engine = installation.engine
+                image = await engine.find(lock.pins) or await engine.pull(lock.pins, installation.progress)
+                if image.digest != lock.integrity:  # AIP-server-5
+                    raise MethodFailed("the image no longer has the digest that was recorded")
+                return MethodResult(lock=lock, image=image)
+            case "download":
+                return await _download(installation, options, digest)
+            case "curl":
+                return await _script(installation, options, digest)
+    raise MethodFailed("the record of this installation is not understood; install the driver anew")
 
-        `options` are those of the driver's entry for the same method. Raise MethodFailed for every expected failure.
-        """
-        digest = (lock.integrity or "").removeprefix("sha256:")
-        with _expected_failures(self._root):
-            match lock.method:
-                case "npm" | "pip":
-                    pins = Pins(
-                        registry=_REGISTRIES[lock.method],
-                        name=lock.package,
-                        version=lock.version or "",
-                        integrity=lock.integrity,
-                        text=lock.pins,
-                    )
-                    return MethodResult(lock=lock, pins=pins, beside=tuple(map(str, options.get("with", ()))))
-                case "docker":
-                    engine = self._installation.engine
-                    image = await engine.find(lock.pins) or await engine.pull(lock.pins, self._installation.progress)
-                    if image.digest != lock.integrity:  # AIP-server-5
-                        raise MethodFailed("the image no longer has the digest that was recorded")
-                    return MethodResult(lock=lock, image=image)
-                case "download":
-                    return await self._download(options, digest)
-                case "curl":
-                    return await self._script(options, digest)
-        raise MethodFailed("the record of this installation is not understood; install the driver anew")
 
-    async def _package(self, method: Literal["npm", "pip"], options: Mapping[str, Any]) -> MethodResult:
-        """Find the version and the files of a package. They are downloaded later, by the kind of server."""
-        server = self._installation.driver.server
-        text = kind_of(server).pin_package(server, method, _required(options, "package"))
-        beside = tuple(map(str, options.get("with", ()))) if method == "pip" else ()
-        pins = await self._installation.installer.find(_REGISTRIES[method], text, beside)
-        lock = self._lock(method, package=pins.name, version=pins.version, integrity=pins.integrity, pins=pins.text)
-        return MethodResult(lock=lock, pins=pins, beside=beside)
+async def _package(
+    installation: Installation, method: Literal["npm", "pip"], options: Mapping[str, Any]
+) -> MethodResult:
+    """Find the version and the files of a package. They are downloaded later, by the kind of server."""
+    server = installation.driver.server
+    text = kind_of(server).pin_package(server, method, _required(options, "package"))
+    beside = tuple(map(str, options.get("with", ()))) if method == "pip" else ()
+    pins = await installation.installer.find(_REGISTRIES[method], text, beside)
+    lock = _lock(
+        installation, method, package=pins.name, version=pins.version, integrity=pins.integrity, pins=pins.text
+    )
+    return MethodResult(lock=lock, pins=pins, beside=beside)
 
-    async def _image(self, reference: str) -> MethodResult:
-        """Pull a container image and record its digest."""
-        image = await self._installation.engine.pull(reference, self._installation.progress)
-        package = reference.partition("@")[0]
-        lock = self._lock("docker", package=package, integrity=image.digest, pins=image.reference)
-        return MethodResult(lock=lock, image=image)
 
-    async def _download(self, options: Mapping[str, Any], wanted: str | None) -> MethodResult:
-        """Download an archive or a program, verify its hash and extract the program.
+async def _image(installation: Installation, reference: str) -> MethodResult:
+    """Pull a container image and record its digest."""
+    image = await installation.engine.pull(reference, installation.progress)
+    package = reference.partition("@")[0]
+    lock = _lock(installation, "docker", package=package, integrity=image.digest, pins=image.reference)
+    return MethodResult(lock=lock, image=image)
 
-        A download without a hash is refused unless the operator allows unverified installation (AIP-30.install-2).
-        """
-        self._refuse_unverified("a download", wanted)
-        sha256 = wanted
-        inside = _required(options, "extract_bin")
-        name = Path(inside).name
-        if not name or name in {".", ".."}:
-            raise MethodFailed("extract_bin names no program; write its path inside the archive")
-        folder = self._root / "download"
-        if sha256 is None or not (folder / sha256 / name).is_file():
-            self._installation.progress(f"downloading {name}")
-            async with self._fetched(folder, _required(options, "url"), wanted) as (fetched, sha256):
-                (folder / sha256).mkdir(parents=True, exist_ok=True)
-                await asyncio.to_thread(take_program, fetched, inside, folder / sha256 / name)
-        lock = self._lock("download", integrity=f"sha256:{sha256}")
-        return MethodResult(lock=lock, programs=(folder / sha256 / name,))
 
-    async def _script(self, options: Mapping[str, Any], wanted: str | None) -> MethodResult:
-        """Run a shell installer in a separate home folder, unless this installer has already completed.
+async def _download(installation: Installation, options: Mapping[str, Any], wanted: str | None) -> MethodResult:
+    """Download an archive or a program, verify its hash and extract the program.
 
-        Of the node's environment it receives only the PATH, and in a sandbox also LANG and TZ. In a sandbox it
-        can write only to this home folder, and connect only to the host of the script and to the hosts that the driver
-        declares.
-        """
-        self._refuse_unverified("a shell installer", wanted)
-        sha256 = wanted
-        url, folder = _required(options, "url"), self._root / "curl"
-        if sha256 is None or not (folder / sha256 / COMPLETE).is_file():
-            self._installation.progress("downloading the installer")
-            async with self._fetched(folder, url, wanted) as (fetched, sha256):
-                home = folder / sha256
-                await asyncio.to_thread(shutil.rmtree, home, ignore_errors=True)
-                home.mkdir(parents=True)
-                self._installation.progress("running the installer")
-                try:
-                    async with asyncio.timeout(INSTALL_LIMIT_S):
-                        ran = await self._run_script(url, fetched, home)
-                except TimeoutError as error:
-                    message = f"the installer took longer than {INSTALL_LIMIT_S:g} s and was ended"
-                    raise MethodFailed(message) from error
-            if ran.returncode != 0:
-                raise MethodFailed(f"the installer {ran.reason}{ran.gist}", ran.output)
-            (home / COMPLETE).touch()
-        programs = tuple(folder / sha256 / place for place in ("bin", ".local/bin", "usr/local/bin", "."))
-        return MethodResult(lock=self._lock("curl", integrity=f"sha256:{sha256}"), programs=programs)
+    A download without a hash is refused unless the operator allows unverified installation (AIP-30.install-2).
+    """
+    _refuse_unverified(installation, "a download", wanted)
+    sha256 = wanted
+    inside = _required(options, "extract_bin")
+    name = Path(inside).name
+    if not name or name in {".", ".."}:
+        raise MethodFailed("extract_bin names no program; write its path inside the archive")
+    folder = installation.root / "download"
+    if sha256 is None or not (folder / sha256 / name).is_file():
+        installation.progress(f"downloading {name}")
+        async with _fetched(installation, folder, _required(options, "url"), wanted) as (fetched, sha256):
+            (folder / sha256).mkdir(parents=True, exist_ok=True)
+            await asyncio.to_thread(take_program, fetched, inside, folder / sha256 / name)
+    lock = _lock(installation, "download", integrity=f"sha256:{sha256}")
+    return MethodResult(lock=lock, programs=(folder / sha256 / name,))
 
-    async def _run_script(self, url: str, script: Path, home: Path) -> Ran:
-        """Run the script in a sandbox, or directly if the operator lets the driver run without one."""
-        words = ("/bin/sh", str(script))
-        if self._installation.caged is None:
-            env = {"PATH": self._installation.search_path, "HOME": str(home), "TMPDIR": str(home)}
-            return await run(words, env, home, reaper=self._installation.reaper)
-        host, network = urlsplit(url).hostname, self._installation.driver.network
-        hosts = (*((host,) if host else ()), *(network.egress if network is not None else ()))
-        plan = SandboxPlan(home=home, read=(script,), egress=tuple(dict.fromkeys(hosts)), any_program=True)
-        return await self._installation.caged(plan)(words)
 
-    def _refuse_unverified(self, what: str, sha256: str | None) -> None:
-        if sha256 is None and not self._installation.settings.allow_unverified_install:  # AIP-30.install-2
-            raise MethodFailed(
-                f"{what} without verify_sha256 is not run; "
-                "add the hash, or let the operator set drivers.allow_unverified_install"
-            )
+async def _script(installation: Installation, options: Mapping[str, Any], wanted: str | None) -> MethodResult:
+    """Run a shell installer in a separate home folder, unless this installer has already completed.
 
-    @asynccontextmanager
-    async def _fetched(self, folder: Path, url: str, sha256: str | None) -> AsyncIterator[tuple[Path, str]]:
-        """Download a file, and delete it when the context exits. Yield its path and its SHA-256."""
-        fetched = folder / f".{hashlib.sha256(url.encode()).hexdigest()[:16]}"
-        try:
-            yield fetched, await download(url, sha256, fetched)
-        finally:
-            fetched.unlink(missing_ok=True)
+    Of the node's environment it receives only the PATH, and in a sandbox also LANG and TZ. In a sandbox it
+    can write only to this home folder, and connect only to the host of the script and to the hosts that the driver
+    declares.
+    """
+    _refuse_unverified(installation, "a shell installer", wanted)
+    sha256 = wanted
+    url, folder = _required(options, "url"), installation.root / "curl"
+    if sha256 is None or not (folder / sha256 / COMPLETE).is_file():
+        installation.progress("downloading the installer")
+        async with _fetched(installation, folder, url, wanted) as (fetched, sha256):
+            home = folder / sha256
+            await asyncio.to_thread(shutil.rmtree, home, ignore_errors=True)
+            home.mkdir(parents=True)
+            installation.progress("running the installer")
+            try:
+                async with asyncio.timeout(INSTALL_LIMIT_S):
+                    ran = await _run_script(installation, url, fetched, home)
+            except TimeoutError as error:
+                message = f"the installer took longer than {INSTALL_LIMIT_S:g} s and was ended"
+                raise MethodFailed(message) from error
+        if ran.returncode != 0:
+            raise MethodFailed(f"the installer {ran.reason}{ran.gist}", ran.output)
+        (home / COMPLETE).touch()
+    programs = tuple(folder / sha256 / place for place in ("bin", ".local/bin", "usr/local/bin", "."))
+    return MethodResult(lock=_lock(installation, "curl", integrity=f"sha256:{sha256}"), programs=programs)
 
-    def _lock(self, method: Method, **fields: str | None) -> Locked:
-        return msgspec.structs.replace(Locked(asked=self._installation.digest, method=method), **fields)
+
+async def _run_script(installation: Installation, url: str, script: Path, home: Path) -> Ran:
+    """Run the script in a sandbox, or directly if the operator lets the driver run without one."""
+    words = ("/bin/sh", str(script))
+    if installation.caged is None:
+        env = {"PATH": installation.search_path, "HOME": str(home), "TMPDIR": str(home)}
+        return await run(words, env, home, reaper=installation.reaper)
+    host, network = urlsplit(url).hostname, installation.driver.network
+    hosts = (*((host,) if host else ()), *(network.egress if network is not None else ()))
+    plan = SandboxPlan(home=home, read=(script,), egress=tuple(dict.fromkeys(hosts)), any_program=True)
+    return await installation.caged(plan)(words)
+
+
+def _refuse_unverified(installation: Installation, what: str, sha256: str | None) -> None:
+    if sha256 is None and not installation.settings.allow_unverified_install:  # AIP-30.install-2
+        raise MethodFailed(
+            f"{what} without verify_sha256 is not run; "
+            "add the hash, or let the operator set drivers.allow_unverified_install"
+        )
+
+
+@asynccontextmanager
+async def _fetched(
+    installation: Installation, folder: Path, url: str, sha256: str | None
+) -> AsyncIterator[tuple[Path, str]]:
+    """Download a file, and delete it when the context exits. Yield its path and its SHA-256."""
+    fetched = folder / f".{hashlib.sha256(url.encode()).hexdigest()[:16]}"
+    try:
+        yield fetched, await download(url, sha256, fetched)
+    finally:
+        fetched.unlink(missing_ok=True)
+
+
+def _lock(installation: Installation, method: Method, **fields: str | None) -> Locked:
+    return msgspec.structs.replace(Locked(asked=installation.digest, method=method), **fields)
 
 
 SEARCHED_BYTES_MAX: Final = 16 * 1024  # a version is near the start of what is printed
@@ -263,45 +271,37 @@ _SEARCH: Final = (
 )
 
 
-class VersionFits(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of a version check that succeeded."""
+async def check_version(driver: Driver, installed: Installed, running: CommandRunner) -> Installed | str:
+    """Return the server with the version that the driver's version_check finds, or why this version does not fit.
 
-    version: str
-    note: Note | None = None
-
-
-class VersionMismatch(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of a version check that failed: the version is outside the range, or could not be determined."""
-
-    reason: str
-
-
-async def check_version(
-    driver: Driver, installed: Installed, running: CommandRunner
-) -> VersionFits | VersionMismatch | None:
-    """Check the installed version. Return None if the driver has no version_check.
-
-    `running` runs the command of the check.
+    The version does not fit if it is outside the range or cannot be determined. Without a version_check, return the
+    server unchanged. `running` runs the command of the check.
     """
     check = driver.version_check
     if check is None:
-        return None
+        return installed
+    notes = installed.notes
     try:
         words = words_of(check.cmd)
         kind = kind_of(driver.server)
         if kind.names_package(driver.server, words) and installed.version is not None:  # AIP-30.version-2
-            note = Note(
-                code="version_from_package",
-                message=f"the version is that of the installed package, {installed.version}; the command was not run",
-            )
-            return _compare_version(check, semantic(installed.version), note)
-        ran = await run_command(kind.resolve_program(driver.server, words, installed), check.timeout_ms, running)
-        if ran.returncode != 0:  # AIP-30.version-2
-            return VersionMismatch(reason=f"the command {ran.reason}; correct version_check.cmd")
-        version = await _version_text(check, ran.stdout)
+            version = semantic(installed.version)
+            message = f"the version is that of the installed package, {installed.version}; the command was not run"
+            notes = (*notes, Note(code="version_from_package", message=message))
+        else:
+            ran = await run_command(kind.resolve_program(driver.server, words, installed), check.timeout_ms, running)
+            if ran.returncode != 0:  # AIP-30.version-2
+                return f"the command {ran.reason}; correct version_check.cmd"
+            version = await _version_text(check, ran.stdout)
     except CommandFailed as error:
-        return VersionMismatch(reason=f"the command {error}; correct version_check.cmd")
-    return _compare_version(check, version, None)
+        return f"the command {error}; correct version_check.cmd"
+    if not version:
+        return "version_check.parse finds nothing in what the command prints; correct it"
+    if parse_version(version) is None:  # AIP-30.version-1
+        return "what version_check.parse finds is no version like 1.2.3; correct the pattern"
+    if not satisfies(version, check.range):  # AIP-30.version-1
+        return f"version {version} is not in {check.range}; install another, or correct range"
+    return msgspec.structs.replace(installed, version=version, notes=notes)
 
 
 async def _version_text(check: VersionCheck, stdout: bytes) -> str:
@@ -312,16 +312,6 @@ async def _version_text(check: VersionCheck, stdout: bytes) -> str:
     except CommandFailed as error:
         raise CommandFailed(f"is searched with a pattern that {error}") from error
     return ran.stdout.decode(errors="replace").strip()
-
-
-def _compare_version(check: VersionCheck, version: str, note: Note | None) -> VersionFits | VersionMismatch:
-    if not version:
-        return VersionMismatch(reason="version_check.parse finds nothing in what the command prints; correct it")
-    if parse_version(version) is None:  # AIP-30.version-1
-        return VersionMismatch(reason="what version_check.parse finds is no version like 1.2.3; correct the pattern")
-    if not satisfies(version, check.range):  # AIP-30.version-1
-        return VersionMismatch(reason=f"version {version} is not in {check.range}; install another, or correct range")
-    return VersionFits(version=version, note=note)
 
 
 async def install_checked(
@@ -339,13 +329,11 @@ async def install_checked(
         installed = await installer(without_lock)
         if isinstance(installed, InstallFailed):
             return msgspec.structs.replace(installed, attempts=(*attempts, *installed.attempts))
-        verdict = await check_version(driver, installed, running_of(installed))
+        checked = await check_version(driver, installed, running_of(installed))
         attempts += installed.attempts
-        if not isinstance(verdict, VersionMismatch):
-            notes = (*installed.notes, verdict.note) if verdict is not None and verdict.note else installed.notes
-            version = installed.version if verdict is None else verdict.version
-            return msgspec.structs.replace(installed, version=version, notes=notes, attempts=tuple(attempts))
-        attempts.append(Attempt(method="version_check", reason=verdict.reason))
+        if isinstance(checked, Installed):
+            return msgspec.structs.replace(checked, attempts=tuple(attempts))
+        attempts.append(Attempt(method="version_check", reason=checked))
     return InstallFailed(code=VERSION_MISMATCH, attempts=tuple(attempts))  # AIP-30.version-1
 
 
@@ -372,7 +360,7 @@ async def _install_locked(installation: Installation, lock: Locked) -> Installed
     recorded = (lock.integrity or "").removeprefix("sha256:")
     fitting.sort(key=lambda options: options.get("verify_sha256") not in {recorded, None})
     try:
-        result = await Methods(installation).repeat(lock, fitting[0] if fitting else {})
+        result = await repeat(installation, lock, fitting[0] if fitting else {})
         installed = await _complete(installation, result)
     except MethodFailed as error:
         reason = f"what was recorded cannot be run: {error}; run `interlock drivers update {driver.segment}`"
@@ -388,13 +376,12 @@ async def _install_newest(installation: Installation) -> Installed | InstallFail
     server that the node only connects to.
     """
     driver = installation.driver
-    methods = Methods(installation)
     attempts: list[Attempt] = []
     code = INSTALL_FAILED
     is_local = driver.server.address is None
     for entry in _methods_of(driver) if is_local else ():
         try:
-            installed = await _complete(installation, await methods.attempt(entry))
+            installed = await _complete(installation, await attempt(installation, entry))
         except MethodFailed as error:
             installation.progress(f"{entry.method}: {error}")
             attempts.append(Attempt(method=entry.method, reason=str(error), output=error.output))  # AIP-30.install-1
