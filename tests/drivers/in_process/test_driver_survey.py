@@ -10,7 +10,7 @@ import pytest
 from tests.drivers.driver_workspace import MACHINE, Workspace, binding, codes, contract, driver, remote, secret, text
 
 from interlock.drivers.driver_state import DriverState
-from interlock.drivers.protocol.files.driver import RunnerLimits, runner_limits
+from interlock.drivers.protocol.files.driver import runner_limits
 from interlock.drivers.workspace.declaration import Remembered
 from interlock.drivers.workspace.folder import DriverFolder, read_folder
 from interlock.drivers.workspace.scan import FoundFolder, scan_workspace
@@ -639,7 +639,7 @@ def test_the_limits_of_a_runner_file_are_the_driver_s(workspace: Workspace) -> N
     workspace.write(folder / "RUNNER.md", b"---\nengine: subprocess\nlimits: {memory_mb: 64, cpu_ms: 500}\n---\n")
     only = workspace.one().driver
     assert only is not None
-    assert runner_limits(only.runner) == RunnerLimits(memory_mb=64, cpu_ms=500)
+    assert runner_limits(only.runner) == {"memory_mb": 64, "cpu_ms": 500}
     workspace.write(folder / "RUNNER.md", b"---\nengine: in-process\nlimits: {memory_mb: 64MB}\n---\n")
     assert [each.message for each in workspace.one().problems] == [
         "./RUNNER.md: an MCP server is a process of its own",

@@ -182,12 +182,11 @@ async def _download(installation: Installation, options: Mapping[str, Any], want
     A download without a hash is refused unless the operator allows unverified installation (AIP-30.install-2).
     """
     _refuse_unverified(installation, "a download", wanted)
-    sha256 = wanted
     inside = _required(options, "extract_bin")
     name = Path(inside).name
     if not name or name in {".", ".."}:
         raise MethodFailed("extract_bin names no program; write its path inside the archive")
-    folder = installation.root / "download"
+    sha256, folder = wanted, installation.root / "download"
     if sha256 is None or not (folder / sha256 / name).is_file():
         installation.progress(f"downloading {name}")
         async with _fetched(installation, folder, _required(options, "url"), wanted) as (fetched, sha256):
@@ -205,8 +204,7 @@ async def _script(installation: Installation, options: Mapping[str, Any], wanted
     declares.
     """
     _refuse_unverified(installation, "a shell installer", wanted)
-    sha256 = wanted
-    url, folder = _required(options, "url"), installation.root / "curl"
+    url, sha256, folder = _required(options, "url"), wanted, installation.root / "curl"
     if sha256 is None or not (folder / sha256 / COMPLETE).is_file():
         installation.progress("downloading the installer")
         async with _fetched(installation, folder, url, wanted) as (fetched, sha256):
@@ -341,45 +339,31 @@ async def install(installation: Installation, lock: Locked | None = None) -> Ins
     """Install what the lock records.
 
     Try the methods of the driver in order if there is no lock, if the driver's install request has changed since, or if
-    the lock records that the server was vendored or already present.
+    the lock records that the server was vendored or already present. If no method works, look for a server that a
+    person has installed. No method is tried for a server that the node only connects to.
     """
+    driver = installation.driver
+    # The kind of server implies a method if the driver has no install block.
+    methods = driver.install or kind_of(driver.server).implied_methods(driver.server)  # AIP-30.install-1
     # AIP-30.install-3
     if lock is not None and lock.asked == installation.digest and lock.method not in {"present", "vendored"}:
-        return await _install_locked(installation, lock)
-    return await _install_newest(installation)
-
-
-async def _install_locked(installation: Installation, lock: Locked) -> Installed | InstallFailed:
-    """Install what the record names.
-
-    A failure is final: other methods are not tried, because they could install something else.
-    """
-    driver = installation.driver
-    # Of two downloads take the one whose hash was recorded; one without a hash must have brought it.
-    fitting = [entry.options for entry in _methods_of(driver) if entry.method == lock.method]
-    recorded = (lock.integrity or "").removeprefix("sha256:")
-    fitting.sort(key=lambda options: options.get("verify_sha256") not in {recorded, None})
-    try:
-        result = await repeat(installation, lock, fitting[0] if fitting else {})
-        installed = await _complete(installation, result)
-    except MethodFailed as error:
-        reason = f"what was recorded cannot be run: {error}; run `interlock drivers update {driver.segment}`"
-        attempt = Attempt(method=lock.method, reason=reason, output=error.output)
-        return InstallFailed(code=error.code, attempts=(attempt,))
-    return msgspec.structs.replace(installed, attempts=(Attempt(method=lock.method),))
-
-
-async def _install_newest(installation: Installation) -> Installed | InstallFailed:
-    """Try the methods of the driver in order, and return the first that succeeds.
-
-    If the driver has no method that works, look for a server that a person has installed. No method is tried for a
-    server that the node only connects to.
-    """
-    driver = installation.driver
+        # Of two downloads take the one whose hash was recorded; one without a hash must have brought it.
+        fitting = [entry.options for entry in methods if entry.method == lock.method]
+        recorded = (lock.integrity or "").removeprefix("sha256:")
+        fitting.sort(key=lambda options: options.get("verify_sha256") not in {recorded, None})
+        try:
+            result = await repeat(installation, lock, fitting[0] if fitting else {})
+            installed = await _complete(installation, result)
+        except MethodFailed as error:
+            # This is final: other methods are not tried, because they could install something else.
+            reason = f"what was recorded cannot be run: {error}; run `interlock drivers update {driver.segment}`"
+            failure = Attempt(method=lock.method, reason=reason, output=error.output)
+            return InstallFailed(code=error.code, attempts=(failure,))
+        return msgspec.structs.replace(installed, attempts=(Attempt(method=lock.method),))
     attempts: list[Attempt] = []
     code = INSTALL_FAILED
     is_local = driver.server.address is None
-    for entry in _methods_of(driver) if is_local else ():
+    for entry in methods if is_local else ():
         try:
             installed = await _complete(installation, await attempt(installation, entry))
         except MethodFailed as error:
@@ -397,11 +381,6 @@ async def _install_newest(installation: Installation) -> Installed | InstallFail
         done = (*attempts, Attempt(method="present")) if is_local else ()
         return msgspec.structs.replace(present, attempts=done)
     return InstallFailed(code=code, attempts=tuple(attempts))  # AIP-30.install-1
-
-
-def _methods_of(driver: Driver) -> tuple[Install, ...]:
-    """Return the entries of install[], or else the methods that the kind of server implies."""
-    return driver.install or kind_of(driver.server).implied_methods(driver.server)  # AIP-30.install-1
 
 
 async def _complete(installation: Installation, result: MethodResult) -> Installed:

@@ -145,15 +145,6 @@ class _Inspected(msgspec.Struct, frozen=True, kw_only=True, rename={"id": "Id", 
     repo_digests: list[str] = []
 
 
-def find_engine(environment: Mapping[str, str], reaper: OrphanReaper | None) -> Engine:
-    """Return the client for docker or podman, whichever is found first. Raise MethodFailed if there is none."""
-    for name in ENGINES:
-        program = shutil.which(name, path=environment.get("PATH", os.defpath))
-        if program is not None:
-            return Engine(program, environment, reaper)
-    raise MethodFailed("neither docker nor podman is on the PATH; install one of them")
-
-
 CommandRunner = Callable[[tuple[str, ...]], Awaitable[Ran]]  # raises ChildStartFailed, SandboxFailed
 Caged = Callable[[SandboxPlan], CommandRunner]  # in a sandbox of the caller's choice
 
@@ -345,8 +336,12 @@ class Installation:
 
     @cached_property
     def engine(self) -> Engine:
-        """Return the client of docker or podman. Raise MethodFailed if there is none."""
-        return find_engine(self.environment, self.reaper)
+        """Return the client of docker or podman, whichever is found first. Raise MethodFailed if there is none."""
+        for name in ENGINES:
+            program = shutil.which(name, path=self.search_path)
+            if program is not None:
+                return Engine(program, self.environment, self.reaper)
+        raise MethodFailed("neither docker nor podman is on the PATH; install one of them")
 
     @property
     def search_path(self) -> str:

@@ -212,7 +212,6 @@ def _sandbox_plan(
     block = driver.sandbox or SandboxBlock()
     fs = block.fs or FileAccess()
     network = driver.network or block.network or NetworkAccess()
-    limits = runner_limits(driver.runner)
     login_state = tuple(place(path) for path in driver.auth.state.paths) if driver.auth is not None else ()
     return SandboxPlan(
         home=home,
@@ -225,6 +224,5 @@ def _sandbox_plan(
         programs=block.exec.spawn if block.exec is not None else (),
         any_program=block.exec is not None and block.exec.allow,
         passed=block.env.passed if block.env is not None else (),
-        memory_mb=limits.memory_mb,
-        cpu_ms=limits.cpu_ms,
+        **runner_limits(driver.runner),
     )

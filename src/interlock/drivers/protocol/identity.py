@@ -93,22 +93,6 @@ def _reference(tool: str) -> str:
     return "/".join(part for part in tool.split("/") if part not in {"", "."})
 
 
-_DECODER = msgspec.json.Decoder(Manifest)
-
-
-def keep(driver: Driver) -> bytes:
-    """Encode the manifest of a driver as bytes for the store."""
-    return msgspec.json.encode(manifest_of(driver))
-
-
-def recall(data_untrusted: bytes) -> Manifest | None:
-    """Decode a manifest that `keep` encoded. Return None for any other bytes."""
-    try:
-        return _DECODER.decode(data_untrusted)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-
-
 def successor_problems(registered: Manifest | None, changed: Driver, *, dev: bool = False) -> tuple[FileProblem, ...]:
     """Return why `changed` must not be registered after `registered`.
 

@@ -20,12 +20,12 @@ import msgspec
 from interlock.core.clock import Clock
 from interlock.drivers.driver_state import DriverState
 from interlock.drivers.install.installation import LOCKS
-from interlock.drivers.protocol.identity import Manifest, keep, manifest_of, recall
+from interlock.drivers.protocol.identity import Manifest, manifest_of
 from interlock.drivers.protocol.model import Contract, Driver, SecretEntry, SecretInventory
 from interlock.drivers.protocol.problems import FileProblem, ParsedFile
 from interlock.drivers.protocol.server_name import exposed_segment
 from interlock.drivers.workspace.scan import Root
-from interlock.store.ports import Entry, KeyValue
+from interlock.store.ports import KeyValue
 
 log = logging.getLogger("interlock.drivers")
 
@@ -96,9 +96,9 @@ class Memory:
     async def open(self) -> None:
         """Read all records from the store. Raise StoreError if the store cannot be read."""
         now = self._clock.wall()
-        trusted = [_read(entry, Trusted) for entry in await self._kv.entries(TRUST, now)]
-        manifests = [recall(entry.value) for entry in await self._kv.entries(MANIFESTS, now)]
-        allowed = [_read(entry, Hosts) for entry in await self._kv.entries(ALLOWED, now)]
+        trusted = [read_record(entry.value, Trusted) for entry in await self._kv.entries(TRUST, now)]
+        manifests = [read_record(entry.value, Manifest) for entry in await self._kv.entries(MANIFESTS, now)]
+        allowed = [read_record(entry.value, Hosts) for entry in await self._kv.entries(ALLOWED, now)]
         self.all = Remembered(
             trusted={record.folder: record for record in trusted if record is not None},
             manifests={record.key: record for record in manifests if record is not None},
@@ -107,7 +107,7 @@ class Memory:
 
     async def trust(self, trusted: Trusted) -> None:
         """Record that a person accepted a folder. This replaces an earlier record for the same folder."""
-        await self._put(TRUST, trusted.folder, msgspec.json.encode(trusted))
+        await self._put(TRUST, trusted.folder, trusted)
         self._change(trusted={**self.all.trusted, trusted.folder: trusted})
 
     async def distrust(self, folder: str) -> bool:
@@ -120,7 +120,7 @@ class Memory:
         manifest = manifest_of(driver)
         if self.all.manifests.get(manifest.key) == manifest:
             return
-        await self._put(MANIFESTS, manifest.key, keep(driver))
+        await self._put(MANIFESTS, manifest.key, manifest)
         self._change(manifests={**self.all.manifests, manifest.key: manifest})
 
     async def forget(self, key: str) -> bool:
@@ -135,14 +135,14 @@ class Memory:
     async def allow(self, id: str, hosts: tuple[str, ...]) -> None:
         """Replace the hosts that are allowed for the driver with this id. An empty tuple allows none."""
         if hosts:
-            await self._put(ALLOWED, id, msgspec.json.encode(Hosts(id=id, hosts=hosts)))
+            await self._put(ALLOWED, id, Hosts(id=id, hosts=hosts))
             self._change(allowed={**self.all.allowed, id: hosts})
         else:
             self._change(allowed=_without(self.all.allowed, id))
             await self._kv.delete(ALLOWED, _hash_key(id))
 
-    async def _put(self, bucket: str, name: str, value: bytes) -> None:
-        await self._kv.put(bucket, _hash_key(name), value, self._clock.wall())
+    async def _put(self, bucket: str, name: str, record: msgspec.Struct) -> None:
+        await self._kv.put(bucket, _hash_key(name), msgspec.json.encode(record), self._clock.wall())
 
     def _change(self, **records: Mapping[str, Any]) -> None:
         self.all = msgspec.structs.replace(self.all, **records)
@@ -158,10 +158,11 @@ def _hash_key(name: str) -> str:
     return hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def _read(entry: Entry, shape: type[T]) -> T | None:
+def read_record(data_untrusted: bytes, shape: type[T]) -> T | None:
+    """Decode a record of the trust store. Return None if it cannot be read."""
     try:
-        return msgspec.json.decode(entry.value, type=shape)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        return msgspec.json.decode(data_untrusted, type=shape)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         # A record that cannot be read grants nothing.
         log.error("what is remembered of a driver (%s) cannot be read and does not count", shape.__name__)
         return None

@@ -49,13 +49,6 @@ _ORDER: Final = {"error": 0, "warning": 1, "note": 2}
 _SHELL = re.compile(r"[;&|<>`$\n\r(){}*?!#~\\]")
 
 
-class RunnerLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits for all processes of a server together. None means unlimited."""
-
-    memory_mb: int | None = None
-    cpu_ms: int | None = None
-
-
 def read_driver(
     data_untrusted: bytes,
     file: str,
@@ -186,6 +179,12 @@ def _convert(front: Frontmatter, findings: FileFindings, insecure_hosts: Collect
         server = read_server(data["server"], extensions, context)
         if server is None:
             return None
+        # The keys of the file that AIP-32 does not define. `EXTENSION_KEYS` has the order of the documentation.
+        extension_keys = {f"server.{key}" for key in data["server"]} | ({"sandbox"} & data.keys())
+        extension_keys |= {f"metadata.interlock.{key}" for key in data.get("metadata", {}).get("interlock", {})}
+        for entry in data["implements"]:
+            own_keys = entry["metadata"].get("interlock", {})
+            extension_keys |= {f"implements[].metadata.interlock.{key}" for key in own_keys}
         fields = {
             **data,
             "protocol_version": _read_protocol_version(data, findings),
@@ -200,7 +199,7 @@ def _convert(front: Frontmatter, findings: FileFindings, insecure_hosts: Collect
             ],
             "interlock": extensions,
             "secret_names": secrets_taken(data["server"]),
-            "extension_keys": _extension_keys(data),
+            "extension_keys": tuple(key for key in EXTENSION_KEYS if key in extension_keys),  # AIP-front-11
             "places": front.places,
         }
         converted = {
@@ -229,15 +228,6 @@ def _read_protocol_version(data: Mapping[str, Any], findings: FileFindings) -> s
         message = f"{quoted(written)} is read as {version}"
         findings.add("/protocol_version", "protocol_version_partial", message, f"write {version}", "warning")
     return version
-
-
-def _extension_keys(data: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the keys of the file that AIP-32 does not define, as dotted names, in the order of the documentation."""
-    written = {f"server.{key}" for key in data["server"]} | {key for key in ("sandbox",) if key in data}
-    written |= {f"metadata.interlock.{key}" for key in data.get("metadata", {}).get("interlock", {})}
-    for entry in data["implements"]:
-        written |= {f"implements[].metadata.interlock.{key}" for key in entry["metadata"].get("interlock", {})}
-    return tuple(key for key in EXTENSION_KEYS if key in written)  # AIP-front-11
 
 
 def _check_driver(driver: Driver, findings: FileFindings) -> None:
@@ -278,7 +268,11 @@ def _check_driver(driver: Driver, findings: FileFindings) -> None:
         if not is_range(check.range):  # AIP-30.version-1
             message, hint = "this is not a range of versions", "write one like >=2.40 <3"
             findings.add("/version_check/range", "range_invalid", message, hint)
-        if not has_group(check.parse):  # AIP-30.version-1
+        try:
+            has_group = len(check.parse) <= PATTERN_CHARS_MAX and re.compile(check.parse).groups >= 1
+        except (re.error, OverflowError, RecursionError):
+            has_group = False
+        if not has_group:  # AIP-30.version-1
             message, hint = "this is no pattern with a group", "put the version in parentheses: v(\\S+)"
             findings.add("/version_check/parse", "pattern_invalid", message, hint)
     if (health := driver.health_check) is not None:
@@ -374,16 +368,6 @@ def _check_install(driver: Driver, findings: FileFindings) -> None:
                 findings.add_invalid(f"{pointer}/{key}", f"{key} is missing", f"add {key}")
 
 
-def has_group(pattern: str) -> bool:
-    """Return whether a text is a valid regular expression of limited length with at least one group."""
-    if len(pattern) > PATTERN_CHARS_MAX:
-        return False
-    try:
-        return re.compile(pattern).groups >= 1
-    except (re.error, OverflowError, RecursionError):
-        return False
-
-
 def _check_command(pointer: str, command: str, findings: FileFindings) -> None:
     if not command.strip() or _SHELL.search(command):  # AIP-30.version-1
         hint = "write one program with its arguments, without ; & | < > or $"
@@ -467,15 +451,16 @@ def runner_faults(block: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
             yield f"/limits/{name}", f"{name} is a whole number above 0", "write it without a unit, or leave it out"
 
 
-def runner_limits(block: object) -> RunnerLimits:
-    """Return the limits of a runner block that this node can enforce.
+def runner_limits(block: object) -> dict[str, int]:
+    """Return the limits of a runner block for all processes of a server together, keyed by the names in `LIMITS`.
 
-    If `block` is the name of a RUNNER.md instead of an object, there are no limits.
+    A limit that is absent or invalid is left out. If `block` is the name of a RUNNER.md instead of an object, there are
+    no limits.
     """
     limits = block.get("limits") if isinstance(block, dict) else None
     if not isinstance(limits, dict):
-        return RunnerLimits()
-    return RunnerLimits(**{name: int(limits[name]) for name in LIMITS if _is_limit(limits.get(name))})
+        return {}
+    return {name: int(limits[name]) for name in LIMITS if _is_limit(limits.get(name))}
 
 
 def _is_limit(value: object) -> bool:
