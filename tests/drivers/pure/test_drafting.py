@@ -139,22 +139,21 @@ def test_a_name_without_letters_or_end_still_gives_an_id_of_its_own(name: str, d
 def test_tools_whose_contracts_would_have_one_id_are_refused_and_named() -> None:
     tools = [tool("read_file"), tool("readFile"), tool("other")]
     for order in (tools, tools[::-1]):
-        found = draft_contracts(order, "x-mcp")
-        assert [each.contract.id for each in found.drafted] == ["x.other"]
-        (problem,) = found.problems
+        contracts, problems = draft_contracts(order, "x-mcp")
+        assert [each.contract.id for each in contracts] == ["x.other"]
+        (problem,) = problems
         assert problem.code == "id_collision"
         assert "'read_file'" in problem.message
         assert "'readFile'" in problem.message
 
 
 def test_a_contract_gets_the_id_and_the_class_that_a_person_chose() -> None:
-    found = draft_contracts(
+    (first, second), _ = draft_contracts(
         [tool("read_file"), tool("other")],
         "x-mcp",
         contract_ids={"read_file": "fs-read"},
         classes={"read_file": "read_only"},
     )
-    first, second = found.drafted
     assert (first.contract.id, first.contract.approval, first.contract.listed_as) == ("fs-read", "auto", "x.read_file")
     assert second.contract.approval == "policy:unannotated"
 

@@ -82,23 +82,21 @@ def driver_upstream(data: Mapping[str, Any]) -> Upstream:
         _without_own(entry, f"implements[{index}].", lost) for index, entry in enumerate(data["implements"])
     ]
     if "install" in data:
-        methods = [entry.get("method") for entry in data["install"]]
-        lost += [f"install[{index}]" for index, method in enumerate(methods) if method == "docker"]
-        published["install"] = [entry for entry in data["install"] if entry.get("method") != "docker"]
+        lost += [f"install[{index}]" for index, each in enumerate(data["install"]) if each.get("method") == "docker"]
+        published["install"] = [each for each in data["install"] if each.get("method") != "docker"]
     return Upstream(data=_without_own(published, "", lost), lost=tuple(lost), changed=tuple(changed))
 
 
 def contract_upstream(data: Mapping[str, Any]) -> Upstream:
     """Convert the frontmatter of a TOOL.md to a form that hosts without the extensions of Interlock can read."""
     lost: list[str] = []
-    changed: list[str] = []
     published = _without_own(data, "", lost)
     approval = data.get("approval")
-    if approval in (effects.GATE, effects.UNANNOTATED):
+    is_changed = approval in (effects.GATE, effects.UNANNOTATED)
+    if is_changed:
         irreversible = approval == effects.UNANNOTATED or data.get("risk_level", 0) >= effects.RISK_IRREVERSIBLE
         published["approval"] = "always" if irreversible else "on-mutate"
-        changed.append("approval")
-    return Upstream(data=published, lost=tuple(lost), changed=tuple(changed))
+    return Upstream(data=published, lost=tuple(lost), changed=("approval",) if is_changed else ())
 
 
 def _without_own(data: Mapping[str, Any], pointer: str, lost: list[str]) -> dict[str, Any]:
@@ -130,13 +128,6 @@ class DraftedContract(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
-class DraftedContracts(msgspec.Struct, frozen=True, kw_only=True):
-    """New contracts for the tools of a server, and the problems of the tools that could not get one."""
-
-    drafted: tuple[DraftedContract, ...]
-    problems: tuple[FileProblem, ...]
-
-
 class DraftedDriver(msgspec.Struct, frozen=True, kw_only=True):
     """A new DRIVER.md: the parsed driver, the text of the file, and its warnings."""
 
@@ -151,8 +142,10 @@ def draft_contracts(
     *,
     contract_ids: Mapping[str, str] | None = None,
     classes: Mapping[str, ToolClass] | None = None,
-) -> DraftedContracts:
+) -> tuple[list[DraftedContract], list[FileProblem]]:
     """Draft a contract for every tool. `contract_ids` and `classes` are keyed by tool name.
+
+    Return the contracts, and the problems of the tools that could not get one.
 
     If the contracts of several tools would have the same id, all of these tools are refused: adding numbers to the ids
     would make them depend on the order in which the server lists its tools.
@@ -176,8 +169,7 @@ def draft_contracts(
             names = ", ".join(sorted(quoted(each.tool_name) for each in several))
             message = f"the tools {names} would all have the contract {contract_id}"
             problems.append(FileProblem(file=TOOL_FILE, code="id_collision", message=message, hint="name one each"))
-    unique = tuple(each for each in contracts if len(claims[each.contract.id]) == 1)
-    return DraftedContracts(drafted=unique, problems=tuple(problems))
+    return [each for each in contracts if len(claims[each.contract.id]) == 1], problems
 
 
 def draft_contract(
@@ -192,13 +184,13 @@ def draft_contract(
 
     `tool_class` is the effect class that a person chose. `outputs` replaces the output schema that the server declares.
     """
-    name = tool.get("name") if isinstance(tool, Mapping) else None
-    if not isinstance(name, str) or not name:
-        return _invalid_tool("a tool of the server's list has no name")
-    inputs = tool.get("inputSchema")
-    outputs = tool.get("outputSchema", TEXT_OUTPUTS) if outputs is None else outputs
+    listed_name = tool.get("name") if isinstance(tool, Mapping) else None
+    name = listed_name if isinstance(listed_name, str) else ""
+    inputs = tool.get("inputSchema") if name else None
+    outputs = tool.get("outputSchema", TEXT_OUTPUTS) if name and outputs is None else outputs
     if not isinstance(inputs, Mapping) or not isinstance(outputs, Mapping):
-        return _invalid_tool(f"the tool {quoted(name)} has no schema")
+        message = f"the tool {quoted(name)} has no schema" if name else "a tool of the server's list has no name"
+        return (FileProblem(file=TOOL_FILE, code="tool_invalid", message=message, hint="ask the server's author"),)
     declared = effects.effects_of(tool.get("annotations"), driver_id, tool_class)
     title = " ".join(_clean(tool.get("title")).split()) or " ".join(_clean(name).split()) or "Tool"
     description = _clean(tool.get("description")) or title
@@ -251,10 +243,8 @@ def draft_driver(data: Mapping[str, Any], body: str = "") -> DraftedDriver | tup
     first = {key: data.get(key) for key in ("name", "id", "description")} | {"version": VERSION, "kind": "mcp"}
     whole = {key: value for key, value in {**first, **data}.items() if value is not None}
     text = frontmatter_text(whole, body)
-    identifier = whole.get("id")
-    reading = read_driver(
-        text.encode("utf-8", "replace"), DRIVER_FILE, folder=identifier if isinstance(identifier, str) else None
-    )
+    folder = whole["id"] if isinstance(whole.get("id"), str) else None
+    reading = read_driver(text.encode("utf-8", "replace"), DRIVER_FILE, folder=folder)
     if reading.value is None:
         return reading.problems
     return DraftedDriver(driver=reading.value, text=text, problems=reading.problems)
@@ -267,13 +257,12 @@ def proposed_renames(inputs: Mapping[str, Any], arguments: Mapping[str, Any]) ->
     that shares a word with its name. If no name is similar, it is mapped to the only unused argument of that type. An
     argument is never proposed for two inputs.
     """
-    ours, theirs = _properties(inputs), _properties(arguments)
-    free = {name: each for name, each in theirs.items() if name not in ours}
+    ours, theirs = _types(inputs), _types(arguments)
     renames: dict[str, str] = {}
-    for name, schema in ours.items():
+    for name, type_name in ours.items():
         if name in theirs:
             continue
-        fitting = [other for other, each in free.items() if _type(each) == _type(schema) is not None]
+        fitting = [other for other in theirs if other not in ours and theirs[other] == type_name is not None]
         alike = [other for other in fitting if _words(other) & _words(name)]
         if len(alike) == 1:
             renames[name] = alike[0]
@@ -283,13 +272,11 @@ def proposed_renames(inputs: Mapping[str, Any], arguments: Mapping[str, Any]) ->
     return {name: target for name, target in renames.items() if targets.count(target) == 1}
 
 
-def _properties(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+def _types(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the type of each property that an object schema declares, or None for a property without a type."""
     properties = schema.get("properties")
-    return properties if isinstance(properties, Mapping) else {}
-
-
-def _type(schema: Any) -> Any:
-    return schema.get("type") if isinstance(schema, Mapping) else None
+    members = properties.items() if isinstance(properties, Mapping) else ()
+    return {name: each.get("type") if isinstance(each, Mapping) else None for name, each in members}
 
 
 def _words(name: str) -> set[str]:
@@ -299,10 +286,6 @@ def _words(name: str) -> set[str]:
 def _clean(text: Any) -> str:
     """Remove invisible characters, which could hide words from the person who reviews the file."""
     return _NOT_SHOWN.sub("", text.replace("\r\n", "\n")).strip() if isinstance(text, str) else ""
-
-
-def _invalid_tool(message: str) -> tuple[FileProblem, ...]:
-    return (FileProblem(file=TOOL_FILE, code="tool_invalid", message=message, hint="ask the server's author"),)
 
 
 class ExistingContract(msgspec.Struct, frozen=True, kw_only=True):
@@ -346,15 +329,14 @@ def propose(
     `wanted` maps the names of the tools to include to the ids of their contracts; None includes all tools.
     """
     listed = {str(tool.get("name")): tool for tool in tools}
-    unknown = [name for name in (*(wanted or ()), *(classes or ())) if name not in listed]
+    hint = ", ".join(map(quoted, list(listed)[:20])) or "none"
+    unknown = tuple(
+        FileProblem(file=DRIVER_FILE, code="tool_unknown", message=f"the server has no tool {quoted(name)}", hint=hint)
+        for name in (*(wanted or ()), *(classes or ()))
+        if name not in listed
+    )
     if unknown:
-        hint = ", ".join(map(quoted, list(listed)[:20])) or "none"
-        return tuple(
-            FileProblem(
-                file=DRIVER_FILE, code="tool_unknown", message=f"the server has no tool {quoted(each)}", hint=hint
-            )
-            for each in unknown
-        )
+        return unknown
     proposals = []
     for name, tool in listed.items():
         if wanted is not None and name not in wanted:
@@ -363,15 +345,13 @@ def propose(
         existing = (contracts or {}).get(contract_id)
         chosen = (classes or {}).get(name)
         if existing is not None:
-            contract = existing.contract
-            tool_class: ToolClass = "reversible" if contract.mutates else "read_only"
-            if contract.risk_level >= effects.RISK_IRREVERSIBLE:
+            tool_class: ToolClass = "reversible" if existing.contract.mutates else "read_only"
+            if existing.contract.risk_level >= effects.RISK_IRREVERSIBLE:
                 tool_class = "irreversible"
             proposed = effects.ProposedClass(tool_class=tool_class, by="contract")
         elif chosen is not None:
-            proposed = effects.ProposedClass(
-                tool_class=chosen, by="person", question=effects.find_contradiction(name, chosen)
-            )
+            question = effects.find_contradiction(name, chosen)
+            proposed = effects.ProposedClass(tool_class=chosen, by="person", question=question)
         else:
             proposed = effects.proposed_class(tool)
         fields = msgspec.structs.asdict(proposed)
@@ -405,16 +385,14 @@ def compose(
         if each.by == "person" or (each.by == "name" and each.question is not None)
     }
     ids = {each.tool_name: each.contract_id for each in fresh}
-    drafted = draft_contracts(
-        [listed[each.tool_name] for each in fresh], str(data.get("id")), contract_ids=ids, classes=classes
-    )
-    if drafted.problems:
-        return drafted.problems
+    new_tools = [listed[each.tool_name] for each in fresh]
+    drafted, problems = draft_contracts(new_tools, str(data.get("id")), contract_ids=ids, classes=classes)
+    if problems:
+        return tuple(problems)
     files: dict[str, str] = {}
     bindings: dict[str, dict[str, Any]] = {}
     reviews: list[str] = []
-    problems: list[FileProblem] = []
-    for each in drafted.drafted:
+    for each in drafted:
         path = f"{OWN_TOOLS}/{each.contract.id}/{TOOL_FILE}"
         files[path] = each.text
         front = read_frontmatter(each.text.encode(), TOOL_FILE).value
@@ -425,13 +403,11 @@ def compose(
         existing = contracts.get(proposal.contract_id)
         if existing is None:
             continue
-        binding_and_review = _bind_existing(data, listed[proposal.tool_name], proposal, existing)
-        if isinstance(binding_and_review, FileProblem):
-            problems.append(binding_and_review)
+        binding = _bind_existing(data, listed[proposal.tool_name], proposal, existing, reviews)
+        if isinstance(binding, FileProblem):
+            problems.append(binding)
             continue
-        binding, review = binding_and_review
         bindings[proposal.tool_name] = binding
-        reviews += review
         if existing.path is not None and existing.text is not None:
             files[existing.path] = existing.text
     if problems:
@@ -444,12 +420,12 @@ def compose(
 
 
 def _bind_existing(
-    data: Mapping[str, Any], tool: Tool, proposal: ToolProposal, existing: ExistingContract
-) -> tuple[dict[str, Any], list[str]] | FileProblem:
+    data: Mapping[str, Any], tool: Tool, proposal: ToolProposal, existing: ExistingContract, reviews: list[str]
+) -> dict[str, Any] | FileProblem:
     """Bind an existing contract to a tool.
 
-    Return the entry of implements[] and the points that a person should review, or a problem if the tool does not
-    satisfy the contract. If the tool only uses other names for its arguments, the entry renames them (AIP-author-3).
+    Return the entry of implements[], or a problem if the tool does not satisfy the contract. If the tool only uses
+    other names for its arguments, the entry renames them, and the renames are added to `reviews` (AIP-author-3).
     """
     contract = existing.contract
     plain = {
@@ -459,18 +435,17 @@ def _bind_existing(
     }
     fault = _find_fault(data, plain, contract, tool)
     if fault is None:
-        return plain, []
+        return plain
     arguments = tool.get("inputSchema")
     renames = proposed_renames(contract.inputs, arguments) if isinstance(arguments, Mapping) else {}
-    if renames:
-        renamed = {**plain, "metadata": {"mcp": {"tool_name": proposal.tool_name, "argument_mapping": renames}}}
-        if _find_fault(data, renamed, contract, tool) is None:
-            pairs = ", ".join(f"{ours} to {theirs}" for ours, theirs in renames.items())
-            return renamed, [f"{contract.id} is bound to {proposal.tool_name} with {pairs}; the types match, no more."]
-    message = (
-        f"the tool {quoted(proposal.tool_name)} does not keep the contract {contract.id} that is there: {fault.message}"
-    )
-    hint = f"name another contract: --tools {proposal.tool_name}:ID"
+    renamed = {**plain, "metadata": {"mcp": {"tool_name": proposal.tool_name, "argument_mapping": renames}}}
+    if renames and _find_fault(data, renamed, contract, tool) is None:
+        pairs = ", ".join(f"{ours} to {theirs}" for ours, theirs in renames.items())
+        reviews.append(f"{contract.id} is bound to {proposal.tool_name} with {pairs}; the types match, no more.")
+        return renamed
+    name = proposal.tool_name
+    message = f"the tool {quoted(name)} does not keep the contract {contract.id} that is there: {fault.message}"
+    hint = f"name another contract: --tools {name}:ID"
     return FileProblem(file=DRIVER_FILE, code="contract_mismatch", message=message, hint=hint)
 
 

@@ -10,7 +10,7 @@ The order in which drivers are passed does not matter. The error's message reach
 cause is for the operator.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -124,9 +124,15 @@ class DriverResolution(msgspec.Struct, frozen=True, kw_only=True):
 def resolve(request: SelectionRequest, candidates: Sequence[Candidate], policy: SelectionPolicy) -> DriverResolution:
     """Choose the drivers that may serve a call, and rank them from best to worst."""
     rejected: list[Rejection] = []
-    fitting = _keep(candidates, rejected, 1, lambda each: _find_misfit(request, each))
-    able = _keep(fitting, rejected, 2, lambda each: _find_inability(request, each))
-    allowed = _keep(able, rejected, 3, lambda each: _find_violation(request, each, policy))
+    allowed: list[Candidate] = []
+    for each in candidates:
+        rejection = next(_rejections(request, each, policy), None)
+        if rejection is None:
+            allowed.append(each)
+        else:
+            rejected.append(Rejection(each.key, *rejection))
+    # Sorted, so that the order in which drivers are passed does not show.
+    rejected.sort(key=lambda each: (each.phase, each))
     ranked, decided_by = _rank_candidates(request, allowed)
     error = None
     if request.pinned is not None:
@@ -142,7 +148,7 @@ def resolve(request: SelectionRequest, candidates: Sequence[Candidate], policy: 
         rejected=tuple(rejected),
         error=error,
         total=len(candidates),
-        passed_capability=len(able),
+        passed_capability=len(candidates) - sum(each.phase < 3 for each in rejected),
         passed_policy=len(allowed),
         decided_by=decided_by if ranked else "",
     )
@@ -181,49 +187,40 @@ def cost_units(contract: Contract, candidate: Candidate) -> float:
     return COST_OF_CLASS[contract.cost_class]
 
 
-def _keep(
-    candidates: Sequence[Candidate],
-    rejected: list[Rejection],
-    phase: int,
-    find_refusal: Callable[[Candidate], Refusal | None],
-) -> list[Candidate]:
-    remaining, dropped = [], []
-    for each in candidates:
-        refusal = find_refusal(each)
-        if refusal is None:
-            remaining.append(each)
-        else:
-            dropped.append(Rejection(each.key, phase, refusal.code, refusal.message))
-    # Sorted, so that the order in which drivers are passed does not show.
-    rejected += sorted(dropped)
-    return remaining
-
-
-def _find_misfit(request: SelectionRequest, candidate: Candidate) -> Refusal | None:
-    """Return why a driver does not fit the contract or the call, or None if it fits (phase 1)."""
-    contract, binding = request.contract, candidate.binding
+def _rejections(
+    request: SelectionRequest, candidate: Candidate, policy: SelectionPolicy
+) -> Iterator[tuple[int, str, str]]:
+    """Yield why a driver may not serve a call: the phase that rejects it, a code and a reason. The first one counts."""
+    contract, binding, driver = request.contract, candidate.binding, candidate.driver
+    # Phase 1: does the driver fit the contract and the inputs of the call?
     if not satisfies(contract.version, binding.version):  # AIP-30.resolve-1
-        return Refusal("version_unsupported", f"it implements {binding.version}, the contract is {contract.version}")
+        yield 1, "version_unsupported", f"it implements {binding.version}, the contract is {contract.version}"
     constraints = contract.driver_constraints
     if candidate.kind in constraints.forbid:  # AIP-30.resolve-1
-        return Refusal("kind_forbidden", f"driver_constraints.forbid has {candidate.kind}")
+        yield 1, "kind_forbidden", f"driver_constraints.forbid has {candidate.kind}"
     if constraints.require_kind and candidate.kind not in constraints.require_kind:  # AIP-30.resolve-1
-        return Refusal("kind_forbidden", f"driver_constraints.require_kind has no {candidate.kind}")
+        yield 1, "kind_forbidden", f"driver_constraints.require_kind has no {candidate.kind}"
     dropped = sorted(set(binding.schema_narrowing.drop_inputs).intersection(request.inputs))
     if dropped:  # AIP-30.resolve-1, AIP-30.implements-4
-        return Refusal("input_unsupported", f"it does not take {', '.join(dropped)}")
-    return None
-
-
-def _find_inability(request: SelectionRequest, candidate: Candidate) -> Refusal | None:
-    """Return why a driver cannot serve a call at present, or None if it can (phase 2)."""
+        yield 1, "input_unsupported", f"it does not take {', '.join(dropped)}"
+    # Phase 2: can the driver serve a call at present?
     if candidate.refusal is not None:  # AIP-30.resolve-2
-        return candidate.refusal
+        yield 2, candidate.refusal.code, candidate.refusal.message
     if candidate.auth == "unauthed" and not request.login_only:  # AIP-30.resolve-2
-        return Refusal("auth_required", candidate.login or "it is not logged in")
+        yield 2, "auth_required", candidate.login or "it is not logged in"
     if candidate.is_failing and not _is_check_outdated(request, candidate):  # AIP-30.resolve-2
-        return Refusal("health_check_failed", "its last health check failed")
-    return None
+        yield 2, "health_check_failed", "its last health check failed"
+    # Phase 3: do the operator's policy and the call's region allow the driver?
+    denied = [each for each in driver.policy_tags if each in policy.deny]
+    if denied:  # AIP-30.resolve-3
+        yield 3, "policy_violation", f"policy.deny has {', '.join(denied)}"
+    if policy.allow and not set(driver.policy_tags).intersection(policy.allow):  # AIP-30.resolve-3
+        yield 3, "policy_violation", "it has no tag of policy.allow"
+    region = request.region
+    is_in_region = region is None or GLOBAL in driver.region or region in driver.region  # AIP-30.resolve-3
+    # A driver that runs on this host leaves the data where the host is.
+    if not is_in_region and not (SELF_HOSTED in driver.region and policy.region == region):  # AIP-30.resolve-3
+        yield 3, "region_mismatch", f"it serves {', '.join(driver.region)}, not {region}"
 
 
 def _is_check_outdated(request: SelectionRequest, candidate: Candidate) -> bool:
@@ -255,39 +252,28 @@ def _rank_candidates(request: SelectionRequest, candidates: Sequence[Candidate])
 
     Also return the name of the criterion that placed the best driver before the second.
     """
-    keyed = sorted(((_rank(request.contract, each), each) for each in candidates), key=lambda pair: pair[0])
+    keyed = sorted(((_rank(request.contract, each), each) for each in candidates), key=lambda pair: [*pair[0].values()])
     ranked = [
-        SelectionChoice(candidate=each, cost_units=rank.cost, check_first=_is_check_outdated(request, each))
+        SelectionChoice(candidate=each, cost_units=rank["cost"], check_first=_is_check_outdated(request, each))
         for rank, each in keyed
     ]
     if len(keyed) < 2:
         return ranked, "only"
     first, second = keyed[0][0], keyed[1][0]
-    names = ("default_implementation", "cost", "kind", "health", "id", "id")
-    return ranked, next((name for name, a, b in zip(names, first, second, strict=True) if a != b), "id")
+    return ranked, next((name for name in first if first[name] != second[name]), "id")
 
 
-class _Rank(NamedTuple):
-    """Sort key of a driver in the ranking. Fields are compared in this order; smaller values are better."""
-
-    not_default: bool
-    cost: float
-    kind: int
-    unhealthy: float
-    id: str
-    negative_major: int  # of two major versions the newer one is better
-
-
-def _rank(contract: Contract, candidate: Candidate) -> _Rank:
+def _rank(contract: Contract, candidate: Candidate) -> dict[str, Any]:
+    """Return the criteria that rank a driver, in the order in which they are compared. Smaller values are better."""
     driver = candidate.driver
-    return _Rank(
-        not_default=driver.id != contract.default_implementation,  # AIP-30.resolve-5
-        cost=cost_units(contract, candidate),
-        kind=KINDS.index(candidate.kind) if candidate.kind in KINDS else len(KINDS),
-        unhealthy=float("inf") if candidate.passed_at is None else -candidate.passed_at,
-        id=driver.id,
-        negative_major=-int(driver.version.partition(".")[0]),
-    )
+    return {
+        "default_implementation": driver.id != contract.default_implementation,  # AIP-30.resolve-5
+        "cost": cost_units(contract, candidate),
+        "kind": KINDS.index(candidate.kind) if candidate.kind in KINDS else len(KINDS),
+        "health": float("inf") if candidate.passed_at is None else -candidate.passed_at,
+        # Of two major versions the newer one is better.
+        "id": (driver.id, -int(driver.version.partition(".")[0])),
+    }
 
 
 def _is_named(candidate: Candidate, name: str) -> bool:
