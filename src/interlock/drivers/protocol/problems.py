@@ -13,7 +13,7 @@ problems to a `FileFindings`, and the function that reads the file returns them 
 - internal: Interlock's
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, Generic, Literal, TypeVar
 
 import msgspec
@@ -57,6 +57,11 @@ class FileProblem(msgspec.Struct, frozen=True, kw_only=True):
         place = self.file if self.line is None else f"{self.file}:{self.line}"
         field = f"{self.field}: " if self.field else ""
         return f"{place}: {field}{self.message}; {self.hint} [{self.code}]"
+
+
+def is_refused(problems: Iterable[FileProblem]) -> bool:
+    """Return whether there is an error among the problems."""
+    return any(each.severity == "error" for each in problems)
 
 
 class ParsedFile(msgspec.Struct, Generic[Value], frozen=True, kw_only=True):
@@ -137,4 +142,4 @@ class FileFindings:
     @property
     def refused(self) -> bool:
         """Return whether there is an error among the problems."""
-        return any(each.severity == "error" for each in self.problems)
+        return is_refused(self.problems)

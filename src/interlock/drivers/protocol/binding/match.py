@@ -21,16 +21,16 @@ advance: at each call `read_driver_result` checks their form, and the binding ch
 import hashlib
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
-from interlock.drivers.protocol.binding.results import UNLISTED, Mode, ResultReader, settle
+from interlock.drivers.protocol.binding.results import UNLISTED, ResultReader, settle
 from interlock.drivers.protocol.files.driver import ENTRY, check_reading
 from interlock.drivers.protocol.files.versions import satisfies
 from interlock.drivers.protocol.model import Contract, Driver, Mapped, ToolBinding
-from interlock.drivers.protocol.problems import DriverRefusal, FileProblem, Severity
+from interlock.drivers.protocol.problems import DriverRefusal, FileProblem, Severity, is_refused
 from interlock.drivers.protocol.result_path import RecordPattern, ResultPath, read_path, read_pattern
 from interlock.wire.jsontext.canonical import pointer_step, quoted
 from interlock.wire.schemas.inclusion import InclusionOutcome, InclusionVerdict, differs, includes, together
@@ -291,17 +291,14 @@ class HookInvalid(Exception):
     """
 
 
-class Bound(msgspec.Struct, frozen=True, kw_only=True):
+class Bound(ResultReader, frozen=True, kw_only=True):
     """A binding that was checked against its contract and the server's tool. A call uses `arguments` and `value`."""
 
     contract: Contract
-    binding: ToolBinding
     tool_name: str
     tool_digest: str  # of the listed definition; a tool with another digest has to be matched again
-    mode: Mode
     warnings: tuple[FileProblem, ...] = ()
     feeding: ArgumentRules
-    reader: ResultReader
     accepted: Compiled  # the server's inputSchema
 
     def arguments(
@@ -322,14 +319,6 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
             return arguments
         message = f"the server's {self.tool_name} does not take these arguments: {fault}"
         return DriverRefusal(MISMATCH, message, cause={"pointer": fault.pointer})
-
-    def value(self, result: Mapping[str, Any]) -> Any:
-        """Return the contract's value from a decoded CallToolResult, or a DriverRefusal if it cannot be read."""
-        return self.reader.value(result)
-
-    def satisfying(self, value: Any) -> Any:
-        """Return the value unchanged if it satisfies the contract's outputs, else a DriverRefusal."""
-        return self.reader.satisfying(value)
 
 
 def contract_misfits(driver: Driver, binding: ToolBinding, contract: Contract) -> Iterator[FileProblem]:
@@ -388,7 +377,7 @@ def match(
         *check_binding(driver, binding, contract, transforms=transforms),
         *contract_misfits(driver, binding, contract),
     ]
-    if any(each.severity == "error" for each in problems):
+    if is_refused(problems):
         return tuple(problems)
     comparison = _ToolComparison(driver, binding, contract, tool, entry or HookEntry(), problems)
     return comparison.bind(strict=strict) or tuple(problems)
@@ -408,7 +397,7 @@ class _ToolComparison:
     contract: Contract
     tool: Mapping[str, Any]
     entry: HookEntry
-    problems: list[FileProblem] = field(default_factory=list)
+    problems: list[FileProblem]
 
     def bind(self, *, strict: bool) -> Bound | None:
         """Return the checked binding, or None if `problems` contains an error."""
@@ -420,7 +409,7 @@ class _ToolComparison:
         outputs = compile_schema(self.contract.outputs)
         if outputs is None:
             self._refuse("output", "", "a schema that does not compile", "whatever it has")
-        if accepted is None or outputs is None or self._is_refused():
+        if accepted is None or outputs is None or is_refused(self.problems):
             return None
         rules = self._compare_inputs(schema)
         # Hints count only if they are written and restrict (AIP-tools-7).
@@ -431,22 +420,17 @@ class _ToolComparison:
             elif hints.get("destructiveHint") is True and hints.get("readOnlyHint") is not True:
                 self._refuse("effect", "", "mutates nothing", "destructiveHint true")
         reader = self._compare_outputs(listed_outputs, outputs, strict=strict)
-        if reader is None or self._is_refused():
+        if reader is None or is_refused(self.problems):
             return None
         return Bound(
+            **{name: getattr(reader, name) for name in reader.__struct_fields__},
             contract=self.contract,
-            binding=self.binding,
             tool_name=self.binding.tool_name,
             tool_digest=digest_of(self.tool),
-            mode=reader.mode,
             warnings=tuple(self.problems),
             feeding=rules,
-            reader=reader,
             accepted=accepted,
         )
-
-    def _is_refused(self) -> bool:
-        return any(each.severity == "error" for each in self.problems)
 
     def _compile(self, schema: Any, side: str) -> Compiled | None:
         compiled = compile_schema(schema)
@@ -502,7 +486,7 @@ class _ToolComparison:
         if not isinstance(path, ResultPath):
             return None
         parse = binding.result_parse
-        pattern = None if parse is None or parse.pattern is None else read_pattern(parse.pattern)
+        pattern = read_pattern(parse.pattern) if parse is not None and parse.pattern is not None else None
         pattern = pattern if isinstance(pattern, RecordPattern) else None
         settled = settle(binding, path, self.contract, listed, pattern, strict=strict)
         for each in settled.refusals:
@@ -516,15 +500,9 @@ class _ToolComparison:
             message = f"the server has no {quoted(path.only_name or '')}, so its text is taken"
             hint = "write $.content, or set text_fallback: false to have this refused"
             self._add("extract_text_fallback", "output", "", message, hint, "warning", "/metadata/mcp/result_extract")
+        mode, falls_back = settled.mode, settled.falls_back
         return ResultReader(
-            mode=settled.mode,
-            path=path,
-            parse=parse,
-            pattern=pattern,
-            falls_back=settled.falls_back,
-            wrap=binding.result_wrap,
-            dropped=binding.schema_narrowing.drop_outputs,
-            outputs=outputs,
+            binding=binding, mode=mode, path=path, pattern=pattern, falls_back=falls_back, outputs=outputs
         )
 
     def _refuse(self, side: str, path: str, contract: str, server: str, hint: str = "") -> None:

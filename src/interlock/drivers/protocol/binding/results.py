@@ -40,7 +40,7 @@ from interlock.wire.schemas.inclusion import (
     exclusions,
     includes,
 )
-from interlock.wire.schemas.shapes import DEPTH_MAX, Shape, Side, alternatives, types_shown
+from interlock.wire.schemas.shapes import DEPTH_MAX, Side, alternatives, types_shown
 from interlock.wire.schemas.validators import Compiled
 
 LITERAL_DEPTH_MAX: Final = 100
@@ -162,13 +162,11 @@ LINES_MAX: Final = 100_000
 class ResultReader(msgspec.Struct, frozen=True, kw_only=True):
     """Rules for reading the results of one binding."""
 
+    binding: ToolBinding
     mode: Mode
     path: result_path.ResultPath
-    parse: ResultParse | None = None
     pattern: result_path.RecordPattern | None = None
     falls_back: bool = False  # a single name that is absent means the text itself
-    wrap: str | None = None
-    dropped: tuple[str, ...] = ()
     outputs: Compiled
 
     def value(self, result: Mapping[str, Any]) -> Any:
@@ -178,7 +176,8 @@ class ResultReader(msgspec.Struct, frozen=True, kw_only=True):
         """
         if result.get("isError") is True:  # AIP-tools-13
             return upstream_error(result)
-        base = self._base(result) if self.parse is None else self._parse(result, self.parse)
+        binding, parse = self.binding, self.binding.result_parse
+        base = self._base(result) if parse is None else self._parse(result, parse)
         if isinstance(base, DriverRefusal):
             return base
         extracted = self.path.find(base)
@@ -193,10 +192,11 @@ class ResultReader(msgspec.Struct, frozen=True, kw_only=True):
             if text is None:
                 return _failure(f"result_extract {self.path}: {extracted}", step=str(extracted.step))
             extracted = text
-        if self.wrap is not None:
-            extracted = {self.wrap: extracted}  # AIP-extract-8
-        if self.dropped and isinstance(extracted, Mapping):
-            extracted = {name: value for name, value in extracted.items() if name not in self.dropped}  # AIP-tools-14
+        if binding.result_wrap is not None:
+            extracted = {binding.result_wrap: extracted}  # AIP-extract-8
+        dropped = binding.schema_narrowing.drop_outputs
+        if dropped and isinstance(extracted, Mapping):
+            extracted = {name: value for name, value in extracted.items() if name not in dropped}  # AIP-tools-14
         return self.satisfying(extracted)
 
     def satisfying(self, value: Any) -> Any:
@@ -210,9 +210,9 @@ class ResultReader(msgspec.Struct, frozen=True, kw_only=True):
         """Return the value to which result_extract is applied, for a binding without result_parse."""
         if "structuredContent" in result:  # AIP-extract-4
             return result["structuredContent"]
-        blocks, texts = _blocks(result), _texts(result)
-        if len(texts) < len(blocks):
-            return {"content": blocks}
+        texts = _texts(result)
+        if len(texts) < len(_blocks(result)):
+            return {"content": _blocks(result)}
         # With the fallback the text may be anything, such as the content of a file, so it is not read as JSON.
         if len(texts) == 1 and self.mode != "text" and not self.falls_back:  # AIP-extract-5
             return _json(texts[0])
@@ -386,11 +386,9 @@ def open_state_untrusted(raw: Raw) -> tuple[str, Raw | None] | None:
 
     Return None if `raw` does not have the form that `seal_state` and `pin` write. Nothing here proves who wrote it.
     """
-    text = find_string(raw)
-    if text is None or not text.startswith(PREFIX):
-        return None
+    text = find_string(raw) or ""
     driver, end, state = text.removeprefix(PREFIX).partition(_END)
-    if not driver or not end or (state and not state.startswith("=")):
+    if not text.startswith(PREFIX) or not driver or not end or (state and not state.startswith("=")):
         return None
     return driver, Raw(encode_value(state[1:])) if state else None
 
@@ -462,23 +460,18 @@ def _follow(
             if not member:
                 return Unknown(step=step)
         return _follow(side, member, rest, depth + 1, effort)
-    element = _element(shape, step)
-    if element is None:
+    # The schemas of the array element that the step selects.
+    items = shape.all_of("items")
+    listed = [*shape.all_of("prefixItems"), *(each for each in items if isinstance(each, list))]
+    element = tuple(each for each in items if not isinstance(each, list)) if not listed else ()
+    if len(listed) == 1 and isinstance(listed[0], list) and isinstance(step, result_path.IndexStep):
+        element = tuple(listed[0][step.number : step.number + 1])
+    if not element:
         return Unknown(step=step)
     end = _follow(side, element, rest, depth + 1, effort)
     if isinstance(step, result_path.EachStep | result_path.WhereStep) and isinstance(end, tuple):
         return ({"type": "array", "items": {"allOf": list(end)}},)
     return end
-
-
-def _element(shape: Shape, step: result_path.Step) -> Schemas | None:
-    """Return the schemas of the array element that a step selects, or None if they cannot be determined."""
-    items = shape.all_of("items")
-    listed = [*shape.all_of("prefixItems"), *(each for each in items if isinstance(each, list))]
-    if not listed:
-        return tuple(each for each in items if not isinstance(each, list)) or None
-    tuples = listed[0] if len(listed) == 1 and isinstance(listed[0], list) else []
-    return (tuples[step.number],) if isinstance(step, result_path.IndexStep) and step.number < len(tuples) else None
 
 
 class SettledOutput(msgspec.Struct, frozen=True, kw_only=True):
