@@ -70,15 +70,6 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True):
         record = self.trusted.get(str(folder))
         return record is not None and record.digest == digest
 
-    def trusts_files(self, folder: Path, files: Mapping[str, str]) -> bool:
-        """Return whether a person accepted these files.
-
-        The resolved names of the record (`secrets://NAME`, `links://PATH`) are not compared. Contracts outside the
-        folder are compared, because `files` contains their digests.
-        """
-        record = self.trusted.get(str(folder))
-        return record is not None and {name: each for name, each in record.files.items() if "://" not in name} == files
-
 
 class Memory:
     """The trust store of a node: the accepted folders, the registered drivers and the allowed hosts.
@@ -112,8 +103,7 @@ class Memory:
 
     async def distrust(self, folder: str) -> bool:
         """Delete the record of an accepted folder. Return whether there was one."""
-        self._change(trusted=_without(self.all.trusted, folder))
-        return await self._kv.delete(TRUST, _hash_key(folder))
+        return await self._delete(TRUST, folder, "trusted")
 
     async def register(self, driver: Driver) -> None:
         """Record the manifest of a driver, with which its next version is compared."""
@@ -128,9 +118,8 @@ class Memory:
 
         Return whether there was a manifest.
         """
-        self._change(manifests=_without(self.all.manifests, key))
         await self._kv.delete(LOCKS, key)
-        return await self._kv.delete(MANIFESTS, _hash_key(key))
+        return await self._delete(MANIFESTS, key, "manifests")
 
     async def allow(self, id: str, hosts: tuple[str, ...]) -> None:
         """Replace the hosts that are allowed for the driver with this id. An empty tuple allows none."""
@@ -138,19 +127,20 @@ class Memory:
             await self._put(ALLOWED, id, Hosts(id=id, hosts=hosts))
             self._change(allowed={**self.all.allowed, id: hosts})
         else:
-            self._change(allowed=_without(self.all.allowed, id))
-            await self._kv.delete(ALLOWED, _hash_key(id))
+            await self._delete(ALLOWED, id, "allowed")
 
     async def _put(self, bucket: str, name: str, record: msgspec.Struct) -> None:
         await self._kv.put(bucket, _hash_key(name), msgspec.json.encode(record), self._clock.wall())
 
+    async def _delete(self, bucket: str, name: str, kind: str) -> bool:
+        """Delete a record from a bucket and from `all`. `kind` is the field of `all` with the records of the bucket."""
+        records: Mapping[str, Any] = getattr(self.all, kind)
+        self._change(**{kind: {key: each for key, each in records.items() if key != name}})
+        return await self._kv.delete(bucket, _hash_key(name))
+
     def _change(self, **records: Mapping[str, Any]) -> None:
         self.all = msgspec.structs.replace(self.all, **records)
         self.revision += 1
-
-
-def _without(records: Mapping[str, T], key: str) -> dict[str, T]:
-    return {name: record for name, record in records.items() if name != key}
 
 
 def _hash_key(name: str) -> str:

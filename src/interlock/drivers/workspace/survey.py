@@ -19,6 +19,7 @@ import platform
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,31 +31,17 @@ from interlock.drivers.driver_state import DriverState
 from interlock.drivers.kinds import kind_of
 from interlock.drivers.protocol import identity
 from interlock.drivers.protocol.binding.match import UNAVAILABLE, check_binding, contract_misfits
+from interlock.drivers.protocol.files import inventory
 from interlock.drivers.protocol.files.contract import TOOL_FILE, read_contract
 from interlock.drivers.protocol.files.driver import DRIVER_FILE, ENTRY, escapes, read_driver, runner_faults
 from interlock.drivers.protocol.files.frontmatter import read_frontmatter
-from interlock.drivers.protocol.files.inventory import (
-    SECRETS_FILE,
-    UNDECLARED,
-    UNGRANTED,
-    USER,
-    default_slug,
-    entry_text,
-    find_grant,
-    is_for_users_alone,
-    lines_to_describe,
-    lines_to_grant,
-    merge_inventories,
-    read_secrets,
-    secret_for,
-)
 from interlock.drivers.protocol.files.plaintext import USER_CONTEXT
 from interlock.drivers.protocol.files.server_block import SERVER_JSON
 from interlock.drivers.protocol.model import Contract, Driver, NetworkAccess, SecretEntry, SecretInventory, ToolBinding
 from interlock.drivers.protocol.problems import FileProblem, ParsedFile, Places
 from interlock.drivers.workspace.declaration import Declaration, Declared, ParsedFolder, Remembered
 from interlock.drivers.workspace.folder import FolderUnreadable, read_file, read_folder
-from interlock.drivers.workspace.scan import TOOLS, FoundFolder, ScanResult, Stat, find_status, inside
+from interlock.drivers.workspace.scan import SECRETS_FILE, TOOLS, FoundFolder, ScanResult, Stat, find_status, inside
 from interlock.process.sandbox.sandbox import link_roots
 from interlock.wire.jsontext.canonical import quoted
 
@@ -83,14 +70,10 @@ def this_machine(packages: Path) -> identity.HostMachine:
     while not packages.exists() and packages != packages.parent:
         packages = packages.parent
     disk_mb = memory_mb = None
-    try:
+    with suppress(OSError):
         disk_mb = shutil.disk_usage(packages).free / _MB
-    except OSError:
-        pass
-    try:
+    with suppress(AttributeError, ValueError, OSError):
         memory_mb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / _MB
-    except (AttributeError, ValueError, OSError):
-        pass
     arch = _ARCH.get(platform.machine().lower())
     return identity.HostMachine(os=_OS.get(sys.platform), arch=arch, disk_mb=disk_mb, memory_mb=memory_mb)
 
@@ -115,20 +98,20 @@ def ungranted_secrets(declared: Declared) -> Iterator[UngrantedSecret]:
     for name in driver.secret_names:
         entry = declared.secrets.get(name)
         if entry is None:
-            slug, code = default_slug(name), UNDECLARED
+            slug, code = inventory.default_slug(name), inventory.UNDECLARED
             message = f"no inventory describes the secret {name}, and the node does not start the server until one does"
-            hint = lines_to_describe(driver, name, slug)
+            hint = inventory.lines_to_describe(driver, name, slug)
         else:
             # A grant to a user is enough: it can hold for a process that only this user has.
-            if entry.access is not None and any(grant.kind == USER for grant in entry.access.bind):
+            if entry.access is not None and any(grant.kind == inventory.USER for grant in entry.access.bind):
                 continue
             is_own = entry.slug in declared.bound_secrets
-            if find_grant(entry, driver, contracts, is_own=is_own) is not None:
+            if inventory.find_grant(entry, driver, contracts, is_own=is_own) is not None:
                 continue
-            slug, code = entry.slug, UNGRANTED
+            slug, code = entry.slug, inventory.UNGRANTED
             message = f"no inventory grants the driver the secret {slug}, and the node does not start the server"
             is_beside = declared.own_secrets is not None and entry in declared.own_secrets.entries
-            hint = lines_to_grant(driver, is_beside=is_beside, has_access=entry.access is not None)
+            hint = inventory.lines_to_grant(driver, is_beside=is_beside, has_access=entry.access is not None)
         yield UngrantedSecret(
             slug=slug, problem=driver.places.problem("/server", code, message, hint, severity="warning")
         )
@@ -154,7 +137,7 @@ class Surveyor:
         drivers = [self._declare(each, parsed, remembered) for each in _drop_repeated_drivers(parsed)]
         drivers = _agree_on_contracts(drivers, self._plan.workspace)
         shared = [reading.value for reading in readings if reading.value is not None]
-        drivers, inventory, problems = _merge_inventories(drivers, shared)
+        drivers, secrets, problems = _merge_inventories(drivers, shared)
         trusted = []
         for declared in drivers:
             digest = folder_digest(declared.covered)
@@ -162,7 +145,7 @@ class Surveyor:
             trusted.append(msgspec.structs.replace(declared, digest=digest, trusted=is_trusted))
         return Declaration(
             drivers=tuple(sorted(trusted, key=lambda each: (each.key, str(each.folder)))),
-            secrets=inventory,
+            secrets=secrets,
             problems=(*scan.problems, *(each for reading in readings for each in reading.problems), *problems),
             others=tuple(self._lookup.searched),
         )
@@ -176,24 +159,26 @@ class Surveyor:
         if before is not None and before[0] == location.mark and location.mark is not None:
             return before[1]
         path, folder = location.path, read_folder(location)
+        texts = folder.texts
         reading: ParsedFile[Driver] = ParsedFile()
         if not folder.problems:
             reading = read_driver(
-                folder.texts.get(DRIVER_FILE, b""),
+                texts.get(DRIVER_FILE, b""),
                 str(path / DRIVER_FILE),
                 folder=path.name,
                 beside=folder.digests.keys(),
-                server_json=folder.texts.get(SERVER_JSON),
+                server_json=texts.get(SERVER_JSON),
                 insecure_hosts=frozenset(host.strip("[]").lower() for host in self._plan.drivers.insecure_hosts),
             )
-        texts = folder.texts
-        secrets = read_secrets(texts[SECRETS_FILE], str(path / SECRETS_FILE)) if SECRETS_FILE in texts else None
-        tools = [name for name in texts if name.rpartition("/")[2] == TOOL_FILE]
+        secrets = (
+            inventory.read_secrets(texts[SECRETS_FILE], str(path / SECRETS_FILE)) if SECRETS_FILE in texts else None
+        )
+        tools = {name: text for name, text in texts.items() if name.rpartition("/")[2] == TOOL_FILE}
         parsed = ParsedFolder(
             root=location.root,
             path=path,
             reading=reading,
-            contracts={name: read_contract(texts[name], str(path / name)) for name in tools},
+            contracts={name: read_contract(text, str(path / name)) for name, text in tools.items()},
             secrets=secrets,
             digests=folder.digests,
             problems=(*folder.problems, *(secrets.problems if secrets is not None else ())),
@@ -210,7 +195,7 @@ class Surveyor:
                 readings[path] = before
                 continue
             try:
-                readings[path] = (status, read_secrets(read_file(path)[0], str(path)))
+                readings[path] = (status, inventory.read_secrets(read_file(path)[0], str(path)))
             except FolderUnreadable as fault:
                 readings[path] = (status, ParsedFile(problems=(_unreadable(path, fault),)))
         self._inventories = readings
@@ -247,9 +232,8 @@ class Surveyor:
             problems += self._check_surroundings(driver, parsed)
             problems += (*identity.unverified_tags(driver), *identity.unmet_requirements(driver, self._machine))
             # AIP-identity-4: compared with what was last registered under the same id and major
-            problems += identity.successor_problems(
-                remembered.manifests.get(driver.key), driver, dev=self._plan.drivers.dev
-            )
+            manifest = remembered.manifests.get(driver.key)
+            problems += identity.successor_problems(manifest, driver, dev=self._plan.drivers.dev)
             opened = tuple(kind_of(driver.server).declared_paths(driver, parsed.path))
             if self._plan.drivers.sandbox.get(driver.id) != "off":
                 for each in opened:
@@ -259,8 +243,8 @@ class Surveyor:
             network = driver.network
             if hosts := remembered.allowed.get(driver.id, ()):
                 # Hosts that an operator allowed with `interlock drivers allow`.
-                network = network or NetworkAccess()
-                network = msgspec.structs.replace(network, egress=tuple(dict.fromkeys((*network.egress, *hosts))))
+                egress = dict.fromkeys((*(network.egress if network is not None else ()), *hosts))
+                network = msgspec.structs.replace(network or NetworkAccess(), egress=tuple(egress))
             declared = msgspec.structs.replace(
                 declared,
                 driver=msgspec.structs.replace(driver, runner=runner, network=network),
@@ -274,7 +258,11 @@ class Surveyor:
                     if each.real != self._roots.plain_path(each.path)
                 },
             )
-        is_trusted = remembered.trusts_files(declared.folder, declared.files) or self._trusts_root(declared)
+        # The names that the accepted files resolve to (`secrets://NAME`, `links://PATH`) are not compared here.
+        # Contracts outside the folder are compared, because their digests are among the files.
+        record = remembered.trusted.get(str(declared.folder))
+        accepted = {name: each for name, each in record.files.items() if "://" not in name} if record else None
+        is_trusted = accepted == declared.files or self._trusts_root(declared)
         return _with_problems(msgspec.structs.replace(declared, trusted=is_trusted), problems)
 
     def _check_surroundings(self, driver: Driver, parsed: ParsedFolder) -> Iterator[FileProblem]:
@@ -387,9 +375,8 @@ class ContractLookup:
                 continue
             if match.digest is not None:
                 outside[str(match.path)] = match.digest
-            contract = match.reading.value
             problems += match.reading.problems
-            if contract is None:
+            if (contract := match.reading.value) is None:
                 continue
             twin = next((index for index, bound in contracts.items() if bound.id == contract.id), None)
             if twin is not None:
@@ -420,12 +407,13 @@ class ContractLookup:
     def _find_by_id(
         self, driver: Driver, binding: ToolBinding, parsed: ParsedFolder, others: Sequence[ParsedFolder]
     ) -> ContractFile | FileProblem:
-        levels = (
-            _contract_files(parsed, is_outside=False),
-            self._below_tools,
-            (file for other in others for file in _contract_files(other, is_outside=True)),
-        )
-        for level in levels:
+        own = [ContractFile(path=parsed.path / name, reading=each) for name, each in parsed.contracts.items()]
+        elsewhere = [
+            ContractFile(path=other.path / name, reading=reading, digest=other.digests.get(name))
+            for other in others
+            for name, reading in other.contracts.items()
+        ]
+        for level in (own, self._below_tools, elsewhere):
             contracts = ((file, file.reading.value) for file in level)
             matches = [(file, each) for file, each in contracts if each is not None and each.id == binding.tool]
             if any(not _is_same(matches[0][1], contract) for _, contract in matches[1:]):
@@ -459,13 +447,6 @@ class ContractLookup:
         if has_escaped:
             return _binding_problem(driver, binding, "path_escape", "the contract's path leaves the workspace")
         return _no_contract(driver, binding, paths)
-
-
-def _contract_files(parsed: ParsedFolder, *, is_outside: bool) -> Iterator[ContractFile]:
-    for name, reading in parsed.contracts.items():
-        yield ContractFile(
-            path=parsed.path / name, reading=reading, digest=parsed.digests.get(name) if is_outside else None
-        )
 
 
 def _no_contract(driver: Driver, binding: ToolBinding, paths: Sequence[Path]) -> FileProblem:
@@ -566,9 +547,8 @@ def _merge_inventories(
     The inventories of the workspace and of trusted drivers are merged. The inventory of an untrusted driver is only
     compared with them. Return the drivers, the merged inventory, and the problems that belong to no driver.
     """
-    own_ones = [declared.own_secrets for declared in drivers if declared.trusted]
-    counted = [*shared, *(own for own in own_ones if own is not None)]
-    inventory, problems = merge_inventories(counted)
+    counted = [*shared, *(each.own_secrets for each in drivers if each.trusted and each.own_secrets is not None)]
+    secrets, problems = inventory.merge_inventories(counted)
     files = {problem.file for problem in problems}
     messages = {problem.message for problem in problems}
     merged: list[Declared] = []
@@ -578,14 +558,16 @@ def _merge_inventories(
         if own is not None and declared.trusted:
             clashes = tuple(each for each in problems if own.places.file in each.message)
         elif own is not None:
-            clashes = tuple(each for each in merge_inventories((*counted, own))[1] if each.message not in messages)
-        declared = _with_secrets(declared, inventory)
+            clashes = tuple(
+                each for each in inventory.merge_inventories((*counted, own))[1] if each.message not in messages
+            )
+        declared = _with_secrets(declared, secrets)
         merged.append(_with_problems(declared, (*declared.problems, *clashes)) if clashes else declared)
     owned = {declared.own_secrets.places.file for declared in merged if declared.own_secrets is not None}
-    return merged, inventory, tuple(each for each in problems if each.file in files - owned)
+    return merged, secrets, tuple(each for each in problems if each.file in files - owned)
 
 
-def _with_secrets(declared: Declared, inventory: tuple[SecretEntry, ...]) -> Declared:
+def _with_secrets(declared: Declared, merged: tuple[SecretEntry, ...]) -> Declared:
     """Return the driver with the entries that describe its secrets.
 
     Problems are added for the secrets that it would not receive.
@@ -594,10 +576,12 @@ def _with_secrets(declared: Declared, inventory: tuple[SecretEntry, ...]) -> Dec
     if driver is None:
         return declared
     wanted = dict.fromkeys((*driver.secret_names, *(driver.auth.state.env if driver.auth is not None else ())))
-    secrets = {name: secret_for(name, driver.id, declared.own_secrets, inventory) for name in wanted}
+    secrets = {name: inventory.secret_for(name, driver.id, declared.own_secrets, merged) for name in wanted}
     described = {name: secret for name, secret in secrets.items() if secret is not None}
     own = declared.own_secrets.entries if declared.own_secrets is not None else ()
-    elsewhere = {f"secrets://{name}": entry_text(secret) for name, secret in described.items() if secret not in own}
+    elsewhere = {
+        f"secrets://{name}": inventory.entry_text(secret) for name, secret in described.items() if secret not in own
+    }
     declared = msgspec.structs.replace(declared, secrets=described, resolved={**declared.resolved, **elsewhere})
     problems = [*declared.problems, *(each.problem for each in ungranted_secrets(declared))]
     is_shared = driver.interlock.isolation == "driver"
@@ -605,12 +589,13 @@ def _with_secrets(declared: Declared, inventory: tuple[SecretEntry, ...]) -> Dec
         if secret is None and name not in driver.secret_names:
             message = f"no inventory describes the secret {name}"
             hint = f"add it to {SECRETS_FILE} beside {DRIVER_FILE}"
-            problems.append(driver.places.problem("/auth/state/env", UNDECLARED, message, hint, severity="warning"))
-        # AIP-security-8: a user's own secret would be available to every user
-        elif secret is not None and name in driver.secret_names and is_shared and is_for_users_alone(secret):
-            message = f"the secret {name} is for single users, and all callers share the server"
-            hint = (
-                "write metadata.interlock.isolation: user, or let the driver have it with access.bind: [{tool: its id}]"
+            problems.append(
+                driver.places.problem("/auth/state/env", inventory.UNDECLARED, message, hint, severity="warning")
             )
+        # AIP-security-8: a user's own secret would be available to every user
+        elif secret is not None and name in driver.secret_names and is_shared and inventory.is_for_users_alone(secret):
+            message = f"the secret {name} is for single users, and all callers share the server"
+            grant = "access.bind: [{tool: its id}]"
+            hint = f"write metadata.interlock.isolation: user, or let the driver have it with {grant}"
             problems.append(driver.places.problem("/server", USER_CONTEXT, message, hint))
     return _with_problems(declared, problems)

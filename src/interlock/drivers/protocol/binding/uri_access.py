@@ -166,12 +166,8 @@ def denial(uri_untrusted: str, reach: Reach, resolve: Resolve) -> DriverRefusal 
     reason = _find_reason(uri_untrusted, reach, resolve)
     if reason is None:
         return None
-    return DriverRefusal(
-        # AIP-security-6
-        code="resource_uri_denied",
-        message="the server may not be given this URI",
-        cause={"reason": reason},
-    )
+    # AIP-security-6
+    return DriverRefusal("resource_uri_denied", "the server may not be given this URI", cause={"reason": reason})
 
 
 class UriWatch:

@@ -54,15 +54,13 @@ def read_secrets(data_untrusted: bytes, file: str) -> ParsedFile[SecretInventory
         if _has_token(entry):  # AIP-19.file-2
             message = "a text of this entry looks like a secret's value"
             findings.add(f"/secrets/{index}", IN_MANIFEST, message, hint)
-    if findings.refused:
-        return ParsedFile(problems=tuple(findings.problems))
-    refused = check_schema(front, "AIP-19")
+    refused = tuple(findings.problems) or check_schema(front, "AIP-19")
     if refused:
         return ParsedFile(problems=refused)
     inventory = SecretInventory(entries=tuple(map(_convert, front.data["secrets"])), places=front.places)
-    _, problems = merge_inventories((inventory,))
-    if problems:
-        return ParsedFile(problems=problems)
+    refused = merge_inventories((inventory,))[1]
+    if refused:
+        return ParsedFile(problems=refused)
     for index, entry in enumerate(front.data["secrets"]):
         pointer = f"/secrets/{index}"
         if entry.get("exposures"):
@@ -90,9 +88,8 @@ def merge_inventories(
             other = entries.setdefault(entry.slug, (entry, inventory.places))
             if other[0] != entry:  # AIP-19.file-3
                 refused.add(entry.slug)
-                message = (
-                    f"{quoted(entry.slug)} is described differently in {other[1].file} and {inventory.places.file}"
-                )
+                files = f"{other[1].file} and {inventory.places.file}"
+                message = f"{quoted(entry.slug)} is described differently in {files}"
                 hint = "give one of the two another slug, or make them equal"
                 pointer = f"/secrets/{index}/slug"
                 problems.append(inventory.places.problem(pointer, "duplicate_slug", message, hint))
@@ -122,13 +119,11 @@ def secret_for(
     """
     slug = default_slug(name)
     for entries in ((own.entries if own is not None else ()), workspace):
-        bound = next((entry for entry in entries if name in entry.env), None)  # AIP-19.bind-1
-        if bound is not None:
-            return bound
         by_slug = {entry.slug: entry for entry in reversed(entries)}
         if own is not None and entries is own.entries:
             by_slug = {entry.slug.rpartition("/")[2]: entry for entry in reversed(entries)} | by_slug
-        match = by_slug.get(f"{driver_id}/{slug}") or by_slug.get(slug)  # AIP-19.bind-1
+        bound = next((entry for entry in entries if name in entry.env), None)  # AIP-19.bind-1
+        match = bound or by_slug.get(f"{driver_id}/{slug}") or by_slug.get(slug)  # AIP-19.bind-1
         if match is not None:
             return match
     return None
@@ -154,9 +149,7 @@ def _convert(entry: Mapping[str, Any]) -> SecretEntry:
     return msgspec.convert(fields, SecretEntry)
 
 
-OWN_INVENTORY: Final = "auth.ref"
 USER: Final = "userId"
-_KNOWN: Final = frozenset((USER, "role", "cap", "tool", "workflow"))
 
 
 def find_grant(
@@ -170,7 +163,7 @@ def find_grant(
     callers, and a process has no caller.
     """
     if secret.access is None:  # AIP-19.access-1
-        return OWN_INVENTORY if is_own else None
+        return "auth.ref" if is_own else None
     tools = {driver.id, driver.key, *contracts}
     for grant in secret.access.bind:
         # AIP-19.access-1
@@ -184,8 +177,8 @@ def is_for_users_alone(secret: SecretEntry) -> bool:
 
     On a shared process, a secret that is granted only to users would be available to all users (AIP-security-8).
     """
-    kinds = {grant.kind for grant in secret.access.bind} & _KNOWN if secret.access is not None else set()
-    return kinds == {USER}  # AIP-security-8
+    kinds = {grant.kind for grant in secret.access.bind} if secret.access is not None else set()
+    return kinds & {USER, "role", "cap", "tool", "workflow"} == {USER}  # AIP-security-8
 
 
 UNDECLARED: Final = "secret_undeclared"
@@ -223,9 +216,6 @@ def _missing_ref_line(driver: Driver) -> str | None:
     return "add `ref: ./SECRETS.md` below `auth:` of DRIVER.md" if driver.auth.ref is None else None
 
 
-_STATUS, _EXIT, _EXCEPTION, _HEADER = "http_status", "exit_code", "exception", "header"
-
-
 class Detected(msgspec.Struct, frozen=True, kw_only=True):
     """A failed request to the server. `exception` is the code of the error that Interlock raised."""
 
@@ -244,19 +234,12 @@ class Detector(msgspec.Struct, frozen=True, kw_only=True):
 
     def is_expired(self, seen: Detected) -> bool:
         """Return whether a failed request shows that the login has expired."""
-        match self.kind:
-            case "http_status":
-                return str(seen.status) == self.wanted  # AIP-30.auth-2
-            case "exit_code":
-                return str(seen.exit_code) == self.wanted
-            case "exception":
-                return seen.exception == self.wanted
-            case _:
-                name, _, value = self.wanted.partition(":")
-                return any(
-                    key.decode("latin-1").lower() == name.strip().lower() and content.decode("latin-1") == value.strip()
-                    for key, content in seen.headers
-                )
+        if self.kind == "header":
+            name, _, value = self.wanted.partition(":")
+            header = (name.strip().lower(), value.strip())
+            return any((key.decode("latin-1").lower(), each.decode("latin-1")) == header for key, each in seen.headers)
+        signs = {"http_status": seen.status, "exit_code": seen.exit_code, "exception": seen.exception}
+        return str(signs[self.kind]) == self.wanted  # AIP-30.auth-2
 
 
 def find_detector(driver: Driver) -> Detector | None:
@@ -265,12 +248,12 @@ def find_detector(driver: Driver) -> Detector | None:
     if expiry is None or expiry.detect is None:
         return None
     kind, _, wanted = expiry.detect.partition(":")
-    if kind in (_STATUS, _EXIT):
+    if kind in ("http_status", "exit_code"):
         is_valid = wanted.removeprefix("-").isdecimal() and wanted.isascii()
-    elif kind == _HEADER:
+    elif kind == "header":
         is_valid = all(part.strip() for part in wanted.split(":", 1)) and ":" in wanted
     else:
-        is_valid = kind == _EXCEPTION and bool(wanted)
+        is_valid = kind == "exception" and bool(wanted)
     return Detector(written=expiry.detect, kind=kind, wanted=wanted) if is_valid else None
 
 

@@ -18,7 +18,6 @@ SECRET: Final = re.compile(r"\$\{secrets\.([A-Z][A-Z0-9_]*)\}", re.ASCII)  # AIP
 SECRET_NAME: Final = re.compile(r"[A-Z][A-Z0-9_]*", re.ASCII)
 PLACEHOLDER_INVALID: Final = "placeholder_invalid"
 USER_CONTEXT: Final = "user_context_at_spawn"
-_CALLERS = ("${context.", "${user.")
 
 
 def secret_names(text: str) -> tuple[str, ...]:
@@ -29,14 +28,9 @@ def secret_names(text: str) -> tuple[str, ...]:
 def find_placeholder_fault(text: str) -> str | None:
     """Return the problem code of an invalid placeholder in a text, or None if all are valid."""
     rest = SECRET.sub("", text)
-    if any(each in rest for each in _CALLERS):  # AIP-security-8
+    if "${context." in rest or "${user." in rest:  # AIP-security-8
         return USER_CONTEXT
     return PLACEHOLDER_INVALID if "${" in rest else None  # AIP-server-13
-
-
-def without_secrets(text: str) -> str:
-    """Return the text with its placeholders removed."""
-    return SECRET.sub("", text)
 
 
 def _set(words: str) -> frozenset[str]:
@@ -104,7 +98,7 @@ _PATH: Final = re.compile(r"(?:~|\.{1,2})?/(?:[\w.@-]{1,40}/){0,20}[\w.@-]{1,40}
 
 def holds_token(text: str) -> bool:
     """Return whether the text contains a credential of a recognisable form, whatever its name."""
-    rest = without_secrets(text)
+    rest = SECRET.sub("", text)
     if _TOKENS.search(rest) or _PASSWORD_FIELD.search(rest):
         return True
     # The text as written is searched, so that a placeholder in the place of the password is recognised.
@@ -161,7 +155,14 @@ def may_be_secret(name: str, text: str) -> bool:
         return True
     if SECRET.search(text) or _HARMLESS.fullmatch(text) or _PATH.fullmatch(text):
         return False
-    return looks_random(text) or (_speaks_of_secrets(name) and not _ADDRESS.fullmatch(text))  # AIP-import-6
+    words = _name_words(name)
+    speaks_of_secrets = (
+        not _SPEAKING.isdisjoint(words)
+        or any(pair in _SPEAKING_PAIRS for pair in itertools.pairwise(words))
+        # The last word does not make it a plain setting.
+        or (bool(words) and words[-1] not in _SETTINGS and not _DOUBTFUL.isdisjoint(words))
+    )
+    return looks_random(text) or (speaks_of_secrets and not _ADDRESS.fullmatch(text))  # AIP-import-6
 
 
 def short_flag_may_be_secret(flag: str, text: str) -> bool:
@@ -200,14 +201,6 @@ def _is_mixed(part: str) -> bool:
         return any(each.isalpha() for each in part)
     changes = sum(character.isupper() != following.isupper() for character, following in itertools.pairwise(part))
     return changes > _CASE_CHANGES_MIN * len(part)
-
-
-def _speaks_of_secrets(name: str) -> bool:
-    """Return whether a word of the name is about secrets and its last word does not make it a plain setting."""
-    words = _name_words(name)
-    if not _SPEAKING.isdisjoint(words) or any(pair in _SPEAKING_PAIRS for pair in itertools.pairwise(words)):
-        return True
-    return bool(words) and words[-1] not in _SETTINGS and not _DOUBTFUL.isdisjoint(words)
 
 
 def plaintext_arguments(args: tuple[str, ...]) -> tuple[tuple[int, str], ...]:

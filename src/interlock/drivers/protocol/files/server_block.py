@@ -105,10 +105,8 @@ def _check_placeholders(block: Mapping[str, Any], extensions: Extensions, findin
             findings.add(pointer, "secret_in_argv", message, hint, "warning")
     auth = block.get("auth")
     if isinstance(auth, Mapping) and "secret" in auth and not plaintext.SECRET_NAME.fullmatch(auth["secret"]):
-        message = "this is not the name of a secret"
-        findings.add(
-            "/server/auth/secret", plaintext.PLACEHOLDER_INVALID, message, "write the name alone: ACME_API_KEY"
-        )
+        message, hint = "this is not the name of a secret", "write the name alone: ACME_API_KEY"
+        findings.add("/server/auth/secret", plaintext.PLACEHOLDER_INVALID, message, hint)
 
 
 def _check_plaintext(block: Mapping[str, Any], not_secret: Collection[str], findings: FileFindings) -> None:
@@ -156,15 +154,13 @@ def _runnable_servers(data: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield a server block for each package and remote in a registry description that this host can run."""
     for package in _objects(data.get("packages")):
         kind = _KINDS.get(str(package.get("registryType")))
-        identifier = package.get("identifier")
+        identifier, transport = package.get("identifier"), package.get("transport")
         env = _settings(package.get("environmentVariables"))
         args = _arguments(package.get("packageArguments"))
-        transport = package.get("transport")
-        is_stdio = not isinstance(transport, Mapping) or transport.get("type") == "stdio"
-        if kind is None or not isinstance(identifier, str) or env is None or args is None or not is_stdio:
-            continue
         # A server block has no key for what a runtime needs besides, such as mounts and flags.
-        if package.get("runtimeArguments"):
+        is_foreign = isinstance(transport, Mapping) and transport.get("type") != "stdio"
+        is_foreign = is_foreign or bool(package.get("runtimeArguments"))
+        if kind is None or not isinstance(identifier, str) or env is None or args is None or is_foreign:
             continue
         server: dict[str, Any] = {"kind": kind.kind, kind.keys[0]: identifier}
         version = package.get("version")
@@ -192,10 +188,8 @@ def _settings(value: Any) -> dict[str, str] | None:
         name = each.get("name")
         if not isinstance(name, str):
             return None
-        if each.get("isSecret") is True:
-            settings[name] = f"${{secrets.{name.upper().replace('-', '_')}}}"
-            continue
-        text = _text(each)
+        is_secret = each.get("isSecret") is True
+        text = f"${{secrets.{name.upper().replace('-', '_')}}}" if is_secret else _text(each)
         if text is not None:
             settings[name] = text
         elif each.get("isRequired") is True:
@@ -208,12 +202,11 @@ def _arguments(value: Any) -> list[str] | None:
     args: list[str] = []
     for each in _objects(value):
         text = _text(each)
-        if text is None:
-            if each.get("isRequired") is True:
-                return None
-            continue
-        named = each.get("type") == "named" and isinstance(each.get("name"), str)
-        args += [each["name"], text] if named else [text]
+        if text is not None:
+            named = each.get("type") == "named" and isinstance(each.get("name"), str)
+            args += [each["name"], text] if named else [text]
+        elif each.get("isRequired") is True:
+            return None
     return args
 
 

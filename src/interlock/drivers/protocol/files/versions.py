@@ -6,6 +6,7 @@ pre-release is in a range only if one of the bounds is a pre-release with the sa
 """
 
 import functools
+import itertools
 import operator
 import re
 from typing import Final, Literal, NamedTuple
@@ -28,6 +29,7 @@ _PYPI = re.compile(
 _COMPARATOR = re.compile(r"(?P<operator>~>|~|\^|>=|<=|>|<|=|)(?P<rest>.*)", re.DOTALL)
 _HYPHEN = re.compile(r"\s*(?P<low>\S+)\s+-\s+(?P<high>\S+)\s*")
 _GAP_AFTER_OPERATOR = re.compile(r"(~>|[<>]=?|[~^=])\s+")
+
 
 Numbers = tuple[int, int, int]
 PreRelease = tuple[tuple[int, int, str], ...]  # numbers sort below words; none at all sorts above everything
@@ -54,8 +56,7 @@ class _RangeBound(NamedTuple):
 
     def holds(self, version: SemanticVersion) -> bool:
         """Return whether a version is within this bound."""
-        holds: bool = _COMPARE[self.comparator](version.order, self.version.order)
-        return holds
+        return bool(_COMPARE[self.comparator](version.order, self.version.order))
 
 
 _COMPARE: Final = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "=": operator.eq}
@@ -96,17 +97,14 @@ def satisfies(version: str, range_text: str) -> bool | None:
     if alternatives is None:
         return None
     parsed = parse_version(version)
-    return parsed is not None and any(
-        all(bound.holds(parsed) for bound in bounds)
+    if parsed is None:
+        return False
+    for bounds in alternatives:
         # AIP-30.implements-3: pre-releases
-        and (
-            not parsed.pre
-            or any(
-                bound != _NOTHING and bound.version.pre and bound.version.numbers == parsed.numbers for bound in bounds
-            )
-        )
-        for bounds in alternatives
-    )
+        allowing = (bound.version.numbers for bound in bounds if bound.version.pre and bound != _NOTHING)
+        if all(bound.holds(parsed) for bound in bounds) and (not parsed.pre or parsed.numbers in allowing):
+            return True
+    return False
 
 
 def protocol_version(written: str) -> str | None:
@@ -146,12 +144,13 @@ def _bounds(part: str) -> tuple[_RangeBound, ...] | None:
 
 def _range_bounds(comparator: str, partial: re.Match[str]) -> list[_RangeBound]:
     """Return the bounds of one comparator, such as ^1.2 or >=1.x. `partial` is the version after the operator."""
-    written = _numbers(partial)
+    # The numbers of the version up to the first x.
+    parts = partial.group("major", "minor", "patch")
+    written = [int(part) for part in itertools.takewhile(lambda part: part is not None and part.isdigit(), parts)]
     if not written:
         return [_NOTHING] if comparator in {"<", ">"} else []
-    numbers = _pad(written)
     is_whole = len(written) == 3
-    version = SemanticVersion(numbers, _pre(partial["pre"]) if is_whole else ())
+    version = SemanticVersion(_pad(written), _pre(partial["pre"]) if is_whole else ())
     low = _RangeBound(">=", version)
     match comparator:
         case "^":
@@ -162,25 +161,14 @@ def _range_bounds(comparator: str, partial: re.Match[str]) -> list[_RangeBound]:
         case "" | "=":
             return [_RangeBound("=", version)] if is_whole else [low, _below_next(written)]
         case ">" if not is_whole:
-            return [_RangeBound(">=", SemanticVersion(_next(written)))]
+            return [_RangeBound(">=", SemanticVersion(_below_next(written).version.numbers))]
         case "<=" if not is_whole:
             return [_below_next(written)]
         case "<" if not is_whole:
-            return [_RangeBound("<", SemanticVersion(numbers, _LOWEST))]
+            return [_RangeBound("<", SemanticVersion(version.numbers, _LOWEST))]
         case ">" | "<" | "<=":
             return [_RangeBound(comparator, version)]
     return [low]
-
-
-def _numbers(partial: re.Match[str]) -> list[int]:
-    """Return the numbers of a version up to the first x."""
-    numbers: list[int] = []
-    for name in ("major", "minor", "patch"):
-        text = partial[name]
-        if text is None or text in "xX*":
-            break
-        numbers.append(int(text))
-    return numbers
 
 
 def _pad(written: list[int]) -> Numbers:
@@ -188,13 +176,9 @@ def _pad(written: list[int]) -> Numbers:
     return (major, minor, patch)
 
 
-def _next(written: list[int]) -> Numbers:
-    return _pad([*written[:-1], written[-1] + 1])
-
-
 def _below_next(written: list[int]) -> _RangeBound:
     """Return the bound that excludes the next version after `written`, including its pre-releases."""
-    return _RangeBound("<", SemanticVersion(_next(written), _LOWEST))
+    return _RangeBound("<", SemanticVersion(_pad([*written[:-1], written[-1] + 1]), _LOWEST))
 
 
 def _pre(text: str | None) -> PreRelease:
