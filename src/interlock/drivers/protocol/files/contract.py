@@ -26,12 +26,9 @@ _SHA256: Final = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
 _INSIDE: Final = {"type": "string", "minLength": 1, "not": {"pattern": r"^/|\\|(^|/)\.\.(/|$)"}}
 _WEB: Final = {"type": "string", "pattern": "^https?://"}
 # By kind: the members that an object must have, and those that it may have.
-_FILES: Final[dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
+_KINDS: Final[dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
     "local": ({"path": _INSIDE}, {"sha256": _SHA256}),
     "url": ({"href": _WEB}, {"sha256": _SHA256}),
-}
-_KINDS: Final[dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
-    **_FILES,
     "git": ({"url": _TEXT, "ref": _TEXT}, {"path": _TEXT}),
     "github": ({"owner": _TEXT, "repo": _TEXT}, {"ref": _TEXT, "path": _TEXT}),
     "ipfs": ({"cid": _TEXT}, {"path": _TEXT}),
@@ -55,7 +52,7 @@ def _kind(name: str, needed: dict[str, Any], optional: dict[str, Any]) -> dict[s
     }
 
 
-_PROOF: Final = {"anyOf": [_kind(name, *fields) for name, fields in _FILES.items()]}
+_PROOF: Final = {"anyOf": [_kind(name, *_KINDS[name]) for name in ("local", "url")]}
 _COMPACT: Final = {
     "type": "string",
     "pattern": f"^({'|'.join((*_KINDS, 'ots'))}):.",
@@ -119,32 +116,27 @@ def read_contract(data_untrusted: bytes, file: str) -> ParsedFile[Contract]:
         return ParsedFile(problems=refused)
     findings = FileFindings(front.places)
     _check_contract(front, findings)
-    if findings.refused:
-        return ParsedFile(problems=tuple(findings.problems))
-    ours = front.data.get("metadata", {}).get("interlock", {})
-    extensions = {"listed_as": ours.get("name"), "context_schema": ours.get("context_schema")}
-    try:
-        contract = msgspec.convert({**front.data, **extensions, "places": front.places}, Contract)  # AIP-14.front-1
-        return ParsedFile(value=contract, problems=tuple(findings.problems))
-    except (msgspec.ValidationError, ValueError):
-        # The schema is closed over everything converted; a gap between the two is refused, not raised.
-        findings.add_invalid("", "a value has the wrong form", "compare the file with the documentation")
-        return ParsedFile(problems=tuple(findings.problems))
+    contract = None
+    if not findings.refused:
+        ours = front.data.get("metadata", {}).get("interlock", {})
+        extensions = {"listed_as": ours.get("name"), "context_schema": ours.get("context_schema")}
+        try:
+            contract = msgspec.convert({**front.data, **extensions, "places": front.places}, Contract)  # AIP-14.front-1
+        except (msgspec.ValidationError, ValueError):
+            # The schema is closed over everything converted; a gap between the two is refused, not raised.
+            findings.add_invalid("", "a value has the wrong form", "compare the file with the documentation")
+    return ParsedFile(value=contract, problems=tuple(findings.problems))
 
 
 def _with_reference(schema: Any) -> Any:
     """Add the definition of AIP-27's reference type to a schema that refers to it, so nothing has to be fetched."""
-    is_used = False
 
     def point_inside(each: Mapping[str, Any]) -> Mapping[str, Any]:
-        nonlocal is_used
-        if each.get("$ref") != REFERENCE_URI:
-            return each
-        is_used = True
-        return {**each, "$ref": f"#/$defs/{REFERENCE_NAME}"}
+        is_reference = each.get("$ref") == REFERENCE_URI
+        return {**each, "$ref": f"#/$defs/{REFERENCE_NAME}"} if is_reference else each
 
     local = rewritten(schema, point_inside)
-    defined = local.get("$defs", {}) if is_used else None
+    defined = local.get("$defs", {}) if local != schema else None
     if not isinstance(defined, Mapping) or REFERENCE_NAME in defined:
         return schema
     return {**local, "$defs": {**defined, REFERENCE_NAME: REFERENCE}}

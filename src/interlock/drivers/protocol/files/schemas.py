@@ -42,7 +42,7 @@ def schema_of(type_: Any) -> Any:
     if origin is tuple:
         return {"type": "array", "items": schema_of(parts[0])}
     if origin is Mapping:
-        return _OBJECT if parts[1] is Any else {"type": "object", "additionalProperties": schema_of(parts[1])}
+        return _OBJECT if parts[1] is Any else {**_OBJECT, "additionalProperties": schema_of(parts[1])}
     if parts:
         alternatives = [schema_of(each) for each in parts if each is not NoneType]
         if len(alternatives) == 1:
@@ -63,10 +63,8 @@ def properties_of(struct: type[msgspec.Struct], *names: str) -> dict[str, Any]:
 def closed_schema(struct: type[msgspec.Struct], *names: str) -> dict[str, Any]:
     """Return the JSON Schema of an object that allows only these fields of a struct, or all its fields."""
     properties = properties_of(struct, *names)
-    fields = msgspec.structs.fields(struct)
-    return closed_object(
-        [each.encode_name for each in fields if each.required and each.encode_name in properties], **properties
-    )
+    required = [each.encode_name for each in msgspec.structs.fields(struct) if each.required]
+    return closed_object([name for name in required if name in properties], **properties)
 
 
 def closed_object(required: list[str], /, **properties: Any) -> dict[str, Any]:
@@ -76,20 +74,16 @@ def closed_object(required: list[str], /, **properties: Any) -> dict[str, Any]:
 
 # AIP-30: the fields every driver has, whatever its kind.
 
+_IMPLEMENTS = closed_schema(  # AIP-30.implements-1
+    model.ToolBinding, "tool", "version", "schema_narrowing", "mapping", "cost", "timeout_ms", "retry", "metadata"
+)
 DRIVER_SCHEMA: Final[dict[str, Any]] = {
     "type": "object",
     "required": ["name", "id", "description", "version", "kind", "implements"],  # AIP-30.front-1
     "properties": {
         **properties_of(model.Driver, "name", "id", "description", "version"),  # AIP-30.front-1
         "kind": {"enum": [*model.KINDS]},  # AIP-front-1
-        "implements": {  # AIP-30.front-1
-            "type": "array",
-            "minItems": 1,
-            "items": closed_schema(  # AIP-30.implements-1
-                model.ToolBinding,
-                *("tool", "version", "schema_narrowing", "mapping", "cost", "timeout_ms", "retry", "metadata"),
-            ),
-        },
+        "implements": {"type": "array", "minItems": 1, "items": _IMPLEMENTS},  # AIP-30.front-1
         "install": {"type": "array", "items": _OBJECT},
         **properties_of(
             model.Driver,
@@ -105,11 +99,6 @@ DRIVER_SCHEMA: Final[dict[str, Any]] = {
 
 # AIP-front-8
 _PER_TOOL = closed_schema(model.ToolBinding, "tool_name", "argument_mapping", "result_extract")
-_SHARED: dict[str, Any] = {
-    "kind": {"const": "mcp"},  # AIP-front-1
-    # AIP-front-3, AIP-front-5, AIP-front-6, AIP-front-7
-    **properties_of(model.Driver, "transport", "protocol_version", "prompts", "resources", "connection"),
-}
 
 
 def _server_schema(*, published: bool) -> dict[str, Any]:
@@ -123,21 +112,13 @@ def _server_schema(*, published: bool) -> dict[str, Any]:
     for each in servers:
         names = ("args", "env") if published else each.keys[1:]
         optional[issubclass(each, LocalServer)] |= properties_of(each, *names)
-    return {
-        "type": "object",
-        "required": ["kind"],
-        "properties": {"kind": {"enum": [each.kind for each in servers]}},
-        "allOf": [
-            {
-                "if": {"properties": {"kind": {"const": each.kind}}, "required": ["kind"]},
-                "then": {
-                    "required": [each.keys[0]],
-                    "properties": {each.keys[0]: TEXT} | optional[issubclass(each, LocalServer)],
-                },
-            }
-            for each in servers
-        ],
-    }
+    rules = []
+    for each in servers:
+        properties = {each.keys[0]: TEXT} | optional[issubclass(each, LocalServer)]
+        is_kind = {"properties": {"kind": {"const": each.kind}}, "required": ["kind"]}
+        rules.append({"if": is_kind, "then": {"required": [each.keys[0]], "properties": properties}})
+    kinds = {"kind": {"enum": [each.kind for each in servers]}}
+    return {"type": "object", "required": ["kind"], "properties": kinds, "allOf": rules}
 
 
 DRIVER_EXTENSIONS: Final = closed_schema(model.Extensions)
@@ -175,15 +156,18 @@ def _mcp_schema(*, published: bool) -> dict[str, Any]:
         "install": _INSTALL,
     }
     required = ["tool", "version"] if published else ["metadata"]  # AIP-front-9
+    properties: dict[str, Any] = {
+        "kind": {"const": "mcp"},  # AIP-front-1
+        # AIP-front-3, AIP-front-5, AIP-front-6, AIP-front-7
+        **properties_of(model.Driver, "transport", "protocol_version", "prompts", "resources", "connection"),
+        "server": _server_schema(published=published),
+        "implements": {"type": "array", "items": {"type": "object", "required": required, **entry}},
+    }
+    # AIP-front-1 to -3
     return {
         "type": "object",
-        "required": ["kind", "server", "transport"],  # AIP-front-1 to -3
-        "properties": {
-            **_SHARED,
-            "server": _server_schema(published=published),
-            "implements": {"type": "array", "items": {"type": "object", "required": required, **entry}},
-            **({} if published else own),
-        },
+        "required": ["kind", "server", "transport"],
+        "properties": properties | ({} if published else own),
     }
 
 
@@ -226,6 +210,7 @@ CONTRACT_SCHEMA: Final = closed_object(
 
 _SOME_TEXT = {"type": "string", "minLength": 1}
 _ENVIRONMENT_NAME = {"type": "string", "pattern": "^[A-Z_][A-Z0-9_]*$"}
+_FILE_MODE = {"type": "integer", "minimum": 0, "maximum": 0o777}
 _GRANTS = {
     "type": "array",
     "items": {
@@ -238,8 +223,10 @@ _GRANTS = {
 }
 
 
-def _exposure(kind: str, shape: dict[str, Any]) -> dict[str, Any]:
-    return {"if": {"properties": {"kind": {"const": kind}}, "required": ["kind"]}, "then": shape}
+def _exposure(kind: str, required: list[str], /, **properties: Any) -> dict[str, Any]:
+    """Return a rule for exposures of one kind: an object that allows only `kind` and these properties."""
+    is_kind = {"properties": {"kind": {"const": kind}}, "required": ["kind"]}
+    return {"if": is_kind, "then": closed_object(required, kind=True, **properties)}
 
 
 _EXPOSURE = {
@@ -247,26 +234,14 @@ _EXPOSURE = {
     "required": ["kind"],
     "properties": {"kind": {"type": "string"}},
     "allOf": [
-        _exposure("env", closed_object(["name", "field"], kind=True, name=_ENVIRONMENT_NAME, field=_SOME_TEXT)),
-        _exposure(
-            "file",
-            closed_object(
-                ["path"],
-                kind=True,
-                path=_SOME_TEXT,
-                field=_SOME_TEXT,
-                mode={"type": "integer", "minimum": 0, "maximum": 0o777},
-            ),
-        ),
+        _exposure("env", ["name", "field"], name=_ENVIRONMENT_NAME, field=_SOME_TEXT),
+        _exposure("file", ["path"], path=_SOME_TEXT, field=_SOME_TEXT, mode=_FILE_MODE),
         _exposure(
             "egress-substitute",
-            closed_object(
-                ["placeholderName", "allowedByDefault"],
-                kind=True,
-                placeholderName=_ENVIRONMENT_NAME,
-                allowedByDefault={"type": "boolean"},
-                intendedProviders=STRINGS,
-            ),
+            ["placeholderName", "allowedByDefault"],
+            placeholderName=_ENVIRONMENT_NAME,
+            allowedByDefault={"type": "boolean"},
+            intendedProviders=STRINGS,
         ),
     ],
 }
