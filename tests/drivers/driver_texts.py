@@ -69,5 +69,10 @@ def as_secrets(*entries: Any) -> ParsedFile[SecretInventory]:
     return read_secrets(text({"secrets": list(entries)}), "SECRETS.md")
 
 
+def of_severity(reading: ParsedFile[Any], severity: str) -> tuple[FileProblem, ...]:
+    """Return the problems of a file that have this severity: error, warning or note."""
+    return tuple(each for each in reading.problems if each.severity == severity)
+
+
 def told(problems: tuple[FileProblem, ...]) -> list[tuple[str, str]]:
     return [(each.code, each.field) for each in problems]

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from tests.drivers.driver_texts import of_severity
 
 import interlock
 from interlock.drivers.protocol.binding.effects import offer
@@ -29,12 +30,12 @@ def read(identifier: str) -> tuple[Driver, list[Contract]]:
     reading = read_driver((folder / "DRIVER.md").read_bytes(), "DRIVER.md", folder=identifier)
     assert reading.value is not None, reading.problems
     expected = ["egress_open"] if identifier == "fetch-mcp" else []
-    assert [problem.code for problem in reading.warnings] == expected
+    assert [problem.code for problem in of_severity(reading, "warning")] == expected
     contracts = []
     for binding in reading.value.implements:
         found = read_contract((folder / binding.tool).read_bytes(), binding.tool)
         assert found.value is not None, found.problems
-        assert found.warnings == ()
+        assert of_severity(found, "warning") == ()
         contracts.append(found.value)
     return reading.value, contracts
 

@@ -14,7 +14,7 @@ from tests.drivers.installs import Place, declared, program
 
 from interlock.config.plan import DriversPlan
 from interlock.drivers.install.installation import differences
-from interlock.drivers.kinds.docker import remove_leftover_containers, with_another_port
+from interlock.drivers.kinds.docker import DockerKind, remove_leftover_containers
 from interlock.drivers.protocol.model import Driver
 from interlock.process.child import Child
 from interlock.process.stderr import StderrRing
@@ -157,7 +157,7 @@ async def test_http_is_published_on_the_loopback_only(place: Place) -> None:
     address, port, inside = published[0].split(":")
     assert (address, inside) == ("127.0.0.1", "8080")
     assert done.url == f"http://127.0.0.1:{port}/api/mcp"
-    another = with_another_port(done)
+    another = DockerKind().of_new_process(done)
     assert another.url is not None
     assert another.url != done.url
     assert another.url.split("/")[2] in " ".join(another.command)

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.drivers.driver_texts import MISSING, as_driver, binding, driver, remote, text, told
+from tests.drivers.driver_texts import MISSING, as_driver, binding, driver, of_severity, remote, text, told
 
 from interlock.drivers.protocol.files.driver import check_published, read_driver
 from interlock.drivers.protocol.files.frontmatter import read_frontmatter
@@ -32,7 +32,7 @@ def errors(data: dict[str, Any], **options: Any) -> list[tuple[str, str]]:
 def warnings(data: dict[str, Any], **options: Any) -> list[tuple[str, str]]:
     reading = as_driver(data, **options)
     assert reading.value is not None, reading.problems
-    return told(reading.warnings)
+    return told(of_severity(reading, "warning"))
 
 
 @pytest.mark.req("AIP-compat-1")
@@ -41,7 +41,7 @@ def test_the_published_examples_load_unchanged(name: str) -> None:
     content = (EXAMPLES / f"{name}.md").read_bytes()
     reading = read_driver(content, "DRIVER.md")
     assert reading.value is not None, reading.problems
-    assert {each.code for each in reading.warnings} <= {
+    assert {each.code for each in of_severity(reading, "warning")} <= {
         "protocol_version_partial",
         "image_unpinned",
         "state_env_unused",
@@ -166,7 +166,7 @@ def test_the_month_of_a_protocol_version_means_that_version(version: str) -> Non
     short = driver(protocol_version=version[:7])
     assert warnings(short) == [("protocol_version_partial", "/protocol_version")]
     assert loaded(short).protocol_version == loaded(driver(protocol_version=version)).protocol_version == version
-    assert as_driver(short).strict().value is None
+    assert of_severity(as_driver(short), "warning")
 
 
 @pytest.mark.req("AIP-proto-2")
@@ -175,7 +175,7 @@ def test_an_unknown_protocol_version_is_reported_and_targets_the_latest(version:
     data = driver(protocol_version=version)
     assert warnings(data) == [("protocol_version_unknown", "/protocol_version")]
     assert loaded(data).protocol_version is None
-    assert as_driver(data).strict().value is None
+    assert of_severity(as_driver(data), "warning")
 
 
 @pytest.mark.req("AIP-front-5")
@@ -442,9 +442,9 @@ def test_the_optional_universal_fields_have_the_published_shapes(
 @pytest.mark.req("AIP-30.front-4")
 def test_an_unknown_key_at_the_top_passes_with_a_note() -> None:
     reading = as_driver(driver(x_acme=1, spec="agentdriver/v1"))
-    assert told(reading.notes) == [("unknown_key", "/x_acme")]
+    assert told(of_severity(reading, "note")) == [("unknown_key", "/x_acme")]
     assert reading.value is not None
-    assert reading.strict().value is not None
+    assert of_severity(reading, "warning") == ()
 
 
 @pytest.mark.req("AIP-30.front-4")
@@ -575,15 +575,13 @@ def test_everything_of_an_entry_is_read() -> None:
 
 
 @pytest.mark.req("AIP-file-2", "AIP-file-3")
-def test_the_folder_and_the_suffix_are_reported_and_strict_makes_them_errors() -> None:
+def test_the_folder_and_the_suffix_are_reported_as_warnings() -> None:
     assert warnings(driver(), folder="filesystem-mcp") == []
     named = as_driver(driver(), folder="fs")
-    assert told(named.warnings) == [("folder_name", "/id")]
-    assert "'fs'" in named.warnings[0].message
-    assert "'filesystem-mcp'" in named.warnings[0].message
+    assert told(of_severity(named, "warning")) == [("folder_name", "/id")]
+    assert "'fs'" in of_severity(named, "warning")[0].message
+    assert "'filesystem-mcp'" in of_severity(named, "warning")[0].message
     assert warnings(driver(id="filesystem")) == [("id_suffix", "/id")]
-    assert named.strict().value is None
-    assert told(named.strict().errors) == [("folder_name", "/id")]
 
 
 @pytest.mark.req("AIP-file-4")
@@ -623,7 +621,7 @@ def test_egress_names_hosts_only(egress: list[str], found: list[tuple[str, str]]
 
 @pytest.mark.req("AIP-security-3")
 def test_the_url_of_a_remote_server_obeys_egress() -> None:
-    assert told(as_driver(remote()).notes) == [("egress_implied", "/server/url")]
+    assert told(of_severity(as_driver(remote()), "note")) == [("egress_implied", "/server/url")]
     denied = remote() | {"network": {"egress": ["other.example.com"]}}
     assert errors(denied) == [("egress_denied", "/server/url")]
     assert errors(remote() | {"network": {"egress": []}}) == [("egress_denied", "/server/url")]

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.drivers.driver_texts import MISSING, as_driver, driver, remote, told
+from tests.drivers.driver_texts import MISSING, as_driver, driver, of_severity, remote, told
 
 from interlock.drivers.protocol.kinds import SERVERS, BinaryServer, NpmServer, PypiServer, RemoteAuth, RemoteServer
 from interlock.drivers.protocol.model import Driver
@@ -84,7 +84,7 @@ def test_a_pypi_package_has_a_pin_an_entry_and_a_runner() -> None:
 @pytest.mark.parametrize("image", ["a/b", "a/b:latest", "registry.example:5000/a"])
 def test_an_image_without_a_fixed_version_is_reported(image: str) -> None:
     reading = as_driver(of("docker", image=image))
-    assert told(reading.warnings) == [("image_unpinned", "/server/image")]
+    assert told(of_severity(reading, "warning")) == [("image_unpinned", "/server/image")]
 
 
 @pytest.mark.req("AIP-server-5")
@@ -137,8 +137,8 @@ def test_an_address_that_cannot_be_used_is_refused(url: str, code: str) -> None:
 @pytest.mark.req("AIP-server-7")
 def test_install_of_a_remote_server_is_ignored_and_of_another_it_is_not() -> None:
     install = [{"method": "npm", "package": "p"}]
-    assert ("install_ignored", "/install") in told(as_driver({**remote(), "install": install}).warnings)
-    assert ("install_ignored", "/install") not in told(as_driver(driver(install=install)).warnings)
+    assert ("install_ignored", "/install") in told(of_severity(as_driver({**remote(), "install": install}), "warning"))
+    assert ("install_ignored", "/install") not in told(of_severity(as_driver(driver(install=install)), "warning"))
 
 
 @pytest.mark.req("AIP-server-7")
@@ -151,14 +151,14 @@ def test_loopback_and_https_load(url: str) -> None:
 
 def test_a_host_the_operator_names_may_be_plain_http_and_is_warned_of() -> None:
     reading = as_driver(remote("http://old.example"), insecure_hosts={"old.example"})
-    assert told(reading.warnings) == [("insecure_url", "/server/url")]
+    assert told(of_severity(reading, "warning")) == [("insecure_url", "/server/url")]
 
 
 @pytest.mark.req("AIP-server-7")
 def test_a_remote_server_is_not_installed() -> None:
     data = remote() | {"install": [{"method": "npm", "package": "x"}]}
-    assert told(as_driver(data).warnings) == [("install_ignored", "/install")]
-    assert told(as_driver(remote()).warnings) == []
+    assert told(of_severity(as_driver(data), "warning")) == [("install_ignored", "/install")]
+    assert told(of_severity(as_driver(remote()), "warning")) == []
 
 
 @pytest.mark.req("AIP-server-8")
@@ -197,7 +197,7 @@ def test_a_server_is_one_shape_and_its_fault_one_message(server: dict[str, Any],
 
 @pytest.mark.req("AIP-server-9")
 def test_a_key_that_the_kind_does_not_have_is_reported() -> None:
-    assert told(as_driver(of("binary", arg=["x"])).warnings) == [("unknown_key", "/server/arg")]
+    assert told(of_severity(as_driver(of("binary", arg=["x"])), "warning")) == [("unknown_key", "/server/arg")]
 
 
 @pytest.mark.req("AIP-server-12")
@@ -239,7 +239,9 @@ def test_the_caller_is_not_bound_to_a_shared_server(text: str) -> None:
 
 
 def test_a_secret_among_the_arguments_is_warned_of() -> None:
-    assert told(as_driver(of("npm", args=["--key", "${secrets.K}"])).warnings) == [("secret_in_argv", "/server/args/1")]
+    assert told(of_severity(as_driver(of("npm", args=["--key", "${secrets.K}"])), "warning")) == [
+        ("secret_in_argv", "/server/args/1")
+    ]
 
 
 PLAIN: list[tuple[dict[str, Any], str]] = [
@@ -331,7 +333,7 @@ def test_a_server_json_can_replace_the_block() -> None:
     assert read.value is not None
     assert read.value.server == NpmServer(package="server-memory")
     both = as_driver(of("binary"), server_json=SERVER_JSON)
-    assert told(both.warnings) == [("server_json_ignored", "/server")]
+    assert told(of_severity(both, "warning")) == [("server_json_ignored", "/server")]
     assert both.value is not None
     assert isinstance(both.value.server, BinaryServer)
 

@@ -17,13 +17,7 @@ from typing import Final
 
 import msgspec
 
-from interlock.drivers.install.installation import (
-    Engine,
-    Installation,
-    Installed,
-    MethodFailed,
-    MethodResult,
-)
+from interlock.drivers.install.installation import Engine, Installation, Installed, MethodFailed, MethodResult
 from interlock.drivers.kinds.kind import DeclaredPath, ServerKind
 from interlock.drivers.protocol.kinds import DockerServer
 from interlock.drivers.protocol.model import Driver, Install
@@ -75,7 +69,15 @@ class DockerKind(ServerKind[DockerServer]):
 
     def of_new_process(self, installed: Installed) -> Installed:
         """Return the same installed container with another free loopback port, because every process needs one."""
-        return with_another_port(installed)
+        if installed.url is None:
+            return installed
+        before = installed.url.partition("//")[2].partition("/")[0]
+        after = f"127.0.0.1:{free_port()}"
+        command = tuple(
+            f"{after}{word.removeprefix(before)}" if word.startswith(f"{before}:") else word
+            for word in installed.command
+        )
+        return msgspec.structs.replace(installed, command=command, url=installed.url.replace(before, after, 1))
 
     def declared_paths(self, driver: Driver, folder: Path) -> Iterator[DeclaredPath]:
         assert isinstance(driver.server, DockerServer)  # noqa: S101  (the table of kinds says so)
@@ -90,17 +92,6 @@ class DockerKind(ServerKind[DockerServer]):
             await remove_leftover_containers(installed.command, reaper)
         except MethodFailed as refused:
             log.warning("driver %s: its containers cannot be looked for: %s", driver.segment, refused)
-
-
-def with_another_port(installed: Installed) -> Installed:
-    if installed.url is None:
-        return installed
-    before = installed.url.partition("//")[2].partition("/")[0]
-    after = f"127.0.0.1:{free_port()}"
-    command = tuple(
-        f"{after}{word.removeprefix(before)}" if word.startswith(f"{before}:") else word for word in installed.command
-    )
-    return msgspec.structs.replace(installed, command=command, url=installed.url.replace(before, after, 1))
 
 
 async def remove_leftover_containers(command: Sequence[str], reaper: OrphanReaper | None) -> int:
@@ -142,35 +133,7 @@ def container_command(
     words = [program, "run", "-i", "--rm", "--init", "--pull", "never", "--security-opt", "no-new-privileges"]
     for label in (f"{LABEL}={driver.key}", f"{NODE_LABEL}={node}", f"{RUN_LABEL}={secrets.token_hex(8)}"):
         words += ["--label", label]
-    for name in environment_names(driver):
-        words += ["-e", name]  # AIP-server-6
-    # AIP-security-2, AIP-security-3: the engine cannot limit a network to a list of hosts, so none is given.
-    egress = driver.network.egress if driver.network is not None else ()
-    if not is_open and "*" not in egress:
-        if egress or host_port is not None:
-            kind = "that serves HTTP" if host_port is not None else "with a list of hosts in network.egress"
-            message = (
-                f"a container {kind} needs a network, and the engine's cannot be held to that list; "
-                "write egress: ['*'] if any host may be reached, "
-                f"or let the operator set drivers.sandbox {driver.id} = off"
-            )
-            raise MethodFailed(message, code="sandbox_unavailable")
-        words += ["--network", "none"]
-    if host_port is not None:
-        words += ["-p", f"127.0.0.1:{host_port}:{server.port}"]  # AIP-server-6
-    for volume in server.volumes:
-        words += ["-v", _volume(volume, data)]
-    if server.cwd is not None:
-        words += ["-w", server.cwd]
-    return (*words, image)
-
-
-def environment_names(driver: Driver) -> tuple[str, ...]:
-    """Return the names of all environment variables of the container, without duplicates.
-
-    Raise MethodFailed for a name that changes the behaviour of the docker or podman client itself.
-    """
-    names = dict.fromkeys(getattr(driver.server, "env", {}))
+    names = dict.fromkeys(server.env)
     if driver.sandbox is not None and driver.sandbox.env is not None:
         names |= dict.fromkeys((*driver.sandbox.env.passed, *driver.sandbox.env.set))
     for name in names:
@@ -179,7 +142,26 @@ def environment_names(driver: Driver) -> tuple[str, ...]:
                 f"{name} would be obeyed by the client of the container engine itself; "
                 "set it in the image, or give the server another name for it"
             )
-    return tuple(names)
+        words += ["-e", name]  # AIP-server-6
+    # AIP-security-2, AIP-security-3: the engine cannot limit a network to a list of hosts, so none is given.
+    egress = driver.network.egress if driver.network is not None else ()
+    if not is_open and "*" not in egress:
+        if egress or host_port is not None:
+            kind = "that serves HTTP" if host_port is not None else "with a list of hosts in network.egress"
+            raise MethodFailed(
+                f"a container {kind} needs a network, and the engine's cannot be held to that list; "
+                "write egress: ['*'] if any host may be reached, "
+                f"or let the operator set drivers.sandbox {driver.id} = off",
+                code="sandbox_unavailable",
+            )
+        words += ["--network", "none"]
+    if host_port is not None:
+        words += ["-p", f"127.0.0.1:{host_port}:{server.port}"]  # AIP-server-6
+    for volume in server.volumes:
+        words += ["-v", _volume(volume, data)]
+    if server.cwd is not None:
+        words += ["-w", server.cwd]
+    return (*words, image)
 
 
 def _volume(text: str, data: Path) -> str:

@@ -135,12 +135,13 @@ class ServerKind(Generic[ServerT]):
         """
         server = driver.server
         # Segments of configured or registered servers contain no '@'.
-        segment = driver.key if tenant is None else f"{driver.key}+{_short_digest(tenant)}"
+        suffix = "" if tenant is None else f"+{sha256(tenant.encode()).hexdigest()[:8]}"
+        segment = driver.key + suffix
         if not isinstance(server, LocalServer):
             return ServerPlan(segment=segment, reach=self.dial(driver))
         place = partial(path_of, folder)
         # Every home has the same parent. A server that could write to it could replace another home with a link.
-        home = data / HOMES / (driver.id if tenant is None else f"{driver.id}+{_short_digest(tenant)}")
+        home = data / HOMES / (driver.id + suffix)
         variables, roots = {}, None
         if driver.sandbox is not None:
             if driver.sandbox.env is not None:
@@ -194,10 +195,6 @@ def path_of(folder: Path, text: str) -> Path:
     A relative path starts in `folder`, a leading `~` is expanded, and `..` is removed.
     """
     return Path(os.path.normpath(folder / Path(text).expanduser()))
-
-
-def _short_digest(tenant: str) -> str:
-    return sha256(tenant.encode()).hexdigest()[:8]
 
 
 def _sandbox_plan(

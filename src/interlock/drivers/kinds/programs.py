@@ -31,16 +31,8 @@ from interlock.drivers.install.installation import (
 from interlock.drivers.kinds.kind import ServerKind
 from interlock.drivers.protocol.kinds import LocalServer, NpmServer, PypiServer
 from interlock.drivers.protocol.model import Install
+from interlock.process.packages import programs
 from interlock.process.packages.installer import PythonRunners
-from interlock.process.packages.programs import (
-    node_program,
-    node_tool,
-    normalised_name,
-    npm_folder,
-    npm_manifest,
-    npm_program,
-    pypi_command,
-)
 
 
 class ProgramKind(ServerKind[LocalServer]):
@@ -58,7 +50,7 @@ class ProgramKind(ServerKind[LocalServer]):
             raise MethodFailed(f"{pins.name} brings no program {server.program}")
         # Run the script with its interpreter: its first line cannot hold a long path and finds no private one.
         if pins.registry == "npm":
-            interpreter = node_tool("node", installation.environment, pins.name)
+            interpreter = programs.node_tool("node", installation.environment, pins.name)
         else:
             interpreter = str(folder / "bin/python")
         return msgspec.structs.replace(
@@ -149,14 +141,14 @@ class NpmKind(ServerKind[NpmServer]):
         folder, pins = brought.folder, brought.pins
         if pins is not None and pins.registry == "npm":
             if installation.settings.npx:
-                npx = node_tool("npx", installation.environment, server.package)
+                npx = programs.node_tool("npx", installation.environment, server.package)
                 return brought.installed((npx, "--yes", f"{pins.name}@{pins.version}"), pins.version)
             folder = await installation.installer.put(pins)
-        if folder is None or not (npm_folder(folder, server.package) / "package.json").is_file():
+        if folder is None or not (programs.npm_folder(folder, server.package) / "package.json").is_file():
             raise MethodFailed(f"this does not bring the npm package {server.package}")
-        node = await node_program(installation.environment, server.package, installation.reaper)
-        command = (node, str(npm_program(folder, server.package, server.entry)))
-        version = str(npm_manifest(folder, server.package).get("version", "")) or None
+        node = await programs.node_program(installation.environment, server.package, installation.reaper)
+        command = (node, str(programs.npm_program(folder, server.package, server.entry)))
+        version = str(programs.npm_manifest(folder, server.package).get("version", "")) or None
         return brought.installed(command, version, reads=(folder, Path(node).resolve()))
 
     def package_name(self, server: NpmServer) -> str | None:
@@ -204,15 +196,15 @@ class PypiKind(ServerKind[PypiServer]):
             files = {"reads": runnable.reads, "writes": runnable.writes}
             return brought.installed(runnable.command, pins.version, **files, env=runnable.env)
         folder = await installation.installer.put(pins)
-        command = pypi_command(folder, pins.name, server.entry)
+        command = programs.pypi_command(folder, pins.name, server.entry)
         return brought.installed(command, pins.version, reads=(folder, Path(sys.base_prefix).resolve()))
 
     def package_name(self, server: PypiServer) -> str:
-        return normalised_name(server.package.partition("[")[0])
+        return programs.normalised_name(server.package.partition("[")[0])
 
     def names_package(self, server: PypiServer, words: tuple[str, ...]) -> bool:
         """Recognise `uvx --from PACKAGE NAME` and the program of the server's own package (AIP-30.version-2)."""
         if words[:1] == (server.entry,):
             return True
         name = self.package_name(server)
-        return any(normalised_name(re.split(r"==|\[|@", word)[0]) == name for word in words)
+        return any(programs.normalised_name(re.split(r"==|\[|@", word)[0]) == name for word in words)

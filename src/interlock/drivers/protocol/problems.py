@@ -77,27 +77,6 @@ class ParsedFile(msgspec.Struct, Generic[Value], frozen=True, kw_only=True):
     def errors(self) -> tuple[FileProblem, ...]:
         return tuple(each for each in self.problems if each.severity == "error")
 
-    @property
-    def warnings(self) -> tuple[FileProblem, ...]:
-        return tuple(each for each in self.problems if each.severity == "warning")
-
-    def strict(self) -> "ParsedFile[Value]":
-        """Return a copy in which every warning is an error and the value is None.
-
-        Without a warning, return this object itself.
-        """
-        if not self.warnings:
-            return self
-        raised = [
-            msgspec.structs.replace(each, severity="error") if each.severity == "warning" else each
-            for each in self.problems
-        ]
-        return ParsedFile(problems=tuple(raised))
-
-    @property
-    def notes(self) -> tuple[FileProblem, ...]:
-        return tuple(each for each in self.problems if each.severity == "note")
-
 
 class Places(msgspec.Struct, frozen=True, kw_only=True):
     """Line numbers of the fields of a file, for problems that are found after the file was read."""

@@ -231,22 +231,6 @@ def _is_check_outdated(request: SelectionRequest, candidate: Candidate) -> bool:
     return request.now - failed_at > HEALTH_COUNTS * candidate.every_s
 
 
-def _find_violation(request: SelectionRequest, candidate: Candidate, policy: SelectionPolicy) -> Refusal | None:
-    """Return why the operator's policy or the call's region forbids a driver, or None if it is allowed (phase 3)."""
-    tags, regions, region = candidate.driver.policy_tags, candidate.driver.region, request.region
-    denied = [each for each in tags if each in policy.deny]
-    if denied:  # AIP-30.resolve-3
-        return Refusal("policy_violation", f"policy.deny has {', '.join(denied)}")
-    if policy.allow and not set(tags).intersection(policy.allow):  # AIP-30.resolve-3
-        return Refusal("policy_violation", "it has no tag of policy.allow")
-    if region is None or GLOBAL in regions or region in regions:  # AIP-30.resolve-3
-        return None
-    # A driver that runs on this host leaves the data where the host is.
-    if SELF_HOSTED in regions and policy.region == region:  # AIP-30.resolve-3
-        return None
-    return Refusal("region_mismatch", f"it serves {', '.join(regions)}, not {region}")
-
-
 def _rank_candidates(request: SelectionRequest, candidates: Sequence[Candidate]) -> tuple[list[SelectionChoice], str]:
     """Rank the drivers from best to worst (phase 5).
 

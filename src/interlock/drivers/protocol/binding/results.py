@@ -32,14 +32,7 @@ from interlock.drivers.protocol import result_path
 from interlock.drivers.protocol.model import Contract, ResultParse, ToolBinding
 from interlock.drivers.protocol.problems import DriverRefusal
 from interlock.wire.jsonrpc.codec import CodecError, decode_object, decode_value, encode_value, find_string
-from interlock.wire.schemas.inclusion import (
-    Effort,
-    EffortSpent,
-    InclusionVerdict,
-    SchemaDifference,
-    exclusions,
-    includes,
-)
+from interlock.wire.schemas import inclusion
 from interlock.wire.schemas.shapes import DEPTH_MAX, Side, alternatives, types_shown
 from interlock.wire.schemas.validators import Compiled
 
@@ -421,13 +414,13 @@ def path_type(side: Side, schema: Any, path: result_path.ResultPath) -> Schemas 
     followed.
     """
     try:
-        return _follow(side, (schema,), path.steps, 0, Effort())
-    except EffortSpent:
+        return _follow(side, (schema,), path.steps, 0, inclusion.Effort())
+    except inclusion.EffortSpent:
         return Unknown(step=path.steps[0])
 
 
 def _follow(
-    side: Side, schemas: Schemas, steps: tuple[result_path.Step, ...], depth: int, effort: Effort
+    side: Side, schemas: Schemas, steps: tuple[result_path.Step, ...], depth: int, effort: inclusion.Effort
 ) -> Schemas | Nowhere | Unknown:
     """Follow the remaining steps of a path.
 
@@ -483,8 +476,8 @@ class SettledOutput(msgspec.Struct, frozen=True, kw_only=True):
 
     mode: Mode
     falls_back: bool = False
-    refusals: tuple[SchemaDifference, ...] = ()
-    doubts: tuple[SchemaDifference, ...] = ()
+    refusals: tuple[inclusion.SchemaDifference, ...] = ()
+    doubts: tuple[inclusion.SchemaDifference, ...] = ()
     hint: str = ""
 
 
@@ -521,11 +514,11 @@ def settle(
         if name is not None and is_text_shaped and name != members[0][0]:
             return _settle_fallback("structured", name, side, binding, outputs, strict)
         return _settle_path("structured", side, offered, binding, path, outputs)
-    doubt = SchemaDifference(path="", narrow=UNLISTED, wide="outputs")
+    doubt = inclusion.SchemaDifference(path="", narrow=UNLISTED, wide="outputs")
     first = path.steps[0] if path.steps else None
     text_schema = _object_of(CONTENT, TEXT) if first is None else TEXT
     reaches_text = first is None or name is not None or first == result_path.NameStep(CONTENT)
-    if not reaches_text or exclusions(Side({}), _wrap(text_schema, binding), outputs, outputs.root):
+    if not reaches_text or inclusion.exclusions(Side({}), _wrap(text_schema, binding), outputs, outputs.root):
         return SettledOutput(mode="json", doubts=(doubt,))
     if name is None or name == CONTENT:
         return SettledOutput(mode="text", doubts=(doubt,))
@@ -538,7 +531,7 @@ def _settle_fallback(
 ) -> SettledOutput:
     """Decide whether the text of a result is used if the result has no member called `name` (AIP-extract-7)."""
     if strict or not binding.text_fallback:  # AIP-extract-7
-        missing = SchemaDifference(path=f"/{name}", narrow="nothing of this name", wide="outputs")
+        missing = inclusion.SchemaDifference(path=f"/{name}", narrow="nothing of this name", wide="outputs")
         return SettledOutput(mode=mode, refusals=(missing,))
     return msgspec.structs.replace(_settle_comparison(mode, side, TEXT, binding, outputs), falls_back=True)
 
@@ -549,10 +542,10 @@ def _settle_path(
     """Decide how results are read if result_extract leads to a value below `base`."""
     end = path_type(side, base, path)
     if isinstance(end, Nowhere):  # AIP-tools-6
-        missing = SchemaDifference(path=str(path), narrow=f"nothing at {end.step}", wide="outputs")
+        missing = inclusion.SchemaDifference(path=str(path), narrow=f"nothing at {end.step}", wide="outputs")
         return SettledOutput(mode=mode, refusals=(missing,))
     if isinstance(end, Unknown):
-        unknown = SchemaDifference(path=str(path), narrow=f"no schema at {end.step}", wide="outputs")
+        unknown = inclusion.SchemaDifference(path=str(path), narrow=f"no schema at {end.step}", wide="outputs")
         return SettledOutput(mode=mode, doubts=(unknown,))
     return _settle_comparison(mode, side, {"allOf": list(end)}, binding, outputs)
 
@@ -565,12 +558,12 @@ def _settle_comparison(mode: Mode, side: Side, schema: Any, binding: ToolBinding
     offered = _wrap(schema, binding)
     if dropped := binding.schema_narrowing.drop_outputs:
         offered = _without_properties(side, offered, dropped)
-    refusals = exclusions(side, offered, outputs, outputs.root)
+    refusals = inclusion.exclusions(side, offered, outputs, outputs.root)
     if refusals:  # AIP-tools-6
         is_unread_text = side.shape(schema).types == {"string"} and binding.result_parse is None
         return SettledOutput(mode=mode, refusals=refusals, hint=PARSE_HINT if is_unread_text else "")
-    outcome = includes(outputs, outputs.root, side, offered, unnamed=InclusionVerdict.ACCEPTS)
-    if outcome.verdict is InclusionVerdict.ACCEPTS:
+    outcome = inclusion.includes(outputs, outputs.root, side, offered, unnamed=inclusion.InclusionVerdict.ACCEPTS)
+    if outcome.verdict is inclusion.InclusionVerdict.ACCEPTS:
         return SettledOutput(mode=mode)
     return SettledOutput(mode=mode, doubts=outcome.differences)
 
