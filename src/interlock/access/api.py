@@ -12,66 +12,105 @@ TokenScope = Literal["read", "write", "admin"]
 
 
 class RoomOfToken(Struct, frozen=True, kw_only=True):
-    """The room, the participant and the privilege that a room token grants."""
+    """The room, the participant and the privilege that a room token grants.
 
-    topic: Annotated[str, Meta(description="The room.")]
-    participant: Annotated[str, Meta(description="Who its holder is there.")]
-    privilege: Annotated[str, Meta(description="What it may do there: full or restricted.")]
+    Members:
+        topic: The room.
+        participant: Who its holder is there.
+        privilege: What it may do there: full or restricted.
+    """
+
+    topic: str
+    participant: str
+    privilege: str
 
 
 class Token(Struct, frozen=True, kw_only=True):
-    """Metadata of a token, without its secret value."""
+    """Metadata of a token, without its secret value.
 
-    id: Annotated[str, Meta(description="Its id.")]
-    name: Annotated[str, Meta(description="The name it was given.")]
-    audience: Annotated[str, Meta(description="Who may use it: client, subserver, room, operator or browser.")] = field(
-        name="door"
-    )
-    scope: Annotated[str | None, Meta(description="What it amounts to: read, write or admin.")]
-    created_at: Annotated[str, Meta(description="When it was made.")]
-    expires_at: Annotated[str | None, Meta(description="When it ends.")]
-    last_used_at: Annotated[str | None, Meta(description="When it was last used.")]
-    room: Annotated[RoomOfToken | UnsetType, Meta(description="Of a token for a room.")] = UNSET
+    Members:
+        id: Its id.
+        name: The name it was given.
+        audience: Who may use it: client, subserver, room, operator or browser.
+        scope: What it amounts to: read, write or admin.
+        created_at: When it was made.
+        expires_at: When it ends.
+        last_used_at: When it was last used.
+        room: Of a token for a room.
+    """
+
+    id: str
+    name: str
+    audience: str = field(name="door")
+    scope: str | None
+    created_at: str
+    expires_at: str | None
+    last_used_at: str | None
+    room: RoomOfToken | UnsetType = UNSET
 
 
 class Tokens(Struct, frozen=True, kw_only=True):
-    """The list of all tokens that are not revoked."""
+    """The list of all tokens that are not revoked.
 
-    tokens: Annotated[tuple[Token, ...], Meta(description="Oldest first.")]
+    Members:
+        tokens: Oldest first.
+    """
+
+    tokens: tuple[Token, ...]
 
 
 class IssuedToken(Struct, frozen=True, kw_only=True):
-    """A new token with its secret value, which is shown only this once."""
+    """A new token with its secret value, which is shown only this once.
 
-    token: Annotated[str, Meta(description="The token itself.")]
-    id: Annotated[str, Meta(description="Its id.")]
-    name: Annotated[str, Meta(description="The name it was given.")]
-    audience: Annotated[str, Meta(description="Who may use it.")] = field(name="for")
-    expires_at: Annotated[str | None, Meta(description="When it ends.")]
+    Members:
+        token: The token itself.
+        id: Its id.
+        name: The name it was given.
+        audience: Who may use it.
+        expires_at: When it ends.
+    """
+
+    token: str
+    id: str
+    name: str
+    audience: str = field(name="for")
+    expires_at: str | None
 
 
 class RevokedTokens(Struct, frozen=True, kw_only=True):
-    """Ids of the tokens that were revoked."""
+    """Ids of the tokens that were revoked.
 
-    revoked: Annotated[tuple[str, ...], Meta(description="Their ids.")]
+    Members:
+        revoked: Their ids.
+    """
+
+    revoked: tuple[str, ...]
 
 
 class Login(Struct, frozen=True, kw_only=True):
-    """A link that opens the operator endpoint in a browser. It works once."""
+    """A link that opens the operator endpoint in a browser. It works once.
 
-    url: Annotated[str, Meta(description="The link. Anyone who has it can log in with it.")]
-    expires_at: Annotated[str, Meta(description="Until when.")]
+    Members:
+        url: The link. Anyone who has it can log in with it.
+        expires_at: Until when.
+    """
+
+    url: str
+    expires_at: str
 
 
 class Session(Struct, frozen=True, kw_only=True):
-    """The principal of a request, and its roles."""
+    """The principal of a request, and its roles.
 
-    principal: Annotated[str, Meta(description="Who asks.")]
-    roles: Annotated[tuple[str, ...], Meta(description="viewer, admin, operator.")]
-    key: Annotated[
-        str | None,
-        Meta(description="What a browser sends along with every request, as X-Interlock-Session; null: it need not."),
-    ]
+    Members:
+        principal: Who asks.
+        roles: viewer, admin, operator.
+        key: What a browser sends along with every request, as X-Interlock-Session; null: it need not.
+    """
+
+    principal: str
+    roles: tuple[str, ...]
+    key: str | None
 
 
 _PRIVILEGE: Final = {"enum": list(get_args(RoomPrivilege))}  # another one is refused by its own name
@@ -79,30 +118,47 @@ DAYS_MAX: Final = 3650
 
 
 class TokenRoom(RequestBody, frozen=True, kw_only=True):
-    """The room, the participant and the privilege of a room token to create."""
+    """The room, the participant and the privilege of a room token to create.
 
-    topic: Annotated[str, Meta(description="The room.", min_length=1, max_length=128)]
-    participant: Annotated[str, Meta(description="Who its holder is there.", min_length=1, max_length=64)]
-    privilege: Annotated[str, Meta(description="What it may do there.", extra_json_schema=_PRIVILEGE)] = "restricted"
-    protocol: Annotated[str | None, Meta(description="What it speaks; null: it says so itself.")] = None
+    Members:
+        topic: The room.
+        participant: Who its holder is there.
+        privilege: What it may do there.
+        protocol: What it speaks; null: it says so itself.
+    """
+
+    topic: Annotated[str, Meta(min_length=1, max_length=128)]
+    participant: Annotated[str, Meta(min_length=1, max_length=64)]
+    privilege: Annotated[str, Meta(extra_json_schema=_PRIVILEGE)] = "restricted"
+    protocol: str | None = None
 
 
 class IssueToken(RequestBody, frozen=True, kw_only=True):
-    """Request to create a token."""
+    """Request to create a token.
 
-    name: Annotated[str, Meta(description="What to call it. A name may be used again.")]
-    audience: Annotated[TokenAudience, Meta(description="Who is to use it.")] = field(name="for")
-    scope: Annotated[TokenScope | None, Meta(description="What it may do; null: the default for its kind.")] = None
-    days: Annotated[
-        Annotated[int, Meta(ge=1, le=DAYS_MAX)] | None, Meta(description="For how long; null: as configured.")
-    ] = None
-    room: Annotated[TokenRoom | None, Meta(description="Of a token for a room.")] = None
+    Members:
+        name: What to call it. A name may be used again.
+        audience: Who is to use it.
+        scope: What it may do; null: the default for its kind.
+        days: For how long; null: as configured.
+        room: Of a token for a room.
+    """
+
+    name: str
+    audience: TokenAudience = field(name="for")
+    scope: TokenScope | None = None
+    days: Annotated[int, Meta(ge=1, le=DAYS_MAX)] | None = None
+    room: TokenRoom | None = None
 
 
 class UseLogin(RequestBody, frozen=True, kw_only=True):
-    """Request to log in with the ticket of a login link."""
+    """Request to log in with the ticket of a login link.
 
-    ticket: Annotated[str, Meta(description="What stands behind the # of the link.", min_length=1, max_length=200)]
+    Members:
+        ticket: What stands behind the # of the link.
+    """
+
+    ticket: Annotated[str, Meta(min_length=1, max_length=200)]
 
 
 # Errors

@@ -1,8 +1,8 @@
 """The operator API for tools: the list of tools, the guard's verdict on a call, and calls that an operator makes."""
 
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
+from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from interlock.approvals.api import Approval
 from interlock.drivers.api import Skills
@@ -10,138 +10,218 @@ from interlock.operator.operation import NOT_FOUND, ErrorCase, Operation, Reques
 
 
 class ToolOperation(Struct, frozen=True, kw_only=True):
-    """A tool as an MCP-AQL operation, and how its category was determined."""
+    """A tool as an MCP-AQL operation, and how its category was determined.
 
-    name: Annotated[str, Meta(description="The name of the operation.")]
-    category: Annotated[str, Meta(description="CREATE, READ, UPDATE, DELETE or EXECUTE.")]
-    rule: Annotated[
-        str, Meta(description="By which rule: operator, read_only, verb, shape, contradiction or fallback.")
-    ]
-    reason: Annotated[str | None, Meta(description="Why, where the rule alone does not say it.")]
+    Members:
+        name: The name of the operation.
+        category: CREATE, READ, UPDATE, DELETE or EXECUTE.
+        rule: By which rule: operator, read_only, verb, shape, contradiction or fallback.
+        reason: Why, where the rule alone does not say it.
+    """
+
+    name: str
+    category: str
+    rule: str
+    reason: str | None
 
 
 class ToolSurface(Struct, frozen=True, kw_only=True):
-    """The verdict of the names registry on a tool."""
+    """The verdict of the names registry on a tool.
 
-    name: Annotated[str, Meta(description="The surface name.")]
-    verdict: Annotated[str, Meta(description="identical, compatible, input_only, undecided, mismatch, ...")]
-    status: Annotated[str | None, Meta(description="Of the entry; null: the name is not registered.")]
-    digest: Annotated[str | None, Meta(description="Of the schemas that the server offers.")]
-    registered: Annotated[str | None, Meta(description="Of the schemas of the specification.")]
-    revision: Annotated[int | None, Meta(description="The current one of the specification.")]
-    notes: Annotated[tuple[str, ...], Meta(description="behind, unknown_revision, claim_mismatch, deprecated, ...")]
-    differences: Annotated[tuple[str, ...], Meta(description="Where it does not keep to it, or may not.")]
-    refused: Annotated[bool, Meta(description="Whether every call is refused for it.")]
-    warning: Annotated[str, Meta(description="What an operator should know; empty: nothing.")]
+    Members:
+        name: The surface name.
+        verdict: identical, compatible, input_only, undecided, mismatch, ...
+        status: Of the entry; null: the name is not registered.
+        digest: Of the schemas that the server offers.
+        registered: Of the schemas of the specification.
+        revision: The current one of the specification.
+        notes: behind, unknown_revision, claim_mismatch, deprecated, ...
+        differences: Where it does not keep to it, or may not.
+        refused: Whether every call is refused for it.
+        warning: What an operator should know; empty: nothing.
+    """
+
+    name: str
+    verdict: str
+    status: str | None
+    digest: str | None
+    registered: str | None
+    revision: int | None
+    notes: tuple[str, ...]
+    differences: tuple[str, ...]
+    refused: bool
+    warning: str
 
 
 class Tool(Struct, frozen=True, kw_only=True):
-    """A tool that is listed or withheld."""
+    """A tool that is listed or withheld.
 
-    name: Annotated[str, Meta(description="Its qualified name.")]
-    alias: Annotated[str | None, Meta(description="Its name for clients that take no dots.")]
-    segment: Annotated[str, Meta(description="The link it belongs to.")]
-    original: Annotated[str, Meta(description="Its name at its server.")]
-    title: Annotated[str | None, Meta(description="Its title.")]
-    description: Annotated[str | None, Meta(description="What it does, in the words of its server.")]
-    state: Annotated[str, Meta(description="How its link stands.")]
-    capability: Annotated[dict[str, Any], Meta(description="What a call may change (MCP-AX 10); empty: not known.")]
-    unclassified: Annotated[
-        bool | UnsetType, Meta(description="Whether its effect is not known; absent for what its link withholds.")
-    ] = UNSET
-    operation: Annotated[
-        ToolOperation | UnsetType, Meta(description="What the AQL surfaces call it; absent where they have none.")
-    ] = UNSET
-    hops: Annotated[int, Meta(description="Hops to its server.")]
-    withheld: Annotated[str | None, Meta(description="Why it is not listed; null: it is.")]
-    surface: Annotated[
-        ToolSurface | UnsetType, Meta(description="What the registry of names says of it; absent: nothing.")
-    ] = UNSET
+    Members:
+        name: Its qualified name.
+        alias: Its name for clients that take no dots.
+        segment: The link it belongs to.
+        original: Its name at its server.
+        title: Its title.
+        description: What it does, in the words of its server.
+        state: How its link stands.
+        capability: What a call may change (MCP-AX 10); empty: not known.
+        unclassified: Whether its effect is not known; absent for what its link withholds.
+        operation: What the AQL surfaces call it; absent where they have none.
+        hops: Hops to its server.
+        withheld: Why it is not listed; null: it is.
+        surface: What the registry of names says of it; absent: nothing.
+    """
+
+    name: str
+    alias: str | None
+    segment: str
+    original: str
+    title: str | None
+    description: str | None
+    state: str
+    capability: dict[str, Any]
+    unclassified: bool | UnsetType = UNSET
+    operation: ToolOperation | UnsetType = UNSET
+    hops: int
+    withheld: str | None
+    surface: ToolSurface | UnsetType = UNSET
 
 
 class Tools(Struct, frozen=True, kw_only=True):
-    """The list of all tools."""
+    """The list of all tools.
 
-    tools: Annotated[tuple[Tool, ...], Meta(description="By link; what links withhold comes last.")]
+    Members:
+        tools: By link; what links withhold comes last.
+    """
+
+    tools: tuple[Tool, ...]
 
 
 class Owner(Struct, frozen=True, kw_only=True):
-    """The party that is responsible for a tool: the operator for a configured server, otherwise the registrant."""
+    """The party that is responsible for a tool: the operator for a configured server, otherwise the registrant.
 
-    kind: Annotated[str, Meta(description="configuration, or the kind of link that registered.")]
-    principal: Annotated[str | UnsetType, Meta(description="Of a registrant: whom its credential names.")] = UNSET
-    subserver_id: Annotated[str | UnsetType, Meta(description="Of a registrant: its own id.")] = UNSET
-    authority: Annotated[str | UnsetType | None, Meta(description="Of a registrant: the domain it speaks for.")] = UNSET
-    verified: Annotated[bool, Meta(description="Whether that is proved.")]
+    Members:
+        kind: configuration, or the kind of link that registered.
+        principal: Of a registrant: whom its credential names.
+        subserver_id: Of a registrant: its own id.
+        authority: Of a registrant: the domain it speaks for.
+        verified: Whether that is proved.
+    """
+
+    kind: str
+    principal: str | UnsetType = UNSET
+    subserver_id: str | UnsetType = UNSET
+    authority: str | UnsetType | None = UNSET
+    verified: bool
 
 
 class CheckVerdict(Struct, frozen=True, kw_only=True):
-    """The verdict that one check of the guard would give on a call."""
+    """The verdict that one check of the guard would give on a call.
 
-    number: Annotated[int, Meta(description="The place of the check in the guard's order.")] = field(name="rung")
-    name: Annotated[str, Meta(description="The name of the check.")]
-    verdict: Annotated[
-        str, Meta(description="pass, refuse, hold (a person decides) or later (only the call can tell).")
-    ]
-    reason: Annotated[str, Meta(description="Why.")]
+    Members:
+        number: The place of the check in the guard's order.
+        name: The name of the check.
+        verdict: pass, refuse, hold (a person decides) or later (only the call can tell).
+        reason: Why.
+    """
+
+    number: int = field(name="rung")
+    name: str
+    verdict: str
+    reason: str
 
 
 class ToolDetail(Tool, frozen=True, kw_only=True):
-    """The details of a tool, with the verdicts of the checks on a call by a given caller."""
+    """The details of a tool, with the verdicts of the checks on a call by a given caller.
 
-    definition: Annotated[dict[str, Any], Meta(description="As clients see it.")]
-    route: Annotated[tuple[str, ...], Meta(description="The segments that lead to it, and its local name.")]
-    era: Annotated[str, Meta(description="The era of its link: legacy or modern.")]
-    owner: Annotated[Owner, Meta(description="Who answers for it.")]
-    caller: Annotated[str, Meta(description="The principal whose call the checks are told for.")]
-    checks: Annotated[tuple[CheckVerdict, ...], Meta(description="Every check that a call meets, in order.")] = field(
-        name="rungs"
-    )
+    Members:
+        definition: As clients see it.
+        route: The segments that lead to it, and its local name.
+        era: The era of its link: legacy or modern.
+        owner: Who answers for it.
+        caller: The principal whose call the checks are told for.
+        checks: Every check that a call meets, in order.
+    """
+
+    definition: dict[str, Any]
+    route: tuple[str, ...]
+    era: str
+    owner: Owner
+    caller: str
+    checks: tuple[CheckVerdict, ...] = field(name="rungs")
 
 
 class ToolRoute(Struct, frozen=True, kw_only=True):
-    """The route from the name of a tool to its server (MCP-AX 7.1)."""
+    """The route from the name of a tool to its server (MCP-AX 7.1).
 
-    downstream_session: Annotated[str, Meta(description="The session of its link, masked.")]
-    downstream_name: Annotated[str, Meta(description="Its name there.")]
-    capability: Annotated[dict[str, Any], Meta(description="What a call may change; empty: not known.")]
-    registered_at: Annotated[str, Meta(description="Since when.")]
+    Members:
+        downstream_session: The session of its link, masked.
+        downstream_name: Its name there.
+        capability: What a call may change; empty: not known.
+        registered_at: Since when.
+    """
+
+    downstream_session: str
+    downstream_name: str
+    capability: dict[str, Any]
+    registered_at: str
 
 
 ToolRoutes = dict[str, ToolRoute]  # by qualified name
 
 
 class CallProgress(Struct, frozen=True, kw_only=True):
-    """The progress of a call, as reported by its server."""
+    """The progress of a call, as reported by its server.
 
-    progress: Annotated[float, Meta(description="How far.")]
-    total: Annotated[float | None, Meta(description="Of how much; null: not known.")] = None
-    message: Annotated[str | None, Meta(description="In words.")] = None
+    Members:
+        progress: How far.
+        total: Of how much; null: not known.
+        message: In words.
+    """
+
+    progress: float
+    total: float | None = None
+    message: str | None = None
 
 
 class CallHeld(Struct, frozen=True, kw_only=True):
-    """A call that waits for a person's approval. After the approval, this call runs once."""
+    """A call that waits for a person's approval. After the approval, this call runs once.
 
-    approval_id: Annotated[str, Meta(description="The approval that it waits for.")]
-    url: Annotated[str | None, Meta(description="Its page, at the node that holds the call.")]
+    Members:
+        approval_id: The approval that it waits for.
+        url: Its page, at the node that holds the call.
+    """
+
+    approval_id: str
+    url: str | None
 
 
 class CallEvent(Struct, frozen=True, kw_only=True):
     """An event in the stream of a call: progress, a result or an error.
 
     Progress may occur any number of times. A result or an error ends the stream.
+
+    Members:
+        progress: How far it is.
+        result: The result, as clients get it.
+        held: With a result that says that the call waits.
+        error: Why there is none: code, message and data.
     """
 
-    progress: Annotated[CallProgress | UnsetType, Meta(description="How far it is.")] = UNSET
-    result: Annotated[Raw | UnsetType, Meta(description="The result, as clients get it.")] = UNSET
-    held: Annotated[CallHeld | UnsetType, Meta(description="With a result that says that the call waits.")] = UNSET
-    error: Annotated[Raw | UnsetType, Meta(description="Why there is none: code, message and data.")] = UNSET
+    progress: CallProgress | UnsetType = UNSET
+    result: Raw | UnsetType = UNSET
+    held: CallHeld | UnsetType = UNSET
+    error: Raw | UnsetType = UNSET
 
 
 class CallTool(RequestBody, frozen=True, kw_only=True):
-    """Request to call a tool."""
+    """Request to call a tool.
 
-    arguments: Annotated[Raw | UnsetType, Meta(description="An object, sent as the bytes it is; none: {}.")] = UNSET
+    Members:
+        arguments: An object, sent as the bytes it is; none: {}.
+    """
+
+    arguments: Raw | UnsetType = UNSET
 
 
 # Errors

@@ -10,54 +10,84 @@ SecretKind = Literal["secret", "token", "client"]
 
 
 class Secret(Struct, frozen=True, kw_only=True):
-    """Kind and name of a stored secret, token or client registration, without its value."""
+    """Kind and name of a stored secret, token or client registration, without its value.
 
-    kind: Annotated[SecretKind, Meta(description="Set by a person, a token for a server, or a client registration.")]
-    name: Annotated[str, Meta(description="Its name.")]
+    Members:
+        kind: Set by a person, a token for a server, or a client registration.
+        name: Its name.
+    """
+
+    kind: SecretKind
+    name: str
 
 
 class Secrets(Struct, frozen=True, kw_only=True):
-    """Kinds and names of all stored secrets, tokens and client registrations."""
+    """Kinds and names of all stored secrets, tokens and client registrations.
 
-    secrets: Annotated[tuple[Secret, ...], Meta(description="By kind and name.")]
+    Members:
+        secrets: By kind and name.
+    """
+
+    secrets: tuple[Secret, ...]
 
 
 class StoredSecret(Struct, frozen=True, kw_only=True):
-    """Result of storing a secret."""
+    """Result of storing a secret.
 
-    name: Annotated[str, Meta(description="Its name.")]
-    state: Annotated[
-        Literal["new", "same", "differs"] | UnsetType,
-        Meta(description="Only with unless_kept: whether it was new, or the same or another value is kept."),
-    ] = UNSET
-    restarted: Annotated[tuple[str, ...], Meta(description="Segments of the servers that are started with it.")]
+    Members:
+        name: Its name.
+        state: Only with unless_kept: whether it was new, or the same or another value is kept.
+        restarted: Segments of the servers that are started with it.
+    """
+
+    name: str
+    state: Literal["new", "same", "differs"] | UnsetType = UNSET
+    restarted: tuple[str, ...]
 
 
 class RemovedSecret(Struct, frozen=True, kw_only=True):
-    """Result of removing a secret, a token or a client registration."""
+    """Result of removing a secret, a token or a client registration.
 
-    removed: Annotated[Secret, Meta(description="Which one.")]
+    Members:
+        removed: Which one.
+    """
+
+    removed: Secret
 
 
 class Consent(Struct, frozen=True, kw_only=True):
-    """A web page on which a person can agree that the node gets a token for a server."""
+    """A web page on which a person can agree that the node gets a token for a server.
 
-    segment: Annotated[str, Meta(description="For which link.")]
-    url: Annotated[str, Meta(description="The page.")]
-    issuer: Annotated[str, Meta(description="Whose page it is.")]
-    scopes: Annotated[tuple[str, ...], Meta(description="What is asked for.")]
-    expires_at: Annotated[str, Meta(description="Until when the page can be used.")]
+    Members:
+        segment: For which link.
+        url: The page.
+        issuer: Whose page it is.
+        scopes: What is asked for.
+        expires_at: Until when the page can be used.
+    """
+
+    segment: str
+    url: str
+    issuer: str
+    scopes: tuple[str, ...]
+    expires_at: str
 
 
 SECRET_NAME_CHARS_MAX: Final = 80
 
 
 class SetSecret(RequestBody, frozen=True, kw_only=True):
-    """Request to store a secret."""
+    """Request to store a secret.
 
-    name: Annotated[str, Meta(description="Its name.", min_length=1, max_length=SECRET_NAME_CHARS_MAX)]
-    value: Annotated[str, Meta(description="Its value, which is never shown again.", min_length=1)]
-    unless_kept: Annotated[bool, Meta(description="Leave what is kept already as it is.")] = False
+    Members:
+        name: Its name.
+        value: Its value, which is never shown again.
+        unless_kept: Leave what is kept already as it is.
+    """
+
+    name: Annotated[str, Meta(min_length=1, max_length=SECRET_NAME_CHARS_MAX)]
+    value: Annotated[str, Meta(min_length=1)]
+    unless_kept: bool = False
 
 
 # Errors

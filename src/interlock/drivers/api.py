@@ -18,120 +18,197 @@ from interlock.operator.operation import (
 
 
 class Problem(Struct, frozen=True, kw_only=True):
-    """A problem in a file, and what to do about it."""
+    """A problem in a file, and what to do about it.
 
-    file: Annotated[str, Meta(description="Which file.")]
-    line: Annotated[int | None, Meta(description="Where in it.")] = None
-    field: Annotated[str, Meta(description="A JSON pointer; empty: the whole file.")] = ""
-    code: Annotated[str, Meta(description="Its name, for programs.")]
-    message: Annotated[str, Meta(description="What is wrong.")]
-    hint: Annotated[str, Meta(description="What to do.")]
-    severity: Annotated[str, Meta(description="error, warning or note.")] = "error"
-    schema: Annotated[str | None, Meta(description="The specification that says so.")] = None
+    Members:
+        file: Which file.
+        line: Where in it.
+        field: A JSON pointer; empty: the whole file.
+        code: Its name, for programs.
+        message: What is wrong.
+        hint: What to do.
+        severity: error, warning or note.
+        schema: The specification that says so.
+    """
+
+    file: str
+    line: int | None = None
+    field: str = ""
+    code: str
+    message: str
+    hint: str
+    severity: str = "error"
+    schema: str | None = None
 
 
 class DriverSummary(Struct, frozen=True, kw_only=True):
-    """A driver as lists show it."""
+    """A driver as lists show it.
 
-    segment: Annotated[str, Meta(description="What its server is called: the segment of its tools.")]
-    id: Annotated[str, Meta(description="Its id.")]
-    key: Annotated[str, Meta(description="Its id and major version: ID@MAJOR.")]
-    version: Annotated[str | None, Meta(description="Its version.")]
-    name: Annotated[str | None, Meta(description="Its name for people.")]
-    state: Annotated[
-        str,
-        Meta(description="ready, partial, untrusted, unauthed, unavailable, rejected, installing, checking, stopped"),
-    ]
-    reason: Annotated[str | None, Meta(description="Why it stands like this.")]
-    trusted: Annotated[bool, Meta(description="Whether its files are accepted as they are now.")]
-    server_kind: Annotated[
-        str | None, Meta(description="What its server is: npm, pypi, binary, container, remote, ...")
-    ]
-    transport: Annotated[str | None, Meta(description="How its server is reached.")]
-    sandboxed: Annotated[bool, Meta(description="Whether a sandbox is not switched off for it.")]
-    contracts: Annotated[tuple[str, ...], Meta(description="The contracts it is bound to.")]
-    root: Annotated[str, Meta(description="The kind of folder it was found in.")]
-    folder: Annotated[str, Meta(description="Its folder.")]
-    found: Annotated[tuple[Problem, ...], Meta(description="Problems that only its running server could show.")]
-    warnings: Annotated[int, Meta(description="How many warnings there are.")]
+    Members:
+        segment: What its server is called: the segment of its tools.
+        id: Its id.
+        key: Its id and major version: ID@MAJOR.
+        version: Its version.
+        name: Its name for people.
+        state: ready, partial, untrusted, unauthed, unavailable, rejected, installing, checking, stopped
+        reason: Why it stands like this.
+        trusted: Whether its files are accepted as they are now.
+        server_kind: What its server is: npm, pypi, binary, container, remote, ...
+        transport: How its server is reached.
+        sandboxed: Whether a sandbox is not switched off for it.
+        contracts: The contracts it is bound to.
+        root: The kind of folder it was found in.
+        folder: Its folder.
+        found: Problems that only its running server could show.
+        warnings: How many warnings there are.
+    """
+
+    segment: str
+    id: str
+    key: str
+    version: str | None
+    name: str | None
+    state: str
+    reason: str | None
+    trusted: bool
+    server_kind: str | None
+    transport: str | None
+    sandboxed: bool
+    contracts: tuple[str, ...]
+    root: str
+    folder: str
+    found: tuple[Problem, ...]
+    warnings: int
 
 
 class Draft(Struct, frozen=True, kw_only=True):
-    """A driver that `interlock add` has not finished."""
+    """A driver that `interlock add` has not finished.
 
-    id: Annotated[str, Meta(description="Its id.")]
-    folder: Annotated[str, Meta(description="Its folder.")]
+    Members:
+        id: Its id.
+        folder: Its folder.
+    """
+
+    id: str
+    folder: str
 
 
 class Drivers(Struct, frozen=True, kw_only=True):
-    """Every driver of the workspace."""
+    """Every driver of the workspace.
 
-    drivers: Annotated[tuple[DriverSummary, ...], Meta(description="The drivers.")]
-    drafts: Annotated[tuple[Draft, ...], Meta(description="Drivers that are not finished.")]
-    problems: Annotated[tuple[Problem, ...], Meta(description="Problems of no single driver.")]
+    Members:
+        drivers: The drivers.
+        drafts: Drivers that are not finished.
+        problems: Problems of no single driver.
+    """
+
+    drivers: tuple[DriverSummary, ...]
+    drafts: tuple[Draft, ...]
+    problems: tuple[Problem, ...]
 
 
 class Binding(Struct, frozen=True, kw_only=True):
-    """A tool of the server and the contract it implements."""
+    """A tool of the server and the contract it implements.
 
-    tool_name: Annotated[str, Meta(description="The tool at the server.")]
-    contract: Annotated[str, Meta(description="The contract.")]
-    version: Annotated[str | None, Meta(description="Its version; null: the contract was not found.")]
-    file: Annotated[str | None, Meta(description="The file of the contract.")]
+    Members:
+        tool_name: The tool at the server.
+        contract: The contract.
+        version: Its version; null: the contract was not found.
+        file: The file of the contract.
+    """
+
+    tool_name: str
+    contract: str
+    version: str | None
+    file: str | None
 
 
 class Acceptance(Struct, frozen=True, kw_only=True):
-    """The acceptance of a driver by a person: when, and of which files."""
+    """The acceptance of a driver by a person: when, and of which files.
 
-    digest: Annotated[str, Meta(description="The digest of the folder then.")]
-    by: Annotated[str, Meta(description="Who accepted it.")]
-    at: Annotated[str, Meta(description="When.")]
-    policy_tags: Annotated[tuple[str, ...], Meta(description="The policy tags it had.")]
+    Members:
+        digest: The digest of the folder then.
+        by: Who accepted it.
+        at: When.
+        policy_tags: The policy tags it had.
+    """
+
+    digest: str
+    by: str
+    at: str
+    policy_tags: tuple[str, ...]
 
 
 class RunningServer(Struct, frozen=True, kw_only=True):
-    """The server of a driver as it runs now, in addition to what the file says."""
+    """The server of a driver as it runs now, in addition to what the file says.
 
-    protocol_version: Annotated[str | None, Meta(description="The version of MCP that is spoken.")]
-    transport: Annotated[str | None, Meta(description="The transport in use.")]
-    version: Annotated[str | None, Meta(description="The version that is installed.")]
-    link: Annotated[str | UnsetType, Meta(description="How its link stands; absent: it is not running.")] = UNSET
-    ended: Annotated[str | None, Meta(description="How it last ended unasked; null: it did not.")] = None
-    last_words: Annotated[tuple[str, ...], Meta(description="The last lines it wrote to stderr.")]
-    modes: Annotated[
-        dict[str, str],
-        Meta(description="By contract, how its tool's results are read: structured, text, json, lines, ..."),
-    ] = {}
+    Members:
+        protocol_version: The version of MCP that is spoken.
+        transport: The transport in use.
+        version: The version that is installed.
+        link: How its link stands; absent: it is not running.
+        ended: How it last ended unasked; null: it did not.
+        last_words: The last lines it wrote to stderr.
+        modes: By contract, how its tool's results are read: structured, text, json, lines, ...
+    """
+
+    protocol_version: str | None
+    transport: str | None
+    version: str | None
+    link: str | UnsetType = UNSET
+    ended: str | None = None
+    last_words: tuple[str, ...]
+    modes: dict[str, str] = {}
 
 
 class DriverDetail(DriverSummary, frozen=True, kw_only=True):
     """A driver in full: everything that decides whether it is trusted, and what changed since it was.
 
     Of a driver whose file cannot be read, the fields that the file would give are absent.
+
+    Members:
+        digest: The digest of its folder; trusting it takes this.
+        accepted: What was accepted; null: nothing yet.
+        changed: Files that changed since.
+        difference: The lines that changed, as a unified diff.
+        files: The files of its folder.
+        problems: Everything that is wrong with it.
+        running: Its server; null: nothing is started for it.
+        description: What it is for.
+        server: The server, as the file declares it.
+        sandbox: The sandbox of the file, with real paths.
+        egress: Hosts it may reach.
+        install: Ways to install it.
+        secrets: Secrets it is given, and where each one is; null: described nowhere.
+        policy_tags: Its policy tags.
+        region: Where it may run.
+        protocol_version: The version of MCP it declares.
+        extension_keys: Extensions of its file.
+        expose: What of its server is listed: bound, all, ...
+        isolation: Who shares a process of it.
+        bindings: Tools and the contracts they implement.
     """
 
-    digest: Annotated[str, Meta(description="The digest of its folder; trusting it takes this.")]
-    accepted: Annotated[Acceptance | None, Meta(description="What was accepted; null: nothing yet.")]
-    changed: Annotated[tuple[str, ...], Meta(description="Files that changed since.")]
-    difference: Annotated[tuple[str, ...], Meta(description="The lines that changed, as a unified diff.")]
-    files: Annotated[tuple[str, ...], Meta(description="The files of its folder.")]
-    problems: Annotated[tuple[Problem, ...], Meta(description="Everything that is wrong with it.")]
-    running: Annotated[RunningServer | None, Meta(description="Its server; null: nothing is started for it.")]
-    description: Annotated[str, Meta(description="What it is for.")] = ""
-    server: Annotated[dict[str, Any], Meta(description="The server, as the file declares it.")] = {}
-    sandbox: Annotated[dict[str, Any] | None, Meta(description="The sandbox of the file, with real paths.")] = None
-    egress: Annotated[tuple[str, ...], Meta(description="Hosts it may reach.")] = ()
-    install: Annotated[tuple[str, ...], Meta(description="Ways to install it.")] = ()
-    secrets: Annotated[
-        dict[str, str | None], Meta(description="Secrets it is given, and where each one is; null: described nowhere.")
-    ] = {}
-    policy_tags: Annotated[tuple[str, ...], Meta(description="Its policy tags.")] = ()
-    region: Annotated[tuple[str, ...], Meta(description="Where it may run.")] = ()
-    protocol_version: Annotated[str | None, Meta(description="The version of MCP it declares.")] = None
-    extension_keys: Annotated[tuple[str, ...], Meta(description="Extensions of its file.")] = ()
-    expose: Annotated[str, Meta(description="What of its server is listed: bound, all, ...")] = "bound"
-    isolation: Annotated[str, Meta(description="Who shares a process of it.")] = "driver"
-    bindings: Annotated[tuple[Binding, ...], Meta(description="Tools and the contracts they implement.")] = ()
+    digest: str
+    accepted: Acceptance | None
+    changed: tuple[str, ...]
+    difference: tuple[str, ...]
+    files: tuple[str, ...]
+    problems: tuple[Problem, ...]
+    running: RunningServer | None
+    description: str = ""
+    server: dict[str, Any] = {}
+    sandbox: dict[str, Any] | None = None
+    egress: tuple[str, ...] = ()
+    install: tuple[str, ...] = ()
+    secrets: dict[str, str | None] = {}
+    policy_tags: tuple[str, ...] = ()
+    region: tuple[str, ...] = ()
+    protocol_version: str | None = None
+    extension_keys: tuple[str, ...] = ()
+    expose: str = "bound"
+    isolation: str = "driver"
+    bindings: tuple[Binding, ...] = ()
 
 
 class UnreadableDriver(DriverDetail, frozen=True, kw_only=True, omit_defaults=True):
@@ -139,150 +216,267 @@ class UnreadableDriver(DriverDetail, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class RankedDriver(Struct, frozen=True, kw_only=True):
-    """A driver that could serve a contract."""
+    """A driver that could serve a contract.
 
-    driver: Annotated[str, Meta(description="ID@MAJOR.")]
-    cost_units: Annotated[float, Meta(description="What a call would cost.")]
+    Members:
+        driver: ID@MAJOR.
+        cost_units: What a call would cost.
+    """
+
+    driver: str
+    cost_units: float
 
 
 class RejectedDriver(Struct, frozen=True, kw_only=True):
-    """A driver that could not, and why."""
+    """A driver that could not, and why.
 
-    driver: Annotated[str, Meta(description="ID@MAJOR.")]
-    phase: Annotated[int, Meta(description="The phase of the selection that it left in.")]
-    code: Annotated[str, Meta(description="Why, for programs.")]
-    reason: Annotated[str, Meta(description="Why, for people.")]
+    Members:
+        driver: ID@MAJOR.
+        phase: The phase of the selection that it left in.
+        code: Why, for programs.
+        reason: Why, for people.
+    """
+
+    driver: str
+    phase: int
+    code: str
+    reason: str
 
 
 class ServedContract(Struct, frozen=True, kw_only=True):
-    """A contract, which driver serves it, and why not another."""
+    """A contract, which driver serves it, and why not another.
 
-    contract: Annotated[str, Meta(description="Its id.")]
-    version: Annotated[str, Meta(description="Its version.")]
-    name: Annotated[str, Meta(description="The tool as which it is listed.")]
-    file: Annotated[str, Meta(description="Its file.")]
-    pinned: Annotated[str | None, Meta(description="The driver that drivers.pins names for it.")]
-    decided_by: Annotated[str, Meta(description="What decided between drivers: pin, only, cost, ...")]
-    ranked: Annotated[tuple[RankedDriver, ...], Meta(description="The drivers that could serve it, the first does.")]
-    rejected: Annotated[tuple[RejectedDriver, ...], Meta(description="Those that could not.")]
-    error: Annotated[str | None, Meta(description="Why no driver serves it.")]
+    Members:
+        contract: Its id.
+        version: Its version.
+        name: The tool as which it is listed.
+        file: Its file.
+        pinned: The driver that drivers.pins names for it.
+        decided_by: What decided between drivers: pin, only, cost, ...
+        ranked: The drivers that could serve it, the first does.
+        rejected: Those that could not.
+        error: Why no driver serves it.
+    """
+
+    contract: str
+    version: str
+    name: str
+    file: str
+    pinned: str | None
+    decided_by: str
+    ranked: tuple[RankedDriver, ...]
+    rejected: tuple[RejectedDriver, ...]
+    error: str | None
 
 
 class ExampleOutcome(Struct, frozen=True, kw_only=True):
-    """The outcome of one example of a contract."""
+    """The outcome of one example of a contract.
 
-    contract: Annotated[str, Meta(description="Of which contract.")]
-    example: Annotated[str, Meta(description="Its name.")]
-    driver: Annotated[str, Meta(description="Through which driver.")]
-    outcome: Annotated[str, Meta(description="passed, failed, held or skipped.")]
-    difference: Annotated[tuple[str, ...], Meta(description="What differs from the expected result, or why.")]
+    Members:
+        contract: Of which contract.
+        example: Its name.
+        driver: Through which driver.
+        outcome: passed, failed, held or skipped.
+        difference: What differs from the expected result, or why.
+    """
+
+    contract: str
+    example: str
+    driver: str
+    outcome: str
+    difference: tuple[str, ...]
 
 
 class DriverExamples(Struct, frozen=True, kw_only=True):
-    """The outcomes of the examples of a driver's contracts."""
+    """The outcomes of the examples of a driver's contracts.
 
-    id: Annotated[str, Meta(description="Its id.")]
-    key: Annotated[str, Meta(description="ID@MAJOR.")]
-    ok: Annotated[bool, Meta(description="Whether nothing failed and nothing was held.")]
-    examples: Annotated[tuple[ExampleOutcome, ...], Meta(description="In the order of the contracts.")]
+    Members:
+        id: Its id.
+        key: ID@MAJOR.
+        ok: Whether nothing failed and nothing was held.
+        examples: In the order of the contracts.
+    """
+
+    id: str
+    key: str
+    ok: bool
+    examples: tuple[ExampleOutcome, ...]
 
 
 class DriverUpdate(Struct, frozen=True, kw_only=True, rename={"before": "from"}):
-    """The newest release of a driver's server, beside the one in use."""
+    """The newest release of a driver's server, beside the one in use.
 
-    id: Annotated[str, Meta(description="The id of the driver.")]
-    key: Annotated[str, Meta(description="ID@MAJOR.")]
-    before: Annotated[str | None, Meta(description="The version in use.")]
-    to: Annotated[str | None, Meta(description="The newest version.")]
-    changes: Annotated[tuple[str, ...], Meta(description="What differs in what is installed.")]
-    state: Annotated[str, Meta(description="How the newest came up.")]
-    reason: Annotated[str | None, Meta(description="Why it did not.")]
-    added: Annotated[tuple[str, ...], Meta(description="New tools.")]
-    removed: Annotated[tuple[str, ...], Meta(description="Tools that are gone.")]
-    changed: Annotated[tuple[str, ...], Meta(description="Tools whose definition differs.")]
-    difference: Annotated[tuple[str, ...], Meta(description="How the definitions differ, as a unified diff.")]
-    candidate: Annotated[str | None, Meta(description="What switching to it takes; null: it is in use already.")]
+    Members:
+        id: The id of the driver.
+        key: ID@MAJOR.
+        before: The version in use.
+        to: The newest version.
+        changes: What differs in what is installed.
+        state: How the newest came up.
+        reason: Why it did not.
+        added: New tools.
+        removed: Tools that are gone.
+        changed: Tools whose definition differs.
+        difference: How the definitions differ, as a unified diff.
+        candidate: What switching to it takes; null: it is in use already.
+    """
+
+    id: str
+    key: str
+    before: str | None
+    to: str | None
+    changes: tuple[str, ...]
+    state: str
+    reason: str | None
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    changed: tuple[str, ...]
+    difference: tuple[str, ...]
+    candidate: str | None
 
 
 class SwitchedDriver(Struct, frozen=True, kw_only=True):
-    """A driver whose server is started from the newest release."""
+    """A driver whose server is started from the newest release.
 
-    id: Annotated[str, Meta(description="The id of the driver.")]
-    key: Annotated[str, Meta(description="ID@MAJOR.")]
-    to: Annotated[str | None, Meta(description="The version.")]
+    Members:
+        id: The id of the driver.
+        key: ID@MAJOR.
+        to: The version.
+    """
+
+    id: str
+    key: str
+    to: str | None
 
 
 class AllowedHosts(Struct, frozen=True, kw_only=True):
-    """Hosts that a driver may reach besides those of its file."""
+    """Hosts that a driver may reach besides those of its file.
 
-    id: Annotated[str, Meta(description="The id of the driver.")]
-    allowed: Annotated[tuple[str, ...], Meta(description="The hosts.")]
+    Members:
+        id: The id of the driver.
+        allowed: The hosts.
+    """
+
+    id: str
+    allowed: tuple[str, ...]
 
 
 class RemovedDriver(Struct, frozen=True, kw_only=True):
-    """A driver that was deleted, forgotten, or both."""
+    """A driver that was deleted, forgotten, or both.
 
-    removed: Annotated[str | None, Meta(description="The path that was deleted.")]
-    forgotten: Annotated[tuple[str, ...], Meta(description="Keys of registered versions that were forgotten.")]
+    Members:
+        removed: The path that was deleted.
+        forgotten: Keys of registered versions that were forgotten.
+    """
+
+    removed: str | None
+    forgotten: tuple[str, ...]
 
 
 class IdleDriver(Struct, frozen=True, kw_only=True):
-    """A driver that serves nothing yet: it waits for a person, or its files cannot be used."""
+    """A driver that serves nothing yet: it waits for a person, or its files cannot be used.
 
-    id: Annotated[str, Meta(description="Which driver.")]
-    state: Annotated[str, Meta(description="untrusted or rejected.")]
-    reason: Annotated[str | None, Meta(description="Why.")]
+    Members:
+        id: Which driver.
+        state: untrusted or rejected.
+        reason: Why.
+    """
+
+    id: str
+    state: str
+    reason: str | None
 
 
 class SkillBlock(Struct, frozen=True, kw_only=True):
-    """A prompt of a driver that is a part of a skill."""
+    """A prompt of a driver that is a part of a skill.
 
-    block: Annotated[str, Meta(description="Its name in the skill.")]
-    prompt: Annotated[str, Meta(description="The prompt as it is listed.")]
-    driver: Annotated[str, Meta(description="Who serves it.")]
-    server_prompt: Annotated[str, Meta(description="Its name at the server.")]
-    description: Annotated[str, Meta(description="What it is for.")]
+    Members:
+        block: Its name in the skill.
+        prompt: The prompt as it is listed.
+        driver: Who serves it.
+        server_prompt: Its name at the server.
+        description: What it is for.
+    """
+
+    block: str
+    prompt: str
+    driver: str
+    server_prompt: str
+    description: str
 
 
 class Skill(Struct, frozen=True, kw_only=True):
-    """A skill that drivers bring."""
+    """A skill that drivers bring.
 
-    name: Annotated[str, Meta(description="Its name.")]
-    blocks: Annotated[tuple[SkillBlock, ...], Meta(description="What it consists of.")]
+    Members:
+        name: Its name.
+        blocks: What it consists of.
+    """
+
+    name: str
+    blocks: tuple[SkillBlock, ...]
 
 
 class Skills(Struct, frozen=True, kw_only=True):
-    """Every skill that has blocks."""
+    """Every skill that has blocks.
 
-    skills: Annotated[tuple[Skill, ...], Meta(description="By name.")]
+    Members:
+        skills: By name.
+    """
+
+    skills: tuple[Skill, ...]
 
 
 class AddedTool(Struct, frozen=True, kw_only=True, rename={"tool_class": "class"}):
-    """A tool of a server that was added, with its contract."""
+    """A tool of a server that was added, with its contract.
 
-    tool: Annotated[str, Meta(description="The tool at the server.")]
-    contract: Annotated[str, Meta(description="The id of its contract.")]
-    tool_class: Annotated[str, Meta(description="read_only, reversible or irreversible.")]
-    by: Annotated[str, Meta(description="Where the class comes from: annotations, name, schema, nothing, person, ...")]
-    new: Annotated[bool, Meta(description="Whether the contract was written now.")]
-    question: Annotated[str | None, Meta(description="What contradicts the class.")]
+    Members:
+        tool: The tool at the server.
+        contract: The id of its contract.
+        tool_class: read_only, reversible or irreversible.
+        by: Where the class comes from: annotations, name, schema, nothing, person, ...
+        new: Whether the contract was written now.
+        question: What contradicts the class.
+    """
+
+    tool: str
+    contract: str
+    tool_class: str
+    by: str
+    new: bool
+    question: str | None
 
 
 class AddedDriver(Struct, frozen=True, kw_only=True):
-    """A driver that was written for a server."""
+    """A driver that was written for a server.
 
-    id: Annotated[str, Meta(description="Its id.")]
-    key: Annotated[str, Meta(description="ID@MAJOR.")]
-    folder: Annotated[str, Meta(description="Its folder.")]
-    files: Annotated[tuple[str, ...], Meta(description="The files that were written; empty: all of them existed.")]
-    tools: Annotated[tuple[AddedTool, ...], Meta(description="The tools of the server.")]
-    version: Annotated[str | None, Meta(description="The version of the server that was installed.")]
-    protocol_version: Annotated[str | None, Meta(description="The version of MCP that the server speaks.")]
-    problems: Annotated[tuple[Problem, ...], Meta(description="Warnings and notes about its files.")]
-    reviews: Annotated[tuple[str, ...], Meta(description="What a person should look at.")]
-    sandbox: Annotated[dict[str, Any], Meta(description="What the server can read, write, reach and start.")]
-    trusted: Annotated[bool, Meta(description="Whether its files are accepted.")]
-    state: Annotated[str, Meta(description="As in the list of drivers.")]
+    Members:
+        id: Its id.
+        key: ID@MAJOR.
+        folder: Its folder.
+        files: The files that were written; empty: all of them existed.
+        tools: The tools of the server.
+        version: The version of the server that was installed.
+        protocol_version: The version of MCP that the server speaks.
+        problems: Warnings and notes about its files.
+        reviews: What a person should look at.
+        sandbox: What the server can read, write, reach and start.
+        trusted: Whether its files are accepted.
+        state: As in the list of drivers.
+    """
+
+    id: str
+    key: str
+    folder: str
+    files: tuple[str, ...]
+    tools: tuple[AddedTool, ...]
+    version: str | None
+    protocol_version: str | None
+    problems: tuple[Problem, ...]
+    reviews: tuple[str, ...]
+    sandbox: dict[str, Any]
+    trusted: bool
+    state: str
 
 
 _DRIVER_ID: Final = "^[a-z0-9][a-z0-9.-]{1,79}$"
@@ -291,63 +485,79 @@ HOST_CHARS_MAX: Final = 253  # RFC 1035 2.3.4, as text
 
 
 class AddDriver(RequestBody, frozen=True, kw_only=True, rename={"packages": "with"}):
-    """A server to be added: what it is, and what it may do."""
+    """A server to be added: what it is, and what it may do.
 
-    reference: Annotated[
-        str,
-        Meta(description="npm:PACKAGE, pypi:PACKAGE, docker:IMAGE, https://..., or the name of a draft.", min_length=1),
-    ]
-    args: Annotated[tuple[str, ...], Meta(description="Arguments that the server is started with.")] = ()
-    id: Annotated[
-        Annotated[str, Meta(pattern=_DRIVER_ID)] | None,
-        Meta(description="The id of the driver; null: it follows from the reference."),
-    ] = None
-    tools: Annotated[
-        Mapping[str, str | None] | None,
-        Meta(description="Only these tools, each with the id of its contract, or null; null: all tools."),
-    ] = None
-    classes: Annotated[
-        Mapping[str, Literal["read_only", "reversible", "irreversible"]], Meta(description="The classes of tools.")
-    ] = {}
-    accept: Annotated[
-        bool, Meta(description="Accept the classes that only names suggest. Otherwise the first call of each waits.")
-    ] = False
-    env: Annotated[Mapping[str, str], Meta(description="Variables that the server is started with.")] = {}
-    secrets: Annotated[
-        tuple[str, ...], Meta(description="Variables, or for an address the bearer token, that are stored as secrets.")
-    ] = ()
-    headers: Annotated[Mapping[str, str], Meta(description="Headers that are sent to an address.")] = {}
-    egress: Annotated[tuple[str, ...], Meta(description="Hosts that the server may reach.")] = ()
-    programs: Annotated[tuple[str, ...], Meta(description="Programs that the server may start, such as git.")] = ()
-    packages: Annotated[tuple[str, ...], Meta(description="Packages to install beside a pypi package.")] = ()
-    replace: Annotated[bool, Meta(description="Overwrite a driver of this id.")] = False
+    Members:
+        reference: npm:PACKAGE, pypi:PACKAGE, docker:IMAGE, https://..., or the name of a draft.
+        args: Arguments that the server is started with.
+        id: The id of the driver; null: it follows from the reference.
+        tools: Only these tools, each with the id of its contract, or null; null: all tools.
+        classes: The classes of tools.
+        accept: Accept the classes that only names suggest. Otherwise the first call of each waits.
+        env: Variables that the server is started with.
+        secrets: Variables, or for an address the bearer token, that are stored as secrets.
+        headers: Headers that are sent to an address.
+        egress: Hosts that the server may reach.
+        programs: Programs that the server may start, such as git.
+        packages: Packages to install beside a pypi package.
+        replace: Overwrite a driver of this id.
+    """
+
+    reference: Annotated[str, Meta(min_length=1)]
+    args: tuple[str, ...] = ()
+    id: Annotated[str, Meta(pattern=_DRIVER_ID)] | None = None
+    tools: Mapping[str, str | None] | None = None
+    classes: Mapping[str, Literal["read_only", "reversible", "irreversible"]] = {}
+    accept: bool = False
+    env: Mapping[str, str] = {}
+    secrets: tuple[str, ...] = ()
+    headers: Mapping[str, str] = {}
+    egress: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
+    replace: bool = False
 
 
 class TrustDriver(RequestBody, frozen=True, kw_only=True):
-    """The acceptance of a driver's files."""
+    """The acceptance of a driver's files.
 
-    digest: Annotated[str, Meta(description="The digest of the folder as it was shown.", pattern=_SHA256)]
+    Members:
+        digest: The digest of the folder as it was shown.
+    """
+
+    digest: Annotated[str, Meta(pattern=_SHA256)]
 
 
 class AllowHost(RequestBody, frozen=True, kw_only=True):
-    """A host that a driver may reach besides those of its file."""
+    """A host that a driver may reach besides those of its file.
 
-    host: Annotated[str, Meta(description="api.example.com or *.example.com", min_length=1, max_length=HOST_CHARS_MAX)]
-    revoke: Annotated[bool, Meta(description="Take it back.")] = False
+    Members:
+        host: api.example.com or *.example.com
+        revoke: Take it back.
+    """
+
+    host: Annotated[str, Meta(min_length=1, max_length=HOST_CHARS_MAX)]
+    revoke: bool = False
 
 
 class RunExamples(RequestBody, frozen=True, kw_only=True):
-    """A run of the examples of a driver's contracts."""
+    """A run of the examples of a driver's contracts.
 
-    allow_mutation: Annotated[bool, Meta(description="Also examples that change something.")] = False
+    Members:
+        allow_mutation: Also examples that change something.
+    """
+
+    allow_mutation: bool = False
 
 
 class UpdateDriver(RequestBody, frozen=True, kw_only=True):
-    """A look at the newest release of a driver's server, or the switch to it."""
+    """A look at the newest release of a driver's server, or the switch to it.
 
-    candidate: Annotated[
-        Annotated[str, Meta(pattern=_SHA256)] | None, Meta(description="What the look named; null: only look.")
-    ] = None
+    Members:
+        candidate: What the look named; null: only look.
+    """
+
+    candidate: Annotated[str, Meta(pattern=_SHA256)] | None = None
 
 
 # Errors

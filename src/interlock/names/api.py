@@ -34,160 +34,275 @@ NamesAction = Literal[
 
 
 class NameSummary(Struct, frozen=True, kw_only=True):
-    """The seven fields of an entry, with the additional values that a list of entries shows."""
+    """The seven fields of an entry, with the additional values that a list of entries shows.
 
-    surface_name: Annotated[str, Meta(description="The name.")]
-    specification_reference: Annotated[str, Meta(description="The document that specifies it.")]
-    authentication_scope: Annotated[str, Meta(description="Which credential a server asks for.")]
-    vendor_prefix: Annotated[str, Meta(description="The prefix it falls under, or none.")]
-    change_controller: Annotated[str, Meta(description="Who may change the entry.")]
-    status: Annotated[str, Meta(description="Active, Provisional, Deprecated or Withdrawn.")]
-    first_registered: Annotated[str, Meta(description="On which day.")]
-    source: Annotated[str, Meta(description="Where it was imported from; empty: registered here.")]
-    is_trusted: Annotated[bool, Meta(description="Whether a mismatch with it may be enforced.")]
-    is_overdue: Annotated[bool, Meta(description="Whether its review is late.")]
-    public_confirmed_on: Annotated[str | None, Meta(description="When it was last confirmed to be public.")]
-    is_unconfirmed: Annotated[bool, Meta(description="Public, and not confirmed for 90 days.")]
-    servers: Annotated[tuple[str, ...], Meta(description="The servers here that offer it now.")]
-    calls: Annotated[int | None, Meta(description="Calls of it that were admitted; null: not counted.")]
+    Members:
+        surface_name: The name.
+        specification_reference: The document that specifies it.
+        authentication_scope: Which credential a server asks for.
+        vendor_prefix: The prefix it falls under, or none.
+        change_controller: Who may change the entry.
+        status: Active, Provisional, Deprecated or Withdrawn.
+        first_registered: On which day.
+        source: Where it was imported from; empty: registered here.
+        is_trusted: Whether a mismatch with it may be enforced.
+        is_overdue: Whether its review is late.
+        public_confirmed_on: When it was last confirmed to be public.
+        is_unconfirmed: Public, and not confirmed for 90 days.
+        servers: The servers here that offer it now.
+        calls: Calls of it that were admitted; null: not counted.
+    """
+
+    surface_name: str
+    specification_reference: str
+    authentication_scope: str
+    vendor_prefix: str
+    change_controller: str
+    status: str
+    first_registered: str
+    source: str
+    is_trusted: bool
+    is_overdue: bool
+    public_confirmed_on: str | None
+    is_unconfirmed: bool
+    servers: tuple[str, ...]
+    calls: int | None
 
 
 class Names(Struct, frozen=True, kw_only=True):
-    """The entries of the registry, in the order of their names."""
+    """The entries of the registry, in the order of their names.
 
-    names: Annotated[tuple[NameSummary, ...], Meta(description="The entries that fit, up to the limit.")]
-    total: Annotated[int, Meta(description="How many the registry has.")]
-    matching: Annotated[int, Meta(description="How many fit what was asked for.")]
-    overdue: Annotated[int, Meta(description="How many provisional entries wait for a late review.")]
-    unconfirmed: Annotated[int, Meta(description="How many public entries were not confirmed for 90 days.")]
-    trouble: Annotated[str | None, Meta(description="Why the registry cannot be used.")]
+    Members:
+        names: The entries that fit, up to the limit.
+        total: How many the registry has.
+        matching: How many fit what was asked for.
+        overdue: How many provisional entries wait for a late review.
+        unconfirmed: How many public entries were not confirmed for 90 days.
+        trouble: Why the registry cannot be used.
+    """
+
+    names: tuple[NameSummary, ...]
+    total: int
+    matching: int
+    overdue: int
+    unconfirmed: int
+    trouble: str | None
 
 
 class NameDetails(Struct, frozen=True, kw_only=True):
-    """Details of an entry, with its requests and its log."""
+    """Details of an entry, with its requests and its log.
 
-    surface_name: Annotated[str, Meta(description="The name.")]
-    entry: Annotated[Raw, Meta(description="The entry as the published JSON has it; null: there is none.")]
-    requests: Annotated[tuple[Raw, ...], Meta(description="The requests about it, oldest first.")]
-    implementations: Annotated[tuple[Raw, ...], Meta(description="Its declared implementations.")]
-    log: Annotated[tuple[Raw, ...], Meta(description="Every step about it, oldest first, where that was asked for.")]
+    Members:
+        surface_name: The name.
+        entry: The entry as the published JSON has it; null: there is none.
+        requests: The requests about it, oldest first.
+        implementations: Its declared implementations.
+        log: Every step about it, oldest first, where that was asked for.
+    """
+
+    surface_name: str
+    entry: Raw
+    requests: tuple[Raw, ...]
+    implementations: tuple[Raw, ...]
+    log: tuple[Raw, ...]
 
 
 class NameFinding(Struct, frozen=True, kw_only=True):
-    """A finding of a machine check."""
+    """A finding of a machine check.
 
-    criterion: Annotated[int, Meta(description="1 to 5; 0: beside them.")]
-    verdict: Annotated[str, Meta(description="fail, revise, needs_expert or note.")]
-    code: Annotated[str, Meta(description="A name that a program can act on.")]
-    reason: Annotated[str, Meta(description="The reason, for people.")]
+    Members:
+        criterion: 1 to 5; 0: beside them.
+        verdict: fail, revise, needs_expert or note.
+        code: A name that a program can act on.
+        reason: The reason, for people.
+    """
+
+    criterion: int
+    verdict: str
+    code: str
+    reason: str
 
 
 class NameCriterion(Struct, frozen=True, kw_only=True):
-    """A criterion of the registry, with its outcome."""
+    """A criterion of the registry, with its outcome.
 
-    criterion: Annotated[int, Meta(description="1 to 5.")]
-    says: Annotated[str, Meta(description="What must hold.")]
-    outcome: Annotated[str, Meta(description="pass, needs_expert, revise, fail or not_checked.")]
+    Members:
+        criterion: 1 to 5.
+        says: What must hold.
+        outcome: pass, needs_expert, revise, fail or not_checked.
+    """
+
+    criterion: int
+    says: str
+    outcome: str
 
 
 class NameCheck(Struct, frozen=True, kw_only=True):
-    """The results of the machine checks for a request that was not filed."""
+    """The results of the machine checks for a request that was not filed.
 
-    surface_name: Annotated[str, Meta(description="The name.")]
-    criteria: Annotated[tuple[NameCriterion, ...], Meta(description="The five criteria.")]
-    findings: Annotated[tuple[NameFinding, ...], Meta(description="What was found.")]
+    Members:
+        surface_name: The name.
+        criteria: The five criteria.
+        findings: What was found.
+    """
+
+    surface_name: str
+    criteria: tuple[NameCriterion, ...]
+    findings: tuple[NameFinding, ...]
 
 
 class NameOutcome(Struct, frozen=True, kw_only=True):
-    """The outcome of an action on the registry."""
+    """The outcome of an action on the registry.
 
-    action: Annotated[str, Meta(description="The action.")]
-    subject: Annotated[str, Meta(description="The name, prefix or request it is about.")]
-    kind: Annotated[str, Meta(description="entry, request, consent or implementation.")]
-    state: Annotated[str, Meta(description="The status of the entry, or the state of the request.")]
-    reason: Annotated[str, Meta(description="Why a request was returned.")]
-    approval: Annotated[str | None, Meta(description="What waits for an expert in the inbox.")]
-    document: Annotated[Raw, Meta(description="The entry, request, consent or implementation.")]
+    Members:
+        action: The action.
+        subject: The name, prefix or request it is about.
+        kind: entry, request, consent or implementation.
+        state: The status of the entry, or the state of the request.
+        reason: Why a request was returned.
+        approval: What waits for an expert in the inbox.
+        document: The entry, request, consent or implementation.
+    """
+
+    action: str
+    subject: str
+    kind: str
+    state: str
+    reason: str
+    approval: str | None
+    document: Raw
 
 
 class NameVerification(Struct, frozen=True, kw_only=True):
-    """The result of comparing a tool with the registered specification of its name."""
+    """The result of comparing a tool with the registered specification of its name.
 
-    surface_name: Annotated[str, Meta(description="The name.")]
-    verdict: Annotated[
-        str, Meta(description="identical, compatible, input_only, undecided, mismatch, unverifiable, ...")
-    ]
-    is_verified: Annotated[bool, Meta(description="Whether it keeps to it.")]
-    differences: Annotated[tuple[str, ...], Meta(description="Where it does not, or may not.")]
-    notes: Annotated[tuple[str, ...], Meta(description="deprecated, behind, unknown_revision, ...")]
+    Members:
+        surface_name: The name.
+        verdict: identical, compatible, input_only, undecided, mismatch, unverifiable, ...
+        is_verified: Whether it keeps to it.
+        differences: Where it does not, or may not.
+        notes: deprecated, behind, unknown_revision, ...
+    """
+
+    surface_name: str
+    verdict: str
+    is_verified: bool
+    differences: tuple[str, ...]
+    notes: tuple[str, ...]
 
 
 class PinnedTool(Struct, frozen=True, kw_only=True):
-    """A tool that is compared with the schemas that it had when it was pinned."""
+    """A tool that is compared with the schemas that it had when it was pinned.
 
-    tool: Annotated[str, Meta(description="Its qualified name.")]
-    digest: Annotated[str, Meta(description="Of the schemas it is held to.")]
+    Members:
+        tool: Its qualified name.
+        digest: Of the schemas it is held to.
+    """
+
+    tool: str
+    digest: str
 
 
 class PinnedTools(Struct, frozen=True, kw_only=True):
-    """The tools that were pinned, or whose pins were removed."""
+    """The tools that were pinned, or whose pins were removed.
 
-    tools: Annotated[tuple[PinnedTool, ...], Meta(description="In the order of the alphabet.")]
+    Members:
+        tools: In the order of the alphabet.
+    """
+
+    tools: tuple[PinnedTool, ...]
 
 
 class NamePrefix(Struct, frozen=True, kw_only=True):
-    """A vendor prefix, held by a controller. The holder follows from the registry's rules, not from a signature."""
+    """A vendor prefix, held by a controller. The holder follows from the registry's rules, not from a signature.
 
-    prefix: Annotated[str, Meta(description="The prefix.")]
-    controller: Annotated[str, Meta(description="Who first used it, or was ruled to hold it.")]
-    first_entry: Annotated[str, Meta(description="The entry that used it first.")]
-    since: Annotated[str, Meta(description="Since when.")]
-    ruling: Annotated[str, Meta(description="The dispute that settled it; empty: none.")]
+    Members:
+        prefix: The prefix.
+        controller: Who first used it, or was ruled to hold it.
+        first_entry: The entry that used it first.
+        since: Since when.
+        ruling: The dispute that settled it; empty: none.
+    """
+
+    prefix: str
+    controller: str
+    first_entry: str
+    since: str
+    ruling: str
 
 
 class NamePrefixes(Struct, frozen=True, kw_only=True):
-    """The vendor prefixes that entries have used."""
+    """The vendor prefixes that entries have used.
 
-    prefixes: Annotated[tuple[NamePrefix, ...], Meta(description="In the order of the alphabet.")]
+    Members:
+        prefixes: In the order of the alphabet.
+    """
+
+    prefixes: tuple[NamePrefix, ...]
 
 
 class ActOnName(RequestBody, frozen=True, kw_only=True):
-    """An action on a name or prefix of the registry."""
+    """An action on a name or prefix of the registry.
 
-    action: Annotated[NamesAction, Meta(description="The action.")]
-    subject: Annotated[str, Meta(description="The name, prefix or request it is about.", min_length=1, max_length=200)]
-    body: Annotated[Raw | UnsetType, Meta(description="What the action takes, as docs/names.md lists it.")] = UNSET
-    override: Annotated[
-        str, Meta(description="Why an admin acts in the place of the controller; it is recorded.", max_length=4000)
-    ] = ""
+    Members:
+        action: The action.
+        subject: The name, prefix or request it is about.
+        body: What the action takes, as docs/names.md lists it.
+        override: Why an admin acts in the place of the controller; it is recorded.
+    """
+
+    action: NamesAction
+    subject: Annotated[str, Meta(min_length=1, max_length=200)]
+    body: Raw | UnsetType = UNSET
+    override: Annotated[str, Meta(max_length=4000)] = ""
 
 
 class CheckName(RequestBody, frozen=True, kw_only=True):
-    """A request that is only checked, not filed."""
+    """A request that is only checked, not filed.
 
-    name: Annotated[str, Meta(description="The surface name.", max_length=1000)]
-    proposal: Annotated[Raw, Meta(description="What would be asked for, as docs/names.md lists it.")]
+    Members:
+        name: The surface name.
+        proposal: What would be asked for, as docs/names.md lists it.
+    """
+
+    name: Annotated[str, Meta(max_length=1000)]
+    proposal: Raw
 
 
 class VerifyName(RequestBody, frozen=True, kw_only=True):
-    """The definition of a tool, to be compared with the registered specification of its name."""
+    """The definition of a tool, to be compared with the registered specification of its name.
 
-    name: Annotated[str, Meta(description="The surface name.", min_length=1, max_length=64)]
-    definition: Annotated[Raw, Meta(description="The tool as a server lists it: inputSchema, outputSchema.")]
+    Members:
+        name: The surface name.
+        definition: The tool as a server lists it: inputSchema, outputSchema.
+    """
+
+    name: Annotated[str, Meta(min_length=1, max_length=64)]
+    definition: Raw
 
 
 class PinName(RequestBody, frozen=True, kw_only=True):
-    """The tools that are pinned to their current definitions, or whose pins are removed."""
+    """The tools that are pinned to their current definitions, or whose pins are removed.
 
-    name: Annotated[str, Meta(description="A surface name, or a tool's qualified name.", min_length=1, max_length=500)]
-    remove: Annotated[bool, Meta(description="Take the pins away instead.")] = False
+    Members:
+        name: A surface name, or a tool's qualified name.
+        remove: Take the pins away instead.
+    """
+
+    name: Annotated[str, Meta(min_length=1, max_length=500)]
+    remove: bool = False
 
 
 class TrustSource(RequestBody, frozen=True, kw_only=True):
-    """The setting whether the entries of an imported registry are enforced."""
+    """The setting whether the entries of an imported registry are enforced.
 
-    source: Annotated[str, Meta(description="Where it was imported from.", min_length=1, max_length=500)]
-    trusted: Annotated[bool, Meta(description="Whether it is trusted.")]
+    Members:
+        source: Where it was imported from.
+        trusted: Whether it is trusted.
+    """
+
+    source: Annotated[str, Meta(min_length=1, max_length=500)]
+    trusted: bool
 
 
 # Errors

@@ -1,8 +1,8 @@
 """Types of the operator API about the node itself: status, configuration, live events, and the form of errors."""
 
-from typing import Annotated, Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 
 from interlock.approvals.api import ApprovalSummary, Approver
 from interlock.ax.api import Parent
@@ -14,124 +14,201 @@ from interlock.store.api import AuditRecord
 
 
 class NodeFacts(Struct, frozen=True, kw_only=True):
-    """Facts about the node: its identity, version and addresses."""
+    """Facts about the node: its identity, version and addresses.
 
-    name: Annotated[str, Meta(description="Its name.")]
-    version: Annotated[str, Meta(description="The version of Interlock.")]
-    pid: Annotated[int, Meta(description="Its process.")]
-    url: Annotated[str, Meta(description="Its public URL.")]
-    mcp_url: Annotated[str, Meta(description="Where MCP clients connect.")]
-    operator_url: Annotated[str, Meta(description="Where operators connect.")]
-    started_at: Annotated[str, Meta(description="When it started.")]
-    uptime_s: Annotated[float, Meta(description="For how long it has been running.")]
-    data: Annotated[str, Meta(description="Its data folder.")]
-    aggregator_id: Annotated[str, Meta(description="Who it is in a tree of aggregators.")]
-    tree: Annotated[str, Meta(description="The name of its tree.")]
-    audit_trouble: Annotated[str | None, Meta(description="Why the audit log cannot be written.")]
-    store_trouble: Annotated[
-        str | None, Meta(description="Why the store that replicas share cannot be used; what needs it is refused.")
-    ] = None
-    replicas: Annotated[
-        int | None, Meta(description="How many processes are this node; null: its store is not shared.")
-    ] = None
-    require_proof: Annotated[str, Meta(description="When a subserver has to prove who it is: ax.require_proof.")]
+    Members:
+        name: Its name.
+        version: The version of Interlock.
+        pid: Its process.
+        url: Its public URL.
+        mcp_url: Where MCP clients connect.
+        operator_url: Where operators connect.
+        started_at: When it started.
+        uptime_s: For how long it has been running.
+        data: Its data folder.
+        aggregator_id: Who it is in a tree of aggregators.
+        tree: The name of its tree.
+        audit_trouble: Why the audit log cannot be written.
+        store_trouble: Why the store that replicas share cannot be used; what needs it is refused.
+        replicas: How many processes are this node; null: its store is not shared.
+        require_proof: When a subserver has to prove who it is: ax.require_proof.
+    """
+
+    name: str
+    version: str
+    pid: int
+    url: str
+    mcp_url: str
+    operator_url: str
+    started_at: str
+    uptime_s: float
+    data: str
+    aggregator_id: str
+    tree: str
+    audit_trouble: str | None
+    store_trouble: str | None = None
+    replicas: int | None = None
+    require_proof: str
 
 
 class ConfigurationState(Struct, frozen=True, kw_only=True):
-    """Result of the most recent change to the configuration files."""
+    """Result of the most recent change to the configuration files.
 
-    files: Annotated[tuple[str, ...], Meta(description="The files that were read.")]
-    read_at: Annotated[str, Meta(description="When they were last read without a problem.")]
-    problem: Annotated[str | None, Meta(description="Why the newest state of the files is not in effect.")]
-    restart_for: Annotated[tuple[str, ...], Meta(description="Changed keys that take effect with the next start.")]
+    Members:
+        files: The files that were read.
+        read_at: When they were last read without a problem.
+        problem: Why the newest state of the files is not in effect.
+        restart_for: Changed keys that take effect with the next start.
+    """
+
+    files: tuple[str, ...]
+    read_at: str
+    problem: str | None
+    restart_for: tuple[str, ...]
 
 
 class CatalogCounts(Struct, frozen=True, kw_only=True):
-    """Numbers of listed items."""
+    """Numbers of listed items.
 
-    version: Annotated[int, Meta(description="Rises with every change.")]
-    tools: Annotated[int, Meta(description="Tools.")]
-    prompts: Annotated[int, Meta(description="Prompts.")]
-    resources: Annotated[int, Meta(description="Resources.")]
-    templates: Annotated[int, Meta(description="Templates of resources.")]
+    Members:
+        version: Rises with every change.
+        tools: Tools.
+        prompts: Prompts.
+        resources: Resources.
+        templates: Templates of resources.
+    """
+
+    version: int
+    tools: int
+    prompts: int
+    resources: int
+    templates: int
 
 
 class ClientCounts(Struct, frozen=True, kw_only=True):
-    """Numbers of connected clients."""
+    """Numbers of connected clients.
 
-    sessions: Annotated[int, Meta(description="Sessions of MCP clients.")]
-    unplaced_logs: Annotated[int, Meta(description="Log messages of servers that belong to no session.")]
-    streams: Annotated[int, Meta(description="Open streams.")]
-    surfaces: Annotated[
-        dict[str, int], Meta(description="Client: surface and why it got it -> how many sessions of it.")
-    ]
+    Members:
+        sessions: Sessions of MCP clients.
+        unplaced_logs: Log messages of servers that belong to no session.
+        streams: Open streams.
+        surfaces: Client: surface and why it got it -> how many sessions of it.
+    """
+
+    sessions: int
+    unplaced_logs: int
+    streams: int
+    surfaces: dict[str, int]
 
 
 class CallCounts(Struct, frozen=True, kw_only=True):
-    """Numbers of calls."""
+    """Numbers of calls.
 
-    total: Annotated[int, Meta(description="Calls so far.")]
-    failed: Annotated[int, Meta(description="Those that failed.")]
-    in_flight: Annotated[int, Meta(description="Those on their way.")]
-    parked: Annotated[int, Meta(description="Those that wait for their clients.")]
+    Members:
+        total: Calls so far.
+        failed: Those that failed.
+        in_flight: Those on their way.
+        parked: Those that wait for their clients.
+    """
+
+    total: int
+    failed: int
+    in_flight: int
+    parked: int
 
 
 class GateCounts(Struct, frozen=True, kw_only=True):
-    """Mode of the gate, and numbers of tools whose calls the gate holds."""
+    """Mode of the gate, and numbers of tools whose calls the gate holds.
 
-    mode: Annotated[str, Meta(description="gate.mode of the configuration.")]
-    tools: Annotated[int, Meta(description="Tools whose calls it holds.")]
-    unclassified: Annotated[int, Meta(description="Those of which it is not known what they do.")]
-    without_approver: Annotated[int, Meta(description="Those whose calls no configured key can approve.")]
+    Members:
+        mode: gate.mode of the configuration.
+        tools: Tools whose calls it holds.
+        unclassified: Those of which it is not known what they do.
+        without_approver: Those whose calls no configured key can approve.
+    """
+
+    mode: str
+    tools: int
+    unclassified: int
+    without_approver: int
 
 
 class ApprovalCounts(Struct, frozen=True, kw_only=True):
-    """Number of pending approvals, and problems of the channels that notify operators."""
+    """Number of pending approvals, and problems of the channels that notify operators.
 
-    waiting: Annotated[int, Meta(description="Approvals that wait.")]
-    channels: Annotated[dict[str, str], Meta(description="What is wrong with channels that notify operators.")]
+    Members:
+        waiting: Approvals that wait.
+        channels: What is wrong with channels that notify operators.
+    """
+
+    waiting: int
+    channels: dict[str, str]
 
 
 class SafetyCounts(Struct, frozen=True, kw_only=True):
-    """State of the safety loop."""
+    """State of the safety loop.
 
-    mode: Annotated[str, Meta(description="safety.mode of the configuration.")] = "disabled"
-    running: Annotated[int, Meta(description="Executions of agents under way.")] = 0
-    blocked: Annotated[int, Meta(description="Blocked agents.")] = 0
+    Members:
+        mode: safety.mode of the configuration.
+        running: Executions of agents under way.
+        blocked: Blocked agents.
+    """
+
+    mode: str = "disabled"
+    running: int = 0
+    blocked: int = 0
 
 
 class NameCounts(Struct, frozen=True, kw_only=True):
-    """Numbers of entries in the registry of names that need an operator's attention."""
+    """Numbers of entries in the registry of names that need an operator's attention.
 
-    overdue: Annotated[int, Meta(description="Provisional entries whose review is late.")] = 0
-    unconfirmed: Annotated[int, Meta(description="Public entries that were not confirmed for 90 days.")] = 0
+    Members:
+        overdue: Provisional entries whose review is late.
+        unconfirmed: Public entries that were not confirmed for 90 days.
+    """
+
+    overdue: int = 0
+    unconfirmed: int = 0
 
 
 class Status(Struct, frozen=True, kw_only=True):
-    """Status of the node and of all its capabilities."""
+    """Status of the node and of all its capabilities.
 
-    node: Annotated[NodeFacts, Meta(description="The node itself.")]
-    configuration: Annotated[ConfigurationState | None, Meta(description="null: it is not read from files.")]
-    parents: Annotated[tuple[Parent, ...], Meta(description="In the order of the configuration.")]
-    budgets: Annotated[tuple[Budget, ...], Meta(description="Of callers and tools; the last used first.")]
-    links: Annotated[tuple[Link, ...], Meta(description="Every link.")]
-    idle_drivers: Annotated[tuple[IdleDriver, ...], Meta(description="Drivers that have no link yet.")] = ()
-    catalog: Annotated[CatalogCounts, Meta(description="How much is listed.")]
-    clients: Annotated[ClientCounts, Meta(description="Who is connected.")]
-    calls: Annotated[CallCounts, Meta(description="What was called.")]
-    gate: Annotated[GateCounts, Meta(description="What the gate holds.")]
-    approvals: Annotated[ApprovalCounts, Meta(description="What waits for a decision.")]
-    safety: Annotated[SafetyCounts, Meta(description="Agents inside the safety loop.")] = SafetyCounts()
-    names: Annotated[NameCounts, Meta(description="The registry of tool surface names.")] = NameCounts()
-    loosened: Annotated[
-        tuple[str, ...], Meta(description="What the configuration loosens and no approver has signed for.")
-    ] = ()
-    open_rooms: Annotated[
-        tuple[str, ...], Meta(description="Rooms in open mode, where everyone who may join is full.")
-    ] = ()
-    approvers: Annotated[
-        tuple[Approver, ...], Meta(description="Whose signature may approve, or would if enrolled.")
-    ] = ()
+    Members:
+        node: The node itself.
+        configuration: null: it is not read from files.
+        parents: In the order of the configuration.
+        budgets: Of callers and tools; the last used first.
+        links: Every link.
+        idle_drivers: Drivers that have no link yet.
+        catalog: How much is listed.
+        clients: Who is connected.
+        calls: What was called.
+        gate: What the gate holds.
+        approvals: What waits for a decision.
+        safety: Agents inside the safety loop.
+        names: The registry of tool surface names.
+        loosened: What the configuration loosens and no approver has signed for.
+        open_rooms: Rooms in open mode, where everyone who may join is full.
+        approvers: Whose signature may approve, or would if enrolled.
+    """
+
+    node: NodeFacts
+    configuration: ConfigurationState | None
+    parents: tuple[Parent, ...]
+    budgets: tuple[Budget, ...]
+    links: tuple[Link, ...]
+    idle_drivers: tuple[IdleDriver, ...] = ()
+    catalog: CatalogCounts
+    clients: ClientCounts
+    calls: CallCounts
+    gate: GateCounts
+    approvals: ApprovalCounts
+    safety: SafetyCounts = SafetyCounts()
+    names: NameCounts = NameCounts()
+    loosened: tuple[str, ...] = ()
+    open_rooms: tuple[str, ...] = ()
+    approvers: tuple[Approver, ...] = ()
 
 
 EffectiveConfiguration = dict[str, Any]  # the tables of interlock.toml, every key with its value, no secret among them
@@ -141,23 +218,32 @@ Record = TypeVar("Record")
 class NodeEvent(Struct, Generic[Record], frozen=True, kw_only=True):
     """A live event. At most one member is set, which names the change; an event without members shows that the node
     still runs.
+
+    Members:
+        at: The time of the node.
+        status: The node as a whole, once it differs.
+        approval: An approval as it now stands.
+        records: New records of the audit log, oldest first; of many the newest.
     """
 
-    at: Annotated[str, Meta(description="The time of the node.")]
-    status: Annotated[Status | UnsetType, Meta(description="The node as a whole, once it differs.")] = UNSET
-    approval: Annotated[ApprovalSummary | UnsetType, Meta(description="An approval as it now stands.")] = UNSET
-    records: Annotated[
-        tuple[Record, ...] | UnsetType,
-        Meta(description="New records of the audit log, oldest first; of many the newest."),
-    ] = UNSET
+    at: str
+    status: Status | UnsetType = UNSET
+    approval: ApprovalSummary | UnsetType = UNSET
+    records: tuple[Record, ...] | UnsetType = UNSET
 
 
 class ErrorAnswer(Struct, frozen=True, kw_only=True):
-    """Body of every reply with a status from 400 on: the reason why the request was refused."""
+    """Body of every reply with a status from 400 on: the reason why the request was refused.
 
-    error: Annotated[str, Meta(description="A name that a program can act on, for instance not_found.")]
-    message: Annotated[str, Meta(description="The reason, for people.")]
-    details: Annotated[dict[str, Any], Meta(description="What the message is about, for programs; often empty.")] = {}
+    Members:
+        error: A name that a program can act on, for instance not_found.
+        message: The reason, for people.
+        details: What the message is about, for programs; often empty.
+    """
+
+    error: str
+    message: str
+    details: dict[str, Any] = {}
 
 
 # Errors

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import cache
 from types import UnionType
-from typing import Any, Final, get_args
+from typing import Any, Final, get_args, get_origin
 
 import msgspec
 
@@ -73,6 +73,9 @@ _PARTS: Final = {
     "ticket": "The ticket of an invitation.",
     "topic": "The topic of a room.",
 }
+# The section of a type's docstring with the help of its members, which may go on in lines that are indented deeper.
+_MEMBERS: Final = "\n\n    Members:\n"
+_MEMBER: Final = re.compile(r"^ {8}(\w+): (.+(?:\n {9,}.+)*)", re.MULTILINE)
 _DESCRIPTION: Final = """\
 What an operator can ask a running node and tell it to do: the same that `interlock` commands use.
 
@@ -131,7 +134,38 @@ def _schemas(operations: Iterable[Operation[Any]]) -> tuple[dict[Any, JsonObject
         each for operation in operations for each in (*_outputs(operation), *_bodies(operation).values(), ErrorAnswer)
     )
     schemas, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
+    structs = {each.__name__: each for each in _structs(types)}
+    for component in components.values():
+        struct = structs[component["title"].partition("[")[0]]
+        component["description"] = component["description"].partition(_MEMBERS)[0]
+        for name, text in member_help(struct).items():
+            member = struct.__struct_encode_fields__[struct.__struct_fields__.index(name)]
+            properties = component["properties"]
+            properties[member] = {"description": text} | properties[member]
     return dict(zip(types, schemas, strict=True)), components
+
+
+def member_help(struct: type[msgspec.Struct]) -> dict[str, str]:
+    """Return the help of the members of a type, from the section "Members:" in its docstring and those of its bases."""
+    sections = [(base.__doc__ or "").partition(_MEMBERS)[2] for base in reversed(struct.__mro__)]
+    return {name: re.sub(r"\n +", " ", text) for section in sections for name, text in _MEMBER.findall(section)}
+
+
+def _structs(types: Iterable[Any]) -> Iterator[type[msgspec.Struct]]:
+    """Yield the class of every struct that occurs in these types."""
+    from msgspec import inspect  # here, because a node loads it only when somebody asks for the document
+
+    waiting: list[Any] = list(inspect.multi_type_info(types))
+    seen: set[int] = set()
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, tuple):
+            waiting += node
+        elif isinstance(node, inspect.Type | inspect.Field) and id(node) not in seen:
+            seen.add(id(node))
+            waiting += (getattr(node, name) for name in node.__struct_fields__)
+            if isinstance(node, inspect.StructType):
+                yield get_origin(node.cls) or node.cls
 
 
 def _outputs(operation: Operation[Any]) -> tuple[Any, ...]:

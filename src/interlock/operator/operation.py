@@ -1,9 +1,10 @@
 """An operation of the operator API, declared once: path, method, role, input, output, errors and summary.
 
 Each capability declares its operations in `api.py`, beside their input and output types, and handles them in
-`operations.py`. Everything else follows from the declaration: the HTTP route and its checks (`endpoint`), the OpenAPI
-document (`openapi`), the request that a command sends (`interlock.cli.client.operator`), and the same call on a data
-folder without a node (`interlock.cli.client.offline`).
+`operations.py`. The section "Members:" in the docstring of a type has the help of its members. Everything else follows
+from the declaration: the HTTP route and its checks (`endpoint`), the OpenAPI document (`openapi`), the request that a
+command sends (`interlock.cli.client.operator`), and the same call on a data folder without a node
+(`interlock.cli.client.offline`).
 
 This module imports msgspec alone, because every command loads declarations and has to start fast.
 """

@@ -14,158 +14,262 @@ RoomPrivilege = Literal["full", "restricted"]
 
 
 class Room(Struct, frozen=True, kw_only=True):
-    """A room as the operator API describes it."""
+    """A room as the operator API describes it.
 
-    topic: Annotated[str, Meta(description="Its name.")]
-    mode: Annotated[str, Meta(description="mixed, restricted, observe or open.")]
-    is_configured: Annotated[bool, Meta(description="Whether the configuration declares it.")]
-    participants: Annotated[int, Meta(description="How many are present.")]
-    envelopes: Annotated[int, Meta(description="The number of the last envelope.")]
+    Members:
+        topic: Its name.
+        mode: mixed, restricted, observe or open.
+        is_configured: Whether the configuration declares it.
+        participants: How many are present.
+        envelopes: The number of the last envelope.
+    """
+
+    topic: str
+    mode: str
+    is_configured: bool
+    participants: int
+    envelopes: int
 
 
 class Rooms(Struct, frozen=True, kw_only=True):
-    """A list of all rooms of the node."""
+    """A list of all rooms of the node.
 
-    rooms: Annotated[tuple[Room, ...], Meta(description="Configured ones first.")]
+    Members:
+        rooms: Configured ones first.
+    """
+
+    rooms: tuple[Room, ...]
 
 
 class RoomConnection(Struct, frozen=True, kw_only=True):
-    """A connection of a participant to a room."""
+    """A connection of a participant to a room.
 
-    connectionId: Annotated[str, Meta(description="Its id.")]  # noqa: N815
-    participantId: Annotated[str, Meta(description="Whose it is.")]  # noqa: N815
-    privilege: Annotated[str, Meta(description="full or restricted.")]
-    connectedAt: Annotated[str, Meta(description="Since when.")]  # noqa: N815
-    protocol: Annotated[str, Meta(description="What it speaks.")]
-    topic: Annotated[str, Meta(description="The room.")]
-    source: Annotated[str, Meta(description="What settled its privilege: grant, token, identity or mode.")]
-    principal: Annotated[str, Meta(description="Whose credential it is.")]
-    isElsewhere: Annotated[bool, Meta(description="Another replica of the node holds it.")] = False  # noqa: N815
+    Members:
+        connectionId: Its id.
+        participantId: Whose it is.
+        privilege: full or restricted.
+        connectedAt: Since when.
+        protocol: What it speaks.
+        topic: The room.
+        source: What settled its privilege: grant, token, identity or mode.
+        principal: Whose credential it is.
+        isElsewhere: Another replica of the node holds it.
+    """
+
+    connectionId: str  # noqa: N815
+    participantId: str  # noqa: N815
+    privilege: str
+    connectedAt: str  # noqa: N815
+    protocol: str
+    topic: str
+    source: str
+    principal: str
+    isElsewhere: bool = False  # noqa: N815
 
 
 class RemovedParticipant(Struct, frozen=True, kw_only=True):
-    """A participant that an admin removed. It cannot join the room until an admin promotes or demotes it."""
+    """A participant that an admin removed. It cannot join the room until an admin promotes or demotes it.
 
-    participantId: Annotated[str, Meta(description="Who.")]  # noqa: N815
-    by: Annotated[str, Meta(description="Who removed it.")]
-    at: Annotated[str, Meta(description="When.")]
+    Members:
+        participantId: Who.
+        by: Who removed it.
+        at: When.
+    """
+
+    participantId: str  # noqa: N815
+    by: str
+    at: str
 
 
 class RoomConnections(Struct, frozen=True, kw_only=True):
-    """The connections to a room, and the participants that were removed from it."""
+    """The connections to a room, and the participants that were removed from it.
 
-    topic: Annotated[str, Meta(description="The room.")]
-    connections: Annotated[tuple[RoomConnection, ...], Meta(description="Oldest first, participant by participant.")]
-    removed: Annotated[tuple[RemovedParticipant, ...], Meta(description="By their ids.")] = ()
+    Members:
+        topic: The room.
+        connections: Oldest first, participant by participant.
+        removed: By their ids.
+    """
+
+    topic: str
+    connections: tuple[RoomConnection, ...]
+    removed: tuple[RemovedParticipant, ...] = ()
 
 
 class MethodRecord(Struct, frozen=True, kw_only=True):
-    """The numbers of a participant's proposals for one method."""
+    """The numbers of a participant's proposals for one method.
 
-    method: Annotated[str, Meta(description="The MCP method.")]
-    proposals: Annotated[int, Meta(description="How often.")]
-    approved: Annotated[int, Meta(description="How many were carried out.")]
-    rejected: Annotated[int, Meta(description="How many were rejected.")]
+    Members:
+        method: The MCP method.
+        proposals: How often.
+        approved: How many were carried out.
+        rejected: How many were rejected.
+    """
+
+    method: str
+    proposals: int
+    approved: int
+    rejected: int
 
 
 class RoomParticipant(Struct, frozen=True, kw_only=True):
-    """A current or former participant of a room, with its record there."""
+    """A current or former participant of a room, with its record there.
 
-    id: Annotated[str, Meta(description="Who, in the room.")]
-    privilege: Annotated[str, Meta(description="full or restricted; of one that is away: what it had or was granted.")]
-    is_present: Annotated[bool, Meta(description="Whether it is in the room.")]
-    removed_by: Annotated[str | None, Meta(description="Who removed it; null: it may come in.")]
-    removed_at: Annotated[str | None, Meta(description="When it was removed.")]
-    principal: Annotated[str, Meta(description="Whose credential it came with.")]
-    first_seen: Annotated[str | None, Meta(description="When it came or sent something for the first time.")]
-    last_seen: Annotated[str | None, Meta(description="When it last came, or sent something without being there.")]
-    proposals: Annotated[int, Meta(description="How many it has made.")]
-    approved: Annotated[int, Meta(description="How many of them were carried out.")]
-    rejected: Annotated[int, Meta(description="How many of them were rejected.")]
-    violations: Annotated[int, Meta(description="How often it was refused an MCP message as restricted.")]
-    methods: Annotated[tuple[MethodRecord, ...], Meta(description="The same, by proposed method.")]
+    Members:
+        id: Who, in the room.
+        privilege: full or restricted; of one that is away: what it had or was granted.
+        is_present: Whether it is in the room.
+        removed_by: Who removed it; null: it may come in.
+        removed_at: When it was removed.
+        principal: Whose credential it came with.
+        first_seen: When it came or sent something for the first time.
+        last_seen: When it last came, or sent something without being there.
+        proposals: How many it has made.
+        approved: How many of them were carried out.
+        rejected: How many of them were rejected.
+        violations: How often it was refused an MCP message as restricted.
+        methods: The same, by proposed method.
+    """
+
+    id: str
+    privilege: str
+    is_present: bool
+    removed_by: str | None
+    removed_at: str | None
+    principal: str
+    first_seen: str | None
+    last_seen: str | None
+    proposals: int
+    approved: int
+    rejected: int
+    violations: int
+    methods: tuple[MethodRecord, ...]
 
 
 class RoomParticipants(Struct, frozen=True, kw_only=True):
-    """The current and former participants of a room."""
+    """The current and former participants of a room.
 
-    topic: Annotated[str, Meta(description="The room.")]
-    participants: Annotated[
-        tuple[RoomParticipant, ...],
-        Meta(description="Those present, those removed, then up to 200 that are away, the last seen first."),
-    ]
+    Members:
+        topic: The room.
+        participants: Those present, those removed, then up to 200 that are away, the last seen first.
+    """
+
+    topic: str
+    participants: tuple[RoomParticipant, ...]
 
 
 class ObservedParticipant(Struct, frozen=True, kw_only=True):
-    """A participant of a room in observe mode that sent envelopes which mode "mixed" would have refused."""
+    """A participant of a room in observe mode that sent envelopes which mode "mixed" would have refused.
 
-    participant: Annotated[str, Meta(description="Who, in the room.")]
-    principal: Annotated[str, Meta(description="Whose credential it came with.")]
-    envelopes: Annotated[int, Meta(description="How many would have been refused; a flood is recorded in part.")]
-    kinds: Annotated[tuple[str, ...], Meta(description="Of which kinds they were.")]
-    first: Annotated[str, Meta(description="When the first came.")]
-    last: Annotated[str, Meta(description="When the last came.")]
-    is_full: Annotated[bool, Meta(description="Whether an admin has made it full since.")]
-    remedy: Annotated[str, Meta(description="The line of the configuration or the command that keeps it working.")]
+    Members:
+        participant: Who, in the room.
+        principal: Whose credential it came with.
+        envelopes: How many would have been refused; a flood is recorded in part.
+        kinds: Of which kinds they were.
+        first: When the first came.
+        last: When the last came.
+        is_full: Whether an admin has made it full since.
+        remedy: The line of the configuration or the command that keeps it working.
+    """
+
+    participant: str
+    principal: str
+    envelopes: int
+    kinds: tuple[str, ...]
+    first: str
+    last: str
+    is_full: bool
+    remedy: str
 
 
 class ObservedRoom(Struct, frozen=True, kw_only=True):
-    """The envelopes that mode "mixed" would have refused, from the record of a room in observe mode."""
+    """The envelopes that mode "mixed" would have refused, from the record of a room in observe mode.
 
-    topic: Annotated[str, Meta(description="The room.")]
-    mode: Annotated[str, Meta(description="Its mode now.")]
-    participants: Annotated[tuple[ObservedParticipant, ...], Meta(description="By their ids.")]
+    Members:
+        topic: The room.
+        mode: Its mode now.
+        participants: By their ids.
+    """
+
+    topic: str
+    mode: str
+    participants: tuple[ObservedParticipant, ...]
 
 
 class Promoted(Struct, frozen=True, kw_only=True):
-    """The result of a promotion: the participant may now send MCP messages."""
+    """The result of a promotion: the participant may now send MCP messages.
 
-    participantId: Annotated[str, Meta(description="Who.")]  # noqa: N815
-    oldPrivilege: Annotated[str, Meta(description="What it had.")]  # noqa: N815
-    newPrivilege: Annotated[str, Meta(description="What it has.")]  # noqa: N815
-    promotedBy: Annotated[str, Meta(description="Who did it.")]  # noqa: N815
-    promotedAt: Annotated[str, Meta(description="When.")]  # noqa: N815
+    Members:
+        participantId: Who.
+        oldPrivilege: What it had.
+        newPrivilege: What it has.
+        promotedBy: Who did it.
+        promotedAt: When.
+    """
+
+    participantId: str  # noqa: N815
+    oldPrivilege: str  # noqa: N815
+    newPrivilege: str  # noqa: N815
+    promotedBy: str  # noqa: N815
+    promotedAt: str  # noqa: N815
 
 
 class Demoted(Struct, frozen=True, kw_only=True):
-    """The result of a demotion: the participant may now only propose MCP messages."""
+    """The result of a demotion: the participant may now only propose MCP messages.
 
-    participantId: Annotated[str, Meta(description="Who.")]  # noqa: N815
-    oldPrivilege: Annotated[str, Meta(description="What it had.")]  # noqa: N815
-    newPrivilege: Annotated[str, Meta(description="What it has.")]  # noqa: N815
-    demotedBy: Annotated[str, Meta(description="Who did it.")]  # noqa: N815
-    demotedAt: Annotated[str, Meta(description="When.")]  # noqa: N815
+    Members:
+        participantId: Who.
+        oldPrivilege: What it had.
+        newPrivilege: What it has.
+        demotedBy: Who did it.
+        demotedAt: When.
+    """
+
+    participantId: str  # noqa: N815
+    oldPrivilege: str  # noqa: N815
+    newPrivilege: str  # noqa: N815
+    demotedBy: str  # noqa: N815
+    demotedAt: str  # noqa: N815
 
 
 class Disconnected(Struct, frozen=True, kw_only=True):
     """The result of removing a participant: its connections are closed, and it cannot join again until an admin allows
     it.
+
+    Members:
+        participantId: Who.
+        closedConnections: How many.
+        by: Who did it.
+        at: When.
     """
 
-    participantId: Annotated[str, Meta(description="Who.")]  # noqa: N815
-    closedConnections: Annotated[int, Meta(description="How many.")]  # noqa: N815
-    by: Annotated[str, Meta(description="Who did it.")]
-    at: Annotated[str, Meta(description="When.")]
+    participantId: str  # noqa: N815
+    closedConnections: int  # noqa: N815
+    by: str
+    at: str
 
 
 class CreateRoom(RequestBody, frozen=True, kw_only=True):
-    """A request to create a room."""
+    """A request to create a room.
 
-    topic: Annotated[str, Meta(description="Its name.", min_length=1, max_length=128)]
+    Members:
+        topic: Its name.
+    """
+
+    topic: Annotated[str, Meta(min_length=1, max_length=128)]
 
 
 class ChangePrivilege(RequestBody, frozen=True, kw_only=True):
-    """The reason and the duration of a promotion or demotion."""
+    """The reason and the duration of a promotion or demotion.
 
-    reason: Annotated[str, Meta(description="For the record.", max_length=2000)] = ""
-    scope: Annotated[
-        Literal["identity", "connection"],
-        Meta(description="identity: also when it comes again; connection: while it stays connected."),
-    ] = "identity"
-    until: Annotated[
-        Annotated[str, Meta(max_length=64)] | None,
-        Meta(description="An RFC 3339 time, after which it is as before; null: no end."),
-    ] = None
+    Members:
+        reason: For the record.
+        scope: identity: also when it comes again; connection: while it stays connected.
+        until: An RFC 3339 time, after which it is as before; null: no end.
+    """
+
+    reason: Annotated[str, Meta(max_length=2000)] = ""
+    scope: Literal["identity", "connection"] = "identity"
+    until: Annotated[str, Meta(max_length=64)] | None = None
 
 
 # Errors

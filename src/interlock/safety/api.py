@@ -8,32 +8,55 @@ from interlock.operator.operation import NOT_FOUND, Operation, RequestBody, oper
 
 
 class Agent(Struct, frozen=True, kw_only=True):
-    """An agent, with the state of its newest execution and whether it is blocked."""
+    """An agent, with the state of its newest execution and whether it is blocked.
 
-    principal: Annotated[str, Meta(description="The client whose agent it is.")]
-    name: Annotated[str, Meta(description="Its name, as the client says it.")]
-    execution_id: Annotated[str | None, Meta(description="Its newest execution.")]
-    status: Annotated[str | None, Meta(description="pending, running, completed, failed or cancelled.")]
-    steps: Annotated[int, Meta(description="How many steps it has reported.")]
-    is_paused: Annotated[bool, Meta(description="Whether it waits for a person.")]
-    is_blocked: Annotated[bool, Meta(description="Whether it may do nothing until it is verified.")]
-    blocked_at: Annotated[str | None, Meta(description="Since when.")]
-    reason: Annotated[str | None, Meta(description="Why it is paused or blocked.")]
-    approval_id: Annotated[str | None, Meta(description="What waits for a person in the inbox.")]
+    Members:
+        principal: The client whose agent it is.
+        name: Its name, as the client says it.
+        execution_id: Its newest execution.
+        status: pending, running, completed, failed or cancelled.
+        steps: How many steps it has reported.
+        is_paused: Whether it waits for a person.
+        is_blocked: Whether it may do nothing until it is verified.
+        blocked_at: Since when.
+        reason: Why it is paused or blocked.
+        approval_id: What waits for a person in the inbox.
+    """
+
+    principal: str
+    name: str
+    execution_id: str | None
+    status: str | None
+    steps: int
+    is_paused: bool
+    is_blocked: bool
+    blocked_at: str | None
+    reason: str | None
+    approval_id: str | None
 
 
 class Agents(Struct, frozen=True, kw_only=True):
-    """Every agent that is running, paused or blocked, or that ended recently."""
+    """Every agent that is running, paused or blocked, or that ended recently.
 
-    mode: Annotated[str, Meta(description="disabled, logging, monitoring or enforcing: safety.mode.")]
-    agents: Annotated[tuple[Agent, ...], Meta(description="Blocked ones first.")]
+    Members:
+        mode: disabled, logging, monitoring or enforcing: safety.mode.
+        agents: Blocked ones first.
+    """
+
+    mode: str
+    agents: tuple[Agent, ...]
 
 
 class NameAgent(RequestBody, frozen=True, kw_only=True):
-    """The name of an agent and the client that it belongs to."""
+    """The name of an agent and the client that it belongs to.
 
-    principal: Annotated[str, Meta(description="The client whose agent it is.", min_length=1, max_length=1000)]
-    name: Annotated[str, Meta(description="Its name.", min_length=1, max_length=100)]
+    Members:
+        principal: The client whose agent it is.
+        name: Its name.
+    """
+
+    principal: Annotated[str, Meta(min_length=1, max_length=1000)]
+    name: Annotated[str, Meta(min_length=1, max_length=100)]
 
 
 # Operations

@@ -1,8 +1,8 @@
 """The operator API about the audit log."""
 
-from typing import Annotated, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from interlock.operator.operation import IntegerParameter, Operation, operations_in
 
@@ -10,42 +10,66 @@ Record = TypeVar("Record")
 
 
 class AuditRecord(Struct, frozen=True, kw_only=True):
-    """A record of the audit log. The event determines which further members it has."""
+    """A record of the audit log. The event determines which further members it has.
 
-    seq: Annotated[int, Meta(description="Its place in the log.")]
-    hash: Annotated[str, Meta(description="Its link in the chain of hashes.")]
-    at: Annotated[str, Meta(description="When it happened.")] = ""
-    who: Annotated[str, Meta(description="The principal.")] = ""
-    via: Annotated[str, Meta(description="By which way: http, stdio, operator, ...")] = ""
-    method: Annotated[str, Meta(description="What was asked.")] = ""
-    tool: Annotated[str | None, Meta(description="Of which tool.")] = None
-    args_sha256: Annotated[str | None, Meta(description="The digest of the arguments.")] = None
-    verdict: Annotated[str, Meta(description="What was decided.")] = ""
-    outcome: Annotated[str, Meta(description="How it ended.")] = ""
-    reason: Annotated[str | None, Meta(description="Why.")] = None
-    ms: Annotated[float | None, Meta(description="How long it took.")] = None
-    anchor: Annotated[str | None, Meta(description="The name of the key that signed a decision.")] = None
-    room: Annotated[str | None, Meta(description="The room that it is about.")] = None
-    participant: Annotated[str | None, Meta(description="The participant of a room that it is about.")] = None
-    privilege: Annotated[str | None, Meta(description="What a token lets its participant do: full or restricted.")] = (
-        None
-    )
-    secret_kind: Annotated[str | None, Meta(description="What was kept or removed: secret, token or client.")] = None
-    secret_name: Annotated[str | None, Meta(description="Its name; never its value.")] = None
-    token_id: Annotated[str | None, Meta(description="The id of the token that was made or revoked.")] = None
-    token_name: Annotated[str | None, Meta(description="Its name.")] = None
-    token_for: Annotated[
-        str | None, Meta(description="Who may use it: client, subserver, room, operator, browser.")
-    ] = None
+    Members:
+        seq: Its place in the log.
+        hash: Its link in the chain of hashes.
+        at: When it happened.
+        who: The principal.
+        via: By which way: http, stdio, operator, ...
+        method: What was asked.
+        tool: Of which tool.
+        args_sha256: The digest of the arguments.
+        verdict: What was decided.
+        outcome: How it ended.
+        reason: Why.
+        ms: How long it took.
+        anchor: The name of the key that signed a decision.
+        room: The room that it is about.
+        participant: The participant of a room that it is about.
+        privilege: What a token lets its participant do: full or restricted.
+        secret_kind: What was kept or removed: secret, token or client.
+        secret_name: Its name; never its value.
+        token_id: The id of the token that was made or revoked.
+        token_name: Its name.
+        token_for: Who may use it: client, subserver, room, operator, browser.
+    """
+
+    seq: int
+    hash: str
+    at: str = ""
+    who: str = ""
+    via: str = ""
+    method: str = ""
+    tool: str | None = None
+    args_sha256: str | None = None
+    verdict: str = ""
+    outcome: str = ""
+    reason: str | None = None
+    ms: float | None = None
+    anchor: str | None = None
+    room: str | None = None
+    participant: str | None = None
+    privilege: str | None = None
+    secret_kind: str | None = None
+    secret_name: str | None = None
+    token_id: str | None = None
+    token_name: str | None = None
+    token_for: str | None = None
 
 
 class AuditPage(Struct, Generic[Record], frozen=True, kw_only=True):
     """A page of consecutive records. The node fills it with the stored bytes of records, clients with `AuditRecord`
     objects.
+
+    Members:
+        records: Oldest first.
+        last: The sequence of the newest record of the log.
     """
 
-    records: Annotated[tuple[Record, ...], Meta(description="Oldest first.")]
-    last: Annotated[int, Meta(description="The sequence of the newest record of the log.")]
+    records: tuple[Record, ...]
+    last: int
 
 
 # Query parameters

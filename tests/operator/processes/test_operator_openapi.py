@@ -23,7 +23,7 @@ from interlock.catalog.operations import CallOperations
 from interlock.operator.app import operator_app
 from interlock.operator.console import CONSOLE_PAGES
 from interlock.operator.endpoint import BODY_BYTES_MAX
-from interlock.operator.openapi import OPERATIONS, document
+from interlock.operator.openapi import OPERATIONS, document, member_help
 from interlock.operator.operation import Operation, RequestBody, handlers_of
 from interlock.rooms.operations import RoomOperations
 
@@ -200,9 +200,8 @@ def _structs() -> Iterator[type[msgspec.Struct]]:
 def test_every_field_says_what_it_is() -> None:
     hints = {one: get_type_hints(one, include_extras=True) for one in _structs()}
     described = {
-        f"{one.__name__}.{name}": any(
-            isinstance(meta, msgspec.Meta) and meta.description for meta in getattr(hint, "__metadata__", ())
-        )
+        f"{one.__name__}.{name}": name in member_help(one)
+        or any(isinstance(meta, msgspec.Meta) and meta.description for meta in getattr(hint, "__metadata__", ()))
         for one, fields in hints.items()
         for name, hint in fields.items()
         if not name.startswith("_")
@@ -210,6 +209,7 @@ def test_every_field_says_what_it_is() -> None:
     assert len(described) > 250
     assert [field for field, is_described in described.items() if not is_described] == []
     assert [one.__name__ for one in hints if not one.__doc__] == []
+    assert [one.__name__ for one in hints if not member_help(one).keys() <= hints[one].keys()] == []
 
 
 def test_answers_are_frozen_and_only_bodies_refuse_what_they_do_not_know() -> None:
