@@ -342,9 +342,8 @@ class ServerAdder:
 
         def survey() -> Declared:
             root = scan.Root(kind="workspace", rank=0, path=folder.parent)
-            sight = scan.scan_workspace(
-                plan, staged=scan.FoundFolder(root=root, path=folder, mark=scan.mark_of(folder))
-            )
+            staged = scan.FoundFolder(root=root, path=folder, mark=scan.mark_of(folder))
+            sight = scan.scan_workspace(plan, staged=staged)
             declaration = Surveyor(plan, this_machine(plan.data / "packages")).survey(sight, memory.all)
             return next(each for each in declaration.drivers if each.folder == folder)
 

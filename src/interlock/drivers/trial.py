@@ -214,7 +214,12 @@ def advice(trial: TrialResult, server: Mapping[str, Any], beside: Sequence[str] 
     `server` is the server block of the driver. `beside` lists packages that were installed with the server.
     """
     if trial.installed is None:
-        return f"{_advise_on_install(trial.reason or '', str(server.get('kind')))}; {NOTHING}"
+        reason = trial.reason or ""
+        registry = SERVERS[server["kind"]].registry_name if server.get("kind") in SERVERS else None
+        if registry is None or _NO_PROGRAM.search(reason):
+            return f"there is no such program here: install it, or write its path; {NOTHING}"
+        texts = (text.format(registry) for words, text in _INSTALL_ADVICE.items() if re.search(words, reason, re.I))
+        return next(texts, "the installer's words say what it lacks") + f"; {NOTHING}"
     if trial.denied:
         place = trial.denied[0]
         return f"it tried to reach {place}, which its sandbox does not allow: --egress {place} allows it"
@@ -223,16 +228,6 @@ def advice(trial: TrialResult, server: Mapping[str, Any], beside: Sequence[str] 
     if server.get("kind") in SERVERS and SERVERS[server["kind"]].confinement == "elsewhere":
         return f"check the address, and that an MCP server answers there; {NOTHING}"
     return f"{_advise_on_start(' | '.join(trial.last_words), server, beside)}; {NOTHING}"
-
-
-def _advise_on_install(reason: str, kind: str) -> str:
-    registry = SERVERS[kind].registry_name if kind in SERVERS else None
-    if registry is None or _NO_PROGRAM.search(reason):
-        return "there is no such program here: install it, or write its path"
-    for words, text in _INSTALL_ADVICE.items():
-        if re.search(words, reason, re.IGNORECASE):
-            return text.format(registry)
-    return "the installer's words say what it lacks"
 
 
 def _advise_on_start(words: str, server: Mapping[str, Any], beside: Sequence[str]) -> str:

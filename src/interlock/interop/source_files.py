@@ -253,22 +253,16 @@ BACKUP: Final = ".interlock-backup"
 OWNER_ONLY: Final = 0o600
 
 
-class WriteResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of writing an entry to a client's file."""
-
-    path: Path
-    changed: bool
-    backup: Path | None = None
-
-
 def client_file(client: ClientProgram, machine: ClientMachine) -> Path:
     """Return the file of this user in which the client stores servers. A file that exists is preferred."""
     own = [path for _, place, path in places(machine, [client]) if place.scope == "global"]
     return next((path for path in own if path.exists()), own[0])
 
 
-def put_entry(path: Path, client: ClientProgram, name: str, entry: dict[str, object]) -> WriteResult:
+def put_entry(path: Path, client: ClientProgram, name: str, entry: dict[str, object]) -> tuple[bool, Path | None]:
     """Write an entry to a client's file. If the file is a symbolic link, write to its target.
+
+    Return whether the file was changed, and the path of the backup of its former content, if there is one.
 
     Raise CannotEdit if the file cannot be read or written, or its format is not understood.
     """
@@ -282,7 +276,7 @@ def put_entry(path: Path, client: ClientProgram, name: str, entry: dict[str, obj
     mark = "\ufeff" if text.startswith("\ufeff") else ""
     edited = mark + with_entry(text.removeprefix("\ufeff"), client, name, entry)
     if edited == text:
-        return WriteResult(path=path, changed=False)
+        return False, None
     try:
         target = path.resolve()
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -297,7 +291,7 @@ def put_entry(path: Path, client: ClientProgram, name: str, entry: dict[str, obj
         write_whole(target, edited.encode(), None if data is not None else OWNER_ONLY)
     except OSError as error:
         raise CannotEdit(f"it cannot be written ({error.strerror})") from None
-    return WriteResult(path=path, changed=True, backup=backup)
+    return True, backup
 
 
 BUNDLES: Final = frozenset({".mcpb", ".dxt"})

@@ -14,7 +14,7 @@ from tests.servers.caging import needs_sandbox
 
 from interlock.drivers.protocol.binding.match import Bound, match
 from interlock.drivers.protocol.problems import DriverRefusal
-from interlock.drivers.provider.hooks import DriverHooks, HookFailed, HookPlan, HookProcess, load_hooks
+from interlock.drivers.provider.hooks import DriverHooks, HookFailed, HookProcess, load_hooks
 
 pytestmark = [needs_sandbox, pytest.mark.asyncio(loop_scope="module")]
 
@@ -70,8 +70,8 @@ async def hooked(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Hook
         folder.mkdir()
         (folder / "driver.py").write_text(textwrap.dedent(ENTRY))
         (folder / "DRIVER.md").write_bytes(text(FILE))
-        plan = HookPlan(name="f@1", folder=folder, home=stage.folder / "data" / "homes" / "f", digests={})
-        process = HookProcess(plan, stage.node.links.connector_parts)
+        home, parts = stage.folder / "data" / "homes" / "f", stage.node.links.connector_parts
+        process = HookProcess(name="f@1", folder=folder, home=home, digests={}, connector_parts=parts)
         made = declared(FILE)
         hooks = await load_hooks(made, {"fs-read"}, folder, process)
         inputs = {"type": "object", "properties": {"n": {"type": "integer"}}}

@@ -14,7 +14,7 @@ from tests.servers.caging import needs_sandbox
 
 from interlock.drivers.protocol.binding.match import HookEntry
 from interlock.drivers.provider import hooks
-from interlock.drivers.provider.hooks import HookFailed, HookPlan, HookProcess
+from interlock.drivers.provider.hooks import HookFailed, HookProcess
 from interlock.drivers.workspace.folder import digest_of
 from interlock.process.sandbox.host_paths import SandboxFailed
 
@@ -59,8 +59,9 @@ class Bench:
         file.write_text(f"SECRET = {str(self.secret)!r}\n{textwrap.dedent(text)}")
         digests = {each.name: digest_of(each) for each in folder.iterdir()}
         home = self.stage.folder / "data" / "homes" / "_hooks" / str(number)
-        plan = HookPlan(name=f"d{number}@1", folder=folder, home=home, digests=digests, **changed)
-        process = HookProcess(plan, self.stage.node.links.connector_parts)
+        files = {"name": f"d{number}@1", "folder": folder, "home": home, "digests": digests}
+        parts = self.stage.node.links.connector_parts
+        process = HookProcess(**files, connector_parts=parts, **changed)
         self.made.append(process)
         return process
 
@@ -343,13 +344,13 @@ async def test_the_declaration_in_driver_py_is_read(bench: Bench) -> None:
 async def test_without_a_sandbox_it_runs_only_where_the_operator_allowed_it(bench: Bench) -> None:
     bare = msgspec.structs.replace(bench.stage.node.links.connector_parts, sandboxes=None)
     process = bench.hook("{}")
-    process._connector_parts = bare
+    process.connector_parts = bare
     with pytest.raises(SandboxFailed, match="sandbox_unavailable"):
         await process.load()
     process = bench.hook(
         f"if args.input['n'] == 1: {REACHING['a file outside']}", "{'calls': len(asked)}", may_do_without=True
     )
-    process._connector_parts = bare
+    process.connector_parts = bare
     with pytest.raises(HookFailed, match="PermissionError"):
         await built(process)
     assert await built(process, input={"n": 2}) == {"calls": 2}
@@ -369,5 +370,5 @@ async def test_a_folder_that_a_link_leads_to_is_shown_as_well(bench: Bench) -> N
     process = bench.hook("{'there': os.path.exists(__file__)}")
     linked = bench.stage.folder / "linked"
     linked.symlink_to(bench.stage.folder)
-    process._plan = msgspec.structs.replace(process._plan, folder=linked / process._plan.folder.name)
+    process.folder = linked / process.folder.name
     assert await built(process) == {"there": True}

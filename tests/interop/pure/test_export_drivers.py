@@ -64,10 +64,11 @@ def same_server(one: Any, other: Any) -> bool:
 def test_a_client_that_expands_variables_gets_their_names(client: str, kind: str) -> None:
     driver, _ = made(kind)
     known = BY_NAME[client]
-    found = driver_entry(driver, inventory(), known, "files")
-    assert found is not None
-    assert set(found.variables) == {"API_KEY", "MY_LEVEL"}
-    text = with_entry("", known, "files", dict(found.entry))
+    exported = driver_entry(driver, inventory(), known, "files")
+    assert exported is not None
+    written, variables = exported
+    assert set(variables) == {"API_KEY", "MY_LEVEL"}
+    text = with_entry("", known, "files", written)
     assert (known.expands or "").replace("VAR", "API_KEY") in text
     assert "secrets." not in text
     (entry,) = read_client_file(text.encode(), known).entries
@@ -89,16 +90,14 @@ def test_a_driver_without_secrets_is_direct_everywhere() -> None:
     data = driver_data(server={"kind": "npm", "package": "files", "entry": "run"}, id="files-mcp")
     driver = read_driver(frontmatter_text(data).encode(), "DRIVER.md").value
     assert driver is not None
-    found = driver_entry(driver, None, BY_NAME["claude-desktop"], "files")
-    assert found is not None
-    assert found.entry == {"command": "npx", "args": ["-y", "-p", "files", "run"]}
+    exported = driver_entry(driver, None, BY_NAME["claude-desktop"], "files")
+    assert exported == ({"command": "npx", "args": ["-y", "-p", "files", "run"]}, ())
     remote = driver_data(server={"kind": "remote", "url": "https://a.example/sse"}, transport="sse", id="files-mcp")
     dialled = read_driver(frontmatter_text(remote).encode(), "DRIVER.md").value
     assert dialled is not None
     assert driver_entry(dialled, None, BY_NAME["claude-desktop"], "files") is None
-    entry = driver_entry(dialled, None, BY_NAME["gemini-cli"], "files")
-    assert entry is not None
-    assert entry.entry == {"url": "https://a.example/sse"}
+    exported = driver_entry(dialled, None, BY_NAME["gemini-cli"], "files")
+    assert exported == ({"url": "https://a.example/sse"}, ())
 
 
 # What the published schema of 2025-12-11 demands of the parts that are written here.
@@ -175,10 +174,11 @@ REGISTRY_SCHEMA = {
 @pytest.mark.parametrize("kind", ["npm", "pypi", "docker", "remote"])
 def test_a_registry_s_description_is_valid_and_comes_back_as_the_same_driver(kind: str) -> None:
     driver, data = made(kind, description="Long. " * 50)
-    found = registry_description(driver, data)
-    assert found is not None
-    assert [str(error) for error in jsonschema_rs.Draft7Validator(REGISTRY_SCHEMA).iter_errors(found.data)] == []
-    text = json.dumps(found.data)
+    description = registry_description(driver, data)
+    assert description is not None
+    server_json, _ = description
+    assert [str(error) for error in jsonschema_rs.Draft7Validator(REGISTRY_SCHEMA).iter_errors(server_json)] == []
+    text = json.dumps(server_json)
     assert text.count('"isSecret": true') >= 2
     assert "secrets." not in text
     (entry,) = read_registry(text.encode()).entries
@@ -193,10 +193,11 @@ def test_a_registry_s_description_is_valid_and_comes_back_as_the_same_driver(kin
 @pytest.mark.req("AIP-export-3")
 def test_settings_that_a_registry_cannot_express_are_reported() -> None:
     driver, data = made("npm", network={"egress": []}, sandbox={"fs": {"read": ["/srv"]}})
-    found = registry_description(driver, data, "io.github.me/files")
-    assert found is not None
-    assert found.data["name"] == "io.github.me/files"
-    assert set(found.lost) >= {"network", "sandbox", "implements"}
+    description = registry_description(driver, data, "io.github.me/files")
+    assert description is not None
+    server_json, lost = description
+    assert server_json["name"] == "io.github.me/files"
+    assert set(lost) >= {"network", "sandbox", "implements"}
     assert registry_description(*made("binary")) is None
 
 

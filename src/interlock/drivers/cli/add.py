@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from interlock.approvals.cli.keys import can_ask, require_terminal
-from interlock.catalog.cli.classify import CLASSES, ask_classes, classes_of
+from interlock.catalog.cli.classify import CLASSES, ask_classes, classes_of, reason
 from interlock.cli.command import Invocation, option, verb, verb_app
 from interlock.cli.terminal.errors import BadUsage
+from interlock.cli.terminal.text import one_line
 from interlock.drivers.protocol.server_name import server_name
 from interlock.wire.refusal import Refused
 
@@ -93,13 +94,21 @@ def add(
         reference = _find_by_dns(invocation, reference.removeprefix(DNS), yes=yes)
     reference, absolute_args = as_command(reference, tuple(args or ()))
     variables = _parse_assignments(env or [], "--env")
+    pairs = [part.strip().partition(":") for part in (tools or "").split(",") if part.strip()]
+    contracts = {tool: contract or None for tool, _, contract in pairs}
+    if tools is not None and not contracts:
+        raise BadUsage("usage", "--tools names no tool", hint="--tools read_file:fs-read,write_file:fs-write")
     request = AddRequest(
         reference=reference,
         args=absolute_args,
         id=as_id,
-        tools=_parse_tools(tools),
+        tools=contracts or None,
         classes=classes_of(classes or []),
-        env={name: absolute_value(value) for name, value in variables.items() if value is not None},
+        env={
+            name: absolute(value) if value.startswith(("./", "../", "~/")) else value
+            for name, value in variables.items()
+            if value is not None
+        },
         passed=tuple(name for name, value in variables.items() if value is None),
         secrets=tuple(secret or ()),
         headers={name: value or "" for name, value in headers.items()},
@@ -136,9 +145,8 @@ def add_server(invocation: Invocation, request: "AddRequest", *, yes: bool = Fal
     With `yes`, the proposed classes are accepted without asking. With `no_trust`, the driver stays untrusted.
     """
     if not (yes or no_trust):
-        require_terminal(
-            "run it on a terminal, or with --yes; with --no-trust it waits for interlock drivers trust NAME"
-        )
+        hint = "run it on a terminal, or with --yes; with --no-trust it waits for interlock drivers trust NAME"
+        require_terminal(hint)
     from interlock.cli.client.offline import run_stored
     from interlock.drivers.add import NotAdded
     from interlock.drivers.cli.driver_lines import show_added
@@ -203,9 +211,8 @@ def _store_secrets(invocation: Invocation, secrets: "Sequence[SecretFinding]") -
         if not value and can_ask():
             value = typer.prompt(secret.name, default="", hide_input=True, show_default=False, err=True)
         if value and keep(secret.slug, value) == "differs":
-            invocation.out.remark(
-                f"note: the store has another value, which stays: interlock secrets set {secret.slug} replaces it"
-            )
+            command = f"interlock secrets set {secret.slug}"
+            invocation.out.remark(f"note: the store has another value, which stays: {command} replaces it")
 
 
 def _ask_about_tools(
@@ -217,7 +224,7 @@ def _ask_about_tools(
     only the name or schema of a tool suggests, or nothing at all, is not accepted, and the tool stays undecided.
     """
     from interlock.drivers.add import decide_classes
-    from interlock.drivers.cli.driver_lines import proposal_lines, show_proposals
+    from interlock.drivers.cli.driver_lines import show_proposals
 
     out = invocation.out
     for proposal in proposals:
@@ -233,22 +240,13 @@ def _ask_about_tools(
         if not out.as_json:
             show_proposals(out, decided)
             return
-        for line in proposal_lines(decided):
-            out.remark(line)
+        # stdout is JSON, so the proposals are printed on stderr.
+        for each in decided:
+            out.remark(f"{one_line(each.tool_name)}: {each.tool_class}, {reason(each.by, each.question)}")
 
     tools = {proposal.tool_name: proposal.tool_name for proposal in proposals if proposal.is_new}
     classes = ask_classes("Write it?", tools, show, out.remark, nothing_done="nothing was written")
     return decide_classes(proposals, classes, accept=True)
-
-
-def _parse_tools(text: str | None) -> dict[str, str | None] | None:
-    if text is None:
-        return None
-    pairs = [part.strip().partition(":") for part in text.split(",") if part.strip()]
-    contracts = {tool: contract or None for tool, _, contract in pairs}
-    if not contracts:
-        raise BadUsage("usage", "--tools names no tool", hint="--tools read_file:fs-read,write_file:fs-write")
-    return contracts
 
 
 def _parse_assignments(texts: Sequence[str], option: str) -> dict[str, str | None]:
@@ -313,10 +311,6 @@ def absolute(text: str) -> str:
         return str(Path(os.path.abspath(Path(text).expanduser())))  # noqa: PTH100  (without following links)
     looks = not text.startswith(("-", "/")) and ("/" in text or "." in text) and ":" not in text and "@" not in text
     return str(Path(text).absolute()) if looks and Path(text).exists() else text
-
-
-def absolute_value(text: str) -> str:
-    return absolute(text) if text.startswith(("./", "../", "~/")) else text
 
 
 def writable(text: str) -> str:

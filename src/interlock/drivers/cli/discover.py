@@ -175,9 +175,8 @@ def discover(
     """
     if invocation.remote_url is not None:
         raise BadUsage("usage", "discover looks from this machine and takes no --url")
-    discovery = find_servers(
-        invocation, domain, tuple(resolver or ()), allow_private=allow_private, tries=not no_connect
-    )
+    resolvers = tuple(resolver or ())
+    discovery = find_servers(invocation, domain, resolvers, allow_private=allow_private, tries=not no_connect)
     out = invocation.out
     if not add:
         if out.as_json:
@@ -224,10 +223,8 @@ def chosen_server(domain: str, discovery: Discovery) -> str:
     """Return the address of the only usable server. Raise Refused if there is none or more than one."""
     usable = [server for server in discovery.servers if server.is_usable and server.url is not None]
     if not usable:
-        why = (
-            "; ".join(f"{server.url or server.dialect}: {server.detail}" for server in discovery.servers)
-            or "it has no records"
-        )
+        reasons = [f"{server.url or server.dialect}: {server.detail}" for server in discovery.servers]
+        why = "; ".join(reasons) or "it has no records"
         raise Refused("not_found", f"{domain} names no server that can be added: {why}")
     if len(usable) > 1:
         urls = ", ".join(str(server.url) for server in usable)

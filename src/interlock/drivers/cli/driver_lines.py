@@ -233,11 +233,6 @@ def show_proposals(out: "Output", proposals: "Sequence[ToolProposal]") -> None:
     out.draw_table("TOOL|CONTRACT|CLASS|BECAUSE", rows, shrink={3: 12, 1: 16, 0: 16})
 
 
-def proposal_lines(proposals: "Sequence[ToolProposal]") -> list[str]:
-    """Return one line per proposed tool, to print on stderr when stdout is JSON."""
-    return [f"{one_line(each.tool_name)}: {each.tool_class}, {reason(each.by, each.question)}" for each in proposals]
-
-
 def show_added(
     out: "Output", added: api.AddedDriver, proposals: "Sequence[ToolProposal]", *, state: api.DriverSummary | None
 ) -> None:

@@ -67,9 +67,8 @@ def check_drivers(plan: Plan, named: str | None, *, against: str | None, upstrea
         for problem in declared.problems
     ]
     problems += declaration.problems if only is None else ()
-    contracts = dict.fromkeys(
-        declared.folder / file for declared in drivers for file in declared.files if file.endswith(TOOL_FILE)
-    )
+    files = [declared.folder / file for declared in drivers for file in declared.files]
+    contracts = dict.fromkeys(file for file in files if file.name.endswith(TOOL_FILE))
     contracts |= dict.fromkeys(path for path, _ in sight.contracts) if only is None else {}
     for path in contracts:  # also those that no driver binds
         problems += _check_file(path)
@@ -106,9 +105,8 @@ def _deprecated_names(declared: Declared, entries: Mapping[str, RegistryEntry]) 
         for entry in filter(None, map(entries.get, dict.fromkeys(names))):
             if declared.driver is not None and entry.deprecation is not None:  # REG-7.3-2
                 hint = f"offer {entry.successor}" if entry.successor else "offer a tool of another name"
-                yield declared.driver.places.problem(
-                    binding.pointer, "deprecated", entry.deprecation, hint, severity="warning"
-                )
+                places, message = declared.driver.places, entry.deprecation
+                yield places.problem(binding.pointer, "deprecated", message, hint, severity="warning")
 
 
 def _refused_elsewhere(declared: Declared, problems: list[Found]) -> Iterator[Found]:

@@ -29,7 +29,6 @@ import logging
 import os
 import secrets
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -39,14 +38,10 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Raw
 
-from interlock.catalog.routes import Route
 from interlock.config.plan import Dial, ServerPlan
-from interlock.core.background import BackgroundTasks
 from interlock.core.calls.call import OK, Call, Outcome
 from interlock.core.calls.check import Admitted, Refused
-from interlock.core.clock import Clock
 from interlock.core.link_state import RETRY_AFTER_MS
-from interlock.core.recorder import Recorder
 from interlock.drivers.contracts import contract
 from interlock.drivers.protocol.binding import results
 from interlock.drivers.protocol.binding.results import error_result
@@ -57,8 +52,8 @@ from interlock.drivers.protocol.resolver import SelectionChoice
 from interlock.drivers.protocol.server_name import server_name
 from interlock.drivers.provider.keeper import InstanceLease
 from interlock.drivers.provider.provider import DriverProvider
+from interlock.drivers.registry.service import ContractParts
 from interlock.gate.protocol.reserved_claims import without_claims
-from interlock.guard.guard import Guard
 from interlock.links.connected_link import ServerLink
 from interlock.links.server_messages import LostRefusal
 from interlock.mcp.meta import RAW_EMPTY, may_be_asked
@@ -102,19 +97,6 @@ UNREACHABLE: Final = frozenset(("tool_unavailable", "upstream_error"))
 INTERNAL: Final = DriverRefusal("internal", "something failed inside the node; its log says more")
 
 
-@dataclass(frozen=True, slots=True)
-class CallServices:
-    """Parts of the node that leased calls use. `tasks` runs steps that take time."""
-
-    guard: Guard[Route]
-    clock: Clock
-    recorder: Recorder
-    tasks: BackgroundTasks = field(default_factory=BackgroundTasks)
-
-
-ANYWHERE = ("/",)
-
-
 def find_denied_uri(uris: Iterable[str], plan: ServerPlan, driver: Driver) -> DriverRefusal | None:
     """Return the refusal for the first URI that the server's sandbox does not allow, or None if all are allowed
     (AIP-security-6).
@@ -127,7 +109,7 @@ def find_denied_uri(uris: Iterable[str], plan: ServerPlan, driver: Driver) -> Dr
         host = urlsplit(plan.reach.url).hostname
         reach = Reach(egress=(*declared, *((host,) if host else ())), schemes=schemes)
     elif (sandbox := plan.reach.sandbox) is None:  # a container is a sandbox of its own, or the operator wants none
-        reach = Reach(roots=ANYWHERE, egress=declared, schemes=schemes)
+        reach = Reach(roots=("/",), egress=declared, schemes=schemes)
     else:
         roots = [*sandbox.read, *sandbox.write, sandbox.home]
         if sandbox.from_arguments:
@@ -149,7 +131,7 @@ class LeasedCall(Call, eq=False, kw_only=True):
     are recorded, and each retry starts from them.
     """
 
-    services: CallServices
+    services: ContractParts
     client_params: dict[str, Any]
     lease: InstanceLease | None = None
     admitted: Admitted[Call] | None = None  # the permit to send, for as long as the call may have to be sent
@@ -430,9 +412,8 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         if "requestState" in params:
             opened = results.open_state_untrusted(params["requestState"])
             if opened is None:
-                return Refusal(
-                    INVALID_PARAMS, "this requestState was not made here, or was changed", {"reason": "state_invalid"}
-                )
+                message = "this requestState was not made here, or was changed"
+                return Refusal(INVALID_PARAMS, message, {"reason": "state_invalid"})
             self.pinned, self.state = opened
         return self.served.find_refusal(self.inputs, self.caller)
 
@@ -498,9 +479,8 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         prepared = self.prepared = self.served.prepared(provider)
         if prepared is None:
             self.release_lease()
-            self.on_lease_failed(
-                provider, DriverRefusal("contract_mismatch", "the server behind this tool no longer fits it")
-            )
+            error = DriverRefusal("contract_mismatch", "the server behind this tool no longer fits it")
+            self.on_lease_failed(provider, error)
             return
         hooks = provider.hooks
         if hooks is None and prepared.is_plain(self.inputs):
@@ -630,15 +610,9 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
             super().on_response(response, era)
             return
         passing = find_code(code) == INTERNAL_ERROR or code in _PASSING_CODES
-        message = find_string(members.get("message")) or "unknown"
-        self._on_server_error(
-            DriverRefusal(
-                "upstream_error",
-                message[:MESSAGE_CHARS_MAX],
-                retryable=passing,
-                cause={"code": code if isinstance(code, int) else None},  # AIP-tools-13
-            )
-        )
+        message = (find_string(members.get("message")) or "unknown")[:MESSAGE_CHARS_MAX]
+        cause = {"code": code if isinstance(code, int) else None}  # AIP-tools-13
+        self._on_server_error(DriverRefusal("upstream_error", message, retryable=passing, cause=cause))
 
     def _on_incomplete_result(self, kind: object, response: Response, era: Era) -> None:
         """Handle a result that is not final: ask the client for the input that the server needs, or fail if the kind of
@@ -748,14 +722,12 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         self.reason = error.code
         if not self.left:
             self.refund()
-        self.answer_result(
-            results.error_result(error, ref, content), Outcome.TOOL_ERROR if self.left else Outcome.REFUSED
-        )
+        outcome = Outcome.TOOL_ERROR if self.left else Outcome.REFUSED
+        self.answer_result(results.error_result(error, ref, content), outcome)
 
     def _log_ref(self, error: DriverRefusal) -> str:
-        return self.log_failure(
-            server_name(self.choices[self.at].candidate.key) if self.choices else "no driver", error
-        )
+        driver = server_name(self.choices[self.at].candidate.key) if self.choices else "no driver"
+        return self.log_failure(driver, error)
 
     def _record_invocation(self, code: str | None) -> None:
         """Write the audit row of one attempt that was sent to a server. `code` is its error code, or None if it

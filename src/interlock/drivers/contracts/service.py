@@ -31,7 +31,7 @@ from interlock.core.calls.call import Call, CallFactory
 from interlock.core.calls.check import RELISTED, Admitted
 from interlock.core.link_state import LinkState, Outlook
 from interlock.drivers.api import ServedContract, SkillBlock
-from interlock.drivers.contracts.call import CallServices, ContractCall, LeasedCall, PassthroughCall
+from interlock.drivers.contracts.call import ContractCall, LeasedCall, PassthroughCall
 from interlock.drivers.contracts.contract import CompiledContract, ContractTable
 from interlock.drivers.protocol.binding import uri_access
 from interlock.drivers.protocol.binding.effects import OfferedContract, exposed_item, offer
@@ -41,7 +41,7 @@ from interlock.drivers.protocol.resolver import SelectionPolicy
 from interlock.drivers.protocol.server_name import exposed_segment
 from interlock.drivers.provider.provider import DriverProvider
 from interlock.drivers.registry.service import ContractParts
-from interlock.links.link import Link, LinkEvents, ServerFacts
+from interlock.links.link import Link, ServerFacts
 from interlock.links.listing import Items, Listing
 from interlock.mcp import methods
 from interlock.mcp.items import Item
@@ -181,6 +181,7 @@ def _exposed_resources(provider: DriverProvider, kinds: Iterable[str]) -> Iterat
 
 
 _NO_RESOURCE: Final = Refusal(INVALID_PARAMS, "Resource not found", {"reason": "resource_unavailable"})
+_ItemCache = dict[tuple[bool, bytes], Item]  # by whether a person must confirm calls, and the encoded item
 _METHOD: Final = Call.__struct_fields__.index("method")
 _PARAMS: Final = Call.__struct_fields__.index("params")
 
@@ -190,9 +191,9 @@ class ContractLink(Link):
 
     checks_input = True
 
-    def __init__(self, segment: str, events: LinkEvents, services: CallServices) -> None:
-        super().__init__(segment, events, services.clock, kind="contracts", transport="none")
-        self._services = services
+    def __init__(self, segment: str, parts: ContractParts) -> None:
+        super().__init__(segment, parts.link_events, parts.clock, kind="contracts", transport="none")
+        self._parts = parts
         self.contracts: Mapping[str, CompiledContract] = {}  # by their local names
         self.shown = ExposedItems()
         self.kinds: Mapping[str, uri_access.ResourceKind] = {}  # of references to resources, of all drivers
@@ -204,9 +205,8 @@ class ContractLink(Link):
         """Add or remove a capability that the node announces to clients when they initialize."""
         assert self.facts is not None  # noqa: S101  (greeted above)
         capabilities = {name: raw for name, raw in self.facts.capabilities.items() if name != capability}
-        self.facts = msgspec.structs.replace(
-            self.facts, capabilities=capabilities | ({capability: RAW_EMPTY} if has else {})
-        )
+        capabilities |= {capability: RAW_EMPTY} if has else {}
+        self.facts = msgspec.structs.replace(self.facts, capabilities=capabilities)
 
     def send(self, admitted: Admitted[Call]) -> None:
         call = admitted.command
@@ -217,7 +217,7 @@ class ContractLink(Link):
     def find_outlook(self, tool: str) -> Outlook | None:
         """Return which driver would serve this tool, or None if the tool is not a contract of this segment."""
         served = self.contracts.get(tool)
-        return None if served is None else served.outlook(self._services.clock)
+        return None if served is None else served.outlook(self._parts.clock)
 
     @property
     def call_type(self) -> CallFactory:  # type: ignore[override]
@@ -230,7 +230,7 @@ class ContractLink(Link):
         if served is not None:
             contract_call = ContractCall(
                 *fields,
-                services=self._services,
+                services=self._parts,
                 client_params=dict(fields[_PARAMS]),
                 served=served,
                 approved=route.is_held,
@@ -278,10 +278,9 @@ class ContractLink(Link):
             provider = self.providers.get(self.kinds[ref.kind].driver)
             uri, sha256 = ref.uri, ref.sha256
         else:
-            shown = self.shown.resources.get(uri) or next(
-                (item for template, item in self.shown.templates.items() if uri_access.matches_template(template, uri)),
-                None,
-            )
+            templates = self.shown.templates.items()
+            matching = (item for template, item in templates if uri_access.matches_template(template, uri))
+            shown = self.shown.resources.get(uri) or next(matching, None)
             provider = shown.provider if shown is not None else None
         if provider is None:
             return _refuse(Call(*fields), _NO_RESOURCE)
@@ -295,7 +294,7 @@ class ContractLink(Link):
     def _new_raw_call(self, provider: DriverProvider, server_params: dict[str, Any], *fields: Any) -> PassthroughCall:
         return PassthroughCall(
             *fields,
-            services=self._services,
+            services=self._parts,
             client_params=dict(fields[_PARAMS]),
             provider=provider,
             server_params=server_params,
@@ -323,9 +322,8 @@ class Contracts:
         self.problems: tuple[FileProblem, ...] = ()
         self.links: dict[str, ContractLink] = {}  # by segment
         self._parts = parts
-        self._services = CallServices(parts.guard, parts.clock, parts.recorder)
         self._listings: dict[str, Listing] = {}
-        self._items: dict[tuple[bool, bytes], Item] = {}  # an item that is as before is the same object again
+        self._items: _ItemCache = {}  # an item that is as before is the same object again
         # By the id of the contract, with the inputs that it was compiled from.
         self._serving: dict[str, tuple[tuple[object, ...], CompiledContract]] = {}
         self._table = ContractTable()
@@ -356,12 +354,12 @@ class Contracts:
         """Offer the contracts of `table` in place of those of the previous table."""
         async with self._taking:
             self._table = table
-            await self._take(table)
+            await self._take()
 
     async def retake(self) -> None:
         """Apply the last table again, because other servers occupied or released segments."""
         async with self._taking:
-            await self._take(self._table)
+            await self._take()
 
     def replan(self, plan: Plan) -> None:
         """Use the settings of `plan` from the next table on."""
@@ -390,7 +388,8 @@ class Contracts:
                     return served.describe(f"{segment}.{local}", self._parts.clock)
         return None
 
-    async def _take(self, table: ContractTable) -> None:
+    async def _take(self) -> None:
+        table = self._table
         offering = offer(contract for key, contract in table.contracts.items() if table.providers.get(key))
         contracts: dict[str, list[OfferedContract]] = {}
         for offered in offering.offered:
@@ -425,28 +424,22 @@ class Contracts:
         before, self._items = self._items, {}
         for segment in sorted(contracts.keys() | segments.keys()):
             offers, shown = contracts.get(segment, []), segments.get(segment, ExposedItems())
-            await self._stock(segment, offers, shown, table, exposure, before)
+            await self._stock(segment, offers, shown, exposure, before)
 
     async def _stock(
-        self,
-        segment: str,
-        offers: list[OfferedContract],
-        shown: ExposedItems,
-        table: ContractTable,
-        exposure: Exposure,
-        before: Mapping[tuple[bool, bytes], Item],
+        self, segment: str, offers: list[OfferedContract], shown: ExposedItems, exposure: Exposure, before: _ItemCache
     ) -> None:
         """Offer these contracts and other items in one segment. `before` holds the items of the previous table, to be
         reused.
         """
         link = self.links.get(segment)
         if link is None:
-            link = ContractLink(segment, self._parts.link_events, self._services)
-        served = {each.local: self._compiled_contract(each, table) for each in offers}
+            link = ContractLink(segment, self._parts)
+        served = {each.local: self._compiled_contract(each) for each in offers}
         link.contracts = {**link.contracts, **served}  # a contract that is about to leave is still listed
         link.shown = shown
         link.kinds = exposure.kinds
-        link.providers = {provider.driver.key: provider for provider in table.drivers}
+        link.providers = {provider.driver.key: provider for provider in self._table.drivers}
         link.asks = frozenset(each.local for each in offers if each.asks)
         link.offers("prompts", bool(shown.prompts))
         link.offers("resources", bool(shown.resources or shown.templates))
@@ -460,13 +453,19 @@ class Contracts:
         await self._parts.catalog.stock(link, listing)
         link.contracts = served
 
-    def _compiled_contract(self, offered: OfferedContract, table: ContractTable) -> CompiledContract:
+    def _compiled_contract(self, offered: OfferedContract) -> CompiledContract:
         """Return the compiled contract. While its inputs are unchanged, return the same object, because compilation is
         slow.
         """
         drivers, contract = self._plan.drivers, offered.contract
         policy = SelectionPolicy(allow=drivers.policy.allow, deny=drivers.policy.deny, region=drivers.region)
-        made_of = (contract, table.providers[contract.id], policy, drivers.pins.get(contract.id), self._plan.workspace)
+        made_of = (
+            contract,
+            self._table.providers[contract.id],
+            policy,
+            drivers.pins.get(contract.id),
+            self._plan.workspace,
+        )
         entry = self._serving.get(contract.id)
         if entry is None or entry[0] != made_of:
             _, providers, _, pinned, workspace = made_of
@@ -474,9 +473,7 @@ class Contracts:
             entry = self._serving[contract.id] = (made_of, served)
         return entry[1]
 
-    def _build_items(
-        self, things: list[tuple[str, dict[str, Any], bool]], before: Mapping[tuple[bool, bytes], Item]
-    ) -> Items:
+    def _build_items(self, things: list[tuple[str, dict[str, Any], bool]], before: _ItemCache) -> Items:
         """Build the items of a list. Each tuple has a name, an item, and whether a person must confirm each call.
 
         The confirmation is part of the digest, because a route depends on it as well as on the item.

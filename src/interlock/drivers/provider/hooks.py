@@ -16,6 +16,7 @@ import logging
 import os
 import sys
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -61,23 +62,19 @@ class HookFailed(Exception):
         self.code = code
 
 
-class HookPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings for the process of one driver.py: its folder and its limits."""
+@dataclass(eq=False, kw_only=True)
+class HookProcess:
+    """The process that runs a driver.py. `load` and `ask` start the process if it is not running."""
 
     name: str  # the driver's, with its major version
     folder: Path
     home: Path  # an empty folder, because a sandbox needs a home
     digests: Mapping[str, str]  # of the files as they are trusted, by their name in the folder
+    connector_parts: ConnectorParts
     may_do_without: bool = False  # the operator turned the sandbox of this driver off: run without one if there is none
     idle_s: float = IDLE_S
 
-
-class HookProcess:
-    """The process that runs a driver.py. `load` and `ask` start the process if it is not running."""
-
-    def __init__(self, plan: HookPlan, connector_parts: ConnectorParts) -> None:
-        self._plan = plan
-        self._connector_parts = connector_parts
+    def __post_init__(self) -> None:
         self._turn = asyncio.Lock()
         self._run: _HookRun | None = None
         self._entry = HookEntry()
@@ -147,11 +144,10 @@ class HookProcess:
             return self._run
         if self._run is not None:
             self._end(self._run, "is gone")
-        plan, connector_parts = self._plan, self._connector_parts
-        changed = await asyncio.to_thread(_changed_module, plan)
+        changed = await asyncio.to_thread(self._find_changed_module)
         if changed is not None:
             raise HookFailed(f"{changed} is not as it was accepted")
-        run = self._run = _HookRun(*await self._make_sandbox(), connector_parts)
+        run = self._run = _HookRun(*await self._make_sandbox(), self.connector_parts)
         started = run.expect(0)
         try:
             async with asyncio.timeout(START_S):
@@ -173,21 +169,35 @@ class HookProcess:
         The sandbox is None if none is available here and the driver may run without one. Raise SandboxFailed if the
         sandbox cannot be made.
         """
-        plan, connector_parts = self._plan, self._connector_parts
+        connector_parts = self.connector_parts
         stderr = StderrRing(STDERR_LINES, now=connector_parts.clock.wall)
         python = os.path.realpath(sys.executable)  # without the environment around it, whose packages are not ours
-        folder = Path(os.path.realpath(plan.folder))
+        folder = Path(os.path.realpath(self.folder))
         argv = (python, "-I", "-S", "-B", "-c", _BOOT, str(_PACKAGE), str(folder))
         try:
             if connector_parts.sandboxes is None:
                 raise SandboxFailed("sandbox_unavailable", "no sandboxes are made here")
-            sandbox = SandboxPlan(home=plan.home, read=(_PACKAGE, folder))
-            command = SandboxedCommand(argv=argv, env={}, cwd=plan.home)
-            return await connector_parts.sandboxes.make(f"{plan.name} hooks", sandbox, command, stderr), argv, stderr
+            sandbox = SandboxPlan(home=self.home, read=(_PACKAGE, folder))
+            command = SandboxedCommand(argv=argv, env={}, cwd=self.home)
+            return await connector_parts.sandboxes.make(f"{self.name} hooks", sandbox, command, stderr), argv, stderr
         except SandboxFailed as failed:
-            if failed.code == "sandbox_unavailable" and plan.may_do_without:
+            if failed.code == "sandbox_unavailable" and self.may_do_without:
                 return None, argv, stderr
             raise
+
+    def _find_changed_module(self) -> str | None:
+        """Return the name of the first Python module that differs from the accepted version or cannot be read.
+
+        Return None if all are unchanged. Blocks on file access.
+        """
+        for name, digest in self.digests.items():
+            if name.endswith(".py"):
+                try:
+                    if digest_of(self.folder / name) != digest:
+                        return name
+                except FolderUnreadable:
+                    return name
+        return None
 
     def _end(self, run: "_HookRun", reason: str) -> None:
         if self._run is run:
@@ -199,7 +209,7 @@ class HookProcess:
         if self._idle is not None:
             self._idle.cancel()
         if not self._stopped:
-            self._idle = asyncio.get_running_loop().call_later(self._plan.idle_s, self._rest)
+            self._idle = asyncio.get_running_loop().call_later(self.idle_s, self._rest)
 
     def _rest(self) -> None:
         if self._run is not None and not self._turn.locked():
@@ -288,21 +298,6 @@ def _read_value(message: dict[str, Any]) -> Any:
     if "value" not in message:
         raise HookFailed(str(message.get("error") or "it says neither a value nor an error"))
     return message["value"]
-
-
-def _changed_module(plan: HookPlan) -> str | None:
-    """Return the name of the first Python module that differs from the accepted version or cannot be read.
-
-    Return None if all are unchanged. Blocks on file access.
-    """
-    for name, digest in plan.digests.items():
-        if name.endswith(".py"):
-            try:
-                if digest_of(plan.folder / name) != digest:
-                    return name
-            except FolderUnreadable:
-                return name
-    return None
 
 
 BUILD: Final = "build_arguments"

@@ -45,7 +45,7 @@ from interlock.links.connected_link import ConnectedLink, ServerLink
 from interlock.links.connector import SETTLED_S, UNSUPPORTED, ConnectFailed, ConnectorParts, LimitReached, ProcessLimit
 from interlock.links.keeper import LISTS_OF, Keeper, ServerKeeper, backoff_s
 from interlock.links.link import LinkEvents
-from interlock.links.listing import FIELD, LIST_S, Items, Listing
+from interlock.links.listing import FIELD, Items, Listing
 from interlock.links.pipes import StdioPipe, Trouble, Undelivered
 from interlock.mcp.methods import PROMPTS_LIST, RESOURCES_LIST, TEMPLATES_LIST, TOOLS_LIST
 from interlock.process.stderr import StderrRing
@@ -189,11 +189,8 @@ class DriverKeeper(ServerKeeper):
         self._who = who
         self._may_ask = bool(driver.interlock.client_capabilities)  # the server was offered to ask the client of a call
         # AIP-proto-4: what is not declared is not asked for.
-        self.reads = (
-            TOOLS_LIST,
-            *((PROMPTS_LIST,) if driver.prompts else ()),
-            *((RESOURCES_LIST, TEMPLATES_LIST) if driver.resources else ()),
-        )
+        prompts = (PROMPTS_LIST,) if driver.prompts else ()
+        self.reads = (TOOLS_LIST, *prompts, *((RESOURCES_LIST, TEMPLATES_LIST) if driver.resources else ()))
         self.fell = asyncio.Event()  # a series of attempts failed, or the keeper was stopped
         self._sealed: bytes | None = None  # the marks of the folder when the server was started
         self._retries_max = driver.connection.max_retries
@@ -240,10 +237,6 @@ class DriverKeeper(ServerKeeper):
             for wait in waits:
                 wait.cancel()
         return self.is_usable
-
-    async def read_again(self) -> None:
-        """Wait until the list of tools was read again, at most for the time limit of one list."""
-        await asyncio.wait((self.refreshed("tools"),), timeout=self._connector_parts.manner.within(LIST_S))
 
     async def stop(self) -> None:
         await super().stop()

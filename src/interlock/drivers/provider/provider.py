@@ -22,6 +22,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -56,15 +57,23 @@ from interlock.drivers.protocol.model import Driver, ToolBinding
 from interlock.drivers.protocol.problems import DriverRefusal, FileProblem
 from interlock.drivers.provider import contract_check
 from interlock.drivers.provider.health import HealthSchedule
-from interlock.drivers.provider.hooks import DriverHooks, HookFailed, HookPlan, HookProcess, load_hooks
+from interlock.drivers.provider.hooks import DriverHooks, HookFailed, HookProcess, load_hooks
 from interlock.drivers.provider.keeper import DriverEnvironment, DriverKeeper, Instance, InstanceLease, Instances
-from interlock.drivers.provider.vault import DriverRevealer, Logins, Vault, code_of, login_text, missing_secrets
+from interlock.drivers.provider.vault import (
+    ACCESS_DENIED,
+    AUTH_REQUIRED,
+    DriverRevealer,
+    Logins,
+    Vault,
+    login_text,
+    missing_secrets,
+)
 from interlock.drivers.workspace.declaration import Declared
 from interlock.drivers.workspace.folder import TamperCheck
 from interlock.links.connector import LEGACY_CAPABILITIES, UNSUPPORTED, ConnectorParts, Eras, Manner
 from interlock.links.keeper import Keeper
 from interlock.links.link import Link, LinkEvents
-from interlock.links.listing import Listing
+from interlock.links.listing import LIST_S, Listing
 from interlock.mcp.methods import LEGACY_VERSIONS, Era
 from interlock.process.child import ChildStartFailed
 from interlock.process.sandbox.host_paths import SandboxFailed
@@ -159,21 +168,20 @@ class DriverProvider:
         self._on_step = on_step
         self._hook_process: HookProcess | None = None
         if ENTRY in declared.files:
-            plan = HookPlan(
+            self._hook_process = HookProcess(
                 name=driver.key,
                 folder=declared.folder.absolute(),
                 home=environment.data / HOMES / "_hooks" / driver.key,
                 digests=declared.files,
+                connector_parts=environment.connector_parts,
                 may_do_without=self._sandbox_is_off,
             )
-            self._hook_process = HookProcess(plan, environment.connector_parts)
         slugs = [declared.secrets[name].slug for name in driver.secret_names if name in declared.secrets]
         self._logins = Logins(environment.kv, environment.vault, driver, slugs)
         self._login_tasks = BackgroundTasks()
         self._snapshots = contract_check.Snapshots(environment.kv, environment.connector_parts.clock, driver.key)
-        self._checked: tuple[bytes, contract_check.ContractVerdict] | None = (
-            None  # the digest of a list, and the result of its check
-        )
+        # The digest of a list, and the result of its check.
+        self._checked: tuple[bytes, contract_check.ContractVerdict] | None = None
         self._judged: tuple[DriverState, str | None, str | None] = (DriverState.READY, None, None)
         self._task: asyncio.Task[None] | None = None
         self._instances: Instances | None = None  # once the server is installed
@@ -241,7 +249,7 @@ class DriverProvider:
             self.settled.set()
             return
         if expired is not None:
-            self._set_unauthed("auth_required", expired)
+            self._set_unauthed(AUTH_REQUIRED, expired)
             self.settled.set()
             primary.keeper.start_asleep()
         elif snapshot is not None:
@@ -259,10 +267,7 @@ class DriverProvider:
 
     async def _install(self) -> Installed:
         """Install the server and return the installation. After a failure, try again with growing pauses."""
-
-        def report_progress(text: str) -> None:
-            self._set_state(DriverState.INSTALLING, None, text)
-
+        report_progress = partial(self._set_state, DriverState.INSTALLING, None)
         again_s = INSTALL_AGAIN_S
         while True:
             async with self.connector_parts.limits.installs:
@@ -366,16 +371,18 @@ class DriverProvider:
     def _apply_verdict(self, verdict: contract_check.ContractVerdict, listing: Listing, link: Link) -> None:
         """Apply the result of a check, with warnings about the greeting, the installation and the hooks."""
         places = self.driver.places
-        greeting = (
-            () if link.facts is None else contract_check.greeting_warnings(self.driver, link.facts, link.transport)
-        )
-        notes = tuple(
-            places.problem("/install", note.code, note.message, "nothing needs to be done", severity="note")
-            for note in (self.installed.notes if self.installed is not None else ())
-        )
+        facts, hint = link.facts, "nothing needs to be done"
+        greeting = () if facts is None else contract_check.greeting_warnings(self.driver, facts, link.transport)
+        notes = self.installed.notes if self.installed is not None else ()
+        installing = (places.problem("/install", each.code, each.message, hint, severity="note") for each in notes)
         before = _offer_digest(self.listing, self.bound)
         self.bound = verdict.bound
-        self.problems = (*verdict.problems, *greeting, *notes, *(self.hooks.problems if self.hooks is not None else ()))
+        self.problems = (
+            *verdict.problems,
+            *greeting,
+            *installing,
+            *(self.hooks.problems if self.hooks is not None else ()),
+        )
         self.listing = listing
         self.contract_ids = frozenset(verdict.bound)
         self._judged = (verdict.state, verdict.code, verdict.reason)
@@ -412,7 +419,8 @@ class DriverProvider:
                 self._judged = (DriverState.READY, None, None)
                 self._set_state(*self._judged)
             else:
-                self._set_unauthed(code_of(lacks), reason)
+                is_denied = any(lack.code == ACCESS_DENIED for lack in lacks)
+                self._set_unauthed(ACCESS_DENIED if is_denied else AUTH_REQUIRED, reason)
         elif failure is not None and failure.code == UNSUPPORTED:
             self._set_state(DriverState.REJECTED, UNSUPPORTED, reason)
         else:
@@ -449,7 +457,7 @@ class DriverProvider:
         self._begin_task(self._logins.keep(who))
         if who is None:
             self._health_failure = None
-            self._set_unauthed("auth_required", reason)
+            self._set_unauthed(AUTH_REQUIRED, reason)
         log.warning("driver %s: %s", self.driver.segment, reason)
         instance = self._instances.find(who)
         if instance is not None:
@@ -568,7 +576,8 @@ class DriverProvider:
                 message = "the server of this tool could not be reached"
                 return self._refuse("tool_unavailable", message, retryable=True, reason=reason)
             if not keeper.is_current:
-                await keeper.read_again()
+                # The list of tools is read again, at most for the time limit of one list.
+                await asyncio.wait((keeper.refreshed("tools"),), timeout=self.connector_parts.manner.within(LIST_S))
             if lease.instance.is_fit:
                 lent, lease = lease, None
                 return lent
@@ -631,45 +640,36 @@ def _offer_digest(listing: Listing | None, bound: Mapping[str, Bound]) -> object
     return tuple(items.digest for items in lists), {contract: id(each) for contract, each in bound.items()}
 
 
+@dataclass(eq=False, kw_only=True)
 class ProviderFactory:
     """Factory of driver providers. Its providers share the limits on installing and starting servers."""
 
-    def __init__(
-        self,
-        *,
-        kv: KeyValue,
-        clock: Clock,
-        recorder: Recorder,
-        keepers: dict[str, Keeper],
-        link_events: LinkEvents,
-        credentials: CredentialService,
-        connector_parts: ConnectorParts,
-        plan: Callable[[], Plan],
-        newest: bool = False,
-    ) -> None:
-        """Prepare to create providers.
+    kv: KeyValue
+    clock: Clock
+    recorder: Recorder
+    keepers: dict[str, Keeper]
+    link_events: LinkEvents
+    credentials: CredentialService
+    connector_parts: ConnectorParts
+    plan: Callable[[], Plan]  # is called each time a provider is created or its server is installed
+    newest: bool = False  # the record of installed releases is neither used nor changed
 
-        `plan` is called for the current plan each time a provider is created or its server is installed. With `newest`,
-        the record of installed releases is neither used nor changed.
-        """
-        self._plan = plan
-        self._newest = newest
-        self._locks = Locks(kv, clock)
-        self._connector_parts = connector_parts
-        first, sandboxes = plan(), connector_parts.sandboxes
+    def __post_init__(self) -> None:
+        self._locks = Locks(self.kv, self.clock)
+        first, sandboxes = self.plan(), self.connector_parts.sandboxes
         self._environment = DriverEnvironment(
             plan=first.drivers,
             data=first.data,
-            connector_parts=connector_parts,
-            link_events=link_events,
-            keepers=keepers,
-            kv=kv,
+            connector_parts=self.connector_parts,
+            link_events=self.link_events,
+            keepers=self.keepers,
+            kv=self.kv,
             install=partial(self._install, {}),
-            holder_for=credentials.holder,
+            holder_for=self.credentials.holder,
             vault=Vault(
-                store=credentials.secrets,
-                clock=clock,
-                record=recorder.add_line,
+                store=self.credentials.secrets,
+                clock=self.clock,
+                record=self.recorder.add_line,
                 workspace=str(first.workspace),
                 environment=os.environ,
                 private=private_paths(first) if sandboxes is None else sandboxes.private,
@@ -682,7 +682,7 @@ class ProviderFactory:
     ) -> DriverProvider:
         """Return a provider, not started, for a driver whose files were read."""
         environment = msgspec.structs.replace(
-            self._environment, plan=self._plan().drivers, install=partial(self._install, declared.real_paths)
+            self._environment, plan=self.plan().drivers, install=partial(self._install, declared.real_paths)
         )
         seal = TamperCheck(declared.root, declared.folder, declared.files) if declared.files else None
         return DriverProvider(declared, environment, seal=seal, on_changed=on_changed, on_step=on_step)
@@ -697,9 +697,9 @@ class ProviderFactory:
         cannot be read or written. If it cannot be read, nothing is installed, because the newest release must not
         replace a recorded one.
         """
-        plan, connector_parts = self._plan(), self._connector_parts
+        plan, connector_parts = self.plan(), self.connector_parts
         is_sandboxed = plan.drivers.sandbox.get(driver.id) != "off"
-        lock = None if self._newest else await self._locks.get(driver.key)
+        lock = None if self.newest else await self._locks.get(driver.key)
 
         async def installer(anew: bool) -> Installed | InstallFailed:
             installation = Installation(
@@ -722,6 +722,6 @@ class ProviderFactory:
             return runner_for(compiled, connector_parts, folder)
 
         outcome = await install_checked(driver, installer, runner_of)
-        if isinstance(outcome, Installed) and outcome.lock != lock and not self._newest:
+        if isinstance(outcome, Installed) and outcome.lock != lock and not self.newest:
             await self._locks.put(driver.key, outcome.lock)
         return outcome

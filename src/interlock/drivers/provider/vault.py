@@ -68,7 +68,10 @@ def _from_file(written: str, private: tuple[Path, ...]) -> str:
         real = Path(os.path.realpath(path))
         descriptor = os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:
-            if _is_inside(_path_of(descriptor, real), private):
+            opened = _path_of(descriptor, real)
+            # Folders are compared by file identity, not by name.
+            around = {_identity(each) for each in (opened, *opened.parents)}
+            if any(_identity(each) in around for each in private):
                 raise BackendFailed("its file is in the data or configuration folder of the node, which is never read")
             if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
                 raise BackendFailed("its file is a pipe")
@@ -89,12 +92,6 @@ def _path_of(descriptor: int, otherwise: Path) -> Path:
         return Path(f"/proc/self/fd/{descriptor}").readlink()
     except OSError:
         return otherwise
-
-
-def _is_inside(path: Path, places: Iterable[Path]) -> bool:
-    """Return whether the path is inside one of `places`. Folders are compared by file identity, not by name."""
-    around = {_identity(each) for each in (path, *path.parents)}
-    return any(_identity(each) in around for each in places)
 
 
 def _identity(path: Path) -> object:
@@ -263,10 +260,6 @@ _NEEDS: Final = "the server behind this tool needs a credential first"
 def missing_secrets(failure: ConnectFailed) -> tuple[MissingSecret, ...]:
     """Return the missing secrets if they caused the failed connection, otherwise an empty tuple."""
     return failure.__cause__.lacks if isinstance(failure.__cause__, SecretsMissing) else ()
-
-
-def code_of(lacks: tuple[MissingSecret, ...]) -> str:
-    return ACCESS_DENIED if any(lack.code == ACCESS_DENIED for lack in lacks) else AUTH_REQUIRED
 
 
 def login_text(driver: Driver, reason: str | None) -> str:

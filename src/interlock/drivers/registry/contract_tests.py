@@ -86,7 +86,13 @@ class ExampleRunner:
         return DriverExamples(id=declared.id, key=declared.key, ok=is_ok, examples=tuple(outcomes))
 
     async def _run_example(self, key: str, contract: Contract, example: ContractExample, by: str) -> Outcome:
-        name = self._find_listed_name(contract)
+        name = None  # under which the contract is listed on this node
+        named = qualified_name(contract)
+        if isinstance(named, tuple):
+            segment, local = named
+            link = self.contracts.links.get(segment)
+            routes = self.catalog.namespace.view(EVERYTHING).tool_routes
+            name = next((each.qualified for each in routes if each.link is link and each.original == local), None)
         if name is None:
             return _failure(f"the contract is not offered: interlock drivers show {server_name(key)} says why")
         principal = Principal(by if by == "local" else f"operator:{by.removeprefix('operator:')}", "admin")
@@ -107,15 +113,6 @@ class ExampleRunner:
         except (TimeoutError, asyncio.CancelledError):
             return _failure("the call was ended" if answer.message.cancelled() else "no answer in time")
         return _judge(message, example)
-
-    def _find_listed_name(self, contract: Contract) -> str | None:
-        """Return the qualified name under which the contract is listed on this node, or None if it is not listed."""
-        named = qualified_name(contract)
-        if not isinstance(named, tuple):
-            return None
-        link = self.contracts.links.get(named[0])
-        routes = self.catalog.namespace.view(EVERYTHING).tool_routes
-        return next((route.qualified for route in routes if route.link is link and route.original == named[1]), None)
 
 
 def _judge(message: JsonObject, example: ContractExample) -> Outcome:

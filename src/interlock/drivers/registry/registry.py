@@ -84,10 +84,8 @@ class Registry:
         """
         async with self._refreshing:
             if sight is None:
-                declaration = self.declaration
-                sight = await asyncio.to_thread(
-                    scan_workspace, self.plan, declaration.others, opened=declaration.opened
-                )
+                others, opened = self.declaration.others, self.declaration.opened
+                sight = await asyncio.to_thread(scan_workspace, self.plan, others, opened=opened)
             basis = (sight, self.memory.revision, self._surveyor)
             if basis == self._basis:
                 return self.declaration

@@ -9,12 +9,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from interlock.catalog.catalog import Catalog
 from interlock.catalog.routes import Route
 from interlock.config.plan import Plan
+from interlock.core.background import BackgroundTasks
 from interlock.core.clock import Clock
 from interlock.core.current_plan import CurrentPlan
 from interlock.core.feed import AsyncFeed
@@ -44,7 +45,7 @@ Open = Callable[[Plan], "DriverService"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContractParts:
-    """Parts of the node that the contract service needs."""
+    """Parts of the node that the contract service and its calls need."""
 
     current: CurrentPlan
     catalog: Catalog
@@ -54,6 +55,7 @@ class ContractParts:
     guard: Guard[Route]
     recorder: Recorder
     keep: Callable[[Iterable[str]], None]  # gets the segments that must not be registered
+    tasks: BackgroundTasks = field(default_factory=BackgroundTasks)  # steps of calls that take time
 
 
 class LazyContracts:

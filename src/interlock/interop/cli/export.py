@@ -127,10 +127,8 @@ def export_client(
             hint = "leave out --http: a program that joins the node needs none"
             raise Refused("token_needed", message, hint=hint)
         entry = token_entry
-        invocation.out.remark(
-            f"{client.title} needs {TOKEN} in its environment:"
-            f" interlock access token --for client --name {client.name} makes one"
-        )
+        command = f"interlock access token --for client --name {client.name}"
+        invocation.out.remark(f"{client.title} needs {TOKEN} in its environment: {command} makes one")
     elif http:
         entry = http_entry(client, NAME, mcp_url(own_addresses(invocation)[-1]), {})
     else:
@@ -186,8 +184,9 @@ def export_driver(
             server = exposed_segment(driver.id)
             message = f"{server} is a program of this machine; a registry describes packages and addresses"
             raise Refused("not_describable", message, hint="publish it as a package first")
-        invocation.out.json(description.data)
-        for key in description.lost:
+        data, lost = description
+        invocation.out.json(data)
+        for key in lost:
             invocation.out.remark(f"lost: {key}")
     else:
         client = _client(for_client)
@@ -198,8 +197,8 @@ def export_driver(
             entry = stdio_entry(client, short_name, command, {})
             invocation.out.remark(f"{client.title} runs it through Interlock, which keeps its secrets")
         else:
-            entry = dict(exported.entry)
-            for variable in exported.variables:
+            entry, variables = exported
+            for variable in variables:
                 invocation.out.remark(f"{client.title} needs the environment variable {variable}")
         _deliver(invocation, client, short_name, entry, write=write)
 
@@ -248,28 +247,28 @@ def _deliver(invocation: Invocation, client: "ClientProgram", name: str, entry: 
         out.line(text.rstrip("\n"))
         return
     try:
-        done = put_entry(path, client, name, entry)
+        is_changed, backup_path = put_entry(path, client, name, entry)
     except CannotEdit as cannot:
         hint = f"nothing was changed; interlock export client --for {client.name} prints the entry to paste"
         raise Refused("not_written", f"{path}: {cannot}", hint=hint) from None
-    backup = None if done.backup is None else str(done.backup)
+    backup = None if backup_path is None else str(backup_path)
     beside: list[str] = []  # the other servers that the client has, in all its files
     if name == NAME:
         own = own_addresses(invocation)
         entries = [each for file in look(machine, [client]) for each in without_own(file, own).reading.entries]
         beside = list(dict.fromkeys(each.name for each in entries if each.disabled is None and each.name != NAME))
     if out.as_json:
-        report = {"client": client.name, "path": str(path), "entry": entry, "written": done.changed, "backup": backup}
+        report = {"client": client.name, "path": str(path), "entry": entry, "written": is_changed, "backup": backup}
         out.json({**report, "beside": beside})
         return
-    out.line(f"wrote {name} to {path}" if done.changed else f"{path} has it already")
+    out.line(f"wrote {name} to {path}" if is_changed else f"{path} has it already")
     if backup is not None:
         out.line(f"as it was: {backup}")
         out.remark("warning: the backup still holds whatever secrets were in the file; remove it when you are content")
     if beside:
         out.line(f"still configured in {client.title} beside {name}: {', '.join(one_line(each) for each in beside)}")
         out.remark(f"{client.title} goes on to start these itself, past this node: remove there what you have imported")
-    if done.changed:
+    if is_changed:
         out.remark(f"restart {client.title} to have it look again")
 
 

@@ -98,10 +98,8 @@ def names(value: Any) -> tuple[str, ...]:
     """Return a list of texts. Numbers are converted to text."""
     if not isinstance(value, list | tuple):
         return ()
-    items = [
-        str(each) if isinstance(each, int | float) and not isinstance(each, bool) else text(each) for each in value
-    ]
-    return tuple(each for each in items if each is not None)
+    numbers_as_text = (str(each) if type(each) in (int, float) else text(each) for each in value)
+    return tuple(each for each in numbers_as_text if each is not None)
 
 
 def milliseconds(value: Any, unit_ms: int) -> int | None:
@@ -359,16 +357,14 @@ def _take_limits(entry: ServerEntry, fields: Fields, client: ClientProgram) -> S
 
 
 def _relaxed_note(entry: ServerEntry, key: str) -> ImportNote:
-    return ImportNote(
-        code="approval_ignored", text=f"{key} is not carried over: calls are asked about as here", server=entry.name
-    )
+    message = f"{key} is not carried over: calls are asked about as here"
+    return ImportNote(code="approval_ignored", text=message, server=entry.name)
 
 
 def _take_timeouts(fields: Fields, client: ClientProgram) -> tuple[int | None, int | None]:
     """Return the timeouts for connecting and for a call, in milliseconds. Each is None if it is not set."""
-    startup = milliseconds(fields.take("startup_timeout_sec"), 1000) or milliseconds(
-        fields.take("startup_timeout_ms"), 1
-    )
+    startup = milliseconds(fields.take("startup_timeout_sec"), 1000)
+    startup = startup or milliseconds(fields.take("startup_timeout_ms"), 1)
     call = milliseconds(fields.take("tool_timeout_sec"), 1000)
     written = fields.take("timeout")
     if isinstance(written, Mapping):  # opencode v2
@@ -446,15 +442,10 @@ def _some(key: str, values: Mapping[str, str]) -> dict[str, Any]:
 _ENVIRONMENT = "env://"
 
 
-class Exported(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry for a driver, and the environment variables that the entry needs."""
-
-    entry: Mapping[str, Any]
-    variables: tuple[str, ...] = ()  # of the client's environment
-
-
-def driver_entry(driver: Driver, secrets: SecretInventory | None, client: ClientProgram, name: str) -> Exported | None:
-    """Return the entry with which a client runs a driver.
+def driver_entry(
+    driver: Driver, secrets: SecretInventory | None, client: ClientProgram, name: str
+) -> tuple[dict[str, Any], tuple[str, ...]] | None:
+    """Return the entry with which a client runs a driver, and the variables of the client's environment that it needs.
 
     Return None if the file would contain a secret, the client cannot connect to the URL or log in there, or the driver
     sets defaults for variables of the environment, which an entry cannot express.
@@ -491,4 +482,4 @@ def driver_entry(driver: Driver, secrets: SecretInventory | None, client: Client
         entry = stdio_entry(client, name, command, env)
     else:
         raise TypeError(f"a server of kind {server.kind} is neither dialled nor started")
-    return Exported(entry=entry, variables=tuple(dict.fromkeys(variables.values())))
+    return entry, tuple(dict.fromkeys(variables.values()))

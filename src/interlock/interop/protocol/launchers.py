@@ -122,9 +122,8 @@ def _classify_docker(rest: list[str]) -> ClassifiedCommand | None:
     server = without_empty({"kind": "docker", "image": rest[0], "volumes": volumes, "args": rest[1:]})
     message = f"docker options without a place in a driver: {', '.join(dict.fromkeys(dropped))}"
     note = ImportNote(code="docker_flag_dropped", text=message)
-    return ClassifiedCommand(
-        server=server, env=env, passed=tuple(dict.fromkeys(passed)), notes=(note,) if dropped else ()
-    )
+    notes = (note,) if dropped else ()
+    return ClassifiedCommand(server=server, env=env, passed=tuple(dict.fromkeys(passed)), notes=notes)
 
 
 def _find_bind_mount(value: str) -> str | None:

@@ -224,10 +224,10 @@ def read_docker(data_untrusted: bytes) -> FileReading:
         smithery = ServerEntry(name="smithery")
         helper = next((key for key in HELPERS if key in section(data, "startCommand")), None)
         if helper:
-            return FileReading(
-                entries=(smithery.refuse("helper_not_run", f"{helper} is code to run and is not imported"),)
-            )
-        return FileReading(entries=(smithery.refuse("unsupported", "it does not say how the server is started"),))
+            refused = smithery.refuse("helper_not_run", f"{helper} is code to run and is not imported")
+        else:
+            refused = smithery.refuse("unsupported", "it does not say how the server is started")
+        return FileReading(entries=(refused,))
     if isinstance(registry := data.get("registry"), Mapping):
         listed = [(str(name), each) for name, each in registry.items() if isinstance(each, Mapping)]
         return FileReading(entries=tuple(_docker_entry(name, each) for name, each in listed[:ENTRIES_MAX]))
@@ -404,17 +404,13 @@ _TRANSPORTS: Final = {"http": "streamable-http", "sse": "sse"}
 _KEPT: Final = ("name", "id", "description", "version", "server", "transport", "implements")
 
 
-class Described(msgspec.Struct, frozen=True, kw_only=True):
-    """A server.json, and a list of the driver's settings that it cannot express."""
+def registry_description(
+    driver: Driver, written: Mapping[str, Any], name: str | None = None
+) -> tuple[dict[str, Any], tuple[str, ...]] | None:
+    """Return the server.json of a driver, and the dotted keys of settings that it cannot express.
 
-    data: Mapping[str, Any]
-    lost: tuple[str, ...]  # dotted keys with no place in the format
-
-
-def registry_description(driver: Driver, written: Mapping[str, Any], name: str | None = None) -> Described | None:
-    """Return the server.json of a driver. Return None for a program on this machine, which a registry cannot describe.
-
-    `written` is the frontmatter of the driver. It is used to determine which settings are lost.
+    Return None for a program on this machine, which a registry cannot describe. `written` is the frontmatter of the
+    driver. It is used to determine which settings are lost.
     """
     server = driver.server
     package = server.registry_package() if isinstance(server, LocalServer) else None
@@ -446,7 +442,7 @@ def registry_description(driver: Driver, written: Mapping[str, Any], name: str |
     lost = [key for key in written if key not in _KEPT and key != "auth"]
     block = written.get("server", {})
     lost += [f"server.{key}" for key in ("cwd", "entry", "runner", "port", "path", "auth") if key in block]
-    return Described(data=data, lost=(*lost, *(["implements"] if driver.implements else [])))
+    return data, (*lost, *(["implements"] if driver.implements else []))
 
 
 def _setting(name: str, text: str) -> dict[str, Any]:

@@ -304,9 +304,8 @@ class Translator:
         self.environment_passed.append(name)
         if ref.default:
             if may_be_secret(name, ref.default):
-                self.say(
-                    "default_dropped", f"the default of {place_name('env', name)} looks like a secret and is left out"
-                )
+                place = place_name("env", name)
+                self.say("default_dropped", f"the default of {place} looks like a secret and is left out")
             else:
                 self.environment_defaults[name] = ref.default
         return None
@@ -373,9 +372,8 @@ class Translator:
                 raise NotTranslatable("secret_in_place", "the user and password of its url hold a placeholder")
             user, _, password = credentials["pair"].partition(":")
             value = base64.b64encode(f"{unquote(user)}:{unquote(password)}".encode()).decode()
-            placeholder = self.secrets.add(
-                "url user and password", "URL_CREDENTIALS", "User and password.", value=value
-            )
+            place, name = "url user and password", "URL_CREDENTIALS"
+            placeholder = self.secrets.add(place, name, "User and password.", value=value)
             headers["Authorization"] = f"Basic {placeholder}"
             head = credentials["scheme"] + head[credentials.end() :]
         try:
