@@ -31,15 +31,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.mcp import methods
-from interlock.mcp.methods import (
-    ASKED_OF_CLIENT,
-    ELICIT,
-    LATEST_MODERN,
-    META_CAPABILITIES,
-    META_CLIENT,
-    META_LOG_LEVEL,
-    META_VERSION,
-)
+from interlock.mcp.methods import ASKED_OF_CLIENT, ELICIT, META_CAPABILITIES, META_CLIENT, META_LOG_LEVEL, META_VERSION
 from interlock.net.protocol.uri import Unreadable, file_uri, is_within, read_file_path, without_dots
 from interlock.wire.jsonrpc.codec import decode_array, decode_object, encode_value, find_string
 
@@ -58,7 +50,7 @@ _KEY_KINDS: Final = frozenset(("api", "access", "private"))  # before the word "
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")  # apiKey, API-Key, HTTPCookie
 _REMEMBERED_CHARS_MAX: Final = 256  # a client writes the keys; longer ones are judged anew each time
 RAW_EMPTY: Final = Raw(b"{}")
-RAW_MODERN: Final = Raw(b'"%b"' % LATEST_MODERN.encode())
+RAW_MODERN: Final = Raw(b'"%b"' % methods.LATEST_MODERN.encode())
 
 
 # A modern request's `_meta` with nothing but these needs no rewriting on its way to a modern server.

@@ -31,12 +31,7 @@ from msgspec import Raw
 from interlock.mcp.methods import LATEST_MODERN, META_CAPABILITIES, META_VERSION, MODERN_VERSIONS, NAMED_BY
 from interlock.wire.jsonrpc import codec
 from interlock.wire.jsonrpc.codec import decode_object, decode_params_untrusted, find_plain_request, find_string
-from interlock.wire.refusal import (
-    HEADER_MISMATCH,
-    INVALID_PARAMS,
-    UNSUPPORTED_VERSION,
-    Refusal,
-)
+from interlock.wire.refusal import HEADER_MISMATCH, INVALID_PARAMS, UNSUPPORTED_VERSION, Refusal
 
 MODERN_HEAD: Final = b"mcp-protocol-version: %b\r\n" % LATEST_MODERN.encode()
 _PLAIN = re.compile(r"(?:[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?)?")

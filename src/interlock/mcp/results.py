@@ -17,20 +17,14 @@ from msgspec import Raw
 
 from interlock.mcp.methods import CACHEABLE, RESOURCES_READ, Era
 from interlock.mcp.tasks import requires_tasks, tool_across_eras
+from interlock.wire import refusal
 from interlock.wire.jsonrpc import codec
 from interlock.wire.jsonrpc.codec import CodecError, Response, decode_object, decode_value, encode_value, find_string
 from interlock.wire.refusal import (
-    BUDGET_EXCEEDED,
     FORMS,
-    HEADER_MISMATCH,
     INTERNAL_ERROR,
     INVALID_PARAMS,
     INVALID_REQUEST,
-    MISSING_CAPABILITY,
-    RESOURCE_NOT_FOUND,
-    TOOL_DEGRADED,
-    UNSUPPORTED_VERSION,
-    URL_ELICITATION_REQUIRED,
     Refusal,
     RefusalCode,
     find_code,
@@ -39,8 +33,8 @@ from interlock.wire.refusal import (
 # Error numbers of MCP-AX as a 2026-07-28 client reads them (MCP-AX 13.2).
 
 _DRAFT_CODES: Final[dict[tuple[str, int], RefusalCode]] = {
-    ("tool_degraded", -32002): TOOL_DEGRADED,  # AX-13.2-3
-    ("budget_exceeded", -32003): BUDGET_EXCEEDED,  # AX-13.2-3, AX-11.4-3
+    ("tool_degraded", -32002): refusal.TOOL_DEGRADED,  # AX-13.2-3
+    ("budget_exceeded", -32003): refusal.BUDGET_EXCEEDED,  # AX-13.2-3, AX-11.4-3
 }
 
 
@@ -176,9 +170,9 @@ def with_note(message: bytes, text: str) -> bytes:
 _OBJECT: Final = ord("{")
 _MODERN_ONLY_MEMBERS: Final = ("resultType", "ttlMs", "cacheScope")
 _MODERN_CODES: Final[dict[RefusalCode, RefusalCode]] = {
-    HEADER_MISMATCH: INVALID_REQUEST,
-    MISSING_CAPABILITY: INVALID_REQUEST,
-    UNSUPPORTED_VERSION: INVALID_REQUEST,
+    refusal.HEADER_MISMATCH: INVALID_REQUEST,
+    refusal.MISSING_CAPABILITY: INVALID_REQUEST,
+    refusal.UNSUPPORTED_VERSION: INVALID_REQUEST,
 }
 _INPUT_REQUIRED: Final = Refusal(
     INTERNAL_ERROR,
@@ -292,7 +286,7 @@ def _is_same(text: str | None, value: bytes) -> bool:
 def error_to_modern(error: Raw) -> bytes:
     """Translate an error of a legacy server for a modern client."""
     return find_modern_error(error) or _recode(
-        error, {RESOURCE_NOT_FOUND: INVALID_PARAMS, URL_ELICITATION_REQUIRED: INTERNAL_ERROR}
+        error, {refusal.RESOURCE_NOT_FOUND: INVALID_PARAMS, refusal.URL_ELICITATION_REQUIRED: INTERNAL_ERROR}
     )
 
 
@@ -302,7 +296,7 @@ def error_to_legacy(error: Raw, method: str) -> bytes:
         return codec.error_body(_TASK)
     codes = dict(_MODERN_CODES)
     if method == RESOURCES_READ:
-        codes[INVALID_PARAMS] = RESOURCE_NOT_FOUND
+        codes[INVALID_PARAMS] = refusal.RESOURCE_NOT_FOUND
     return _recode(error, codes)
 
 

@@ -14,17 +14,9 @@ from msgspec import Raw
 
 from interlock.mcp import methods
 from interlock.mcp.methods import Era
+from interlock.wire import refusal
 from interlock.wire.jsonrpc.codec import CodecError, decode_object, decode_value, encode_value, find_string
-from interlock.wire.refusal import (
-    FORMS,
-    INTERNAL_ERROR,
-    INVALID_PARAMS,
-    METHOD_NOT_FOUND,
-    MISSING_CAPABILITY,
-    UNAVAILABLE,
-    Refusal,
-    RefusalCode,
-)
+from interlock.wire.refusal import INVALID_PARAMS, METHOD_NOT_FOUND, MISSING_CAPABILITY, Refusal, RefusalCode
 
 ID_BYTES_MAX: Final = 1024  # of a task; kept for as long as the task, and repeated in a header
 TERMINAL: Final = frozenset(("completed", "failed", "cancelled"))
@@ -225,7 +217,7 @@ def requires_tasks(error: Raw) -> bool:
     members = decode_object(error) or {}
     code = bytes(members.get("code", b""))
     needed = _inside(members, "data", "requiredCapabilities", "extensions", methods.TASKS_EXTENSION)
-    return code == b"%d" % FORMS[MISSING_CAPABILITY].number and needed is not None
+    return code == b"%d" % refusal.FORMS[MISSING_CAPABILITY].number and needed is not None
 
 
 # The questions of a legacy server that a client may answer with a task of its own, by the client's capability.
@@ -280,7 +272,7 @@ TASK_PER_USER: Final = Refusal(
     'this server knows each user (auth per = "user"), so its tools do not run as tasks; call the tool without a task',
     {"reason": "task_per_user"},
 )
-NO_ROOM: Final = Refusal(UNAVAILABLE, "unavailable", {"reason": "too_many_tasks"})
+NO_ROOM: Final = Refusal(refusal.UNAVAILABLE, "unavailable", {"reason": "too_many_tasks"})
 NOT_DECLARED: Final = Refusal(
     MISSING_CAPABILITY,
     f"this needs the client to declare the extension {methods.TASKS_EXTENSION} on the request",
@@ -289,7 +281,7 @@ NOT_DECLARED: Final = Refusal(
 
 
 def bad_task(why: str) -> Refusal:
-    return Refusal(INTERNAL_ERROR, f"the server's answer cannot be used: {why}", {"reason": "malformed_answer"})
+    return Refusal(refusal.INTERNAL_ERROR, f"the server's answer cannot be used: {why}", {"reason": "malformed_answer"})
 
 
 def lost_task(reason: str) -> Refusal:

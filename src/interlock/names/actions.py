@@ -54,15 +54,7 @@ from interlock.names.protocol.registry import (
     Transfer,
 )
 from interlock.names.requests import RequestService
-from interlock.names.state import (
-    Actor,
-    RegistryChange,
-    RegistryState,
-    changes_registry,
-    check_controller,
-    own_entry,
-    step_by,
-)
+from interlock.names.state import Actor, RegistryChange, RegistryState, changes_registry, check_controller, own_entry
 from interlock.store.ports import KeyValue
 from interlock.wire.jsonrpc.codec import decode_object
 from interlock.wire.refusal import NotFound, Refused
@@ -168,7 +160,7 @@ class ControllerChanges:
         entry = own_entry(registry, name)
         if not to.strip() or to == entry.change_controller:
             raise Refused("bad_controller", "say to which other controller")
-        step = step_by(actor, self._state.now, "transfer", name)
+        step = actor.step(self._state.now, "transfer", name)
         if registry.transfers.get(name) == Transfer(surface_name=name, to=to):
             check_controller(actor, registry.controller(to), registry)
             entry = replace(entry, change_controller=to)
@@ -193,7 +185,7 @@ class ControllerChanges:
             by = replace(actor, override="an operator of the node has looked at it")
         check_controller(by, controller, registry)
         entry = replace(entry, public_confirmed_on=self._state.today)
-        return RegistryChange((step_by(by, self._state.now, "confirm_public", name, entry=entry),), entry)
+        return RegistryChange((by.step(self._state.now, "confirm_public", name, entry=entry),), entry)
 
     @changes_registry
     def consent(
@@ -211,7 +203,7 @@ class ControllerChanges:
             raise NotFound("prefix", prefix, list(registry.holders))
         check_controller(actor, registry.controller(holder.controller), registry)
         granted = PrefixConsent(prefix=prefix, controller=controller, until=until)
-        return RegistryChange((step_by(actor, self._state.now, "consent", prefix, consent=granted),), granted)
+        return RegistryChange((actor.step(self._state.now, "consent", prefix, consent=granted),), granted)
 
     @changes_registry
     def declare(self, registry: NamesRegistry, actor: Actor, name: str, who: str) -> RegistryChange[Implementation]:
@@ -223,7 +215,7 @@ class ControllerChanges:
             raise Refused("exists", f"{who} is declared to implement {name}")
         id, now = str(uuid.uuid4()), self._state.now
         declared = Implementation(id=id, surface_name=name, who=who, declared_on=now[:10])
-        return RegistryChange((step_by(actor, now, "declare_implementation", name, implementation=declared),), declared)
+        return RegistryChange((actor.step(now, "declare_implementation", name, implementation=declared),), declared)
 
     @changes_registry
     def end_implementation(
@@ -238,7 +230,7 @@ class ControllerChanges:
             raise NotFound("implementation", who, list(implementations))
         check_controller(actor, registry.controller(entry.change_controller), registry)
         ended = replace(implementations[who], ended_on=self._state.today, evidence=evidence)
-        step = step_by(actor, self._state.now, "end_implementation", name, implementation=ended)
+        step = actor.step(self._state.now, "end_implementation", name, implementation=ended)
         return RegistryChange((replace(step, reason=evidence),), ended)
 
     def _move(
@@ -261,7 +253,7 @@ class ControllerChanges:
             raise Refused("illegal_transition", f"what is {entry.status.value} cannot be {_PAST[move]}")
         check(entry)
         moved = replace(entry, status=ENTRY_MOVES[entry.status, move] or entry.status, **dates)
-        return RegistryChange((step_by(actor, self._state.now, move.value, name, entry=moved),), moved)
+        return RegistryChange((actor.step(self._state.now, move.value, name, entry=moved),), moved)
 
 
 _PAST: Final = {EntryMove.DEPRECATE: "deprecated", EntryMove.REINSTATE: "reinstated", EntryMove.WITHDRAW: "withdrawn"}

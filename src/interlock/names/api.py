@@ -4,18 +4,8 @@ from typing import Annotated, Final, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from interlock.operator.operation import (
-    INVALID_BODY,
-    NOT_FOUND,
-    ChoiceParameter,
-    ErrorCase,
-    FlagParameter,
-    IntegerParameter,
-    Operation,
-    RequestBody,
-    TextParameter,
-    operations_in,
-)
+from interlock.operator import operation
+from interlock.operator.operation import INVALID_BODY, NOT_FOUND, Operation, RequestBody
 
 NamesAction = Literal[
     "request",
@@ -307,29 +297,31 @@ class TrustSource(RequestBody, frozen=True, kw_only=True):
 
 # Errors
 
-NAMES_REFUSED: Final = ErrorCase(
+NAMES_REFUSED: Final = operation.ErrorCase(
     "name_taken", 409, "or another reason of the registry: name_syntax, prefix_conflict, not_change_controller, ..."
 )
 
 
 # Query parameters
 
-PUBLIC: Final = FlagParameter(
+PUBLIC: Final = operation.FlagParameter(
     name="public", argument="only_public", description="yes: only public surfaces.", choices=("yes",)
 )
-STATUS: Final = ChoiceParameter(
+STATUS: Final = operation.ChoiceParameter(
     name="status",
     description="Only entries of this status.",
     choices=("Active", "Provisional", "Deprecated", "Withdrawn"),
 )
-SEARCH: Final = TextParameter(
+SEARCH: Final = operation.TextParameter(
     name="search", description="Only entries with this in their name, controller or reference."
 )
-LIMIT: Final = IntegerParameter(
+LIMIT: Final = operation.IntegerParameter(
     name="limit", description="At most so many.", default=1_000_000, minimum=1, maximum=1_000_000
 )
-LOG: Final = FlagParameter(name="log", argument="with_log", description="yes: with every step.", choices=("yes",))
-FORM: Final = ChoiceParameter(
+LOG: Final = operation.FlagParameter(
+    name="log", argument="with_log", description="yes: with every step.", choices=("yes",)
+)
+FORM: Final = operation.ChoiceParameter(
     name="form", description="The form.", choices=("xml", "csv", "txt", "json"), default="xml"
 )
 
@@ -419,4 +411,4 @@ REPIN: Final = Operation(
     errors=(NOT_FOUND,),
 )
 
-OPERATIONS: Final = operations_in(globals())
+OPERATIONS: Final = operation.operations_in(globals())

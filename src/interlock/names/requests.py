@@ -64,7 +64,6 @@ from interlock.names.state import (
     check_controller,
     check_statement,
     own_entry,
-    step_by,
 )
 from interlock.store.ports import StoreError
 from interlock.wire.refusal import INVALID_PARAMS, NotFound, Refusal, Refused
@@ -348,7 +347,7 @@ class RequestService:
                 previous=proposal.previous,
                 reason="; ".join(returned),
             )
-            filed = step_by(actor, state.now, kind, proposal.surface_name, request=request)
+            filed = actor.step(state.now, kind, proposal.surface_name, request=request)
             entry = registry.entries.get(proposal.surface_name)
             if amends is None or returned or entry is None or not criteria.takes_effect(entry, request):
                 return RegistryChange((filed,), request)
@@ -392,7 +391,7 @@ class RequestService:
             if registry.controller(controller).is_proven or actor.statement is not None:
                 check_controller(actor, registry.controller(controller), registry)
             request = self._new_request("dispute", prefix, actor.shown, controller, evidence=evidence)
-            return RegistryChange((step_by(actor, self._state.now, "dispute", prefix, request=request),), request)
+            return RegistryChange((actor.step(self._state.now, "dispute", prefix, request=request),), request)
 
         return await self._bring(await self._state.change(decide))
 
@@ -406,7 +405,7 @@ class RequestService:
             if request.filed_by != actor.shown:
                 check_controller(actor, registry.controller(request.controller), registry)
             cancelled = moved_request(request, RequestMove.CANCEL, self._state.today, actor.shown)
-            step = step_by(actor, self._state.now, "cancel", request.subject, request=cancelled)
+            step = actor.step(self._state.now, "cancel", request.subject, request=cancelled)
             return RegistryChange((step,), cancelled)
 
         cancelled = await self._state.change(decide)

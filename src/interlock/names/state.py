@@ -295,6 +295,19 @@ class Actor(msgspec.Struct, frozen=True, kw_only=True):
         """Return the name of the actor in the log: the controller that signed a statement, otherwise the principal."""
         return f"controller:{self.statement.controller}" if self.statement is not None else self.principal
 
+    def step(self, at: str, what: str, subject: str, **changes: Any) -> RegistryStep:
+        """Return a new step of this actor. `changes` are the fields of the step that say what has changed."""
+        return RegistryStep(
+            at=at,
+            by=self.shown,
+            what=what,
+            subject=subject,
+            is_override=bool(self.override),
+            reason=self.override,
+            statement=statement_id(self.statement) if self.statement is not None else "",
+            **changes,
+        )
+
 
 def check_controller(actor: Actor, controller: Controller, registry: NamesRegistry) -> None:
     """Raise Refused unless the actor acts for the controller or gives an override, which is recorded."""
@@ -320,17 +333,3 @@ def check_statement(statement: Statement, controller: Controller, registry: Name
 def statement_id(statement: Statement) -> str:
     """Return the id under which a used statement is remembered, so that it cannot be used again."""
     return f"{statement.controller}/{statement.jti}"
-
-
-def step_by(actor: Actor, at: str, what: str, subject: str, **changes: Any) -> RegistryStep:
-    """Return a new step of this actor. `changes` are the fields of the step that say what has changed."""
-    return RegistryStep(
-        at=at,
-        by=actor.shown,
-        what=what,
-        subject=subject,
-        is_override=bool(actor.override),
-        reason=actor.override,
-        statement=statement_id(actor.statement) if actor.statement is not None else "",
-        **changes,
-    )

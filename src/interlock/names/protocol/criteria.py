@@ -16,16 +16,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from interlock.names.protocol import grammar
-from interlock.names.protocol.entry import (
-    NO_SCHEMA,
-    NONE,
-    PUBLIC,
-    EntryStatus,
-    RegistryEntry,
-    Revision,
-    copied,
-    review_due,
-)
+from interlock.names.protocol.entry import NONE, PUBLIC, EntryStatus, RegistryEntry, Revision, copied, review_due
 from interlock.names.protocol.judgement import SCHEMA_BYTES_MAX, SchemaPair, SurfaceVerdict, compare
 from interlock.names.protocol.registry import (
     TEXT_CHARS_MAX,
@@ -51,7 +42,7 @@ _SAYS_TYPE: Final = frozenset(["type", "enum", "const", "$ref", "allOf", "anyOf"
 
 def has_schema(raw: Raw) -> bool:
     """Return whether a schema is given. Null means that it is not."""
-    return bytes(raw).strip() != bytes(NO_SCHEMA)
+    return bytes(raw).strip() != b"null"
 
 
 def imprecise_places(raw: Raw, *, is_argument: bool) -> list[str]:

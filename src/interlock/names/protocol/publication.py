@@ -18,16 +18,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.names.protocol.criteria import read_reference, schema_digest
-from interlock.names.protocol.entry import (
-    NONE,
-    EntryStatus,
-    RegistryEntry,
-    Revision,
-    SevenFields,
-    copied,
-    days_between,
-    is_day,
-)
+from interlock.names.protocol.entry import NONE, EntryStatus, RegistryEntry, Revision, SevenFields, copied, is_day
 from interlock.names.protocol.grammar import covers, find_name_fault, is_prefix, is_scope
 from interlock.names.protocol.judgement import SCHEMA_BYTES_MAX
 
@@ -100,7 +91,7 @@ def is_overdue(entry: RegistryEntry, today: str) -> bool:
     (REG-5-13).
     """
     due = entry.answer_due or entry.review_due
-    return entry.status is EntryStatus.PROVISIONAL and due is not None and days_between(due, today) >= 0
+    return entry.status is EntryStatus.PROVISIONAL and due is not None and today >= due
 
 
 def published_entry(entry: RegistryEntry, today: str) -> PublishedEntry:
