@@ -13,7 +13,7 @@ from interlock.approvals.decisions import DecisionReceivers, DecisionService
 from interlock.approvals.protocol.approval import Approval, Status
 from interlock.gate.protocol.held_call import Presented
 from interlock.gate.protocol.proofs import ProofQuestion, Verified
-from interlock.names.actions import ControllerChanges, NamesActions, Sightings
+from interlock.names.actions import NamesActions, Sightings
 from interlock.names.documents import DocumentWatch
 from interlock.names.protocol.criteria import judge_proposal
 from interlock.names.protocol.entry import RegistryEntry
@@ -69,12 +69,11 @@ class NamesNode:
         self.sightings = Sightings(self.state, desk.store.kv, desk.clock)
         self.offered: list[tuple[str, str]] = []
         self.sightings.provide(lambda: self.offered)
-        self.changes = ControllerChanges(self.state, self.sightings)
         decisions = RequestDecisions(self.state, desk.inbox, lambda _: self.experts)
         self.requests = RequestService(self.state, desk.inbox, self._fetch, decisions, self.sightings.under)
         self.watch = DocumentWatch(self.state, self._fetch, desk.store.kv, desk.clock)
         self.reminders = Reminders(self.state, self.requests.remind)
-        self.actions = NamesActions(self.state, self.requests, self.changes)
+        self.actions = NamesActions(self.state, self.requests, self.sightings)
         self.deciding = DecisionService(
             desk.inbox, desk.clock, "node", judge=Signatures(), receivers=DecisionReceivers(names=decisions)
         )

@@ -115,12 +115,6 @@ class TokenClaims(msgspec.Struct, frozen=True, kw_only=True):
         scope = self.scp if self.scope is None else self.scope
         return scope.split(" ") if isinstance(scope, str) else scope
 
-    @property
-    def role_names(self) -> tuple[str, ...]:
-        """Return the roles in the token. Values that are not text are ignored."""
-        roles = self.roles if isinstance(self.roles, list) else ()
-        return tuple(role for role in roles if isinstance(role, str))
-
 
 def check(claims: TokenClaims, *, issuer: str, audience: str, now: float) -> InvalidToken | None:
     """Check the claims of a token against the expected issuer, audience and time (RFC 9068 4). Return why the token is
@@ -151,10 +145,11 @@ def principal_name(issuer_name: str, claims: TokenClaims) -> str:
 
 
 def role_principals(issuer_name: str, claims: TokenClaims) -> tuple[str, ...]:
-    """Return a principal `role:ISS/ROLE` for each role in the token. Entries of [[access]] can name these
-    principals.
+    """Return a principal `role:ISS/ROLE` for each role in the token. Values that are not text are ignored. Entries of
+    [[access]] can name these principals.
     """
-    return tuple(f"role:{issuer_name}/{quote(role, safe=_NAME_SAFE)}" for role in claims.role_names)
+    roles = claims.roles if isinstance(claims.roles, list) else ()
+    return tuple(f"role:{issuer_name}/{quote(role, safe=_NAME_SAFE)}" for role in roles if isinstance(role, str))
 
 
 def _client(claims: TokenClaims) -> str:

@@ -236,8 +236,16 @@ def read_registration_untrusted(
         return read
     if not read.flags & _CREDENTIAL:
         return Wrong("authenticator_data", "no passkey was made")
-    key = _read_credential(read.attested)
-    return key if isinstance(key, Wrong) else PasskeyRegistration(key=key, counter=read.counter)
+    # The attested credential data: the length of the credential's id, the id, and the key (WebAuthn 6.5.1).
+    length = int.from_bytes(read.attested[_KEY_ID_AT - 2 : _KEY_ID_AT])
+    credential, rest = read.attested[_KEY_ID_AT : _KEY_ID_AT + length], read.attested[_KEY_ID_AT + length :]
+    if not 0 < length <= CREDENTIAL_BYTES_MAX or len(credential) != length:
+        return _UNREADABLE
+    try:
+        cose, _ = read_item_untrusted(rest, has_floats=False)
+        return PasskeyRegistration(key=_key(encode(credential), cose), counter=read.counter)
+    except (CborError, BadKey):
+        return Wrong("key", "the passkey's key is none of Ed25519, P-256 and RSA with 2048 bits")
 
 
 _UNREADABLE: Final = Wrong("authenticator_data", "what the authenticator wrote cannot be read")
@@ -279,18 +287,6 @@ def _check_authenticator(data: bytes, party: Party) -> _Authenticator | Wrong:
     if not flags & _VERIFIED:
         return Wrong("verification", "the authenticator did not verify who used it, by a PIN or otherwise")
     return _Authenticator(flags, int.from_bytes(data[33:_FIXED_BYTES]), data[_FIXED_BYTES:])
-
-
-def _read_credential(attested: bytes) -> Jwk | Wrong:
-    length = int.from_bytes(attested[_KEY_ID_AT - 2 : _KEY_ID_AT])
-    credential, rest = attested[_KEY_ID_AT : _KEY_ID_AT + length], attested[_KEY_ID_AT + length :]
-    if not 0 < length <= CREDENTIAL_BYTES_MAX or len(credential) != length:
-        return _UNREADABLE
-    try:
-        cose, _ = read_item_untrusted(rest, has_floats=False)
-        return _key(encode(credential), cose)
-    except (CborError, BadKey):
-        return Wrong("key", "the passkey's key is none of Ed25519, P-256 and RSA with 2048 bits")
 
 
 def _key(credential: str, cose: Any) -> Jwk:

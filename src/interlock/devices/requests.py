@@ -144,7 +144,9 @@ class RequestQueue:
         if len(self._queue) >= QUEUE_MAX:
             on_done(Busy())
             return None
-        repeats = self._link.retries if tool.may_repeat and not self._sender.is_reliable else 0  # AX-B.4-6
+        # Whether sending the call twice has the same effect as sending it once.
+        is_repeatable = tool.tool.mutable is False or tool.tool.idempotent
+        repeats = self._link.retries if is_repeatable and not self._sender.is_reliable else 0  # AX-B.4-6
         request = DeviceRequest(tool, arguments, 1 + repeats, on_done)
         self._enqueue(request)
         return request

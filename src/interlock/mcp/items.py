@@ -64,14 +64,7 @@ _AS_OBJECT: Final = {b"true": Raw(b"{}"), b"false": Raw(b'{"not":{}}')}
 
 
 def tool_item(
-    item: Item,
-    *,
-    name: str,
-    meta: dict[str, Any],
-    hints: dict[str, bool],
-    server: Era,
-    client: Era,
-    tasks: bool = True,
+    item: Item, *, name: str, meta: dict[str, Any], hints: dict[str, bool], server: Era, client: Era, tasks: bool = True
 ) -> bytes:
     """Encode a tool for a client. `server` and `client` are the eras of the two sides. `tasks` says whether the server
     can run calls of the tool as tasks.
@@ -93,11 +86,8 @@ def tool_item(
                 schema = decode_object(shown[member]) if member in shown else None
                 if schema is not None and bytes(schema.get("type", b"")) == _OBJECT_TYPE:
                     properties = decode_object(schema.get("properties", Raw(b"{}"))) or {}
-                    if any(bytes(schema_of_property) in _AS_OBJECT for schema_of_property in properties.values()):
-                        named = {
-                            name: _AS_OBJECT.get(bytes(schema_of_property), schema_of_property)
-                            for name, schema_of_property in properties.items()
-                        }
+                    if any(bytes(subschema) in _AS_OBJECT for subschema in properties.values()):
+                        named = {key: _AS_OBJECT.get(bytes(value), value) for key, value in properties.items()}
                         shown[member] = {**schema, "properties": named}
                 elif member == "outputSchema":
                     shown.pop(member, None)  # before 2026-07-28 an output is an object

@@ -80,17 +80,12 @@ def _judge(key: str) -> Fate:
     # AX-7.2-6: a client's own
     if lowered.startswith("x-mcpax-") or lowered == "baggage" or key == methods.META_TASK:  # the link names a task anew
         return Fate.DROP
-    return Fate.DROP if _names_credential(key) else Fate.VENDOR  # AX-10.1-1, AX-1.1-7
-
-
-def _names_credential(key: str) -> bool:
-    """Return whether one word of a key means a credential, as in `refresh_token`, but not in `tokenizer` or
-    `authorName`.
-    """
+    # A word of the key may mean a credential, as in `refresh_token`, but not in `tokenizer` or `authorName`.
     words = [word.lower() for word in _WORD.findall(key)]
     if not _CREDENTIAL_WORDS.isdisjoint(word.removesuffix("s") for word in words):  # AX-10.1-1
-        return True
-    return any(first in _KEY_KINDS and second in ("key", "keys") for first, second in itertools.pairwise(words))
+        return Fate.DROP
+    is_key = any(first in _KEY_KINDS and second in ("key", "keys") for first, second in itertools.pairwise(words))
+    return Fate.DROP if is_key else Fate.VENDOR  # AX-10.1-1, AX-1.1-7
 
 
 _remembered = functools.lru_cache(maxsize=4096)(_judge)

@@ -231,9 +231,7 @@ class ValidatedRequest(msgspec.Struct):
 
 
 def validate_request(
-    request: codec.Request,
-    headers: Mapping[bytes, bytes] | None,
-    doubled: bytes | None = None,
+    request: codec.Request, headers: Mapping[bytes, bytes] | None, doubled: bytes | None = None
 ) -> ValidatedRequest | Refusal:
     """Validate a 2026-07-28 request.
 

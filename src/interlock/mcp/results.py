@@ -55,20 +55,14 @@ def find_modern_error(error: Raw) -> bytes | None:
         fields = {name: decode_value(members[name]) for name in ("code", "message", "data")} if members else {}
     except (KeyError, CodecError):
         return None
-    data = fields.get("data")
-    if (
-        members is None
-        or not isinstance(data, dict)
-        or data.keys().isdisjoint(("reason", "budget"))
-        or type(fields["code"]) is not int
-    ):
+    data, message, number = fields.get("data"), fields.get("message"), fields.get("code")
+    if members is None or not isinstance(data, dict) or data.keys().isdisjoint(("reason", "budget")):
         return None
-    message = fields["message"]
-    code = _DRAFT_CODES.get((message, fields["code"])) if isinstance(message, str) else None
+    code = _DRAFT_CODES.get((message, number)) if isinstance(message, str) and type(number) is int else None
     if code is None:
         return None
     # AX-13.2-3
-    return encode_value({**members, "code": FORMS[code].number, "data": {**data, "mcpax_code": fields["code"]}})
+    return encode_value({**members, "code": FORMS[code].number, "data": {**data, "mcpax_code": number}})
 
 
 # What is in a large result: read once, where a small one is searched for each of its marks.
@@ -110,16 +104,10 @@ def find_result_facts(result: Raw, message: bytes = b"") -> ResultFacts | None:
         result = (decode_object(outline.text) or {}).get("result", result)
     if (members := decode_object(result)) is None or _size(members) != len(result):
         return None
-    may_claim = any(name in members for name in _CLAIMING) or any(
-        name in members and _may_have_metadata(members[name]) for name in _BLOCKS
-    )
-    return ResultFacts(
-        may_claim,
-        "resultType" in members,
-        members.get("isError") == _TRUE,
-        frozenset(members),
-        members.get("resultType") == _COMPLETE,
-    )
+    may_claim = any(name in members for name in _CLAIMING)
+    may_claim = may_claim or any(name in members and _may_have_metadata(members[name]) for name in _BLOCKS)
+    kind, is_error = members.get("resultType"), members.get("isError") == _TRUE
+    return ResultFacts(may_claim, kind is not None, is_error, frozenset(members), kind == _COMPLETE)
 
 
 def _size(members: dict[str, Raw]) -> int:
@@ -169,11 +157,7 @@ def with_note(message: bytes, text: str) -> bytes:
 
 _OBJECT: Final = ord("{")
 _MODERN_ONLY_MEMBERS: Final = ("resultType", "ttlMs", "cacheScope")
-_MODERN_CODES: Final[dict[RefusalCode, RefusalCode]] = {
-    refusal.HEADER_MISMATCH: INVALID_REQUEST,
-    refusal.MISSING_CAPABILITY: INVALID_REQUEST,
-    refusal.UNSUPPORTED_VERSION: INVALID_REQUEST,
-}
+_MODERN_CODES: Final = (refusal.HEADER_MISMATCH, refusal.MISSING_CAPABILITY, refusal.UNSUPPORTED_VERSION)
 _INPUT_REQUIRED: Final = Refusal(
     INTERNAL_ERROR,
     "the server needs an answer from the client in a form this client's MCP revision does not have",
@@ -285,16 +269,15 @@ def _is_same(text: str | None, value: bytes) -> bool:
 
 def error_to_modern(error: Raw) -> bytes:
     """Translate an error of a legacy server for a modern client."""
-    return find_modern_error(error) or _recode(
-        error, {refusal.RESOURCE_NOT_FOUND: INVALID_PARAMS, refusal.URL_ELICITATION_REQUIRED: INTERNAL_ERROR}
-    )
+    codes = {refusal.RESOURCE_NOT_FOUND: INVALID_PARAMS, refusal.URL_ELICITATION_REQUIRED: INTERNAL_ERROR}
+    return find_modern_error(error) or _recode(error, codes)
 
 
 def error_to_legacy(error: Raw, method: str) -> bytes:
     """Translate an error of a modern server for a legacy client."""
     if requires_tasks(error):
         return codec.error_body(_TASK)
-    codes = dict(_MODERN_CODES)
+    codes = dict.fromkeys(_MODERN_CODES, INVALID_REQUEST)
     if method == RESOURCES_READ:
         codes[INVALID_PARAMS] = refusal.RESOURCE_NOT_FOUND
     return _recode(error, codes)

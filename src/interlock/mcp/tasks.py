@@ -121,15 +121,7 @@ def related_task(params: Raw | bytes) -> str | None:
     """Return the id of the task that a message belongs to according to its `_meta`. Return None if it names no task."""
     if _MARK not in bytes(params):
         return None
-    members = decode_object(params) or {}
-    meta = decode_object(members["_meta"]) if "_meta" in members else None
-    return read_related(meta or {})
-
-
-def read_related(meta: dict[str, Raw]) -> str | None:
-    """Return the id of the related task in a decoded `_meta`, or None if there is none."""
-    related = decode_object(meta[methods.META_TASK]) if methods.META_TASK in meta else None
-    return find_string(related.get("taskId")) if related is not None else None
+    return find_string(_inside(decode_object(params) or {}, "_meta", methods.META_TASK, "taskId"))
 
 
 def rename_related(members: dict[str, Any], rename: Rename) -> None:

@@ -3,7 +3,7 @@
 An action takes the actor, the name or prefix that it is about, and a JSON body. It returns what changed, or raises
 Refused. `NamesActions` is the table of actions; all ways in use it, so that all have the same rules and limits. A
 change controller can deprecate, withdraw and transfer an entry, confirm that it stays public, and consent to the use of
-a prefix (`ControllerChanges`).
+a prefix.
 
 `Publisher` publishes the registry, and imports registries that others publish. A published form is computed once for
 each state, day and set of experts. An imported entry is read-only here and never replaces an entry of this registry or
@@ -106,16 +106,125 @@ class Sightings:
         return {name: segment for name, segment in self._offered() if name.startswith(prefix)}
 
 
-class ControllerChanges:
-    """The changes that a change controller can make to an entry.
+_PAST: Final = {EntryMove.DEPRECATE: "deprecated", EntryMove.REINSTATE: "reinstated", EntryMove.WITHDRAW: "withdrawn"}
 
-    Each method takes the actor, the name or prefix, and what the change needs. It raises NotFound for an unknown name,
-    Refused if the change is not allowed, and StoreError if it cannot be stored.
+
+ACTIONS_PER_DAY_MAX: Final = 200  # of one client
+
+Result = NameRequest | RegistryEntry | PrefixConsent | Implementation
+
+
+class Amendment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of `amend`: changes of a specification. Members that are absent stay unchanged."""
+
+    specification_reference: str | None = None
+    authentication_scope: str | None = None
+    argument_schema: Raw = NO_SCHEMA
+    return_schema: Raw = NO_SCHEMA
+    semantics: str | None = None
+    breaking: bool = False
+    no_authentication_planned: bool = False
+
+
+def _body(*members: tuple[str, Any] | tuple[str, Any, Any]) -> type[msgspec.Struct]:
+    """Return the type of an action's body. A member has a name, a type, and perhaps a default value."""
+    return msgspec.defstruct("Body", members, forbid_unknown_fields=True)
+
+
+class NamesActions:
+    """The table of actions by name, with a limit on the number of actions of each client.
+
+    The methods of actions take the actor, the name or prefix, and what the action needs. They raise NotFound for an
+    unknown name, Refused if the action is not allowed, and StoreError if it cannot be stored.
     """
 
-    def __init__(self, state: RegistryState, sightings: Sightings) -> None:
+    def __init__(self, state: RegistryState, requests: RequestService, sightings: Sightings) -> None:
         self._state = state
+        self._requests = requests
         self._sightings = sightings
+        self._day = ""
+        self._counts: dict[str, int] = {}
+        # The type of the body, or None if the body is ignored, and the method, which takes its members as arguments.
+        self._by_name: Mapping[str, tuple[type[msgspec.Struct] | None, Callable[..., Awaitable[Result]]]] = {
+            "request": (NameProposal, self._request),
+            "amend": (Amendment, self._amend),
+            "cancel": (None, requests.cancel),
+            "deprecate": (_body(("successor", str, "")), self.deprecate),
+            "reinstate": (None, self.reinstate),
+            "withdraw": (None, self.withdraw),
+            "transfer": (_body(("to", str)), self.transfer),
+            "confirm-public": (None, self.confirm_public),
+            "declare": (_body(("who", str)), self.declare),
+            "end": (_body(("who", str), ("evidence", str)), self.end_implementation),
+            "consent": (_body(("controller", str), ("until", str)), self.consent),
+            "dispute": (_body(("controller", str), ("evidence", tuple[Evidence, ...])), requests.dispute),
+        }
+
+    async def act(self, actor: Actor, action: str, subject: str, body: Raw) -> Result:
+        """Perform an action on a name, prefix or request. Raise Refused or NotFound if it is not possible, and
+        StoreError if it cannot be stored.
+        """
+        if action not in self._by_name:
+            raise Refused("unknown_action", f"actions are {', '.join(self._by_name)}")
+        shape, perform = self._by_name[action]
+        statement = actor.statement
+        if statement is not None and (statement.action, statement.subject) != (action, subject):
+            raise Refused("statement_invalid", f"the statement is about {statement.action} {statement.subject[:100]}")
+        self._count(actor)
+        await self._state.refresh()
+        if shape is None:
+            return await perform(actor, subject)
+        if statement is not None:
+            body = statement.body
+        try:
+            # A missing body counts as empty.
+            decoded = msgspec.json.decode(b"{}" if bytes(body) in (b"", b"null") else body, type=shape)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise Refused("invalid_body", str(error)) from None
+        # Requests and amendments are values of their own; the members of other bodies are arguments.
+        is_value = isinstance(decoded, NameProposal | Amendment)
+        return await (perform(actor, subject, decoded) if is_value else perform(actor, subject, *astuple(decoded)))
+
+    def _count(self, actor: Actor) -> None:
+        """Count an action of a client. Raise Refused if the client has used up its actions of the day, because records
+        are never removed from the log. Operators have no limit.
+        """
+        if actor.is_operator:
+            return
+        today = self._state.today
+        if self._day != today:
+            self._day, self._counts = today, {}
+        done = self._counts.get(actor.principal, 0)
+        if done >= ACTIONS_PER_DAY_MAX:
+            raise Refused("too_many_actions", f"at most {ACTIONS_PER_DAY_MAX} actions of one client in a day")
+        self._counts[actor.principal] = done + 1
+
+    async def _request(self, actor: Actor, name: str, proposal: NameProposal) -> NameRequest:
+        if proposal.surface_name != name:
+            raise Refused("invalid_body", f"the request is for {proposal.surface_name[:100]}")
+        return await self._requests.file(actor, proposal)
+
+    async def _amend(self, actor: Actor, name: str, change: Amendment) -> NameRequest:
+        """Complete an amendment with the current values of the entry, and submit it as a request."""
+        entry = own_entry(self._state.registry, name)
+        current = proposal_of(entry)
+        scope = change.authentication_scope or entry.authentication_scope
+        stays_public = entry.authentication_scope == scope == PUBLIC
+        schemas = {"argument_schema": change.argument_schema, "return_schema": change.return_schema}
+        new_schemas = {member: schema for member, schema in schemas.items() if has_schema(schema)}
+        amended = replace(
+            current,
+            schema_source="registrant",
+            specification_reference=change.specification_reference or entry.specification_reference,
+            authentication_scope=scope,
+            semantics=change.semantics or current.semantics,
+            breaking=change.breaking,
+            no_authentication_planned=change.no_authentication_planned or stays_public,
+            **new_schemas,
+        )
+        return await self._requests.file(actor, amended, amends=entry)
+
+    # Changes by the change controller of an entry, or by the holder of a prefix
 
     @changes_registry
     def deprecate(
@@ -254,121 +363,6 @@ class ControllerChanges:
         check(entry)
         moved = replace(entry, status=ENTRY_MOVES[entry.status, move] or entry.status, **dates)
         return RegistryChange((actor.step(self._state.now, move.value, name, entry=moved),), moved)
-
-
-_PAST: Final = {EntryMove.DEPRECATE: "deprecated", EntryMove.REINSTATE: "reinstated", EntryMove.WITHDRAW: "withdrawn"}
-
-
-ACTIONS_PER_DAY_MAX: Final = 200  # of one client
-
-Result = NameRequest | RegistryEntry | PrefixConsent | Implementation
-
-
-class Amendment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The body of `amend`: changes of a specification. Members that are absent stay unchanged."""
-
-    specification_reference: str | None = None
-    authentication_scope: str | None = None
-    argument_schema: Raw = NO_SCHEMA
-    return_schema: Raw = NO_SCHEMA
-    semantics: str | None = None
-    breaking: bool = False
-    no_authentication_planned: bool = False
-
-
-def _body(*members: tuple[str, Any] | tuple[str, Any, Any]) -> type[msgspec.Struct]:
-    """Return the type of an action's body. A member has a name, a type, and perhaps a default value."""
-    return msgspec.defstruct("Body", members, forbid_unknown_fields=True)
-
-
-class NamesActions:
-    """The table of actions by name, with a limit on the number of actions of each client."""
-
-    def __init__(self, state: RegistryState, requests: RequestService, changes: ControllerChanges) -> None:
-        self._state = state
-        self._requests = requests
-        self._changes = changes
-        self._day = ""
-        self._counts: dict[str, int] = {}
-        # The type of the body, or None if the body is ignored, and the method, which takes its members as arguments.
-        self._by_name: Mapping[str, tuple[type[msgspec.Struct] | None, Callable[..., Awaitable[Result]]]] = {
-            "request": (NameProposal, self._request),
-            "amend": (Amendment, self._amend),
-            "cancel": (None, requests.cancel),
-            "deprecate": (_body(("successor", str, "")), changes.deprecate),
-            "reinstate": (None, changes.reinstate),
-            "withdraw": (None, changes.withdraw),
-            "transfer": (_body(("to", str)), changes.transfer),
-            "confirm-public": (None, changes.confirm_public),
-            "declare": (_body(("who", str)), changes.declare),
-            "end": (_body(("who", str), ("evidence", str)), changes.end_implementation),
-            "consent": (_body(("controller", str), ("until", str)), changes.consent),
-            "dispute": (_body(("controller", str), ("evidence", tuple[Evidence, ...])), requests.dispute),
-        }
-
-    async def act(self, actor: Actor, action: str, subject: str, body: Raw) -> Result:
-        """Perform an action on a name, prefix or request. Raise Refused or NotFound if it is not possible, and
-        StoreError if it cannot be stored.
-        """
-        if action not in self._by_name:
-            raise Refused("unknown_action", f"actions are {', '.join(self._by_name)}")
-        shape, perform = self._by_name[action]
-        statement = actor.statement
-        if statement is not None and (statement.action, statement.subject) != (action, subject):
-            raise Refused("statement_invalid", f"the statement is about {statement.action} {statement.subject[:100]}")
-        self._count(actor)
-        await self._state.refresh()
-        if shape is None:
-            return await perform(actor, subject)
-        if statement is not None:
-            body = statement.body
-        try:
-            # A missing body counts as empty.
-            decoded = msgspec.json.decode(b"{}" if bytes(body) in (b"", b"null") else body, type=shape)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise Refused("invalid_body", str(error)) from None
-        # Requests and amendments are values of their own; the members of other bodies are arguments.
-        is_value = isinstance(decoded, NameProposal | Amendment)
-        return await (perform(actor, subject, decoded) if is_value else perform(actor, subject, *astuple(decoded)))
-
-    def _count(self, actor: Actor) -> None:
-        """Count an action of a client. Raise Refused if the client has used up its actions of the day, because records
-        are never removed from the log. Operators have no limit.
-        """
-        if actor.is_operator:
-            return
-        today = self._state.today
-        if self._day != today:
-            self._day, self._counts = today, {}
-        done = self._counts.get(actor.principal, 0)
-        if done >= ACTIONS_PER_DAY_MAX:
-            raise Refused("too_many_actions", f"at most {ACTIONS_PER_DAY_MAX} actions of one client in a day")
-        self._counts[actor.principal] = done + 1
-
-    async def _request(self, actor: Actor, name: str, proposal: NameProposal) -> NameRequest:
-        if proposal.surface_name != name:
-            raise Refused("invalid_body", f"the request is for {proposal.surface_name[:100]}")
-        return await self._requests.file(actor, proposal)
-
-    async def _amend(self, actor: Actor, name: str, change: Amendment) -> NameRequest:
-        """Complete an amendment with the current values of the entry, and submit it as a request."""
-        entry = own_entry(self._state.registry, name)
-        current = proposal_of(entry)
-        scope = change.authentication_scope or entry.authentication_scope
-        stays_public = entry.authentication_scope == scope == PUBLIC
-        schemas = {"argument_schema": change.argument_schema, "return_schema": change.return_schema}
-        new_schemas = {member: schema for member, schema in schemas.items() if has_schema(schema)}
-        amended = replace(
-            current,
-            schema_source="registrant",
-            specification_reference=change.specification_reference or entry.specification_reference,
-            authentication_scope=scope,
-            semantics=change.semantics or current.semantics,
-            breaking=change.breaking,
-            no_authentication_planned=change.no_authentication_planned or stays_public,
-            **new_schemas,
-        )
-        return await self._requests.file(actor, amended, amends=entry)
 
 
 def outcome_document(result: Result) -> dict[str, Any]:

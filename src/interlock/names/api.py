@@ -7,20 +7,9 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from interlock.operator import operation
 from interlock.operator.operation import INVALID_BODY, NOT_FOUND, Operation, RequestBody
 
-NamesAction = Literal[
-    "request",
-    "amend",
-    "cancel",
-    "deprecate",
-    "reinstate",
-    "withdraw",
-    "transfer",
-    "confirm-public",
-    "declare",
-    "end",
-    "consent",
-    "dispute",
-]
+# Actions on an entry that exists. Each takes the surface name.
+EntryAction = Literal["deprecate", "reinstate", "withdraw", "transfer", "confirm-public", "declare", "end"]
+NamesAction = Literal["request", "amend", "cancel", EntryAction, "consent", "dispute"]
 
 
 class NameSummary(Struct, frozen=True, kw_only=True):

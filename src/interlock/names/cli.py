@@ -459,12 +459,12 @@ def attach(
     Examples:
         interlock names attach acme_search draft-acme-search-03.txt
     """
-    from interlock.names.documents import DOCUMENT_BYTES_MAX, DocumentCopies
+    from interlock.names.documents import DOCUMENT_BYTES_MAX, attach_copy
 
     _require_local(invocation, "a copy is attached on the node's own machine")
     copy = _read_file(document, DOCUMENT_BYTES_MAX)
     request, path = _change_stored_names(
-        invocation, lambda state: DocumentCopies(state, invocation.data_folder).attach("local", request_, copy)
+        invocation, lambda state: attach_copy(state, invocation.data_folder, "local", request_, copy)
     )
     digest = (request.retrieval.digest if request.retrieval is not None else None) or ""
     if invocation.out.as_json:

@@ -4,7 +4,7 @@ The address of a document comes from a requester, so fetching is restricted: onl
 credentials, few redirects, a limited size and time (`DocumentFetcher`). The digest of the bytes is recorded with the
 revision. Documents are fetched again each week (`DocumentWatch`); a changed or lost document is noted in the log and
 changes no status. If a document cannot be fetched from here, a person can attach a copy by which the expert decides
-(`DocumentCopies`, REG-5-4).
+(`attach_copy`, REG-5-4).
 """
 
 import hashlib
@@ -139,36 +139,28 @@ class DocumentWatch:
 FOLDER: Final = "names-documents"
 
 
-class DocumentCopies:
-    """Copies of documents, each in a file named by its digest. The log of the registry says to which request a copy
-    belongs.
+async def attach_copy(
+    state: RegistryState, data: Path, by: str, subject: str, document: bytes
+) -> tuple[NameRequest, Path]:
+    """Store a copy of a document for a request. `subject` is the id of the request, or a name with an open request.
+
+    The copy is a file in the folder `data`, named by its digest; the log of the registry says to which request it
+    belongs. Return the changed request and the path of the copy. Raise NotFound if there is no such request, Refused if
+    it needs no copy or the document is empty or too large, and StoreError if it cannot be stored.
     """
+    if not 0 < len(document) <= DOCUMENT_BYTES_MAX:
+        raise Refused("bad_document", f"a document has 1 to {DOCUMENT_BYTES_MAX} bytes")
+    digest = hashlib.sha256(document).hexdigest()
+    path = data / FOLDER / digest
+    _waiting(state.registry, subject)  # refuse before anything is stored
+    try:
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        write_once(path, document)
+    except OSError as error:
+        raise Unavailable(f"the copy cannot be kept: {error.strerror}") from None
 
-    def __init__(self, state: RegistryState, data: Path) -> None:
-        self._state = state
-        self._folder = data / FOLDER
-
-    async def attach(self, by: str, subject: str, document: bytes) -> tuple[NameRequest, Path]:
-        """Store a copy of a document for a request. `subject` is the id of the request, or a name with an open request.
-
-        Return the changed request and the path of the copy. Raise NotFound if there is no such request, Refused if it
-        needs no copy or the document is empty or too large, and StoreError if it cannot be stored.
-        """
-        if not 0 < len(document) <= DOCUMENT_BYTES_MAX:
-            raise Refused("bad_document", f"a document has 1 to {DOCUMENT_BYTES_MAX} bytes")
-        digest = hashlib.sha256(document).hexdigest()
-        path = self._folder / digest
-        _waiting(self._state.registry, subject)  # refuse before anything is stored
-        try:
-            self._folder.mkdir(mode=0o700, exist_ok=True)
-            write_once(path, document)
-        except OSError as error:
-            raise Unavailable(f"the copy cannot be kept: {error.strerror}") from None
-        return await self._attach(by, subject, digest), path
-
-    @changes_registry
-    def _attach(self, registry: NamesRegistry, by: str, subject: str, digest: str) -> RegistryChange[NameRequest]:
-        request, now = _waiting(registry, subject), self._state.now
+    def decide(registry: NamesRegistry) -> RegistryChange[NameRequest]:
+        request, now = _waiting(registry, subject), state.now
         copy = Retrieval(outcome="attached", at=now, digest=f"sha256:{digest}", detail=f"a copy: {digest}")
         reason = f"the document was not reached; compare the copy {FOLDER}/{digest}"
         attached = CheckFinding(2, "needs_expert", "copy_attached", reason)
@@ -178,6 +170,8 @@ class DocumentCopies:
             at=now, by=by, what="attach", subject=request.subject, reason=f"sha256:{digest}", request=after
         )
         return RegistryChange((step,), after)
+
+    return await state.change(decide), path
 
 
 _CODES: Final = ("skipped_offline", "copy_attached")  # findings about a document that the node could not reach

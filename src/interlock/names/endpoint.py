@@ -10,7 +10,7 @@ Refused credentials and hosts are audited. Other refusals are not, because a cli
 
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, get_args
 from urllib.parse import unquote
 
 import msgspec
@@ -29,6 +29,7 @@ from interlock.fronts.connections import address_of, source_of
 from interlock.fronts.exchange import Head, HeadInspector
 from interlock.fronts.public import PROXY_HEADERS
 from interlock.names.actions import outcome_document
+from interlock.names.api import EntryAction
 from interlock.names.protocol.publication import COLUMNS, GROUP, MEDIA_TYPES, published_entry, published_schema, row_of
 from interlock.names.protocol.registry import NameRequest
 from interlock.names.protocol.statements import CHARS_MAX, BadStatement, read_statement_untrusted
@@ -44,9 +45,7 @@ if TYPE_CHECKING:
 
 BODY_BYTES_MAX: Final = CHARS_MAX
 _FIELDS: Final = tuple(field for _, field in COLUMNS)
-_NAME_ACTIONS: Final = frozenset(
-    ["amend", "deprecate", "reinstate", "withdraw", "transfer", "confirm-public", "declare", "end"]
-)
+_NAME_ACTIONS: Final = frozenset(("amend", *get_args(EntryAction)))
 
 
 @dataclass(eq=False)

@@ -35,10 +35,8 @@ class RegistryParts(CapabilityParts):
         )
 
     def stages(self) -> Mapping[Stage, tuple[Part, ...]]:
-        return {
-            Stage.RECORDS: (self._names, self._surfaces.pins, self._surfaces.questions, self.rejudgement),
-            Stage.TOOLS: (self.tools,),
-        }
+        records = (self._names, self._surfaces.pins, self._surfaces.questions, self.rejudgement)
+        return {Stage.RECORDS: records, Stage.TOOLS: (self.tools,)}
 
     def services(self) -> tuple[object, ...]:
         return (self.operations,)

@@ -18,7 +18,7 @@ from interlock.approvals.trust.anchors import Anchors
 from interlock.core.clock import Clock
 from interlock.core.metrics import Metrics, Sample
 from interlock.core.recorder import Recorder
-from interlock.names.actions import ControllerChanges, NamesActions, Publisher, Sightings
+from interlock.names.actions import NamesActions, Publisher, Sightings
 from interlock.names.documents import DocumentFetcher, DocumentWatch
 from interlock.names.protocol.entry import PUBLIC, PUBLIC_DAYS, EntryStatus, RegistryEntry, days_after, reached_notice
 from interlock.names.protocol.publication import is_overdue
@@ -132,7 +132,6 @@ class NameParts:
     state: RegistryState
     requests: RequestService
     decisions: RequestDecisions
-    changes: ControllerChanges
     publisher: Publisher
     actions: NamesActions
     documents: DocumentFetcher
@@ -178,14 +177,12 @@ def make_name_parts(
     sightings = Sightings(state, kv, clock)
     decisions = RequestDecisions(state, inbox, anchors.approver_names)
     requests = RequestService(state, inbox, documents.fetch, decisions, sightings.under)
-    changes = ControllerChanges(state, sightings)
     return NameParts(
         state=state,
         requests=requests,
         decisions=decisions,
-        changes=changes,
         publisher=Publisher(state, lambda: tuple(sorted(anchors.approver_names("names.*")))),
-        actions=NamesActions(state, requests, changes),
+        actions=NamesActions(state, requests, sightings),
         documents=documents,
         watch=DocumentWatch(state, documents.fetch, kv, clock),
         sightings=sightings,

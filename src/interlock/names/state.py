@@ -268,12 +268,8 @@ def _audit_line(step: RegistryStep, mark: Mark) -> bytes:
     details: dict[str, Any] = {"record": mark.sequence, "record_hash": mark.hash.hex(), "outcome": step.what}
     if step.reason:
         details["reason"] = step.reason
-    method, tool, verdict = (
-        f"names/{step.what}",
-        f"names.{step.subject}",
-        "override" if step.is_override else "recorded",
-    )
-    return AuditRecord.event(step.at, step.by, "names", method, tool, verdict=verdict, **details)
+    method, verdict = f"names/{step.what}", "override" if step.is_override else "recorded"
+    return AuditRecord.event(step.at, step.by, "names", method, f"names.{step.subject}", verdict=verdict, **details)
 
 
 UNNAMED = frozenset(("local", "anonymous"))  # any program on the machine: never the principal of a controller

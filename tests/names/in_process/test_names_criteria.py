@@ -131,7 +131,7 @@ async def test_a_controller_may_have_a_handle_which_is_a_label(here: NamesNode) 
     lion = Actor(principal="client:lion")
     await here.accept(await here.requests.file(lion, taken))  # it is no identity: nothing turns on who has it
     with pytest.raises(Refused) as refused:
-        await here.changes.deprecate(lion, "acme_search")
+        await here.actions.deprecate(lion, "acme_search")
     assert refused.value.code == "not_change_controller"
 
 
@@ -193,7 +193,7 @@ async def test_a_controller_is_named_by_200_printable_characters(
 async def test_a_name_is_taken_in_every_status_except_withdrawn(here: NamesNode) -> None:
     await here.registered("acme_one", status="Provisional", specification_reference="draft-acme-later")
     await here.registered("acme_two")
-    await here.changes.deprecate(ACME, "acme_two")
+    await here.actions.deprecate(ACME, "acme_two")
     for name in ("acme_one", "acme_two", "org_alter_handbook"):
         with pytest.raises(Refused) as refused:
             await here.requests.file(ACME, proposal(name))
@@ -341,10 +341,10 @@ async def test_a_document_at_anothers_host_is_noted(here: NamesNode, host: str, 
 async def test_a_check_warns_of_a_deprecated_name_and_says_its_successor(here: NamesNode) -> None:
     await here.registered()
     assert "deprecated" not in codes(here.check(proposal()))
-    await here.changes.deprecate(ACME, "acme_search")
+    await here.actions.deprecate(ACME, "acme_search")
     assert _told(here.check(proposal())) == "acme_search is deprecated since 2026-11-17"
-    await here.changes.reinstate(ACME, "acme_search")
-    await here.changes.deprecate(ACME, "acme_search", "acme_find")
+    await here.actions.reinstate(ACME, "acme_search")
+    await here.actions.deprecate(ACME, "acme_search", "acme_find")
     told = _told(here.check(proposal()))
     assert told == "acme_search is deprecated since 2026-11-17; its successor is acme_find"
 

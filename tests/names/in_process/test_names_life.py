@@ -50,10 +50,10 @@ async def entry_that_is(here: NamesNode, status: EntryStatus) -> None:
     provisional = {"status": "Provisional", "specification_reference": "draft-acme-later"}
     await here.registered(**(provisional if status is EntryStatus.PROVISIONAL else {}))
     if status in (EntryStatus.DEPRECATED, EntryStatus.WITHDRAWN):
-        await here.changes.deprecate(ACME, "acme_search")
+        await here.actions.deprecate(ACME, "acme_search")
     if status is EntryStatus.WITHDRAWN:
         here.set_day("2027-11-17")
-        await here.changes.withdraw(ACME, "acme_search")
+        await here.actions.withdraw(ACME, "acme_search")
     assert here.entry().status is status
 
 
@@ -74,7 +74,7 @@ async def test_every_move_that_is_not_in_the_table_is_refused(
         async with names_at(tmp_path / str(number)) as here:
             await entry_that_is(here, status)
             before = here.entry()
-            moves = (here.changes.deprecate, here.changes.reinstate, here.changes.withdraw)
+            moves = (here.actions.deprecate, here.actions.reinstate, here.actions.withdraw)
             work = moves[number](ACME, "acme_search") if number < 3 else here.requests.file(ACME, proposal())
             if wanted in ("Deprecated", "Active"):
                 assert (await work).status.value == wanted  # type: ignore[union-attr]
@@ -98,7 +98,7 @@ async def test_a_review_of_what_is_provisional_no_more_changes_nothing(tmp_path:
         here.set_day("2027-09-18")
         await here.requests.look()
         (review,) = here.state.registry.open_requests()
-        await here.changes.deprecate(ACME, "acme_search")
+        await here.actions.deprecate(ACME, "acme_search")
         done = await here.accept(review, answer=answer)
         assert isinstance(done, Approval)
         assert (done.status, done.outcome) == (
@@ -220,12 +220,12 @@ async def test_a_public_name_is_to_be_confirmed_every_ninety_days(tmp_path: Path
 
         assert [await reminders_on(day) for day in ("2027-02-14", "2027-02-15", "2027-03-01")] == [0, 1, 1]
         assert here.reminders.due().unconfirmed == 1
-        await here.changes.confirm_public(ACME, "acme_search")
+        await here.actions.confirm_public(ACME, "acme_search")
         assert here.reminders.due().unconfirmed == 0
         operator = Actor(principal="operator:ada", is_operator=True)
-        await here.changes.confirm_public(operator, "acme_search")
+        await here.actions.confirm_public(operator, "acme_search")
         assert (await here.state.steps_of("acme_search"))[-1].is_override  # on record as not the controller's
-        assert await refusal(here.changes.confirm_public(ZEBRA, "acme_search")) == "not_change_controller"
+        assert await refusal(here.actions.confirm_public(ZEBRA, "acme_search")) == "not_change_controller"
         assert [await reminders_on(day) for day in ("2027-05-29", "2027-05-30")] == [1, 2]
 
 
@@ -255,7 +255,7 @@ async def _play_provisional(here: NamesNode) -> None:
 
 
 async def _play_withdrawal(here: NamesNode) -> None:
-    changes = here.changes
+    changes = here.actions
     assert await refusal(changes.withdraw(ACME, "acme_search")) == "deprecation_too_short"
     assert await refusal(changes.reinstate(ACME, "acme_search")) == "illegal_transition"
     assert await refusal(changes.deprecate(ZEBRA, "acme_search")) == "not_change_controller"
@@ -292,7 +292,7 @@ async def _play_withdrawal(here: NamesNode) -> None:
 
 
 async def _play_reissue(here: NamesNode) -> None:
-    await here.changes.consent(ACME, "acme_", "Zebra", "2040-01-01")
+    await here.actions.consent(ACME, "acme_", "Zebra", "2040-01-01")
     taken = proposal(change_controller="Zebra")
     here.set_day("2034-02-28")
     assert await refusal(here.requests.file(ZEBRA, taken)) == "name_in_quarantine"
@@ -306,7 +306,7 @@ async def _play_reissue(here: NamesNode) -> None:
 
 async def _play_same_registrant(here: NamesNode) -> None:
     """Another name of theirs, withdrawn today: they have it again today, as a new entry."""
-    changes = here.changes
+    changes = here.actions
     await here.registered("acme_again")
     first = here.entry("acme_again").first_registered
     await changes.deprecate(ACME, "acme_again")
@@ -354,7 +354,7 @@ async def test_a_review_judges_all_criteria_again_and_ends_in_one_of_three_ways(
 async def test_a_transfer_needs_both_sides_and_public_entries_are_confirmed(tmp_path: Path) -> None:
     async with names_at(tmp_path) as here:
         await here.registered(authentication_scope="public", no_authentication_planned=True)
-        changes = here.changes
+        changes = here.actions
         assert await refusal(changes.transfer(ACME, "acme_search", "Zebra")) == "unknown_controller"
         await here.registered("zebra_x", ZEBRA, change_controller="Zebra", vendor_prefix="zebra_")
         assert await refusal(changes.transfer(ZEBRA, "acme_search", "Zebra")) == "not_change_controller"
@@ -384,17 +384,17 @@ async def test_servers_that_offer_a_name_count_as_its_implementations_for_ninety
         third = await here.requests.file(ACME, proposal("acme_third"))  # its own by now
         assert "observed_use" not in {one.code for one in (*second.findings, *third.findings)}
         assert "prefix_advice" in {one.code for one in second.findings if one.verdict == "note"}
-        await here.changes.deprecate(ACME, "acme_search")
+        await here.actions.deprecate(ACME, "acme_search")
         here.set_day("2027-11-17")
         with pytest.raises(Refused, match="files \\(2027-11-17\\)") as refused:
-            await here.changes.withdraw(ACME, "acme_search")
+            await here.actions.withdraw(ACME, "acme_search")
         assert refused.value.code == "implementations_remain"
         assert refused.value.details == {"by": ["files (2027-11-17)"]}
         here.offered = []
         here.set_day("2028-02-14")
-        assert await refusal(here.changes.withdraw(ACME, "acme_search")) == "implementations_remain"
+        assert await refusal(here.actions.withdraw(ACME, "acme_search")) == "implementations_remain"
         here.set_day("2028-02-16")
-        assert (await here.changes.withdraw(ACME, "acme_search")).status is EntryStatus.WITHDRAWN
+        assert (await here.actions.withdraw(ACME, "acme_search")).status is EntryStatus.WITHDRAWN
 
 
 @pytest.mark.req("REG-8.2-4")

@@ -152,14 +152,14 @@ async def test_imported_entries_are_changed_only_at_their_source(here: NamesNode
     asked = proposal("zoo_feed", vendor_prefix="zoo_", change_controller="Zoo")
     for work, error in (
         (here.amend(zoo, asked), "read_only"),
-        (here.changes.deprecate(zoo, "zoo_feed"), "read_only"),
+        (here.actions.deprecate(zoo, "zoo_feed"), "read_only"),
         (here.requests.file(zoo, asked), "name_taken"),
     ):
         with pytest.raises(Refused) as refused:
             await work
         assert refused.value.code == error
     assert here.entry("zoo_feed") == replace(foreign, source=source)
-    assert (await here.changes.deprecate(ACME, "acme_search")).status is EntryStatus.DEPRECATED  # its own it changes
+    assert (await here.actions.deprecate(ACME, "acme_search")).status is EntryStatus.DEPRECATED  # its own it changes
     await import_(replace(foreign, status=EntryStatus.WITHDRAWN, withdrawn_on="2025-01-01"))
     assert here.entry("zoo_feed").status is EntryStatus.WITHDRAWN
     with pytest.raises(Refused) as refused:  # it is the other registry's to give away
@@ -282,11 +282,11 @@ async def test_a_prefix_is_its_first_users_until_it_consents_or_a_dispute_is_rul
     with pytest.raises(Refused):
         await here.requests.file(ZEBRA, under)
     with pytest.raises(Refused) as refused:
-        await here.changes.consent(ZEBRA, "acme_", "Zebra", "2027-01-01")
+        await here.actions.consent(ZEBRA, "acme_", "Zebra", "2027-01-01")
     assert refused.value.code == "not_change_controller"
     with pytest.raises(Refused, match="a day to come"):
-        await here.changes.consent(ACME, "acme_", "Zebra", "2020-01-01")
-    await here.changes.consent(ACME, "acme_", "Zebra", "2026-12-31")
+        await here.actions.consent(ACME, "acme_", "Zebra", "2020-01-01")
+    await here.actions.consent(ACME, "acme_", "Zebra", "2026-12-31")
     await here.registered("acme_zebra", ZEBRA, change_controller="Zebra")
     late = await here.requests.file(ZEBRA, proposal("acme_late", change_controller="Zebra"))
     here.set_day("2027-01-01")

@@ -191,11 +191,6 @@ class DeviceTool(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     output: Compiled | None
     item: bytes  # its entry in tools/list
 
-    @property
-    def may_repeat(self) -> bool:
-        """Return whether sending a call twice has the same effect as sending it once."""
-        return self.tool.mutable is False or self.tool.idempotent
-
 
 def transport_class(description: DeviceDescription) -> str:
     """Return the transport class of MCP-AX. Modbus has no transport class: such a device counts as a native leaf
@@ -218,11 +213,8 @@ def device_tool(segment: str, description: DeviceDescription, tool: ToolDescript
     output = None if gives is None else compile_schema(gives)
     if compiled is None or (gives is not None and output is None):
         raise ValueError(f"a schema of {tool.name} is no JSON Schema")
-    item: dict[str, Any] = {
-        "name": tool.name,
-        "description": tool.description or f"Command {tool.id} of the device {segment}.",
-        "inputSchema": takes,
-    }
+    text = tool.description or f"Command {tool.id} of the device {segment}."
+    item: dict[str, Any] = {"name": tool.name, "description": text, "inputSchema": takes}
     if gives is not None:
         item["outputSchema"] = gives
     capability = {**tool.capability, "transport": transport_class(description), **declared_class(tool)}
