@@ -18,6 +18,7 @@ from interlock.approvals.audit import ApprovalAudit
 from interlock.approvals.inbox import ApprovalStore, Inbox
 from interlock.approvals.protocol.approval import Approval, Decision, Kind, Move, Proof, Source, What
 from interlock.config.plan import ApprovalsPlan
+from interlock.core.audit_record import AuditRecord
 from interlock.core.clock import Clock
 from interlock.core.recorder import Recorder
 from interlock.core.store_backends import build_audit, build_store
@@ -83,7 +84,9 @@ async def measure(folder: Path, pending: int, records: int) -> dict[str, float]:
         figures["used per second"] = await per_second(lambda number: inbox.use(ids[number]), DECIDED)
         await per_second(lambda number: inbox.finish(ids[number], Move.SUCCEED), DECIDED)
         for _ in range(records):
-            recorder.add((time.time(), "local", "http", "tools/call", "a.b", None, "admitted", "ok", 0.001, None))
+            recorder.add(
+                AuditRecord(time.time(), "local", "http", "tools/call", "a.b", None, "admitted", "ok", seconds=0.001)
+            )
     begun = time.perf_counter()
     async with opened(folder, pending) as (inbox, _):
         figures[f"seconds to open with {inbox.waiting_count:,} pending, {records:,} records"] = (
