@@ -24,7 +24,7 @@ class Greetings(msgspec.Struct, frozen=True, kw_only=True):
     greeted: tuple[str, ...]
 
 
-LIST_GREETINGS = Operation("list_greetings", "toy", "GET /admin/toy", "Who was greeted.", output=Greetings)
+LIST_GREETINGS = Operation("toy", "GET /admin/toy", "Who was greeted.", name="list_greetings", output=Greetings)
 OPERATIONS = (LIST_GREETINGS,)
 
 SCHEMA: Mapping[str, Any] = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}

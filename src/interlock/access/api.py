@@ -172,11 +172,8 @@ UNKNOWN_PRIVILEGE: Final = ErrorCase("unknown_privilege", 400, "a participant is
 
 # Operations
 
-LIST_TOKENS: Final = Operation(
-    "list_tokens", "access", "GET /admin/tokens", "Every token that is not revoked.", output=Tokens
-)
+LIST_TOKENS: Final = Operation("access", "GET /admin/tokens", "Every token that is not revoked.", output=Tokens)
 ISSUE_TOKEN: Final = Operation(
-    "issue_token",
     "access",
     "POST /admin/tokens",
     "Make a token. This answer is the only one that shows it.",
@@ -187,7 +184,6 @@ ISSUE_TOKEN: Final = Operation(
     errors=(BAD_TOKEN_NAME, BAD_ROOM_OF_TOKEN, UNKNOWN_PRIVILEGE),
 )
 REVOKE_TOKEN: Final = Operation(
-    "revoke_token",
     "access",
     "DELETE /admin/tokens/{ref}",
     "Revoke a token by its id, or all of one name. Their sessions end at once.",
@@ -196,7 +192,6 @@ REVOKE_TOKEN: Final = Operation(
     errors=(NOT_FOUND,),
 )
 MAKE_LOGIN: Final = Operation(
-    "make_login",
     "login",
     "POST /admin/logins",
     "Make a login link for a browser: good once, for a minute. The session is a viewer's and an admin's.",
@@ -206,10 +201,9 @@ MAKE_LOGIN: Final = Operation(
     errors=(LOGIN_FROM_BROWSER,),
 )
 VISIT_LOGIN: Final[Operation[None]] = Operation(
-    "visit_login", "login", "GET /login", "The page behind a login link.", role="anyone", is_page=True
+    "login", "GET /login", "The page behind a login link.", role="anyone", is_page=True
 )
 USE_LOGIN: Final = Operation(
-    "use_login",
     "login",
     "POST /login",
     "Turn the ticket of a login link into a browser's session: a cookie, and the key that goes with it.",
@@ -218,11 +212,7 @@ USE_LOGIN: Final = Operation(
     output=Session,
     errors=(LOGIN_OVER,),
 )
-GET_SESSION: Final = Operation(
-    "get_session", "login", "GET /session", "Who asks, and what they may do.", output=Session
-)
-END_SESSION: Final = Operation(
-    "end_session", "login", "DELETE /session", "Log out: end this browser's session.", output=Session
-)
+GET_SESSION: Final = Operation("login", "GET /session", "Who asks, and what they may do.", output=Session)
+END_SESSION: Final = Operation("login", "DELETE /session", "Log out: end this browser's session.", output=Session)
 
 OPERATIONS: Final = operations_in(globals())

@@ -518,14 +518,12 @@ CLASS: Final = TextParameter(name="class", argument="answer", description="The a
 # Operations
 
 PROPOSE_CLASSES: Final = Operation(
-    "propose_classes",
     "tools",
     "GET /admin/classification",
     "What is proposed for every tool that does not say what it does, or whose name contradicts it.",
     output=ClassProposals,
 )
 SIGN_CLASSES: Final = Operation(
-    "sign_classes",
     "tools",
     "POST /admin/classification",
     "Say what several tools are. The proof is over id and the digest of the sorted list.",
@@ -535,7 +533,6 @@ SIGN_CLASSES: Final = Operation(
     errors=(CONFIRMATION_OVER, PROOF_INVALID),
 )
 ASK_CLASSES_PASSKEY: Final = Operation(
-    "ask_classes_passkey",
     "tools",
     "POST /admin/classification/passkey",
     "What a browser asks a passkey, for it to sign this list.",
@@ -545,7 +542,6 @@ ASK_CLASSES_PASSKEY: Final = Operation(
     errors=(PROOF_INVALID,),
 )
 PROVE_CLASSES: Final = Operation(
-    "prove_classes",
     "tools",
     "POST /admin/classification/proof",
     "A proof for this list by an operator key of the node's machine, unlocked by its passphrase.",
@@ -556,7 +552,6 @@ PROVE_CLASSES: Final = Operation(
     takes_passphrase=True,
 )
 REVOKE_KEY: Final = Operation(
-    "revoke_key",
     "access",
     "DELETE /admin/keys/{ref}",
     "Take back a person's key, by the name of the anchor or its thumbprint.",
@@ -565,7 +560,6 @@ REVOKE_KEY: Final = Operation(
     errors=(NOT_FOUND,),
 )
 LIST_APPROVALS: Final = Operation(
-    "list_approvals",
     "approvals",
     "GET /approvals",
     "What waits for a decision, or was decided.",
@@ -575,7 +569,6 @@ LIST_APPROVALS: Final = Operation(
     errors=(SELF_APPROVAL,),
 )
 FOLLOW_APPROVALS: Final = Operation(
-    "follow_approvals",
     "approvals",
     "GET /approvals/events",
     "What waits now, then every change, each as an event named approval.",
@@ -585,7 +578,6 @@ FOLLOW_APPROVALS: Final = Operation(
     errors=(SELF_APPROVAL,),
 )
 GET_APPROVAL: Final = Operation(
-    "get_approval",
     "approvals",
     "GET /approvals/{id}",
     "One approval in full, by its id or the beginning of it.",
@@ -594,7 +586,6 @@ GET_APPROVAL: Final = Operation(
     errors=(SELF_APPROVAL, NOT_FOUND, AMBIGUOUS_ID),
 )
 DECIDE_APPROVAL: Final = Operation(
-    "decide_approval",
     "approvals",
     "POST /approvals/{id}",
     "Approve, deny, or return a request to the registry of names.",
@@ -609,7 +600,6 @@ DECIDE_APPROVAL: Final = Operation(
     ),
 )
 EDIT_PROPOSAL: Final = Operation(
-    "edit_proposal",
     "approvals",
     "POST /approvals/{id}/edit",
     "Void a pending proposal of a room, and have one with other params decided instead.",
@@ -619,7 +609,6 @@ EDIT_PROPOSAL: Final = Operation(
     errors=(NOT_FOUND, AMBIGUOUS_ID, PROPOSAL_OVER, INVALID_PROPOSAL),
 )
 REVEAL_CODE: Final = Operation(
-    "reveal_code",
     "approvals",
     "POST /approvals/{id}/code",
     "Show an operator, upon a proof, the code of an agent's challenge or the token of its start or step.",
@@ -628,7 +617,6 @@ REVEAL_CODE: Final = Operation(
     errors=(SELF_APPROVAL, PROOF_INVALID, PROOF_REQUIRED, NOT_FOUND, AMBIGUOUS_ID, CONFIRMATION_OVER),
 )
 ASK_PASSKEY: Final = Operation(
-    "ask_passkey",
     "approvals",
     "GET /approvals/{id}/passkey",
     "What a browser asks a passkey, for it to approve this.",
@@ -637,14 +625,9 @@ ASK_PASSKEY: Final = Operation(
     errors=(ANSWER_NEEDED, SELF_APPROVAL, PROOF_INVALID, NOT_FOUND, AMBIGUOUS_ID, CONFIRMATION_OVER),
 )
 LIST_APPROVERS: Final = Operation(
-    "list_approvers",
-    "approvers",
-    "GET /admin/approvers",
-    "Whose signature may approve, and what is not enrolled yet.",
-    output=Approvers,
+    "approvers", "GET /admin/approvers", "Whose signature may approve, and what is not enrolled yet.", output=Approvers
 )
 MAKE_OPERATOR_KEY: Final = Operation(
-    "make_operator_key",
     "approvers",
     "POST /admin/approvers",
     "Make an operator key on the node's machine. It counts once its enrolment, the answer, is approved.",
@@ -656,7 +639,6 @@ MAKE_OPERATOR_KEY: Final = Operation(
     takes_passphrase=True,
 )
 OFFER_PASSKEY: Final = Operation(
-    "offer_passkey",
     "approvers",
     "POST /admin/approvers/passkeys",
     "What a browser needs to make a passkey, within ten minutes.",
@@ -667,7 +649,6 @@ OFFER_PASSKEY: Final = Operation(
     errors=(NO_PASSKEYS, EXISTS),
 )
 TAKE_PASSKEY: Final = Operation(
-    "take_passkey",
     "approvers",
     "POST /admin/approvers/passkeys/{ticket}",
     "The passkey that the browser made. It counts once its enrolment, the answer, is approved.",
@@ -678,7 +659,6 @@ TAKE_PASSKEY: Final = Operation(
     errors=(PASSKEY_INVALID, PASSKEY_INVITATION_OVER, EXISTS),
 )
 SIGN_APPROVAL: Final = Operation(
-    "sign_approval",
     "approvers",
     "POST /approvals/{id}/proof",
     "A proof for this approval by an operator key of the node's machine, unlocked by its passphrase.",
@@ -692,10 +672,9 @@ SIGN_APPROVAL: Final = Operation(
     takes_passphrase=True,
 )
 VISIT_APPROVERS: Final[Operation[None]] = Operation(
-    "visit_approvers", "approvers", "GET /approvers", "The page on which a person becomes an approver.", is_page=True
+    "approvers", "GET /approvers", "The page on which a person becomes an approver.", is_page=True
 )
 INVITE_PASSKEY: Final = Operation(
-    "invite_passkey",
     "passkeys",
     "POST /admin/passkeys",
     "Invite a person to make a passkey: an address that is good once, for ten minutes.",
@@ -706,7 +685,6 @@ INVITE_PASSKEY: Final = Operation(
     errors=(NO_PASSKEYS,),
 )
 GET_INVITATION: Final = Operation(
-    "get_invitation",
     "passkeys",
     "GET /admin/passkeys/{ticket}",
     "What became of an invitation.",
@@ -715,7 +693,6 @@ GET_INVITATION: Final = Operation(
     errors=(NOT_FOUND,),
 )
 VISIT_INVITATION: Final[Operation[None]] = Operation(
-    "visit_invitation",
     "passkeys",
     "GET /passkeys/{ticket}",
     "The page on which a person makes a passkey. The ticket is the only credential.",
@@ -723,7 +700,6 @@ VISIT_INVITATION: Final[Operation[None]] = Operation(
     is_page=True,
 )
 ENROL_PASSKEY: Final = Operation(
-    "enrol_passkey",
     "passkeys",
     "POST /passkeys/{ticket}",
     "What the browser made there. The ticket is the only credential.",
@@ -733,10 +709,9 @@ ENROL_PASSKEY: Final = Operation(
     errors=(PASSKEY_INVALID, PASSKEY_INVITATION_OVER),
 )
 LIST_GRANTS: Final = Operation(
-    "list_grants", "grants", "GET /admin/grants", "Every standing grant, and how often it was used.", output=Grants
+    "grants", "GET /admin/grants", "Every standing grant, and how often it was used.", output=Grants
 )
 SIGN_GRANT: Final = Operation(
-    "sign_grant",
     "grants",
     "POST /admin/grants",
     "Sign a grant that was drafted: the proof is over terms.id and digest.",
@@ -747,7 +722,6 @@ SIGN_GRANT: Final = Operation(
     errors=(BAD_GRANT, CHANGED, CONFIRMATION_OVER, NOT_FOUND, NOT_GRANTABLE, PROOF_INVALID),
 )
 DRAFT_GRANT: Final = Operation(
-    "draft_grant",
     "grants",
     "POST /admin/grants/draft",
     "Draft a grant, from a held call with rules proposed from its arguments, or for a tool. Keeps nothing.",
@@ -757,7 +731,6 @@ DRAFT_GRANT: Final = Operation(
     errors=(AMBIGUOUS_ID, BAD_GRANT_DRAFT, CHANGED, NOT_FOUND, NOT_GRANTABLE),
 )
 ASK_GRANT_PASSKEY: Final = Operation(
-    "ask_grant_passkey",
     "grants",
     "POST /admin/grants/passkey",
     "What a browser asks a passkey, for it to sign this grant.",
@@ -767,7 +740,6 @@ ASK_GRANT_PASSKEY: Final = Operation(
     errors=(BAD_GRANT, PROOF_INVALID),
 )
 PROVE_GRANT: Final = Operation(
-    "prove_grant",
     "grants",
     "POST /admin/grants/proof",
     "A proof for this grant by an operator key of the node's machine, unlocked by its passphrase.",
@@ -778,7 +750,6 @@ PROVE_GRANT: Final = Operation(
     takes_passphrase=True,
 )
 GET_GRANT: Final = Operation(
-    "get_grant",
     "grants",
     "GET /admin/grants/{id}",
     "One grant, by its id or the beginning of it, and the latest calls under it.",
@@ -786,7 +757,6 @@ GET_GRANT: Final = Operation(
     errors=(AMBIGUOUS_ID, NOT_FOUND),
 )
 REVOKE_GRANT: Final = Operation(
-    "revoke_grant",
     "grants",
     "POST /admin/grants/{id}/revoke",
     "Revoke a grant: from now on it lets nothing pass.",

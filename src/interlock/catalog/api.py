@@ -241,18 +241,13 @@ CALLER: Final = TextParameter(
 # Operations
 
 LIST_TOOLS: Final = Operation(
-    "list_tools", "tools", "GET /admin/tools", "Every tool, listed or withheld.", output=Tools, query=(SEARCH,)
+    "tools", "GET /admin/tools", "Every tool, listed or withheld.", output=Tools, query=(SEARCH,)
 )
 LIST_ROUTES: Final = Operation(
-    "list_routes",
-    "tools",
-    "GET /admin/tools/routes",
-    "Where every qualified name leads (MCP-AX 7.1).",
-    output=ToolRoutes,
+    "tools", "GET /admin/tools/routes", "Where every qualified name leads (MCP-AX 7.1).", output=ToolRoutes
 )
-LIST_SKILLS: Final = Operation("list_skills", "tools", "GET /admin/skills", "Skills that drivers bring.", output=Skills)
+LIST_SKILLS: Final = Operation("tools", "GET /admin/skills", "Skills that drivers bring.", output=Skills)
 GET_TOOL: Final = Operation(
-    "get_tool",
     "tools",
     "GET /admin/tools/{name}",
     "One tool, by its qualified name or alias, and what a call of it would meet.",
@@ -264,7 +259,6 @@ GET_TOOL: Final = Operation(
     ),
 )
 CALL_TOOL: Final = Operation(
-    "call_tool",
     "tools",
     "POST /admin/tools/{name}/call",
     "Call a tool, through the same guard as any client. To close the connection cancels the call.",
@@ -274,7 +268,6 @@ CALL_TOOL: Final = Operation(
     is_stream=True,
 )
 CLASSIFY_TOOL: Final = Operation(
-    "classify_tool",
     "tools",
     "POST /admin/tools/{name}/classify",
     "Ask what a tool does that does not say it; gives the approval that then waits.",

@@ -100,7 +100,6 @@ NO_OAUTH: Final = ErrorCase("no_oauth", 409, "the server is reached without OAut
 # Operations
 
 AUTHORIZE_LINK: Final = Operation(
-    "authorize_link",
     "links",
     "POST /admin/links/{segment}/authorize",
     "The page on which a person agrees to a token for a server.",
@@ -109,7 +108,6 @@ AUTHORIZE_LINK: Final = Operation(
     errors=(NOT_FOUND, NO_OAUTH, AUTH_FAILED),
 )
 TAKE_OAUTH_RETURN: Final[Operation[None]] = Operation(
-    "take_oauth_return",
     "links",
     "GET /oauth/callback",
     "Where an authorization server sends a person back to. The state is the only credential.",
@@ -118,14 +116,9 @@ TAKE_OAUTH_RETURN: Final[Operation[None]] = Operation(
     is_page=True,
 )
 LIST_SECRETS: Final = Operation(
-    "list_secrets",
-    "secrets",
-    "GET /admin/secrets",
-    "The names of everything that is kept, never the values.",
-    output=Secrets,
+    "secrets", "GET /admin/secrets", "The names of everything that is kept, never the values.", output=Secrets
 )
 SET_SECRET: Final = Operation(
-    "set_secret",
     "secrets",
     "POST /admin/secrets",
     "Keep a secret. Servers that name it are started afresh with it.",
@@ -136,7 +129,6 @@ SET_SECRET: Final = Operation(
     errors=(BAD_SECRET_NAME,),
 )
 REMOVE_SECRET: Final = Operation(
-    "remove_secret",
     "secrets",
     "DELETE /admin/secrets/{kind}/{name:path}",
     "Forget a secret, a token for a server or a client registration.",

@@ -589,11 +589,8 @@ FORGET: Final = FlagParameter(
 
 # Operations
 
-LIST_DRIVERS: Final = Operation(
-    "list_drivers", "drivers", "GET /admin/drivers", "Every driver of the workspace.", output=Drivers
-)
+LIST_DRIVERS: Final = Operation("drivers", "GET /admin/drivers", "Every driver of the workspace.", output=Drivers)
 ADD_DRIVER: Final = Operation(
-    "add_driver",
     "drivers",
     "POST /admin/drivers",
     "Install a server, start it once in its sandbox to list its tools, and write a driver for it.",
@@ -603,7 +600,6 @@ ADD_DRIVER: Final = Operation(
     errors=(PROOF_REQUIRED, UNKNOWN_REFERENCE, DRIVER_EXISTS, NOT_ADDED),
 )
 GET_DRIVER: Final = Operation(
-    "get_driver",
     "drivers",
     "GET /admin/drivers/{name}",
     "One driver, by its id, ID@MAJOR or folder; or a contract, and which driver serves it.",
@@ -611,7 +607,6 @@ GET_DRIVER: Final = Operation(
     errors=(NOT_FOUND, AMBIGUOUS),
 )
 REMOVE_DRIVER: Final = Operation(
-    "remove_driver",
     "drivers",
     "DELETE /admin/drivers/{name}",
     "Delete a driver's folder and stop its server.",
@@ -621,7 +616,6 @@ REMOVE_DRIVER: Final = Operation(
     errors=(NOT_FOUND, AMBIGUOUS),
 )
 TRUST_DRIVER: Final = Operation(
-    "trust_driver",
     "drivers",
     "POST /admin/drivers/{name}/trust",
     "Accept a driver's files as they were shown, where no approver could: its server is then started.",
@@ -631,7 +625,6 @@ TRUST_DRIVER: Final = Operation(
     errors=(PROOF_REQUIRED, NOT_FOUND, AMBIGUOUS, REJECTED, CHANGED),
 )
 ALLOW_HOST: Final = Operation(
-    "allow_host",
     "drivers",
     "POST /admin/drivers/{name}/allow",
     "Let a driver reach a host that its file does not name.",
@@ -641,7 +634,6 @@ ALLOW_HOST: Final = Operation(
     errors=(NOT_FOUND, AMBIGUOUS, REJECTED, BAD_HOST, TOO_MANY_HOSTS),
 )
 RUN_EXAMPLES: Final = Operation(
-    "run_examples",
     "drivers",
     "POST /admin/drivers/{name}/test",
     "Run the examples of a driver's contracts through it.",
@@ -651,7 +643,6 @@ RUN_EXAMPLES: Final = Operation(
     errors=(NOT_FOUND, AMBIGUOUS, NOT_RUNNING),
 )
 UPDATE_DRIVER: Final = Operation(
-    "update_driver",
     "drivers",
     "POST /admin/drivers/{name}/update",
     "Look at the newest release of a driver's server; with the candidate that this names, switch to it.",

@@ -388,12 +388,9 @@ AFTER: Final = IntegerParameter(
 
 # Operations
 
-LIST_LINKS: Final = Operation("list_links", "links", "GET /admin/links", "Every link with its state.", output=Links)
-GET_LINK: Final = Operation(
-    "get_link", "links", "GET /admin/links/{segment}", "One link.", output=Link, errors=(NOT_FOUND,)
-)
+LIST_LINKS: Final = Operation("links", "GET /admin/links", "Every link with its state.", output=Links)
+GET_LINK: Final = Operation("links", "GET /admin/links/{segment}", "One link.", output=Link, errors=(NOT_FOUND,))
 GET_FRAMES: Final = Operation(
-    "get_frames",
     "links",
     "GET /admin/links/{segment}/frames",
     "Messages between the node and a device, recorded from the first request on.",
@@ -403,7 +400,6 @@ GET_FRAMES: Final = Operation(
     errors=(NOT_FOUND,),
 )
 GET_LINK_LOG: Final = Operation(
-    "get_link_log",
     "links",
     "GET /admin/links/{segment}/logs",
     "What the program of a link wrote to stderr.",
@@ -412,7 +408,6 @@ GET_LINK_LOG: Final = Operation(
     errors=(NOT_FOUND,),
 )
 RESTART_LINK: Final = Operation(
-    "restart_link",
     "links",
     "POST /admin/links/{segment}/restart",
     "End a process or connection and start it afresh. Answers when the old one is gone.",
@@ -421,7 +416,6 @@ RESTART_LINK: Final = Operation(
     errors=(NOT_FOUND,),
 )
 RELEASE_LINK: Final = Operation(
-    "release_link",
     "links",
     "POST /admin/links/{segment}/release",
     "Forget who owns a segment, and what is kept for a subserver that is lost.",

@@ -318,7 +318,6 @@ FORM: Final = operation.ChoiceParameter(
 # Operations
 
 LIST_NAMES: Final = Operation(
-    "list_names",
     "names",
     "GET /admin/names",
     "The registry of tool surface names.",
@@ -326,14 +325,9 @@ LIST_NAMES: Final = Operation(
     query=(PUBLIC, STATUS, SEARCH, LIMIT),
 )
 LIST_PREFIXES: Final = Operation(
-    "list_prefixes",
-    "names",
-    "GET /admin/names/prefixes",
-    "The vendor prefixes, and who holds each by first use.",
-    output=NamePrefixes,
+    "names", "GET /admin/names/prefixes", "The vendor prefixes, and who holds each by first use.", output=NamePrefixes
 )
 PUBLISH: Final[Operation[None]] = Operation(
-    "publish",
     "names",
     "GET /admin/names/publication",
     "The registry as it is published.",
@@ -341,7 +335,6 @@ PUBLISH: Final[Operation[None]] = Operation(
     files=("application/xml", "text/csv; charset=utf-8", "text/plain; charset=utf-8", "application/json"),
 )
 SHOW_NAME: Final = Operation(
-    "show_name",
     "names",
     "GET /admin/names/entries/{name}",
     "One entry in full, with its requests.",
@@ -350,7 +343,6 @@ SHOW_NAME: Final = Operation(
     errors=(NOT_FOUND,),
 )
 CHECK_NAME: Final = Operation(
-    "check_name",
     "names",
     "POST /admin/names/check",
     "Run the machine checks of a request, and file nothing.",
@@ -360,7 +352,6 @@ CHECK_NAME: Final = Operation(
     errors=(INVALID_BODY,),
 )
 VERIFY_NAME: Final = Operation(
-    "verify_name",
     "names",
     "POST /admin/names/verify",
     "Compare a tool's definition with the registered specification of its name.",
@@ -370,7 +361,6 @@ VERIFY_NAME: Final = Operation(
     errors=(INVALID_BODY,),
 )
 ACT: Final = Operation(
-    "act",
     "names",
     "POST /admin/names/actions",
     "Ask for a name, or act on one: as its controller, or in its place and on record.",
@@ -380,7 +370,6 @@ ACT: Final = Operation(
     errors=(NOT_FOUND, NAMES_REFUSED),
 )
 TRUST: Final = Operation(
-    "trust",
     "names",
     "POST /admin/names/trust",
     "Say whether what an imported registry says is enforced.",
@@ -390,7 +379,6 @@ TRUST: Final = Operation(
     errors=(NOT_FOUND, NAMES_REFUSED),
 )
 REPIN: Final = Operation(
-    "repin",
     "names",
     "POST /admin/names/pins",
     "Hold the tools of a name to what they are now, or no longer.",

@@ -254,40 +254,40 @@ UNKNOWN_FILE: Final = ErrorCase("unknown_path", 404, "there is no such file")
 # Operations
 
 GET_STATUS: Final = Operation(
-    "get_status", "node", "GET /admin/status", "The node as a whole, and how every link stands.", output=Status
+    "node", "GET /admin/status", "The node as a whole, and how every link stands.", name="get_status", output=Status
 )
 GET_METRICS: Final[Operation[None]] = Operation(
-    "get_metrics",
     "node",
     "GET /metrics",
     "The metrics of rooms and of the registry of names, in the text format of monitoring programs.",
+    name="get_metrics",
     files=("text/plain",),
 )
 GET_CONFIGURATION: Final = Operation(
-    "get_configuration",
     "node",
     "GET /admin/config",
     "The configuration in effect: every key with its value, and no secret.",
+    name="get_configuration",
     output=EffectiveConfiguration,
 )
 GET_OPENAPI: Final = Operation(
-    "get_openapi", "node", "GET /admin/openapi.json", "This API as an OpenAPI 3.1 document.", output=dict[str, Any]
+    "node", "GET /admin/openapi.json", "This API as an OpenAPI 3.1 document.", name="get_openapi", output=dict[str, Any]
 )
 GET_CONSOLE_FILE: Final[Operation[None]] = Operation(
-    "get_console_file",
     "console",
     "GET /console/{file}",
     "A script, the style or the icon of the console.",
+    name="get_console_file",
     role="anyone",
     takes_any_query=True,
     files=("text/css", "text/javascript", "image/svg+xml"),
     errors=(UNKNOWN_FILE,),
 )
 FOLLOW_NODE: Final = Operation(
-    "follow_node",
     "console",
     "GET /admin/events",
     "The status now, then every change of it, of approvals and of the audit log, and signs of life.",
+    name="follow_node",
     output=NodeEvent[AuditRecord],
     is_stream=True,
 )

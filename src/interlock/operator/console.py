@@ -37,10 +37,10 @@ _PATHS = (
 )
 CONSOLE_PAGES: Final[tuple[Operation[None], ...]] = tuple(
     Operation(
-        f"show_{_PAGES[path].script.removesuffix('.js')}",
         "console",
         f"GET {path}",
         f"The page {_PAGES[path].title} of the console, without data.",
+        name=f"show_{_PAGES[path].script.removesuffix('.js')}",
         role="anyone",
         takes_any_query=True,
         is_page=True,

@@ -133,17 +133,17 @@ class FlagParameter(ChoiceParameter, frozen=True, kw_only=True):
 # Operations
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Operation(Generic[Output]):
     """Declaration of an operation of the operator API. `Output` is the type of its reply, or of
     each event of a stream.
     """
 
-    name: str
     noun: str  # the group in the OpenAPI document
     route: str  # method and path: "GET /admin/status"
     summary: str
     _: KW_ONLY
+    name: str = ""  # that of its constant in small letters, where `operations_in` collects it
     role: Role = "viewer"
     input: Any = None  # the type of the request body; None: there is none
     form: Any = None  # the type of the fields, where a page may also send a form
@@ -196,8 +196,14 @@ class Operation(Generic[Output]):
 
 
 def operations_in(module: Mapping[str, object]) -> tuple[Operation[Any], ...]:
-    """Return the operations that a module declares. `module` contains its global names, in the order of declaration."""
-    return tuple(value for value in module.values() if isinstance(value, Operation))
+    """Return the operations that a module declares, each named like its constant.
+
+    `module` contains the module's global names, in the order of declaration.
+    """
+    constants = {name: value for name, value in module.items() if isinstance(value, Operation)}
+    for name, operation in constants.items():
+        operation.name = name.lower()
+    return tuple(constants.values())
 
 
 def handles(operation: Operation[Any]) -> Callable[[AnyHandler], AnyHandler]:

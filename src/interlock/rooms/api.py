@@ -290,9 +290,8 @@ TOPIC: Final = TextParameter(name="topic", description="Which room, where the pa
 
 # Operations
 
-LIST_ROOMS: Final = Operation("list_rooms", "rooms", "GET /admin/rooms", "Every room.", output=Rooms)
+LIST_ROOMS: Final = Operation("rooms", "GET /admin/rooms", "Every room.", output=Rooms)
 CREATE_ROOM: Final = Operation(
-    "create_room",
     "rooms",
     "POST /admin/rooms",
     "Make a room. It keeps its history while it is empty.",
@@ -303,7 +302,6 @@ CREATE_ROOM: Final = Operation(
     errors=(BAD_TOPIC, ROOM_EXISTS),
 )
 LIST_CONNECTIONS: Final = Operation(
-    "list_connections",
     "rooms",
     "GET /admin/rooms/{topic}/connections",
     "Who is connected to a room.",
@@ -311,7 +309,6 @@ LIST_CONNECTIONS: Final = Operation(
     errors=(NOT_FOUND,),
 )
 LIST_PARTICIPANTS: Final = Operation(
-    "list_participants",
     "rooms",
     "GET /admin/rooms/{topic}/participants",
     "Who is or was in a room, with the record of each.",
@@ -319,7 +316,6 @@ LIST_PARTICIPANTS: Final = Operation(
     errors=(NOT_FOUND,),
 )
 SHOW_OBSERVED: Final = Operation(
-    "show_observed",
     "rooms",
     "GET /admin/rooms/{topic}/observed",
     "What the room would have refused as a mixed one, from the record of its time in observe mode.",
@@ -327,7 +323,6 @@ SHOW_OBSERVED: Final = Operation(
     errors=(NOT_FOUND,),
 )
 MIGRATE: Final = Operation(
-    "migrate",
     "rooms",
     "POST /admin/rooms/{topic}/migrate",
     "Make those full who would be refused something as restricted.",
@@ -336,7 +331,6 @@ MIGRATE: Final = Operation(
     errors=(NOT_FOUND,),
 )
 PROMOTE: Final = Operation(
-    "promote",
     "rooms",
     "POST /admin/participants/{id}/promote",
     "Let a participant send MCP messages, from its next one on.",
@@ -347,7 +341,6 @@ PROMOTE: Final = Operation(
     errors=(NOT_FOUND, TOPIC_REQUIRED, SELF_PROMOTION, PARTICIPANT_REMOVED),
 )
 DEMOTE: Final = Operation(
-    "demote",
     "rooms",
     "POST /admin/participants/{id}/demote",
     "Let a participant only propose, from its next message on.",
@@ -358,7 +351,6 @@ DEMOTE: Final = Operation(
     errors=(NOT_FOUND, TOPIC_REQUIRED, PARTICIPANT_REMOVED),
 )
 DISCONNECT: Final = Operation(
-    "disconnect",
     "rooms",
     "POST /admin/participants/{id}/disconnect",
     "Remove a participant: it may come in again when it is promoted or demoted.",

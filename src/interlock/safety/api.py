@@ -62,14 +62,9 @@ class NameAgent(RequestBody, frozen=True, kw_only=True):
 # Operations
 
 LIST_AGENTS: Final = Operation(
-    "list_agents",
-    "agents",
-    "GET /admin/agents",
-    "Agents inside the safety loop, the blocked ones first.",
-    output=Agents,
+    "agents", "GET /admin/agents", "Agents inside the safety loop, the blocked ones first.", output=Agents
 )
 ORDER_CHALLENGE: Final = Operation(
-    "order_challenge",
     "agents",
     "POST /admin/agents/challenge",
     "Order a fresh code for a blocked agent; the one before is void. This answer does not show it.",
@@ -79,7 +74,6 @@ ORDER_CHALLENGE: Final = Operation(
     errors=(NOT_FOUND,),
 )
 ABORT_AGENT: Final = Operation(
-    "abort_agent",
     "agents",
     "POST /admin/agents/abort",
     "End what an agent is doing. A block stays.",

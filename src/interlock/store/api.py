@@ -87,12 +87,7 @@ LIMIT: Final = IntegerParameter(
 # Operations
 
 READ_AUDIT: Final = Operation(
-    "read_audit",
-    "node",
-    "GET /admin/audit",
-    "A page of the audit log.",
-    output=AuditPage[AuditRecord],
-    query=(AFTER, LIMIT),
+    "node", "GET /admin/audit", "A page of the audit log.", output=AuditPage[AuditRecord], query=(AFTER, LIMIT)
 )
 
 OPERATIONS: Final = operations_in(globals())
