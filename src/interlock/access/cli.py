@@ -488,7 +488,7 @@ def passkey(
         interlock access passkey ada --approves 'files.*'
         interlock access passkey ada --url https://operator.example.com
     """
-    from interlock.approvals.cli.enrolment import enrol
+    from interlock.approvals.cli.keys import enrol
 
     tools = approves or ["*"]
     invitation = enrol(invocation, name)

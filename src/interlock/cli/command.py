@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, cast
 
 import typer
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from interlock.operator.operation import Operation
 
 Body = TypeVar("Body", bound=Callable[..., None])
+Reply = TypeVar("Reply")
 
 
 def option(name: str, help: str | None = None, metavar: str | None = None) -> Any:
@@ -115,6 +116,16 @@ class Invocation:
         from interlock.cli.client.offline import OfflineNode
 
         return OfflineNode(self.loaded.plan, self.data_folder).call(operation, **arguments)
+
+    def call_or_print(self, operation: "Operation[Reply]", body: object = None, **arguments: Any) -> "Reply | None":
+        """Call an operation of the node and return its reply. With --json, print the reply unchanged and return
+        None.
+        """
+        answer = self.node.call(operation, body=body, **arguments)
+        if self.out.as_json:
+            self.out.raw_json(answer.raw)
+            return None
+        return answer.as_(cast("type[Reply]", operation.output))
 
     def is_stopped(self, away: Unreachable) -> bool:
         """Return whether a call failed because no node runs on this data folder."""

@@ -6,9 +6,7 @@ import typer
 
 from interlock.approvals.cli.keys import FromDescriptor
 from interlock.cli.command import Invocation, option, verb, verb_app
-from interlock.cli.terminal.drawing import in_columns
 from interlock.cli.terminal.errors import BadUsage
-from interlock.cli.terminal.text import one_line
 from interlock.safety import api
 from interlock.wire.refusal import Refused
 
@@ -29,34 +27,17 @@ def list_agents(invocation: Invocation) -> None:
         interlock agents list
         interlock agents list --json | jq '.agents[] | select(.is_blocked)'
     """
-
-    answer = invocation.node.call(api.LIST_AGENTS)
-    out = invocation.out
-    if out.as_json:
-        out.raw_json(answer.raw)
+    if (listing := invocation.call_or_print(api.LIST_AGENTS)) is None:
         return
-    from rich.text import Text
-
-    listing = answer.as_(api.Agents)
     if not listing.agents:
-        out.remark(f"no agent has started; the safety loop is {listing.mode}")
+        invocation.out.remark(f"no agent has started; the safety loop is {listing.mode}")
         return
-    rows = [[Text(head, style="dim") for head in ("AGENT", "OF", "STATE", "STEPS", "WAITS FOR")]]
-    rows += [
-        [
-            Text(one_line(agent.name), style="bold"),
-            Text(one_line(agent.principal)),
-            Text(_state(agent), style="red" if agent.is_blocked else ""),
-            Text(str(agent.steps)),
-            Text((agent.approval_id or "")[:8]),
-        ]
-        for agent in listing.agents
-    ]
-    out.draw(*in_columns(rows, width=out.console.width, shrink={0: 12, 1: 12}))
-
-
-def _state(agent: api.Agent) -> str:
-    return "blocked" if agent.is_blocked else "paused" if agent.is_paused else agent.status or ""
+    rows = []
+    for agent in listing.agents:
+        state = "blocked" if agent.is_blocked else "paused" if agent.is_paused else agent.status or ""
+        style, waits_for = "red" if agent.is_blocked else "", (agent.approval_id or "")[:8]
+        rows.append(((agent.name, "bold"), agent.principal, (state, style), str(agent.steps), waits_for))
+    invocation.out.draw_table("AGENT|OF|STATE|STEPS|WAITS FOR", rows, shrink={0: 12, 1: 12})
 
 
 @verb(app, "unblock")
@@ -80,25 +61,22 @@ def unblock(
         interlock agents unblock coder --of client:laptop
         interlock agents unblock coder --code
     """
-    from interlock.approvals.api import DECIDE_APPROVAL, GET_APPROVAL, DecideApproval
+    from interlock.approvals.api import DECIDE_APPROVAL, GET_APPROVAL, Approval, DecideApproval
     from interlock.approvals.cli.inbox import reveal
     from interlock.approvals.cli.signing import prove
 
-    node, out = invocation.node, invocation.out
+    node = invocation.node
     blocked = _choose(node.call(api.LIST_AGENTS).as_(api.Agents), name, of)
     body = api.NameAgent(principal=blocked.principal, name=blocked.name)
     fresh = node.call(api.ORDER_CHALLENGE, body=body).as_(api.Agent)
     if code:
         reveal(invocation, fresh.approval_id or "", key, passphrase_fd)
         return
-    shown = node.call(GET_APPROVAL, id=fresh.approval_id or "")
+    shown = node.call(GET_APPROVAL, id=fresh.approval_id or "").as_(Approval)
     proof = prove(shown, choice=None, key=key, passphrase_fd=passphrase_fd)
     decision = DecideApproval(decision="approve", proof=proof, reason=reason)
-    done = node.call(DECIDE_APPROVAL, id=fresh.approval_id or "", body=decision)
-    if out.as_json:
-        out.raw_json(done.raw)
-    else:
-        out.line(f"unblocked: {blocked.name}, of {blocked.principal}")
+    if invocation.call_or_print(DECIDE_APPROVAL, id=fresh.approval_id or "", body=decision) is not None:
+        invocation.out.line(f"unblocked: {blocked.name}, of {blocked.principal}")
 
 
 def _choose(agents: api.Agents, name: str, of: str | None) -> api.Agent:

@@ -10,6 +10,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from tests.cli.program import Inline, Interlock
 from tests.operator.fake_approvals import approval
 
+from interlock.approvals import api
 from interlock.approvals.cli.keys import own_name
 from interlock.approvals.cli.signing import prove
 from interlock.approvals.protocol.approval import Approval, Kind, Source
@@ -51,7 +52,7 @@ def shown(arguments: str | None = ARGUMENTS, **changes: Any) -> Answer:
 
 
 def sign(answer: Answer, said: str | None = None, key: str | None = "ada") -> dict[str, Any]:
-    proof: dict[str, Any] = json.loads(bytes(prove(answer, choice=said, key=key, passphrase_fd=None)))
+    proof: dict[str, Any] = json.loads(bytes(prove(answer.as_(api.Approval), choice=said, key=key, passphrase_fd=None)))
     return proof
 
 

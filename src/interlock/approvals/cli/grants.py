@@ -10,14 +10,12 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
-from rich.text import Text
 
 from interlock.approvals import api
 from interlock.approvals.cli.keys import FromDescriptor
 from interlock.approvals.grant_terms import pointer_of
 from interlock.cli.command import Invocation, option, verb, verb_app
 from interlock.cli.completion import tool_names
-from interlock.cli.terminal.drawing import in_columns
 from interlock.cli.terminal.errors import BadUsage
 from interlock.cli.terminal.text import count, local_time, one_line
 
@@ -74,7 +72,11 @@ def rules_of(
     for texts, place, name in ((most, 1, "--max"), (least, 0, "--min")):
         for text in texts or ():
             at, each, number = _assignment(text, name, arguments)
-            ends.setdefault(at, [0, None, each])[place] = _number(number, name)
+            try:
+                bound = int(number) if number.lstrip("-").isdecimal() else float(number)
+            except ValueError:
+                raise BadUsage("usage", f"{name}: {number} is no number") from None
+            ends.setdefault(at, [0, None, each])[place] = bound
     for at, (smallest, largest, each) in ends.items():
         if largest is None:
             raise BadUsage("usage", f"{at}: --min alone leaves it open how large it may be", hint="add --max")
@@ -94,16 +96,13 @@ def with_proposed(own: Sequence[api.GrantRule], proposed: Sequence[api.GrantRule
     """Combine the user's rules with the proposed rules for all other arguments."""
     if any(rule.at == "" for rule in own):
         return list(own)
-    rest = [
-        rule
-        for rule in proposed
-        if rule.kind != "equals" and not any(_meet(rule.at, rule_of_person.at) for rule_of_person in own)
-    ]
-    return [*own, *rest]
-
-
-def _meet(pointer: str, other: str) -> bool:
-    return pointer == other or pointer.startswith(f"{other}/") or other.startswith(f"{pointer}/")
+    combined = list(own)
+    for rule in proposed:
+        # A rule of the user replaces the proposed rules for the same argument, for its parts, and for what contains it.
+        is_replaced = any(f"{rule.at}/".startswith(f"{o.at}/") or f"{o.at}/".startswith(f"{rule.at}/") for o in own)
+        if rule.kind != "equals" and not is_replaced:
+            combined.append(rule)
+    return combined
 
 
 _ABSENT: Any = object()
@@ -142,13 +141,6 @@ def _value(text: str, like: Any) -> Any:
     return text if isinstance(value, list | dict) else value
 
 
-def _number(text: str, flag: str) -> int | float:
-    try:
-        return int(text) if text.lstrip("-").isdecimal() else float(text)
-    except ValueError:
-        raise BadUsage("usage", f"{flag}: {text} is no number") from None
-
-
 app = verb_app(
     "Sign, see and revoke standing grants: one yes for many calls.",
     examples="""
@@ -172,29 +164,18 @@ def list_grants(
         interlock grants list --all
         interlock grants list --json | jq '.grants[].terms.tool'
     """
-    answer = invocation.node.call(api.LIST_GRANTS)
-    out = invocation.out
-    if out.as_json:
-        out.raw_json(answer.raw)
+    if (answer := invocation.call_or_print(api.LIST_GRANTS)) is None:
         return
-
-    grants = [grant for grant in answer.as_(api.Grants).grants if everything or grant.state == "active"]
+    grants = [grant for grant in answer.grants if everything or grant.state == "active"]
     if not grants:
-        out.remark("there is no standing grant; interlock approve ID --standing signs one from a held call")
+        invocation.out.remark("there is no standing grant; interlock approve ID --standing signs one from a held call")
         return
-    rows = [[Text(head, style="dim") for head in ("ID", "TOOL", "WHO", "USED", "UNTIL", "SIGNED BY")]]
-    rows += [
-        [
-            Text(grant.terms.id[:8], style="bold"),
-            Text(one_line(grant.terms.tool)),
-            Text(one_line(grant.terms.who)),
-            Text(_uses(grant)),
-            Text(_end(grant), style="" if grant.state == "active" else "dim"),
-            Text(one_line(grant.anchor)),
-        ]
-        for grant in grants
-    ]
-    out.draw(*in_columns(rows, width=out.console.width, shrink={1: 16, 2: 12, 4: 12}))
+    rows = []
+    for grant in grants:
+        terms, style = grant.terms, "" if grant.state == "active" else "dim"
+        end = grant.over or (local_time(grant.until) if grant.until else "no limit")
+        rows.append(((terms.id[:8], "bold"), terms.tool, terms.who, _uses(grant), (end, style), grant.anchor))
+    invocation.out.draw_table("ID|TOOL|WHO|USED|UNTIL|SIGNED BY", rows, shrink={1: 16, 2: 12, 4: 12})
 
 
 @verb(app, "show")
@@ -207,15 +188,10 @@ def show(invocation: Invocation, id: Reference) -> None:
     """
     from interlock.approvals.cli.signing import grant_lines
 
-    answer = invocation.node.call(api.GET_GRANT, id=id)
-    out = invocation.out
-    if out.as_json:
-        out.raw_json(answer.raw)
+    if (grant := invocation.call_or_print(api.GET_GRANT, id=id)) is None:
         return
-    grant = answer.as_(api.Grant)
-    for line in grant_lines(grant.words):
-        out.line(line)
-    out.line()
+    out = invocation.out
+    out.line("\n".join((*grant_lines(grant.words), "")))
     out.line(f"id      {grant.terms.id}")
     out.line(f"state   {grant.state}" + (f": it {one_line(grant.over)}" if grant.over else ""))
     out.line(f"used    {_uses(grant)}" + (f", last {local_time(grant.used_at)}" if grant.used_at else ""))
@@ -259,9 +235,8 @@ def sign(
     from interlock.approvals.cli.signing import sign_drafted
 
     rules = rules_of(below=below, one_of=one_of, most=most, least=least, equal=equal, free=free)
-    wanted = api.DraftGrant(
-        tool=tool, who=who, rules=tuple(rules), calls=calls, seconds=seconds_of(time), reason=reason
-    )
+    seconds = seconds_of(time)
+    wanted = api.DraftGrant(tool=tool, who=who, rules=tuple(rules), calls=calls, seconds=seconds, reason=reason)
     draft = invocation.node.call(api.DRAFT_GRANT, body=wanted).as_(api.GrantDraft)
     sign_drafted(invocation, draft, yes=yes, key=key, passphrase_fd=passphrase_fd)
 
@@ -274,20 +249,10 @@ def revoke(invocation: Invocation, id: Reference) -> None:
         interlock grants revoke 7e57ab1e
         interlock grants revoke 7e57ab1e --json
     """
-    answer = invocation.node.call(api.REVOKE_GRANT, id=id)
-    if invocation.out.as_json:
-        invocation.out.raw_json(answer.raw)
-        return
-    grant = answer.as_(api.Grant)
-    passed = f"it let {count(grant.used, 'call')} of {one_line(grant.terms.tool)} pass"
-    invocation.out.line(f"{grant.terms.id[:8]} {one_line(grant.over or '')}; {passed}")
+    if (grant := invocation.call_or_print(api.REVOKE_GRANT, id=id)) is not None:
+        passed = f"it let {count(grant.used, 'call')} of {one_line(grant.terms.tool)} pass"
+        invocation.out.line(f"{grant.terms.id[:8]} {one_line(grant.over or '')}; {passed}")
 
 
 def _uses(grant: api.Grant) -> str:
     return str(grant.used) if grant.terms.calls is None else f"{grant.used} of {grant.terms.calls}"
-
-
-def _end(grant: api.Grant) -> str:
-    if grant.over is not None:
-        return one_line(grant.over)
-    return local_time(grant.until) if grant.until else "no limit"

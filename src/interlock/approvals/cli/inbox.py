@@ -38,7 +38,7 @@ from interlock.wire.jsontext.display import Shown, plain
 from interlock.wire.refusal import Refused
 
 if TYPE_CHECKING:
-    from interlock.cli.client.operator import Answer, OperatorClient
+    from interlock.cli.client.operator import Answer
 
 SHORT_ID: Final = 8
 LINES_MAX: Final = 200  # of arguments or a definition; longer ones are folded, and --json has all
@@ -51,7 +51,9 @@ _DIFF_STYLES: Final = {"+": "green", "-": "red"}
 
 def table(approvals: Sequence[api.ApprovalSummary], width: int) -> list[Text]:
     rows = [[Text(head, style="dim") for head in ("ID", "KIND", "TOOL OR ITEM", "ASKED BY", "EXPIRES")]]
-    length = short_id_length([approval.id for approval in approvals])
+    # The ids are shortened to the number of characters that is enough to distinguish them.
+    ids = [approval.id for approval in approvals]
+    length = next((n for n in range(SHORT_ID, 36) if len({id[:n] for id in ids}) == len(ids)), 36)
     rows += [
         [
             Text(plain(approval.id[:length]), style="bold"),
@@ -63,11 +65,6 @@ def table(approvals: Sequence[api.ApprovalSummary], width: int) -> list[Text]:
         for approval in approvals
     ]
     return in_columns(rows, width=width, shrink={3: 12, 2: 16})
-
-
-def short_id_length(ids: Sequence[str]) -> int:
-    """Return the number of characters that is enough to distinguish these ids."""
-    return next((n for n in range(SHORT_ID, 36) if len({id[:n] for id in ids}) == len(ids)), 36)
 
 
 def time_left(approval: api.ApprovalSummary) -> str:
@@ -165,15 +162,23 @@ def _content(approval: api.Approval, width: int) -> list[Text]:
     shown = _shown(approval)
     is_change = approval.kind == "definition" and find_change(raw) is not None  # arguments may look like one
     styles = _DIFF_STYLES if is_change else {}
-    lines = [Text(), Text(f"  {_head(approval, is_change)}", style="dim")]
+    if approval.kind != "definition":
+        head = _HEADS.get(approval.kind, "arguments")
+    elif approval.source == "drivers":
+        head = "what changed" if is_change else "its files"
+    elif SURFACE in approval.factors:
+        head = "what is registered under its name, and what the server offers"
+    else:
+        head = "what the server says now, and said before" if is_change else "the server says"
+    lines = [Text(), Text(f"  {head}", style="dim")]
     if shown.is_folded:
         lines.append(Text(f"  {FOLDED}", style="yellow"))
+    wrapper = textwrap.TextWrapper(max(20, width - 4), drop_whitespace=False, replace_whitespace=False)
+    wrapper.break_on_hyphens = False
     for line in shown.lines:
         # A long line is wrapped, so that no character of what is decided on is cut off.
-        parts = textwrap.wrap(
-            line, max(20, width - 4), drop_whitespace=False, replace_whitespace=False, break_on_hyphens=False
-        )
-        lines += [Text(f"    {part}", style=styles.get(line[:1], "")) for part in parts or [""]]
+        parts = wrapper.wrap(line) or [""]
+        lines += [Text(f"    {part}", style=styles.get(line[:1], "")) for part in parts]
     return lines
 
 
@@ -182,16 +187,6 @@ _HEADS: Final = {
     "enrolment": "the new approver",
     "request": "what is asked of the registry",
 }
-
-
-def _head(approval: api.Approval, is_change: bool) -> str:
-    if approval.kind != "definition":
-        return _HEADS.get(approval.kind, "arguments")
-    if approval.source == "drivers":
-        return "what changed" if is_change else "its files"
-    if SURFACE in approval.factors:
-        return "what is registered under its name, and what the server offers"
-    return "what the server says now, and said before" if is_change else "the server says"
 
 
 WATCH_S = 1.0
@@ -238,14 +233,21 @@ def approvals(
             raise BadUsage("usage", "--watch shows all of them; leave show out")
         if code:
             reveal(invocation, reference, key, passphrase_fd)
-        else:
-            _show_approval(invocation, reference)
+        elif (approval := invocation.call_or_print(api.GET_APPROVAL, id=reference)) is not None:
+            draw_preview(invocation, approval)
+            if approval.status == "pending":
+                invocation.out.line()
+                invocation.out.advice(f"interlock approve {approval.id[:8]}")
+                invocation.out.advice(f"interlock deny {approval.id[:8]} --reason WHY")
     elif code:
         raise BadUsage("usage", "--code is of one approval", hint="interlock approvals show ID --code")
     elif watch:
         _watch(invocation, kind, state)
-    else:
-        _list_approvals(invocation, _get_approvals(invocation.node, kind, state))
+    elif (listed := invocation.call_or_print(api.LIST_APPROVALS, status=state, kind=kind)) is not None:
+        lines = _lines(listed, invocation.out.console.width)
+        if not lines:
+            invocation.out.remark("nothing waits for a decision")
+        invocation.out.draw(*lines)
 
 
 def _reference(words: list[str]) -> str | None:
@@ -262,70 +264,36 @@ def _reference(words: list[str]) -> str | None:
             raise AssertionError(words)
 
 
-def _get_approvals(node: "OperatorClient", kind: str | None, state: str) -> "Answer":
-    return node.call(api.LIST_APPROVALS, status=state, kind=kind)
-
-
-def _list_approvals(invocation: Invocation, answer: "Answer") -> None:
-    out = invocation.out
-    if out.as_json:
-        out.raw_json(answer.raw)
-        return
-    lines = _lines(answer, out.console.width)
-    if not lines:
-        out.remark("nothing waits for a decision")
-    out.draw(*lines)
-
-
-def _lines(answer: "Answer", width: int) -> "list[Text]":
-    listed = answer.as_(api.Approvals)
+def _lines(listed: api.Approvals, width: int) -> "list[Text]":
     if not listed.approvals:
         return []
     more = listed.total - len(listed.approvals)
     return table(listed.approvals, width) + ([Text(f"and {more} older ones", style="dim")] if more else [])
 
 
-def _show_approval(invocation: Invocation, reference: str) -> None:
-    answer = invocation.node.call(api.GET_APPROVAL, id=reference)
-    out = invocation.out
-    if out.as_json:
-        out.raw_json(answer.raw)
-        return
-    draw_preview(invocation, answer)
-
-    approval = answer.as_(api.Approval)
-    if approval.status == "pending":
-        out.line()
-        out.advice(f"interlock approve {approval.id[:8]}")
-        out.advice(f"interlock deny {approval.id[:8]} --reason WHY")
-
-
 def reveal(invocation: Invocation, reference: str, key: str | None, passphrase_fd: int | None) -> None:
     """Show the code or token of an approval. The node returns it only for a proof signed by an approver."""
     from interlock.approvals.cli.signing import prove
 
-    answer, out = invocation.node.call(api.GET_APPROVAL, id=reference), invocation.out
-    approval = answer.as_(api.Approval)
+    approval = invocation.node.call(api.GET_APPROVAL, id=reference).as_(api.Approval)
     if approval.source != "aql":
         raise Refused("no_code", "only what agents wait for has a code")
-    proof = prove(answer, choice=REVEAL, key=key, passphrase_fd=passphrase_fd)
-    token = msgspec.json.decode(proof)["token"]
-    revealed = invocation.node.call(api.REVEAL_CODE, id=approval.id, body=api.RevealCode(proof=token))
-    if out.as_json:
-        out.raw_json(revealed.raw)
+    proof = prove(approval, choice=REVEAL, key=key, passphrase_fd=passphrase_fd)
+    body = api.RevealCode(proof=msgspec.json.decode(proof)["token"])
+    if (revealed := invocation.call_or_print(api.REVEAL_CODE, id=approval.id, body=body)) is None:
         return
-    draw_preview(invocation, answer)
-    out.line()
-    out.line(f"{'code' if approval.kind == 'verify' else 'token'}  {revealed.as_(api.RevealedCode).code}")
+    draw_preview(invocation, approval)
+    invocation.out.line()
+    invocation.out.line(f"{'code' if approval.kind == 'verify' else 'token'}  {revealed.code}")
 
 
-def draw_preview(invocation: Invocation, answer: "Answer") -> None:
+def draw_preview(invocation: Invocation, approval: api.Approval) -> None:
     console = invocation.out.console
-    invocation.out.draw(*preview(answer.as_(api.Approval), console.width, console.options.ascii_only))
+    invocation.out.draw(*preview(approval, console.width, console.options.ascii_only))
 
 
 def _watch(invocation: Invocation, kind: str | None, state: str) -> None:
-    answers = poll(lambda: _get_approvals(invocation.node, kind, state), every_s=WATCH_S)
+    answers = poll(lambda: invocation.node.call(api.LIST_APPROVALS, status=state, kind=kind), every_s=WATCH_S)
     try:
         if invocation.out.as_json or not invocation.out.console.is_terminal:
             _print_changes(invocation, answers)
@@ -333,7 +301,8 @@ def _watch(invocation: Invocation, kind: str | None, state: str) -> None:
             console = invocation.out.console
 
             def lines(answer: "Answer") -> "list[Text]":
-                return _lines(answer, console.width) or [Text("nothing waits for a decision", style="dim")]
+                listed = answer.as_(api.Approvals)
+                return _lines(listed, console.width) or [Text("nothing waits for a decision", style="dim")]
 
             redraw(console, answers, lines)
     except KeyboardInterrupt:
@@ -421,11 +390,9 @@ def approve(
         interlock approve 3f9c0a1b --proof - < proof.jwt
         interlock approve 3f9c0a1b --code K7QF-2M9D
     """
-    answer = invocation.node.call(api.GET_APPROVAL, id=id)
-    approval = answer.as_(api.Approval)
-    out = invocation.out
-    if not out.as_json:
-        draw_preview(invocation, answer)
+    approval = invocation.node.call(api.GET_APPROVAL, id=id).as_(api.Approval)
+    if not invocation.out.as_json:
+        draw_preview(invocation, approval)
     if approval.status != "pending":  # its arguments may be gone by now, and nothing could be signed
         over = settled_refusal(Status(approval.status))
         raise Refused(over.message, str((over.details or {}).get("detail", over.message)))
@@ -434,15 +401,9 @@ def approve(
             raise BadUsage("usage", "--standing is for held calls, and your key signs it here")
         from interlock.approvals.cli.signing import draft_from_call, sign_drafted
 
-        rules = rules_of(
-            below=below,
-            one_of=one_of,
-            most=most,
-            least=least,
-            equal=equal,
-            free=free,
-            arguments=msgspec.json.decode(bytes(approval.params), type=dict[str, Any] | None) or {},
-        )
+        arguments = msgspec.json.decode(bytes(approval.params), type=dict[str, Any] | None) or {}
+        limits = {"below": below, "one_of": one_of, "most": most, "least": least, "equal": equal, "free": free}
+        rules = rules_of(**limits, arguments=arguments)
         wanted = api.DraftGrant(approval=approval.id, calls=calls, seconds=seconds_of(time), reason=reason)
         draft = draft_from_call(invocation, wanted, rules)
         sign_drafted(invocation, draft, yes=yes, key=key, passphrase_fd=passphrase_fd)
@@ -456,21 +417,19 @@ def approve(
         _confirm(approval, choice)
     body = api.DecideApproval(
         decision="approve",
-        proof=UNSET if code is not None else _proof(answer, proof, choice, key, passphrase_fd),
+        proof=UNSET if code is not None else _proof(approval, proof, choice, key, passphrase_fd),
         code=code,
         reason=reason,
         tool_class=next((name for name in CLASSES if name == choice), None),
     )
     try:
-        done = invocation.node.call(api.DECIDE_APPROVAL, id=approval.id, body=body)
+        decided = invocation.call_or_print(api.DECIDE_APPROVAL, id=approval.id, body=body)
     except Refused as refused:
         if refused.code == "reason_required":
             raise refused.with_hint(f"interlock approve {approval.id[:8]} --reason WHY") from None
         raise
-    if out.as_json:
-        out.raw_json(done.raw)
-    else:
-        out.advice(_outcome_text(done.as_(api.Approval)))
+    if decided is not None:
+        invocation.out.advice(_outcome_text(decided))
 
 
 def _no_approver(invocation: Invocation, approval: api.Approval) -> Refused:
@@ -502,27 +461,22 @@ def _choose_answer(approval: api.Approval, answer: str | None) -> str | None:
 
 def _confirm(approval: api.Approval, answer: str | None) -> None:
     if not can_ask():
-        raise Refused(
-            "not_confirmed",
-            "there is no terminal to confirm on, and nothing was approved",
-            hint="run it on a terminal, or with --yes after interlock approvals show",
-        )
-
+        hint = "run it on a terminal, or with --yes after interlock approvals show"
+        raise Refused("not_confirmed", "there is no terminal to confirm on, and nothing was approved", hint=hint)
     what = f"Approve it as {answer}?" if answer in CLASSES else "Approve it?"
     again = "Parts of it are folded. Approve also what you have not seen?"
     if not typer.confirm(what, err=True) or (is_folded(approval) and not typer.confirm(again, err=True)):
-        raise Waits(
-            "not_decided", "nothing was decided; it still waits", hint=f"interlock deny {approval.id[:8]} says no"
-        )
+        hint = f"interlock deny {approval.id[:8]} says no"
+        raise Waits("not_decided", "nothing was decided; it still waits", hint=hint)
 
 
 def _proof(
-    answer: "Answer", supplied: str | None, choice: str | None, key: str | None, passphrase_fd: int | None
+    approval: api.Approval, supplied: str | None, choice: str | None, key: str | None, passphrase_fd: int | None
 ) -> "Raw":
     if supplied is None:
         from interlock.approvals.cli.signing import prove
 
-        return prove(answer, choice=choice, key=key, passphrase_fd=passphrase_fd)
+        return prove(approval, choice=choice, key=key, passphrase_fd=passphrase_fd)
 
     token = sys.stdin.read(65_536) if supplied == "-" else supplied
     return msgspec.Raw(msgspec.json.encode(token.strip()))
@@ -568,12 +522,7 @@ def deny(
         interlock deny 3f9c0a1b --return --reason 'name a revision of the draft'
     """
     body = api.DecideApproval(decision="return" if return_ else "deny", reason=reason)
-    done = invocation.node.call(api.DECIDE_APPROVAL, id=id, body=body)
-    out = invocation.out
-    if out.as_json:
-        out.raw_json(done.raw)
-        return
-
-    approval = done.as_(api.Approval)
-    done_word = "returned" if return_ else "denied"
-    out.line(f"{done_word}: {one_line(approval.name)}, asked by {one_line(approval.requested_by)}")
+    if (approval := invocation.call_or_print(api.DECIDE_APPROVAL, id=id, body=body)) is not None:
+        done_word = "returned" if return_ else "denied"
+        name, requester = one_line(approval.name), one_line(approval.requested_by)
+        invocation.out.line(f"{done_word}: {name}, asked by {requester}")

@@ -19,7 +19,6 @@ from interlock.approvals.cli.keys import OperatorKeys, can_ask, own_name, read_p
 from interlock.approvals.grant_terms import grant_digest
 from interlock.approvals.protocol import digests
 from interlock.approvals.protocol.approval import Kind
-from interlock.cli.client.operator import Answer
 from interlock.cli.command import Invocation
 from interlock.cli.terminal.errors import BadUsage, Waits
 from interlock.cli.terminal.text import as_typed, count, one_line
@@ -30,17 +29,12 @@ from interlock.wire.refusal import Refused
 JTI_BYTES = 16
 
 
-def prove(answer: Answer, *, choice: str | None, key: str | None, passphrase_fd: int | None) -> Raw:
+def prove(shown: api.Approval, *, choice: str | None, key: str | None, passphrase_fd: int | None) -> Raw:
     """Sign an approval, and return the `proof` member for POST /approvals/{id}. `choice` is the chosen answer if the
     approval has several possible answers.
     """
-    shown = answer.as_(api.Approval)
-    question = ProofQuestion(
-        confirmation_id=shown.id,
-        call_digest=_digest(shown, choice),
-        tool=shown.tool,
-        aggregator_id=shown.aggregator_id,
-    )
+    digest, node = _digest(shown, choice), shown.aggregator_id
+    question = ProofQuestion(confirmation_id=shown.id, call_digest=digest, tool=shown.tool, aggregator_id=node)
     return sign(question, key=key, passphrase_fd=passphrase_fd, approvers=shown.approvers)
 
 
@@ -50,9 +44,8 @@ def prove_grant(draft: api.GrantDraft, *, key: str | None, passphrase_fd: int | 
     digest = grant_digest(grant)
     if digest != draft.digest:
         raise _not_what_is_shown("grant")
-    question = ProofQuestion(
-        confirmation_id=grant.id, call_digest=digest, tool=grant.tool, aggregator_id=grant.aggregator_id
-    )
+    node = grant.aggregator_id
+    question = ProofQuestion(confirmation_id=grant.id, call_digest=digest, tool=grant.tool, aggregator_id=node)
     return sign(question, key=key, passphrase_fd=passphrase_fd)
 
 
@@ -60,12 +53,8 @@ def prove_classes(
     aggregator_id: str, id: str, entries: Sequence[api.ToolRuling], *, key: str | None, passphrase_fd: int | None
 ) -> Raw:
     """Sign the list of tool classes that was shown, and return the proof."""
-    question = ProofQuestion(
-        confirmation_id=id,
-        call_digest=digests.classification_digest(id, map(astuple, entries)),
-        tool=entries[0].tool,
-        aggregator_id=aggregator_id,
-    )
+    digest, tool = digests.classification_digest(id, map(astuple, entries)), entries[0].tool
+    question = ProofQuestion(confirmation_id=id, call_digest=digest, tool=tool, aggregator_id=aggregator_id)
     return sign(question, key=key, passphrase_fd=passphrase_fd)
 
 
@@ -85,11 +74,9 @@ def _digest(shown: api.Approval, choice: str | None) -> str:
     try:
         kind = Kind(shown.kind)
     except ValueError:
-        raise Refused(
-            "unexpected_answer",
-            "the node asks for a kind of decision this version does not know",
-            hint="compare interlock version with the version of the node",
-        ) from None
+        why = "the node asks for a kind of decision this version does not know"
+        hint = "compare interlock version with the version of the node"
+        raise Refused("unexpected_answer", why, hint=hint) from None
     params = shown.params
     computed: object = shown.digest
     match kind:
@@ -98,9 +85,8 @@ def _digest(shown: api.Approval, choice: str | None) -> str:
         case Kind.DEFINITION:
             computed = digests.shown_digest(params)
         case Kind.PROPOSAL:
-            computed = digests.proposal_digest(
-                shown.room, shown.proposal_id, shown.agent, shown.target, shown.method, bytes(params)
-            )
+            names = (shown.room, shown.proposal_id, shown.agent, shown.target, shown.method)
+            computed = digests.proposal_digest(*names, bytes(params))
         case Kind.CALL:
             computed = call_digest(
                 None if bytes(params) == b"null" else params,
@@ -154,8 +140,7 @@ def sign_drafted(
 ) -> None:
     out = invocation.out
     if not out.as_json:
-        for line in grant_lines(draft.words):
-            out.line(line)
+        out.line("\n".join(grant_lines(draft.words)))
     if draft.is_held_below:
         out.remark("note: a node below holds these calls too, and goes on asking; this grant is for this node alone")
     if not yes:
@@ -165,11 +150,9 @@ def sign_drafted(
         if not typer.confirm("Sign this standing grant?", err=True):
             raise Waits("not_decided", "nothing was signed")
     proof = prove_grant(draft, key=key, passphrase_fd=passphrase_fd)
-    done = invocation.node.call(api.SIGN_GRANT, body=api.SignGrant(terms=draft.terms, proof=proof))
-    if out.as_json:
-        out.raw_json(done.raw)
+    signed = invocation.call_or_print(api.SIGN_GRANT, body=api.SignGrant(terms=draft.terms, proof=proof))
+    if signed is None:
         return
-    signed = done.as_(api.Grant)
     ending = as_typed(f"interlock grants revoke {signed.terms.id[:8]}")
     out.line(f"signed: {signed.terms.id[:8]}; {ending} ends it at any time")
     if signed.approvals:

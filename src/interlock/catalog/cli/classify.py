@@ -290,9 +290,8 @@ def _ask(invocation: Invocation, name: str, key: str | None, passphrase_fd: int 
 
     node, out = invocation.node, invocation.out
     raised = node.call(CLASSIFY_TOOL, name=name)
-    answer = node.call(GET_APPROVAL, id=raised.as_(Approval).id)
-    approval = answer.as_(Approval)
-    draw_preview(invocation, answer)
+    approval = node.call(GET_APPROVAL, id=raised.as_(Approval).id).as_(Approval)
+    draw_preview(invocation, approval)
     possible = (*approval.answers, SKIP)
     question, word = f"What is {one_line(approval.tool)}? {', '.join(possible)}", ""
     while word not in possible:
@@ -306,7 +305,7 @@ def _ask(invocation: Invocation, name: str, key: str | None, passphrase_fd: int 
     if word == SKIP:
         out.advice(f"{one_line(approval.tool)} waits: interlock approvals")
         return
-    proof = prove(answer, choice=word, key=key, passphrase_fd=passphrase_fd)
+    proof = prove(approval, choice=word, key=key, passphrase_fd=passphrase_fd)
     tool_class = next((known_class for known_class in CLASSES if known_class == word), None)
     body = DecideApproval(decision="approve", proof=proof, tool_class=tool_class)
     node.call(DECIDE_APPROVAL, id=approval.id, body=body)

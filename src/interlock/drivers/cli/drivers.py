@@ -134,11 +134,11 @@ def accept_files(invocation: Invocation, key: str, digest: str) -> "Answer":
             raise
         approval = str(refused.details["approval"])
     invocation.out.remark(f"a running node accepts {server_name(key)} with your signature")
-    from interlock.approvals.api import DECIDE_APPROVAL, GET_APPROVAL, DecideApproval
+    from interlock.approvals.api import DECIDE_APPROVAL, GET_APPROVAL, Approval, DecideApproval
     from interlock.approvals.cli.signing import prove
     from interlock.approvals.protocol.digests import ACCEPT
 
-    request = invocation.node.call(GET_APPROVAL, id=approval)
+    request = invocation.node.call(GET_APPROVAL, id=approval).as_(Approval)
     signed = DecideApproval(decision="approve", proof=prove(request, choice=ACCEPT, key=None, passphrase_fd=None))
     invocation.node.call(DECIDE_APPROVAL, id=approval, body=signed, timeout=CHANGE_TIMEOUT_S)
     return invocation.node.call(api.GET_DRIVER, name=key)

@@ -50,7 +50,7 @@ def init(
         interlock init --key ada --force
         interlock init --passkey
     """
-    from interlock.approvals.cli.enrolment import OwnKey, add_passkey, add_to, find_or_make_own_key
+    from interlock.approvals.cli.keys import OwnKey, add_passkey, add_to, find_or_make_own_key
     from interlock.config.load import FILE_NAME
     from interlock.node.cli.machine import no_sandbox
 
