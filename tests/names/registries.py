@@ -9,8 +9,8 @@ from typing import Any
 from msgspec import Raw
 from tests.approvals.inboxes import ManualClock, StoredInbox, stored_inbox
 
-from interlock.approvals.decisions import DecisionReceivers, DecisionService
-from interlock.approvals.protocol.approval import Approval, Status
+from interlock.approvals.decisions import DecisionService
+from interlock.approvals.protocol.approval import Approval, Kind, Status
 from interlock.gate.protocol.held_call import Presented
 from interlock.gate.protocol.proofs import ProofQuestion, Verified
 from interlock.names.actions import NamesActions, Sightings
@@ -75,7 +75,7 @@ class NamesNode:
         self.reminders = Reminders(self.state, self.requests.remind)
         self.actions = NamesActions(self.state, self.requests, self.sightings)
         self.deciding = DecisionService(
-            desk.inbox, desk.clock, "node", judge=Signatures(), receivers=DecisionReceivers(names=decisions)
+            desk.inbox, desk.clock, "node", judge=Signatures(), receivers={Kind.REQUEST: decisions}
         )
 
     def check(self, proposal: NameProposal) -> tuple[CheckFinding, ...]:

@@ -12,17 +12,14 @@ order. If a step fails, no decision is made:
 5. the approver is not a party to what they decide;
 6. the inbox takes the decision.
 
-The decision is then passed to the capability that carries it out (`DecisionReceivers`). If that fails, the decision
+The decision is then passed to the capability that carries it out (`DecisionReceiver`). If that fails, the decision
 stays valid and is carried out at the next start.
 """
 
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
-import msgspec
-
-from interlock.approvals.enrolments import Enrolments
 from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import (
     UNKNOWN,
@@ -50,72 +47,46 @@ CODE_GONE: Final = ax_refusal(
 REDEFINED: Final = "the tool is defined otherwise than it was when the call was made"
 
 
-class DecisionReceiver(Protocol):
+class DecisionReceiver:
+    """Base class of what carries out decisions of one kind. It allows every decision."""
+
     async def settle(self, approval: Approval) -> Approval | Refusal:
         """Carry out a decision that the inbox has taken. Return the approval as it is then, or a refusal."""
+        return approval
 
-
-class ProposalRulings(DecisionReceiver, Protocol):
-    def find_obstacle(self, approval: Approval) -> Refusal | None:
-        """Return the reason why a proposal cannot be carried out now, or None if it can."""
-
-    def find_decider_refusal(self, approval: Approval, decision: Decision) -> Refusal | None:
-        """Return the refusal if this approver may not decide, because it is the proposer or has a lower privilege.
-        Otherwise return None.
-        """
-
-
-class NamesRulings(DecisionReceiver, Protocol):
-    def find_refusal(self, approval: Approval, decision: Decision, key: str | None) -> Refusal | None:
-        """Return the refusal of this decision on a registry request, or None if it is allowed. `key` is the thumbprint
-        of the key that signed the proof.
-        """
-
-
-class DriverRulings(DecisionReceiver, Protocol):
-    async def look(self) -> None:
-        """Read the folders of drivers again."""
+    async def refresh(self) -> None:
+        """Read again what approvals of this kind are about, before a decision is checked."""
 
     def is_current(self, approval: Approval) -> bool:
-        """Return whether the driver's folder is unchanged since it was shown."""
+        """Return whether what the approval is about is unchanged since a person saw it."""
+        return True
 
+    def find_obstacle(self, approval: Approval) -> Refusal | None:
+        """Return the reason why the decision could not be carried out now, or None if it could."""
+        return None
 
-class DriverDecisions:
-    """The receiver of decisions on drivers. It is provided later, so that a node without drivers does not import their
-    modules.
-    """
-
-    def __init__(self) -> None:
-        self.receiver: DriverRulings | None = None
-
-    def provide(self, rulings: DriverRulings) -> None:
-        self.receiver = rulings
-
-
-class DecisionReceivers(msgspec.Struct, frozen=True, kw_only=True):
-    """The receivers that carry out decisions, one for each kind of approval. If a receiver is None, decisions of its
-    kind are only recorded.
-    """
-
-    definitions: DecisionReceiver | None = None  # of tools
-    drivers: DriverDecisions = msgspec.field(default_factory=DriverDecisions)
-    agents: DecisionReceiver | None = None  # in the safety loop
-    enrolments: Enrolments | None = None  # of approvers
-    configuration: DecisionReceiver | None = None  # changes that weaken the guard
-    proposals: ProposalRulings | None = None  # of calls, in rooms
-    names: NamesRulings | None = None  # requests to the registry
+    def find_refusal(self, approval: Approval, decision: Decision, key: str | None) -> Refusal | None:
+        """Return the refusal if this person may not decide or the decision is not complete, or None if it is
+        allowed. `key` is the thumbprint of the key that signed the proof.
+        """
+        return None
 
 
 @dataclass(eq=False)
 class DecisionService:
-    """The service that approves and denies: it verifies the proof, decides in the inbox, and passes the decision on."""
+    """The service that approves and denies: it verifies the proof, decides in the inbox, and passes the decision on.
+
+    `receivers` holds the capability that carries out decisions: by the source for agents and drivers, otherwise by the
+    kind. Decisions without a receiver are only recorded.
+    """
 
     inbox: Inbox
     clock: Clock
     aggregator_id: str
     _: KW_ONLY
     judge: ProofVerifier | None = None
-    receivers: DecisionReceivers = field(default_factory=DecisionReceivers)
+    receivers: dict[Kind | Source, DecisionReceiver] = field(default_factory=dict)
+    judge_setup_code: Callable[[str], Proof | Refusal] | None = None  # of the first approver
     code: Callable[[str], str | None] = lambda _: None  # the secret code or token of an approval, by its id
     # Whether an approved call would still run exactly as it was shown.
     is_call_current: Callable[[Approval], bool] = lambda approval: True
@@ -139,17 +110,17 @@ class DecisionService:
         if isinstance(open_, Refusal):
             return open_
         approval, answer = open_
-        if approval.source is Source.DRIVERS and self.receivers.drivers.receiver is not None:
-            await self.receivers.drivers.receiver.look()
+        receiver = self.find_receiver(approval)
+        if receiver is not None:
+            await receiver.refresh()
         if not self.is_current(approval):
             voided = await self.inbox.void(id, REDEFINED)
             return voided if isinstance(voided, Refusal) else refusal_of(voided)
-        proposals = self.receivers.proposals if approval.kind is Kind.PROPOSAL else None
-        if proposals is not None and (unready := proposals.find_obstacle(approval)) is not None:
-            return unready
+        if receiver is not None and (obstacle := receiver.find_obstacle(approval)) is not None:
+            return obstacle
         judged: Verified | Proof | Refusal | None = None
-        if code is not None and approval.kind is Kind.ENROLMENT and self.receivers.enrolments is not None:
-            judged = self.receivers.enrolments.judge_code(code)
+        if code is not None and approval.kind is Kind.ENROLMENT and self.judge_setup_code is not None:
+            judged = self.judge_setup_code(code)
         elif approval.requires is not Requires.ROLE:
             judged = await self._verify_proof(approval, answer, proof)
         if isinstance(judged, Refusal):
@@ -158,20 +129,26 @@ class DecisionService:
         stored = judged if isinstance(judged, Proof) else None if verified is None else stored_proof(verified)
         now = self.clock.wall()
         decision = Decision(what=What.APPROVED, by=by, at=now, reason=reason, answer=answer, proof=stored)
-        if proposals is not None and (barred := proposals.find_decider_refusal(approval, decision)) is not None:
-            return barred
-        if approval.kind is Kind.REQUEST and self.receivers.names is not None:
-            key = verified.key if verified is not None else None
-            if (refused := self.receivers.names.find_refusal(approval, decision, key)) is not None:
-                return refused
+        key = verified.key if verified is not None else None
+        if receiver is not None and (refusal := receiver.find_refusal(approval, decision, key)) is not None:
+            return refusal
         return await self._decide(id, decision, verified.expires_at if verified else None)
+
+    def find_receiver(self, approval: Approval) -> DecisionReceiver | None:
+        """Return the capability that carries out a decision, or None if the decision is only recorded."""
+        is_by_source = approval.source in (Source.AQL, Source.DRIVERS)
+        return self.receivers.get(approval.source if is_by_source else approval.kind)
 
     def is_current(self, approval: Approval) -> bool:
         """Return whether the approved action would still run exactly as it was shown."""
-        drivers = self.receivers.drivers.receiver
-        if approval.source is Source.DRIVERS and drivers is not None:
-            return drivers.is_current(approval)
-        return self.is_call_current(approval)
+        receiver = self.find_receiver(approval)
+        return (receiver is None or receiver.is_current(approval)) and self.is_call_current(approval)
+
+    def receive(self, source: Source, receiver: DecisionReceiver) -> None:
+        """Pass later decisions of this source to `receiver`. Drivers use this, so that a node without drivers does not
+        import their modules.
+        """
+        self.receivers[source] = receiver
 
     def question(self, id: str, answer: str | None) -> ProofQuestion | Refusal:
         """Return what a proof must sign to approve with this answer, or to see the code if the answer is REVEAL. Return
@@ -201,8 +178,9 @@ class DecisionService:
         """Deny an approval. With the answer "return", the requester of a registry request is asked to revise it."""
         decision = Decision(what=What.DENIED, by=by, at=self.clock.wall(), reason=reason, answer=answer)
         approval = self.inbox.get(id)
-        if approval is not None and approval.kind is Kind.REQUEST and self.receivers.names is not None:
-            if (refused := self.receivers.names.find_refusal(approval, decision, None)) is not None:
+        registry = self.receivers.get(Kind.REQUEST)
+        if approval is not None and approval.kind is Kind.REQUEST and registry is not None:
+            if (refused := registry.find_refusal(approval, decision, None)) is not None:
                 return refused
         elif answer is not None:
             details = {"detail": "only requests to the registry can be returned"}
@@ -246,18 +224,10 @@ class DecisionService:
         decided = await self.inbox.decide(id, decision, redeem_until=redeem_until)
         if isinstance(decided, Refusal):
             return decided
-        receivers, kind = self.receivers, decided.kind
-        by_kind: dict[Kind, DecisionReceiver | None] = {
-            Kind.REQUEST: receivers.names,
-            Kind.ENROLMENT: receivers.enrolments,
-            Kind.CONFIGURATION: receivers.configuration,
-            Kind.PROPOSAL: receivers.proposals,
-            Kind.DEFINITION: receivers.drivers.receiver if decided.source is Source.DRIVERS else receivers.definitions,
-        }
-        receiver = receivers.agents if decided.source is Source.AQL else by_kind.get(kind)
+        receiver = self.find_receiver(decided)
         if receiver is None:
             return decided
         settled = await receiver.settle(decided)
-        if isinstance(settled, Refusal) and (kind is not Kind.PROPOSAL or decided.source is Source.AQL):
-            return decided  # the decision stands even where remembering it failed: the next start takes it up again
-        return settled
+        # A decision stays valid even if its receiver cannot store it: it is carried out at the next start.
+        is_proposal = decided.kind is Kind.PROPOSAL and decided.source is not Source.AQL
+        return decided if isinstance(settled, Refusal) and not is_proposal else settled

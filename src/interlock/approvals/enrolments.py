@@ -20,6 +20,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.approvals.api import Approver
+from interlock.approvals.decisions import DecisionReceiver
 from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import Approval, Kind, Proof, Source, Status, What
 from interlock.approvals.protocol.digests import enrolment_digest
@@ -102,7 +103,7 @@ class EnrolledApprover(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     passkey: str | None = None
 
 
-class Enrolments:
+class Enrolments(DecisionReceiver):
     """The approvers of a node. Every enrolment is in the audit log and on disk before the anchor may approve."""
 
     def __init__(self, kv: KeyValue, inbox: Inbox, anchors: Anchors, recorder: Recorder, clock: Clock) -> None:

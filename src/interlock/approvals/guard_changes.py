@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
+from interlock.approvals.decisions import DecisionReceiver
 from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import Approval, Kind, Source, Status, What
 from interlock.approvals.protocol.digests import enrolment_digest
@@ -36,7 +37,7 @@ LINES_MAX: Final = 1000  # shown and stored of one change
 _REASON: Final = "the configuration was changed and lets through more than before; it is in effect"
 
 
-class GuardChanges:
+class GuardChanges(DecisionReceiver):
     """Comparison of the present configuration with the settings that count as signed.
 
     These are the settings of the first start, all that an approver signed or that tightened the guard since, and

@@ -30,6 +30,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Raw
 
+from interlock.approvals.decisions import DecisionReceiver
 from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import Approval, Kind, Source, Status, What
 from interlock.approvals.protocol.digests import ACCEPT, CHANGED, SURFACE, UNCLASSIFIED
@@ -150,7 +151,7 @@ class _SeenDefinitions:
         self.listed: Mapping[str, object] = {}
 
 
-class Definitions(Rulings):
+class Definitions(Rulings, DecisionReceiver):
     """The definitions that a node has accepted, by segment and tool."""
 
     def __init__(self, kv: KeyValue, inbox: Inbox, clock: Clock, ruled: AsyncFeed[str]) -> None:

@@ -5,6 +5,7 @@ take 20 MiB.
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from interlock.approvals.protocol.approval import Source
 from interlock.ax.parts import AxParts
 from interlock.config.plan import Plan
 from interlock.core.feed import AsyncFeed
@@ -80,7 +81,7 @@ class DriverParts(CapabilityParts):
             examples=ExampleRunner(node.fronts.modern, calls.dispatch, calls.catalog, offered),
             locks=Locks(kv, clock),
         )
-        calls.driver_decisions.provide(TrustRequests(node.approvals.inbox, service, declared))
+        calls.deciding.receive(Source.DRIVERS, TrustRequests(node.approvals.inbox, service, declared))
         return service
 
     def stages(self) -> Mapping[Stage, tuple[Part, ...]]:

@@ -22,6 +22,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
+from interlock.approvals.decisions import DecisionReceiver
 from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import UNAVAILABLE_NOW, Approval, Decision, Kind, Move, Source, Status, What
 from interlock.approvals.protocol.digests import NAMES_REVIEW
@@ -77,7 +78,7 @@ _UNREAD: Final = (
 _PARTY: Final = "a party to the request does not decide it; another expert has to"
 
 
-class RequestDecisions:
+class RequestDecisions(DecisionReceiver):
     """The rules for decisions of experts on requests, and their execution."""
 
     def __init__(self, state: RegistryState, inbox: Inbox, experts: Callable[[str], tuple[str, ...]]) -> None:

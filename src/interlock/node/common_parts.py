@@ -20,13 +20,13 @@ import msgspec
 
 from interlock.access.tokens import TokenRegistry
 from interlock.approvals.audit import ApprovalAudit
-from interlock.approvals.decisions import DecisionReceivers, DecisionService, DriverDecisions
+from interlock.approvals.decisions import DecisionService
 from interlock.approvals.enrolments import Enrolments, KeyRevocation
 from interlock.approvals.guard_changes import GuardChanges
 from interlock.approvals.inbox import ApprovalStore, Expiry, Inbox
 from interlock.approvals.notifier import Notifier, make_channels
 from interlock.approvals.operations.inbox import InboxOperations
-from interlock.approvals.protocol.approval import Approval, Kind
+from interlock.approvals.protocol.approval import Approval, Kind, Source
 from interlock.approvals.standing_grants import StandingGrants
 from interlock.approvals.tool_definitions import Definitions
 from interlock.approvals.trust.anchors import Anchors
@@ -292,22 +292,21 @@ class CallParts:
             route = find_route(approval)
             return () if route is None else ways_out(route, approval.id)
 
-        self.driver_decisions = driver_decisions = DriverDecisions()
         self.proposals = proposals = ProposalTracker(inbox, stores.recorder, clock, live.find_tool, stores.replicas)
         self.deciding = deciding = DecisionService(
             inbox,
             clock,
             own_id,
             judge=approvals.judge,
-            receivers=DecisionReceivers(
-                definitions=definitions,
-                drivers=driver_decisions,
-                agents=safety.loop,
-                enrolments=approvals.enrolments,
-                configuration=approvals.guard_changes,
-                names=approvals.names.decisions,
-                proposals=proposals,
-            ),
+            receivers={
+                Kind.DEFINITION: definitions,
+                Kind.ENROLMENT: approvals.enrolments,
+                Kind.CONFIGURATION: approvals.guard_changes,
+                Kind.REQUEST: approvals.names.decisions,
+                Kind.PROPOSAL: proposals,
+                Source.AQL: safety.loop,
+            },
+            judge_setup_code=approvals.enrolments.judge_code,
             code=approvals.codes.find_code,
             is_call_current=is_current,
         )

@@ -30,6 +30,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
+from interlock.approvals.decisions import DecisionReceiver
 from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import Approval, Decision, Kind, Move, Source, Status, What
 from interlock.approvals.protocol.digests import proposal_digest
@@ -77,7 +78,7 @@ class _Claim(msgspec.Struct, frozen=True):
     is_gated: bool  # the gate uses the approval, and ends it
 
 
-class ProposalTracker:
+class ProposalTracker(DecisionReceiver):
     """A tracker for the proposals of all rooms.
 
     A proposal waits from `admit` on. It is tracked after it has an approval, and it ends when its approval in the inbox
@@ -389,7 +390,7 @@ class ProposalTracker:
         refusal = self._find_obstacle(approval)
         return None if refusal is None else records.approval_refusal(refusal)
 
-    def find_decider_refusal(self, approval: Approval, decision: Decision) -> Refusal | None:
+    def find_refusal(self, approval: Approval, decision: Decision, key: str | None) -> Refusal | None:
         """Return why this approver is not allowed to decide, or None if it is."""
         room, principal = self.rooms.get(approval.room or ""), records.decider(decision)
         participant = participant_of(principal)

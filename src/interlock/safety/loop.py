@@ -25,6 +25,7 @@ from typing import Any, Final
 
 import msgspec
 
+from interlock.approvals.decisions import DecisionReceiver
 from interlock.approvals.protocol.approval import Approval, Kind, Status
 from interlock.aql.protocol import errors
 from interlock.aql.protocol.errors import OperationFailed
@@ -95,7 +96,7 @@ Trigger = Callable[[AgentKey, Hint], Assessment]
 
 
 @dataclass(eq=False, kw_only=True)
-class SafetyLoop:
+class SafetyLoop(DecisionReceiver):
     """The execution safety loop of a node. Agents report their steps, and the replies tell them
     whether they may continue.
     """

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec import Raw
 
+from interlock.approvals.decisions import DecisionReceiver
 from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import Approval, Kind, Move, Source, Status, What
 from interlock.approvals.protocol.digests import UNTRUSTED
@@ -32,7 +33,7 @@ _NEW: Final = "this driver has not been accepted yet"
 _CHANGED: Final = "the files of this driver changed since they were accepted"
 
 
-class TrustRequests:
+class TrustRequests(DecisionReceiver):
     """Requests in the inbox to trust drivers."""
 
     def __init__(self, inbox: Inbox, service: "DriverService", declared: AsyncFeed[Declaration]) -> None:
@@ -97,7 +98,7 @@ class TrustRequests:
         if isinstance(raised, Refusal):
             log.error("driver %s cannot be put into the inbox: %s", declared.segment, raised.message)
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Read the drivers on disk again. Raise StoreError if a record cannot be stored."""
         await self._service.registry.refresh()
 
