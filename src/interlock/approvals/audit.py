@@ -8,8 +8,6 @@ differ: `drivers.filesystem-mcp@1` for the server named `filesystem`.
 from dataclasses import dataclass
 from typing import Any, Final
 
-import msgspec
-
 from interlock.approvals.protocol.approval import Approval, Decision, Kind, Source, Status, What
 from interlock.core.audit_record import AuditRecord, digest_of
 from interlock.core.recorder import Recorder
@@ -17,8 +15,6 @@ from interlock.drivers.protocol.server_name import server_name
 
 _NODE: Final = "node"
 _METHODS: Final = {What.APPROVED: "approvals/approve", What.DENIED: "approvals/deny"}
-
-_encode = msgspec.json.Encoder().encode
 
 
 @dataclass(eq=False)
@@ -29,21 +25,11 @@ class ApprovalAudit:
 
     async def record_decision(self, approval: Approval, decision: Decision, outcome: str = "decided") -> None:
         """Record a decision. The record is on disk when this returns. Raise StoreError if nothing could be recorded."""
-        await self.recorder.append_now(
-            _line(
-                approval,
-                at=decision.at,
-                who=decision.by,
-                method=_METHODS[decision.what],
-                verdict=decision.what.value,
-                outcome=outcome,
-                anchor=decision.proof.anchor if decision.proof else None,
-                jti=decision.proof.jti if decision.proof else None,
-                proof=decision.proof.type if decision.proof else None,
-                answer=decision.answer,
-                reason=decision.reason,
-            )
-        )
+        facts = decision.proof.facts if decision.proof is not None else {}
+        more = {**facts, "answer": decision.answer, "reason": decision.reason}
+        at, who, what = decision.at, decision.by, decision.what
+        line = _line(approval, at=at, who=who, method=_METHODS[what], verdict=what.value, outcome=outcome, **more)
+        await self.recorder.append_now(line)
 
     def record_reveal(self, approval: Approval, *, at: float, by: str, anchor: str) -> None:
         """Record that an operator saw the code of an approval. The code itself is never recorded."""
@@ -55,18 +41,12 @@ class ApprovalAudit:
         """Record a change of status. `before` is the approval before the change, because the arguments may be erased
         already; it is None for a new approval.
         """
-        raised = before is None
-        self.recorder.add_line(
-            _line(
-                before or approval,
-                at=at,
-                who=approval.requested_by if raised or approval.status is Status.WITHDRAWN else _NODE,
-                method="approvals/raise" if raised else "approvals/move",
-                verdict=approval.status.value,
-                outcome=approval.outcome or approval.status.value,
-                reason=approval.reason if raised else None,
-            )
-        )
+        verdict = approval.status.value
+        who = approval.requested_by if before is None or approval.status is Status.WITHDRAWN else _NODE
+        method, reason = ("approvals/raise", approval.reason) if before is None else ("approvals/move", None)
+        outcome, subject = approval.outcome or verdict, before or approval
+        line = _line(subject, at=at, who=who, method=method, verdict=verdict, outcome=outcome, reason=reason)
+        self.recorder.add_line(line)
 
 
 def _line(approval: Approval, *, at: float, who: str, method: str, verdict: str, outcome: str, **more: Any) -> bytes:
@@ -79,17 +59,10 @@ def _line(approval: Approval, *, at: float, who: str, method: str, verdict: str,
     }
     more |= {"room": approval.room, "proposal": approval.proposal_id}
     details |= {key: value for key, value in more.items() if value is not None}
-    return AuditRecord.event(
-        at,
-        who,
-        "approvals",
-        method,
-        subject_name(approval),
-        verdict=verdict,
-        outcome=outcome,
-        args_sha256=None if approval.params is None else str(digest_of(approval.params)),
-        **details,
-    )
+    if approval.params is not None:
+        details["args_sha256"] = str(digest_of(approval.params))
+    name = subject_name(approval)
+    return AuditRecord.event(at, who, "approvals", method, name, verdict=verdict, outcome=outcome, **details)
 
 
 def subject_name(approval: Approval) -> str:

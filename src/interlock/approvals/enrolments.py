@@ -14,7 +14,7 @@ import hashlib
 import logging
 import secrets
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
@@ -127,10 +127,8 @@ class Enrolments(DecisionReceiver):
         if await self._kv.get(STATE, STARTED, now) is None:
             for plan in self._anchors.configured:
                 if approves := plan.approves:
-                    identity = self._anchors.identity(plan)
-                    first = EnrolledApprover(
-                        name=plan.name, identity=identity, approves=approves, at=now, how="first_start"
-                    )
+                    name, identity, how = plan.name, self._anchors.identity(plan), "first_start"
+                    first = EnrolledApprover(name=name, identity=identity, approves=approves, at=now, how=how)
                     await self._enrol(first)
             await self._kv.put(STATE, STARTED, b"", now)
         self._believe()
@@ -292,22 +290,13 @@ class Enrolments(DecisionReceiver):
     async def _enrol(self, approver: EnrolledApprover) -> None:
         before = self._enrolled.get(approver.identity)
         if before is not None:
-            both = tuple(dict.fromkeys((*before.approves, *approver.approves)))
-            approver = msgspec.structs.replace(
-                approver, approves=both, key=before.key or approver.key, passkey=before.passkey
-            )
+            both, key = tuple(dict.fromkeys((*before.approves, *approver.approves))), before.key or approver.key
+            approver = msgspec.structs.replace(approver, approves=both, key=key, passkey=before.passkey)
         now = self._clock.wall()
-        record = AuditRecord.event(
-            now,
-            approver.by or NODE,
-            "operator",
-            "approvers/enrol",
-            verdict=approver.how,
-            outcome="enrolled",
-            anchor=approver.name,
-            keys=approver.identity.split(","),
-            approves=list(approver.approves),
-        )
+        facts: dict[str, Any] = {"anchor": approver.name, "keys": approver.identity.split(",")}
+        facts["approves"] = list(approver.approves)
+        who, how, method = approver.by or NODE, approver.how, "approvers/enrol"
+        record = AuditRecord.event(now, who, "operator", method, verdict=how, outcome="enrolled", **facts)
         await self._recorder.append_now(record)
         tools = ", ".join(approver.approves)
         log.warning("approver %s is enrolled (%s); it approves %s", approver.name, approver.how, tools)

@@ -105,11 +105,9 @@ class GuardChanges(DecisionReceiver):
         if tightened != self._signed:
             await self._keep(tightened)
         loosened = self.loosened
-        if loosened != self._told:
-            self._told = loosened
-            await self._tell(loosened)
-
-    async def _tell(self, loosened: tuple[str, ...]) -> None:
+        if loosened == self._told:
+            return
+        self._told = loosened
         digest = enrolment_digest(self._params()) or ""
         await self._inbox.void_where(
             "the configuration is another by now",
@@ -122,15 +120,9 @@ class GuardChanges(DecisionReceiver):
         if not loosened:
             return
         log.warning("the configuration lets through more than was signed for: %s", "; ".join(loosened[:20]))
-        record = AuditRecord.event(
-            self._clock.wall(),
-            NODE,
-            "operator",
-            "config/loosen",
-            verdict="loosened",
-            outcome="in effect",
-            lines=loosened[:LINES_MAX],
-        )
+        now, lines = self._clock.wall(), loosened[:LINES_MAX]
+        verdict, outcome, method = "loosened", "in effect", "config/loosen"
+        record = AuditRecord.event(now, NODE, "operator", method, verdict=verdict, outcome=outcome, lines=lines)
         await self._recorder.append_now(record)
         if not self._anchors.approver_names(TOOL):
             unsigned = code_channels(loosened)  # no one could sign: the rest is on record

@@ -20,17 +20,18 @@ import logging
 import os
 import ssl
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from html import escape
-from typing import Final, Protocol
+from typing import Final
 from urllib.parse import unquote, urlsplit
 
 import msgspec
 
 from interlock.approvals.audit import subject_name
 from interlock.approvals.inbox import ApprovalListener, Inbox
-from interlock.approvals.protocol.approval import Approval, Kind, Status
+from interlock.approvals.protocol.approval import Kind, Status
 from interlock.config.plan import ApprovalsPlan
 from interlock.core.clock import Clock, rfc3339
 from interlock.net.fetch import Fetcher, FetchFailed
@@ -71,15 +72,19 @@ class ChannelFailed(Exception):
     """
 
 
-class Channel(Protocol):
+class Channel(ABC):
+    """Base class of the channels that deliver notices."""
+
+    @abstractmethod
     async def send(self, notice: Notice) -> None:
         """Send a notice. Raise ChannelFailed if it cannot be delivered."""
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:  # noqa: B027
+        """Release what the channel holds. By default a channel holds nothing."""
 
 
 @dataclass(eq=False)
-class CommandChannel:
+class CommandChannel(Channel):
     """A channel that runs a program, which reads the notice as one line of JSON from stdin."""
 
     command: Sequence[str]
@@ -87,12 +92,9 @@ class CommandChannel:
     async def send(self, notice: Notice) -> None:
         await _run(self.command, _encode(notice) + b"\n")
 
-    async def close(self) -> None:
-        pass
-
 
 @dataclass(eq=False)
-class DesktopChannel:
+class DesktopChannel(Channel):
     """A channel that shows notifications on the local desktop. `platform` is the value of `sys.platform`."""
 
     platform: str = sys.platform
@@ -114,11 +116,8 @@ class DesktopChannel:
             text = f'display dialog "{quoted}" buttons {{"OK"}} giving up after {DIALOG_S}\n'
         await _run(argv, text.encode(), DIALOG_S + COMMAND_S)
 
-    async def close(self) -> None:
-        pass
 
-
-class WebhookChannel:
+class WebhookChannel(Channel):
     """A channel that sends notices as JSON in POST requests. The signature is `t=UNIX_TIME,v1=HEX`, HMAC-SHA256 over
     `UNIX_TIME.BODY`.
 
@@ -150,7 +149,7 @@ class WebhookChannel:
         await self._fetcher.close()
 
 
-class MailChannel:
+class MailChannel(Channel):
     """A channel that sends mail over SMTP. A mail may contain a verification code, so mail to other
     machines requires TLS.
     """
@@ -203,9 +202,6 @@ class MailChannel:
                 why = failed.strerror
             raise ChannelFailed(f"the mail server {self._host} does not take it: {why}") from None
 
-    async def close(self) -> None:
-        pass
-
 
 async def _run(command: Sequence[str], stdin: bytes, limit_s: float = COMMAND_S) -> None:
     """Run a command without a shell and with a minimal environment."""
@@ -213,14 +209,9 @@ async def _run(command: Sequence[str], stdin: bytes, limit_s: float = COMMAND_S)
     try:
         env = child_environment(declared, os.environ)
         path = program(command, env, None)
+        pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
         process = await asyncio.create_subprocess_exec(
-            path,
-            *command[1:],
-            env=env,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.DEVNULL,
-            start_new_session=True,
+            path, *command[1:], env=env, stdin=pipe, stdout=null, stderr=null, start_new_session=True
         )
     except (ChildStartFailed, OSError) as error:
         raise ChannelFailed(f"{command[0]} cannot be started: {getattr(error, 'strerror', None) or error}") from None
@@ -294,7 +285,19 @@ class Notifier:
             async for approval in listener:
                 if approval.status is not Status.PENDING or approval.kind in NOT_IN_THE_INBOX:
                     continue
-                notice = self._notice(approval)
+                notice = Notice(
+                    event=WAITS,
+                    id=approval.id,
+                    kind=approval.kind.value,
+                    tool=approval.tool,
+                    name=subject_name(approval),
+                    requested_by=approval.requested_by,
+                    created_at=rfc3339(approval.created_at),
+                    expires_at=None if approval.expires_at is None else rfc3339(approval.expires_at),
+                    url=f"{self.url()}/approvals/{approval.id}",
+                    node=self.node,
+                    code=self.code(approval.id),
+                )
                 for queue in self._queues.values():
                     if queue.full():
                         queue.get_nowait()
@@ -324,21 +327,6 @@ class Notifier:
                 return
             if attempt < TRIES:
                 await asyncio.sleep(PAUSE_S * attempt)
-
-    def _notice(self, approval: Approval) -> Notice:
-        return Notice(
-            event=WAITS,
-            id=approval.id,
-            kind=approval.kind.value,
-            tool=approval.tool,
-            name=subject_name(approval),
-            requested_by=approval.requested_by,
-            created_at=rfc3339(approval.created_at),
-            expires_at=None if approval.expires_at is None else rfc3339(approval.expires_at),
-            url=f"{self.url()}/approvals/{approval.id}",
-            node=self.node,
-            code=self.code(approval.id),
-        )
 
 
 def make_channels(plan: ApprovalsPlan, clock: Clock) -> dict[str, Channel]:

@@ -85,11 +85,9 @@ class StandingGrants:
     async def open(self) -> None:
         """Read the stored grants and verify their signatures. Raise StoreError if they cannot be read."""
         for entry in await self.kv.entries(BUCKET, self.clock.wall()):
-            stored = _decode(entry.key, entry.value)
-            if stored is None:
-                continue
-            self._keep(stored, entry.revision)
-            if stored.ended is None and not self._is_proved(stored):
+            self._take(entry.key, entry)
+            stored = self.get(entry.key)
+            if stored is not None and stored.ended is None and not self._is_proved(stored):
                 log.error("the signature of the standing grant %s does not hold: it lets nothing pass", entry.key)
 
     async def close(self) -> None:
@@ -118,9 +116,8 @@ class StandingGrants:
 
     def all(self) -> list[StoredGrant]:
         """Return all grants, the newest last."""
-        return sorted(
-            (entry.stored for entry in self._entries.values()), key=lambda stored: (stored.signed_at, stored.grant.id)
-        )
+        grants = [entry.stored for entry in self._entries.values()]
+        return sorted(grants, key=lambda stored: (stored.signed_at, stored.grant.id))
 
     def get(self, id: str) -> StoredGrant | None:
         entry = self._entries.get(id)
@@ -169,15 +166,12 @@ class StandingGrants:
                 near = Uncovered(id, f"does not cover it: {wrong}")
             else:
                 matches.append(self._entries[id].stored)
-        if not matches:
-            return near or over
-
-        def end_of(stored: StoredGrant) -> tuple[float, float]:
-            grant = stored.grant
-            left = float("inf") if grant.calls is None else grant.calls - stored.used
-            return float("inf") if grant.until is None else grant.until, left
-
-        return min(matches, key=end_of)
+        never = float("inf")
+        ends: list[tuple[float, float]] = []
+        for stored in matches:
+            left = never if stored.grant.calls is None else stored.grant.calls - stored.used
+            ends.append((never if stored.grant.until is None else stored.grant.until, left))
+        return matches[ends.index(min(ends))] if matches else near or over
 
     # Signing
 
@@ -227,12 +221,8 @@ class StandingGrants:
                     return ax_refusal(CONFIRMATION_VOID, f"the standing grant {id} {over}", reason="grant_over")
                 entry = self._entries[id]
                 used = replace(entry.stored, used=entry.stored.used + 1, used_at=self.clock.wall())
-                try:
-                    self._keep(used, await self._write(used, entry.revision))
-                except Conflict:
-                    self._take(id, await self.kv.get(BUCKET, id, self.clock.wall()))
-                    continue
-                return used
+                if await self._is_replaced(entry, used):
+                    return used
         except StoreError as error:
             log.error("the use of a standing grant cannot be written: %s", error)
             return UNAVAILABLE_NOW
@@ -268,23 +258,24 @@ class StandingGrants:
                 return entry.stored
             ended = replace(entry.stored, ended=why, ended_at=self.clock.wall(), ended_by=by)
             await self._record(ended, "grants/end", "ended", who=by, reason=why)
-            try:
-                self._keep(ended, await self._write(ended, entry.revision))
-            except Conflict:
-                self._take(id, await self.kv.get(BUCKET, id, self.clock.wall()))
-                continue
-            return ended
+            if await self._is_replaced(entry, ended):
+                return ended
         raise Conflict(f"others keep using the standing grant {id}")
 
     # Inside
 
     def _question(self, grant: GrantTerms) -> ProofQuestion:
-        return ProofQuestion(
-            confirmation_id=grant.id,
-            call_digest=grant_digest(grant),
-            tool=grant.tool,
-            aggregator_id=self.aggregator_id,
-        )
+        digest, node = grant_digest(grant), self.aggregator_id
+        return ProofQuestion(confirmation_id=grant.id, call_digest=digest, tool=grant.tool, aggregator_id=node)
+
+    async def _is_replaced(self, entry: _Entry, stored: StoredGrant) -> bool:
+        """Store a changed grant. Return False if another process changed the grant first, and load that change."""
+        try:
+            self._keep(stored, await self._write(stored, entry.revision))
+        except Conflict:
+            self._take(stored.grant.id, await self.kv.get(BUCKET, stored.grant.id, self.clock.wall()))
+            return False
+        return True
 
     async def _write(self, stored: StoredGrant, revision: int | None) -> int:
         now, until = self.clock.wall(), stored.grant.until
@@ -302,7 +293,13 @@ class StandingGrants:
             self._take(change.key, change.entry)
 
     def _take(self, id: str, entry: Entry | None) -> None:
-        stored = None if entry is None else _decode(id, entry.value)
+        stored = None
+        if entry is not None:
+            try:
+                stored = msgspec.json.decode(entry.value, type=StoredGrant)
+            except msgspec.DecodeError as error:
+                # The calls that the grant covered are held instead.
+                log.error("the standing grant %s cannot be read and is left out: %s", id, error)
         if entry is None or stored is None:
             gone = self._entries.pop(id, None)
             if gone is not None:
@@ -319,30 +316,9 @@ class StandingGrants:
 
     async def _record(self, stored: StoredGrant, method: str, verdict: str, *, who: str, **more: str) -> None:
         grant = stored.grant
+        details = {"grant": grant.id, "kind": KIND, "requested_by": grant.who, "digest": grant_digest(grant)}
+        details |= {"tool_digest": grant.tool_digest, **stored.proof.facts, **more}
+        now, tool = self.clock.wall(), grant.tool
         await self.recorder.append_now(
-            AuditRecord.event(
-                self.clock.wall(),
-                who,
-                "approvals",
-                method,
-                grant.tool,
-                verdict=verdict,
-                grant=grant.id,
-                kind=KIND,
-                requested_by=grant.who,
-                digest=grant_digest(grant),
-                tool_digest=grant.tool_digest,
-                anchor=stored.proof.anchor,
-                jti=stored.proof.jti,
-                proof=stored.proof.type,
-                **more,
-            )
+            AuditRecord.event(now, who, "approvals", method, tool, verdict=verdict, **details)
         )
-
-
-def _decode(id: str, value: bytes) -> StoredGrant | None:
-    try:
-        return msgspec.json.decode(value, type=StoredGrant)
-    except msgspec.DecodeError as error:
-        log.error("the standing grant %s cannot be read and is left out: %s", id, error)  # the call is held instead
-        return None

@@ -286,7 +286,15 @@ class Definitions(Rulings, DecisionReceiver):
 
     async def _take(self, segment: str, latest: "_SeenDefinitions") -> int:
         """Process the definitions that were seen in a segment, and return how many needed an approval."""
-        await self._remember(segment, list(latest.coming.values()), latest.listed)
+        definitions: dict[str, StoredDefinition] = {}
+        for done, snapshot in enumerate(list(latest.coming.values())):
+            if done % SLICE == SLICE - 1:
+                await asyncio.sleep(0)
+            definition = snapshot.definition()
+            stored = _stored_definition(snapshot.fingerprint, snapshot.digest, definition, snapshot.claims)
+            definitions[snapshot.tool] = stored
+        if definitions:
+            await self._write(segment, definitions, latest.listed)
         looks = latest.looks.items()
         changed = {tool: snapshot for tool, (snapshot, look) in looks if look is DefinitionState.CHANGED}
         await self._void_outdated(segment, changed)
@@ -308,18 +316,6 @@ class Definitions(Rulings, DecisionReceiver):
         if len(asking) > max(room, len(wanted)):
             log.warning("link %s: %d more definitions changed; they are asked about later", segment, len(asking) - room)
         return len(asking)
-
-    async def _remember(self, segment: str, sights: list[DefinitionSnapshot], listed: Mapping[str, object]) -> None:
-        if not sights:
-            return
-        definitions: dict[str, StoredDefinition] = {}
-        for done, snapshot in enumerate(sights):
-            if done % SLICE == SLICE - 1:
-                await asyncio.sleep(0)
-            definitions[snapshot.tool] = _stored_definition(
-                snapshot.fingerprint, snapshot.digest, snapshot.definition(), snapshot.claims
-            )
-        await self._write(segment, definitions, listed)
 
     async def _write(
         self, segment: str, definitions: dict[str, StoredDefinition], listed: Mapping[str, object] = {}
@@ -380,30 +376,23 @@ class Definitions(Rulings, DecisionReceiver):
         elif isinstance(raised, Refusal):
             log.error("link %s: the definition of %s changed; it cannot be put into the inbox", segment, snapshot.tool)
         else:
-            log.warning(
-                "link %s: the definition of %s changed, from digest %.12s to %.12s: interlock approvals show %.8s",
-                segment,
-                snapshot.tool,
-                before.identity.digest if before is not None else "",
-                snapshot.digest,
-                raised.id,
-            )
+            message = "link %s: the definition of %s changed, from digest %.12s to %.12s: interlock approvals show %.8s"
+            previous = before.identity.digest if before is not None else ""
+            log.warning(message, segment, snapshot.tool, previous, snapshot.digest, raised.id)
 
     async def _void_outdated(self, segment: str, seen: Mapping[str, DefinitionSnapshot]) -> None:
         """End pending approvals of older changes to the same tools, so that a server cannot fill the inbox."""
-
-        def is_outdated(approval: Approval) -> bool:
-            snapshot = seen.get(approval.tool)
-            return (
+        await self._inbox.void_where(
+            "superseded: the definition is another by now",
+            lambda approval: (
                 approval.kind is Kind.DEFINITION
                 and approval.status is Status.PENDING
                 and approval.target == segment
                 and SURFACE not in approval.factors
-                and snapshot is not None
-                and approval.digest != snapshot.digest
-            )
-
-        await self._inbox.void_where("superseded: the definition is another by now", is_outdated)
+                and approval.tool in seen
+                and approval.digest != seen[approval.tool].digest
+            ),
+        )
 
     def waits(self, segment: str) -> frozenset[str]:
         """Return the tools for which an operator requested an approval. They must be processed even if their definition
@@ -439,14 +428,8 @@ class Definitions(Rulings, DecisionReceiver):
             return approval
         try:
             answer = decision.answer or ACCEPT if decision.what is What.APPROVED else "denied"
-            ruling = Ruling(
-                tool=approval.tool,
-                digest=approval.digest,
-                says=msgspec.convert(answer, Says),
-                by=decision.by,
-                at=decision.at,
-            )
-            await self.rulings.put(ruling)
+            tool, digest, says = approval.tool, approval.digest, msgspec.convert(answer, Says)
+            await self.rulings.put(Ruling(tool=tool, digest=digest, says=says, by=decision.by, at=decision.at))
             if decision.what is What.APPROVED and approval.target is not None and approval.params is not None:
                 shown = msgspec.json.decode(approval.params, type=dict[str, Raw])
                 definition = shown.get("after", shown.get("definition"))

@@ -69,22 +69,21 @@ class ClassificationOperations:
         routes = (route for items in namespace.link_items if not items.offer.is_aggregator for route in items.tools)
         proposals = []
         for route in routes:
-            proposed = _find_proposal(route)
+            proposed, doubt = _find_proposal(route), find_contradiction(route.original, "read_only")
             if proposed is None:
                 continue
             description = find_value(route.item, "description")
-            proposals.append(
-                api.ClassProposal(
-                    tool=route.qualified,
-                    digest=route.digest,
-                    tool_class=proposed.tool_class,
-                    by=proposed.by,
-                    question=proposed.question,
-                    doubt=find_contradiction(route.original, "read_only"),
-                    is_open=route.is_open,
-                    description=description if isinstance(description, str) else None,
-                )
+            proposal = api.ClassProposal(
+                tool=route.qualified,
+                digest=route.digest,
+                tool_class=proposed.tool_class,
+                by=proposed.by,
+                question=proposed.question,
+                doubt=doubt,
+                is_open=route.is_open,
+                description=description if isinstance(description, str) else None,
             )
+            proposals.append(proposal)
         proposals.sort(key=lambda proposal: proposal.tool)
         return api.ClassProposals(aggregator_id=self.aggregator_id, tools=tuple(proposals))
 
@@ -139,12 +138,8 @@ class ClassificationOperations:
         if len(set(tools)) < len(tools):
             details = {"detail": "each tool is named once, and at least one is"}
             raise signature_refused(Refusal(INVALID_PARAMS, "invalid_body", details))
-        return ProofQuestion(
-            confirmation_id=body.id,
-            call_digest=classification_digest(body.id, map(astuple, body.entries)),
-            tool=tools[0],
-            aggregator_id=self.aggregator_id,
-        )
+        digest, node = classification_digest(body.id, map(astuple, body.entries)), self.aggregator_id
+        return ProofQuestion(confirmation_id=body.id, call_digest=digest, tool=tools[0], aggregator_id=node)
 
     def _find_obstacle(self, ruling: api.ToolRuling, route: Route, proof: Proof) -> str | None:
         """Return the reason why the signature does not count for a tool, or None if it counts."""
@@ -172,26 +167,12 @@ class ClassificationOperations:
             if not isinstance(decided, Refusal):
                 await self.definitions.settle(decided, is_published=False)
                 return
-        record = AuditRecord.event(
-            now,
-            by,
-            "approvals",
-            "approvals/classify",
-            ruling.tool,
-            verdict="approved",
-            outcome="decided",
-            kind=CLASSIFICATION,
-            batch=id,
-            answer=ruling.tool_class,
-            tool_digest=ruling.digest,
-            anchor=proof.anchor,
-            jti=proof.jti,
-            proof=proof.type,
-        )
+        tool, digest, tool_class = ruling.tool, ruling.digest, ruling.tool_class
+        details = {"outcome": "decided", "kind": CLASSIFICATION, "batch": id, "answer": tool_class}
+        details |= {"tool_digest": digest, **proof.facts}
+        record = AuditRecord.event(now, by, "approvals", "approvals/classify", tool, verdict="approved", **details)
         await self.recorder.append_now(record)
-        await self.definitions.rulings.put(
-            Ruling(tool=ruling.tool, digest=ruling.digest, says=ruling.tool_class, by=by, at=now)
-        )
+        await self.definitions.rulings.put(Ruling(tool=tool, digest=digest, says=tool_class, by=by, at=now))
 
 
 def _find_proposal(route: Route) -> ProposedClass | None:

@@ -13,7 +13,7 @@ from interlock.approvals import api, grant_terms
 from interlock.approvals.api import GrantRule, GrantTerms
 from interlock.approvals.grant_terms import BadRules
 from interlock.approvals.inbox import Inbox
-from interlock.approvals.operations.inbox import accepted
+from interlock.approvals.operations.inbox import accepted, only_match
 from interlock.approvals.protocol.approval import Approval, Kind
 from interlock.approvals.standing_grants import DECIDED_BY, StandingGrants, StoredGrant
 from interlock.approvals.trust.operator_keys import OperatorKeyService
@@ -30,7 +30,6 @@ from interlock.wire.refusal import NotFound
 
 SECONDS: Final = 86_400  # where neither a number of calls nor a time is given
 CALLS_SHOWN_MAX: Final = 20
-PREFIX_MIN: Final = 4  # characters of an id that may name it
 
 
 @dataclass(eq=False)
@@ -133,11 +132,7 @@ class GrantOperations:
     def _held_call(self, reference: str) -> Approval:
         exact = self.inbox.get(reference)
         matches = [exact] if exact is not None else self.inbox.find_by_prefix(reference.lower())
-        if len(reference) < PREFIX_MIN or not matches:
-            raise NotFound("approval", reference)
-        if len(matches) > 1:
-            raise refused_as(api.AMBIGUOUS_ID, "several approvals have an id that begins like this; give more of it")
-        (approval,) = matches
+        approval = only_match("approval", reference, matches)
         if approval.kind is not Kind.CALL or approval.params is None:
             raise refused_as(api.NOT_GRANTABLE, "a grant comes from a call that waits, with its arguments")
         return approval
@@ -185,13 +180,9 @@ class GrantOperations:
         exact = self.grants.get(reference)
         if exact is not None:
             return exact
-        grants = self.grants.all()
-        matches = [stored for stored in grants if stored.grant.id.startswith(reference.lower())]
-        if len(reference) < PREFIX_MIN or not matches:
-            raise NotFound("grant", reference, [stored.grant.id for stored in grants])
-        if len(matches) > 1:
-            raise refused_as(api.AMBIGUOUS_ID, "several grants have an id that begins like this; give more of it")
-        return matches[0]
+        grants = {stored.grant.id: stored for stored in self.grants.all()}
+        matches = [stored for id, stored in grants.items() if id.startswith(reference.lower())]
+        return only_match("grant", reference, matches, list(grants))
 
     def _view(self, stored: StoredGrant, calls: dict[str, list[str]] | None = None) -> api.Grant:
         grant, over = stored.grant, self.grants.find_end_reason(stored.grant.id)

@@ -10,7 +10,7 @@ Every addition of an approver ends as a question in the inbox, which takes the p
 one, the setup code that the terminal of the node shows.
 """
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from enum import Enum
 from typing import Any, Final, TypeVar
@@ -46,6 +46,7 @@ from interlock.wire.refusal import (
 )
 
 Outcome = TypeVar("Outcome")
+Match = TypeVar("Match")
 
 LISTED_MAX: Final = 1000
 PREFIX_MIN: Final = 4  # characters of an id that may name it
@@ -146,14 +147,10 @@ class InboxOperations:
         exact = self.inbox.get(reference)
         if exact is not None:
             return exact
-        matches = self.inbox.find_by_prefix(reference.lower()) if len(reference) >= PREFIX_MIN else []
+        matches = self.inbox.find_by_prefix(reference.lower())
         candidates = [approval for approval in matches if approval.is_live] or matches
-        if not candidates:
-            raise NotFound("approval", reference)
-        if len(candidates) > 1:
-            message = "several approvals have an id that begins like this; give more of it"
-            raise refused_as(api.AMBIGUOUS_ID, message, {"ids": [approval.id for approval in candidates[:10]]})
-        return candidates[0]
+        ids = [approval.id for approval in candidates[:10]]
+        return only_match("approval", reference, candidates, details={"ids": ids})
 
     def _summary(self, approval: Approval) -> api.ApprovalSummary:
         return api.ApprovalSummary(**self._summary_members(approval))
@@ -324,6 +321,20 @@ def _created(outcome: Outcome | Refusal) -> Outcome:
     return outcome
 
 
+def only_match(
+    noun: str, reference: str, matches: list[Match], names: Sequence[str] = (), details: dict[str, Any] | None = None
+) -> Match:
+    """Return the only object whose id starts with `reference`. Raise NotFound if there is none, with the name that is
+    most similar to it, and Refused if there are several.
+    """
+    if len(reference) < PREFIX_MIN or not matches:
+        raise NotFound(noun, reference, names)
+    if len(matches) > 1:
+        message = f"several {noun}s have an id that begins like this; give more of it"
+        raise refused_as(api.AMBIGUOUS_ID, message, details)
+    return matches[0]
+
+
 def check_may_decide(roles: frozenset[str]) -> None:
     """Raise Refused unless one of the roles may decide on approvals."""
     if roles.isdisjoint(("operator", "admin")):
@@ -338,19 +349,16 @@ def accepted(outcome: Outcome | Refusal | TooOften, id: str | None = None) -> Ou
         message = f"too many wrong passphrases; try again in {outcome.wait_s} s"
         raise refused_as(api.TOO_OFTEN, message, {"wait_s": outcome.wait_s})
     if isinstance(outcome, Refusal):
-        raise signature_refused(outcome) if id is None else _decision_refused(outcome, id)
+        if id is None:
+            raise signature_refused(outcome)
+        data = outcome.details or {}
+        error = "proof_required" if data.get("reason") == "proof_required" else outcome.message
+        if outcome.code == INVALID_PARAMS and error not in _NAMED:
+            error = INVALID_BODY.name
+        status, message = _STATUSES.get(outcome.code, 409), data.get("detail") or outcome.message
+        details = {"approval": id, "code": outcome.number, **data}
+        raise Refused(error, message, details, status=403 if error == "self_approval" else status)
     return outcome
-
-
-def _decision_refused(refusal: Refusal, id: str) -> Refused:
-    """Return the exception for a decision that the inbox refused."""
-    data = refusal.details or {}
-    error = "proof_required" if data.get("reason") == "proof_required" else refusal.message
-    if refusal.code == INVALID_PARAMS and error not in _NAMED:
-        error = INVALID_BODY.name
-    status = 403 if error == "self_approval" else _STATUSES.get(refusal.code, 409)
-    message = data.get("detail") or refusal.message
-    return Refused(error, message, {"approval": id, "code": refusal.number, **data}, status=status)
 
 
 def signature_refused(refusal: Refusal) -> Refused:

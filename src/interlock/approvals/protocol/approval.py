@@ -136,6 +136,11 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     jti: str
     key: str | None = None  # the thumbprint of the key that signed: an anchor may be given another
 
+    @property
+    def facts(self) -> dict[str, str]:
+        """Return what the audit log records of the proof."""
+        return {"anchor": self.anchor, "jti": self.jti, "proof": self.type}
+
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     what: What

@@ -94,14 +94,11 @@ class Anchors:
         return tuple(plan for plan in self.plans if plan.approves != self._approves[plan.name])
 
     def _find_approves(self) -> None:
-        self._approves = {plan.name: self._believed_of(plan) for plan in self.plans}
-
-    def _believed_of(self, plan: AnchorPlan) -> tuple[str, ...]:
-        if self._believed is None or not plan.approves:
-            return plan.approves
-        is_loaded = plan.name in self._read or plan.name in self._rings
-        held = self._believed.get(self.identity(plan), ()) if is_loaded else ()
-        return tuple(glob for glob in plan.approves if glob in held or "*" in held)
+        self._approves = {plan.name: plan.approves for plan in self.plans}
+        for plan in self.plans if self._believed is not None else ():
+            is_loaded = plan.approves and (plan.name in self._read or plan.name in self._rings)
+            held = (self._believed or {}).get(self.identity(plan), ()) if is_loaded else ()
+            self._approves[plan.name] = tuple(glob for glob in plan.approves if glob in held or "*" in held)
 
     def _take(self, plans: dict[str, AnchorPlan]) -> None:
         read = {plan.name: _keys(plan) for plan in plans.values() if not isinstance(plan.jwks, str)}

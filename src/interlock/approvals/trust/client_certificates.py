@@ -142,19 +142,16 @@ class Certificates:
             if looks == self._read_as:
                 return
             self._read_as, self._lists = None, ()
-            self._lists = tuple(self._verify_crl(revocations, crl) for revocations in _lists(_text(crl), crl))
+            lists = _lists(_text(crl), crl)
+            for revocations in lists:
+                issuers = [authority for authority in self._authorities if authority.subject == revocations.issuer]
+                if not any(_is_signed_by(revocations, authority) for authority in issuers):
+                    raise CertificatesInvalid(f"{crl} (node.crl) holds a list that no CA of node.client_ca has signed")
+            self._lists = tuple(lists)
         except OSError as error:
             self._read_as = None
             raise CertificatesInvalid(f"{crl} (node.crl) cannot be read: {error.strerror or error}") from None
         self._read_as = looks
-
-    def _verify_crl(self, revocations: x509.CertificateRevocationList, crl: Path) -> x509.CertificateRevocationList:
-        if any(
-            authority.subject == revocations.issuer and _is_signed_by(revocations, authority)
-            for authority in self._authorities
-        ):
-            return revocations
-        raise CertificatesInvalid(f"{crl} (node.crl) holds a list that no CA of node.client_ca has signed")
 
     def _now(self) -> datetime.datetime:
         return datetime.datetime.fromtimestamp(self._clock.wall(), datetime.UTC)

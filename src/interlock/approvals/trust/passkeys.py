@@ -9,7 +9,7 @@ alone, so none outlives the process that gave it.
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -162,15 +162,9 @@ class PasskeyService:
         done = self._invitations[ticket] = msgspec.structs.replace(invitation, key=registration.key)
         try:
             # The record says that a passkey was made; the node trusts it only once it is enrolled.
-            record = AuditRecord.event(
-                self.clock.wall(),
-                done.by,
-                "operator",
-                "passkeys/make",
-                verdict="made",
-                anchor=done.name,
-                keys=[thumbprint(registration.key)],
-            )
+            facts: dict[str, Any] = {"anchor": done.name, "keys": [thumbprint(registration.key)]}
+            now = self.clock.wall()
+            record = AuditRecord.event(now, done.by, "operator", "passkeys/make", verdict="made", **facts)
             await self.recorder.append_now(record)
         except StoreError:
             self._invitations[ticket] = invitation
