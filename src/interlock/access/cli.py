@@ -11,9 +11,8 @@ import typer
 from interlock.access import api
 from interlock.approvals.cli.keys import FromDescriptor, OperatorKeys, anchor_lines, choose_passphrase
 from interlock.cli.command import Invocation, option, verb, verb_app
-from interlock.cli.terminal.drawing import in_columns
 from interlock.cli.terminal.errors import BadUsage, Unreachable
-from interlock.cli.terminal.text import local_time, one_line
+from interlock.cli.terminal.text import local_time
 from interlock.config.toml_text import toml_text
 from interlock.crypto.jose import format_key, read_key_untrusted, thumbprint
 from interlock.crypto.signing import KeyFileError, make_signing_key
@@ -79,14 +78,13 @@ def token(
     out = invocation.out
     if out.as_json:
         out.raw_json(answer.raw)
-        if room is not None:
-            _warn_of_no_room(invocation, room.topic)
-        return
-    issued = answer.as_(api.IssuedToken)
-    until = f", until {local_time(issued.expires_at, '%Y-%m-%d')}" if issued.expires_at else ""
-    out.line(issued.token)
-    out.remark(f"{issued.audience} token {issued.name}{until}, id {issued.id}; shown this once, only its hash is kept")
-    out.remark(_use(issued) if room is None else _use_in_room(invocation, room.topic))
+    else:
+        issued = answer.as_(api.IssuedToken)
+        until = f", until {local_time(issued.expires_at, '%Y-%m-%d')}" if issued.expires_at else ""
+        out.line(issued.token)
+        kept = "shown this once, only its hash is kept"
+        out.remark(f"{issued.audience} token {issued.name}{until}, id {issued.id}; {kept}")
+        out.remark(_use(issued) if room is None else _use_in_room(invocation, room.topic))
     if room is not None:
         _warn_of_no_room(invocation, room.topic)
 
@@ -153,31 +151,17 @@ def list_tokens(invocation: Invocation) -> None:
     if out.as_json:
         out.raw_json(answer.raw)
         return
-    from rich.text import Text
-
     tokens = answer.as_(api.Tokens).tokens
     if not tokens:
         out.remark("no tokens; interlock access token --for client --name NAME makes one")
         return
-
-    def day(at: str | None) -> Text:
-        return Text(local_time(at, "%Y-%m-%d"), style="dim") if at else Text("-", style="dim")
-
-    rows = [[Text(head, style="dim") for head in ("NAME", "FOR", "SCOPE", "CREATED", "EXPIRES", "USED", "ID")]]
-    rows += [
-        [
-            Text(one_line(token.name), style="bold"),
-            Text(one_line(f"room {room.topic} as {room.participant}, {room.privilege}" if room else token.audience)),
-            Text(token.scope or "-"),
-            day(token.created_at),
-            day(token.expires_at),
-            day(token.last_used_at),
-            Text(token.id, style="dim"),
-        ]
-        for token in tokens
-        for room in (token.room,)
-    ]
-    out.draw(*in_columns(rows, width=out.console.width, shrink={0: 12, 6: 8, 1: 12}))
+    rows: list[tuple[str | tuple[str, str], ...]] = []
+    for token in tokens:
+        room, moments = token.room, (token.created_at, token.expires_at, token.last_used_at)
+        audience = f"room {room.topic} as {room.participant}, {room.privilege}" if room else token.audience
+        days = [(local_time(at, "%Y-%m-%d") if at else "-", "dim") for at in moments]
+        rows.append(((token.name, "bold"), audience, token.scope or "-", *days, (token.id, "dim")))
+    out.draw_table("NAME|FOR|SCOPE|CREATED|EXPIRES|USED|ID", rows, {0: 12, 6: 8, 1: 12})
 
 
 @verb(app, "revoke")
@@ -231,10 +215,7 @@ def anchor(
         plan = invocation.loaded.plan
         names = names or [parent.authority for parent in plan.ax.parents if parent.authority is not None]
         name = name or next((parent.segment for parent in plan.ax.parents), plan.node.name)
-    proved = [
-        maybe_authority(name_of_authority) or find_dns_name(name_of_authority)
-        for name_of_authority in dict.fromkeys(names)
-    ]
+    proved = [maybe_authority(authority) or find_dns_name(authority) for authority in dict.fromkeys(names)]
     if None in proved:
         raise BadUsage("usage", "--speaks-for takes a DNS name such as edge01.example.com, no wildcard and no address")
     if not proved:
@@ -416,21 +397,13 @@ def key(
         public = keys.make(name, kind, None if no_passphrase else lambda: choose_passphrase(name, passphrase_fd))
     if public is None:
         raise keys.unknown(name)
-    _print_key(invocation, keys, name, public, approves or ["*"], is_new=not show)
-
-
-def _print_key(
-    invocation: Invocation, keys: OperatorKeys, name: str, public: str, approves: list[str], *, is_new: bool
-) -> None:
-
-    out = invocation.out
-    file = keys.file(name)
+    out, file, tools = invocation.out, keys.file(name), approves or ["*"]
     if out.as_json:
-        out.json({"anchor": {"name": name, "key": public, "approves": approves}, "file": str(file), "made": is_new})
+        out.json({"anchor": {"name": name, "key": public, "approves": tools}, "file": str(file), "made": not show})
         return
-    for line in anchor_lines(name, public, approves):
+    for line in anchor_lines(name, public, tools):
         out.line(line)
-    out.remark(f"{'made' if is_new else 'used'} the private key {file}; it stays here")
+    out.remark(f"{'used' if show else 'made'} the private key {file}; it stays here")
     out.remark(_WHERE_IT_BELONGS)
 
 

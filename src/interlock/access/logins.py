@@ -17,10 +17,13 @@ from typing import Final
 
 import msgspec
 
+from interlock.access import api
 from interlock.access.tokens import Operator, TokenRegistry, token_line
 from interlock.core.audit_record import AuditRecord
-from interlock.core.clock import Clock
+from interlock.core.clock import Clock, rfc3339
+from interlock.core.operator_errors import refused_as
 from interlock.core.recorder import Recorder
+from interlock.operator.operation import handles
 from interlock.store.tokens import ID_LENGTH, TokenRecord, session_cookie, token_hash
 
 TICKET_S: Final = 60.0
@@ -39,73 +42,66 @@ COOKIE: Final = "interlock-session"
 SECURE: Final = "__Host-"
 
 
-class LoginLink(msgspec.Struct, frozen=True, kw_only=True):
-    """A login link that was not used yet."""
-
-    ticket: str
-    url: str
-    roles: frozenset[str]
-    expires_at: float
-
-
 class BrowserSession(msgspec.Struct, frozen=True, kw_only=True):
-    """A new browser session, with the cookie and the key that the browser stores."""
+    """A new browser session, with the cookie and the key that the browser stores.
+
+    `is_secure` is true if the browser sends the cookie only over https.
+    """
 
     cookie: str
     key: str
     record: TokenRecord
+    is_secure: bool
 
 
 @dataclass(eq=False)
-class LoginService:
-    """The service that creates login links and exchanges them for browser sessions."""
+class LoginOperations:
+    """Operations on login links and on the browser sessions that they open."""
 
     tokens: TokenRegistry
     recorder: Recorder
     clock: Clock
     url: Callable[[], str]  # of the operator endpoint, as a browser must enter it
-    _logins: dict[str, LoginLink] = field(default_factory=dict, init=False)
+    # The roles and the end of each login link that was not used yet, by its ticket.
+    _logins: dict[str, tuple[frozenset[str], float]] = field(default_factory=dict, init=False)
 
-    def mint(self, roles: frozenset[str]) -> LoginLink:
-        """Create a login link.
+    @handles(api.MAKE_LOGIN)
+    def make(self, by: str, roles: frozenset[str]) -> api.Login:
+        """Create a login link. Raise Refused if a browser's session asks for it.
 
-        Its ticket follows a #, so it appears in no request log, and fetching the link does not use it up.
+        Its session will have the roles of the operator who requests the link, but never the role `operator`. The ticket
+        follows a #, so it appears in no request log, and fetching the link does not use it up.
         """
-        now = self.clock.wall()
-        live = [open_login for open_login in self._logins.values() if now < open_login.expires_at]
-        ticket = secrets.token_urlsafe(TICKET_BYTES)
-        url = f"{self.url()}{PATH}#{ticket}"
-        login = LoginLink(ticket=ticket, url=url, roles=roles & ROLES, expires_at=now + TICKET_S)
-        self._logins = {open_login.ticket: open_login for open_login in (*live[1 - TICKETS_MAX :], login)}
-        return login
+        # The time of a browser's session is limited, and the session must not extend it.
+        if is_browser(by):
+            raise refused_as(api.LOGIN_FROM_BROWSER, "run interlock open where the node is")
+        now, ticket = self.clock.wall(), secrets.token_urlsafe(TICKET_BYTES)
+        live = [(unused, login) for unused, login in self._logins.items() if now < login[1]]
+        self._logins = dict((*live[1 - TICKETS_MAX :], (ticket, (roles & ROLES, now + TICKET_S))))
+        return api.Login(url=f"{self.url()}{PATH}#{ticket}", expires_at=rfc3339(now + TICKET_S))
 
-    async def use(self, ticket: str) -> BrowserSession | None:
-        """Exchange a ticket for a session. Return None if the ticket is unknown, used or expired.
-
-        Raise StoreError if the session cannot be stored.
-        """
-        login = self._logins.pop(ticket, None)
+    @handles(api.USE_LOGIN)
+    async def use(self, body: api.UseLogin) -> BrowserSession:
+        """Open the browser session of a login link. Raise Refused if its ticket is not valid, or StoreError."""
+        login = self._logins.pop(body.ticket, None)
         now = self.clock.wall()
-        if login is None or now >= login.expires_at:
-            return None
+        if login is None or now >= login[1]:
+            message = "this link was used, or is older than a minute; interlock open makes another"
+            raise refused_as(api.LOGIN_OVER, message)
         key = secrets.token_urlsafe(KEY_BYTES)
-        cookie, record = await self.tokens.begin_session(NAME, login.roles, SESSION_S, session_cookie(key))
+        cookie, record = await self.tokens.begin_session(NAME, login[0], SESSION_S, session_cookie(key))
         by, roles = f"browser:{record.id[:8]}", list(record.roles or ())
         await self.recorder.append_now(AuditRecord.event(now, by, "operator", "login", verdict="made", roles=roles))
-        return BrowserSession(cookie=cookie, key=key, record=record)
+        return BrowserSession(cookie=cookie, key=key, record=record, is_secure=self.url().startswith("https://"))
 
+    @handles(api.END_SESSION)
     async def end(self, host: str, cookies: Mapping[str, str]) -> None:
-        """Revoke the session to which these cookies belong. Raise StoreError if this cannot be stored."""
+        """Revoke the session of the browser that sent these cookies. Raise StoreError if this cannot be stored."""
         cookie = find_cookie(host, cookies)
         if cookie is not None:
             for ended in await self.tokens.revoke(token_hash(cookie)[:ID_LENGTH]):
                 by = f"browser:{ended.id[:8]}"
                 await self.recorder.append_now(token_line("revoke", ended, by, self.clock.wall()))
-
-    @property
-    def is_secure(self) -> bool:
-        """Return whether browsers connect over https."""
-        return self.url().startswith("https://")
 
 
 def find_cookie(host: str, cookies: Mapping[str, str]) -> str | None:

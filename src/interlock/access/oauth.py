@@ -132,11 +132,6 @@ COMPLAINT_S: Final = 60.0
 Post = Callable[[str, bytes, bytes], Awaitable[bytes]]
 
 
-class _Confirmed(msgspec.Struct, frozen=True):
-    claims: TokenClaims
-    at: float
-
-
 class Introspector:
     """Client of the introspection endpoint of one authorization server (RFC 7662). It caches answers briefly."""
 
@@ -150,7 +145,7 @@ class Introspector:
         self._verifications = verifications
         self._clock = clock
         self._refused: dict[bytes, tuple[InvalidToken, float]] = {}  # by the token's hash, oldest first
-        self._confirmed: dict[bytes, _Confirmed] = {}  # likewise
+        self._confirmed: dict[bytes, tuple[TokenClaims, float]] = {}  # likewise, with the time of the answer
         self._next_complaint = 0.0
 
     async def claims(self, token: str, source: str) -> tuple[TokenClaims, float] | InvalidToken:
@@ -164,15 +159,16 @@ class Introspector:
         if refused is not None and now < refused[1]:
             return refused[0]
         confirmed = self._confirmed.get(digest)
-        if confirmed is None or now >= confirmed.at + KEPT_S:
+        if confirmed is None or now >= confirmed[1] + KEPT_S:
             async with self._verifications.asking(source):
                 return await self._ask(token, digest)
-        if now < confirmed.at + BELIEVED_S:
-            return confirmed.claims, confirmed.at + BELIEVED_S - now
+        claims, confirmed_at = confirmed
+        if now < confirmed_at + BELIEVED_S:
+            return claims, confirmed_at + BELIEVED_S - now
         try:
             return await self._ask(token, digest)
         except IssuerUnavailable:
-            return confirmed.claims, min(BELIEVED_S, confirmed.at + KEPT_S - now)
+            return claims, min(BELIEVED_S, confirmed_at + KEPT_S - now)
 
     async def _ask(self, token: str, digest: bytes) -> tuple[TokenClaims, float] | InvalidToken:
         try:
@@ -193,7 +189,7 @@ class Introspector:
             return claims
         if claims.exp is None:
             claims = msgspec.structs.replace(claims, exp=self._clock.wall() + UNSTATED_S)
-        keep_recent(self._confirmed, digest, _Confirmed(claims, now), CONFIRMED_MAX)
+        keep_recent(self._confirmed, digest, (claims, now), CONFIRMED_MAX)
         return claims, BELIEVED_S
 
     def _complain(self, error: Exception) -> None:

@@ -1,15 +1,14 @@
-"""Operations on tokens and on browser logins. Each change to a token is recorded."""
+"""Operations on tokens. Each change to a token is recorded."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import get_args
 
 import msgspec
 
 from interlock.access import api
-from interlock.access.logins import BrowserSession, LoginService, is_browser
 from interlock.access.tokens import TokenRegistry, issued_token, token_line
-from interlock.core.clock import Clock, rfc3339
+from interlock.core.clock import Clock
 from interlock.core.operator_errors import refused_as
 from interlock.core.recorder import Recorder
 from interlock.operator.operation import INVALID_BODY, handles
@@ -59,46 +58,6 @@ class TokenOperations:
         for record in revoked:
             await self.recorder.append_now(token_line("revoke", record, by, self.clock.wall()))
         return api.RevokedTokens(revoked=tuple(record.id for record in revoked))
-
-
-class OpenedSession(msgspec.Struct, frozen=True):
-    """A session of a browser that logged in, and whether its cookie is sent only over https."""
-
-    session: BrowserSession
-    is_secure: bool
-
-
-class LoginOperations:
-    """Operations on login links and on the browser sessions that they open."""
-
-    def __init__(self, logins: LoginService) -> None:
-        self._logins = logins
-
-    @handles(api.MAKE_LOGIN)
-    def make(self, by: str, roles: frozenset[str]) -> api.Login:
-        """Create a login link. Raise Refused if a browser's session asks for it.
-
-        Its session will have the roles of the operator who requests the link, but never the role `operator`.
-        """
-        # The time of a browser's session is limited, and the session must not extend it.
-        if is_browser(by):
-            raise refused_as(api.LOGIN_FROM_BROWSER, "run interlock open where the node is")
-        login = self._logins.mint(roles)
-        return api.Login(url=login.url, expires_at=rfc3339(login.expires_at))
-
-    @handles(api.USE_LOGIN)
-    async def use(self, body: api.UseLogin) -> OpenedSession:
-        """Open the browser session of a login link. Raise Refused if its ticket is not valid, or StoreError."""
-        session = await self._logins.use(body.ticket)
-        if session is None:
-            message = "this link was used, or is older than a minute; interlock open makes another"
-            raise refused_as(api.LOGIN_OVER, message)
-        return OpenedSession(session, self._logins.is_secure)
-
-    @handles(api.END_SESSION)
-    async def end(self, host: str, cookies: Mapping[str, str]) -> None:
-        """End the session of the browser that sent these cookies."""
-        await self._logins.end(host, cookies)
 
 
 def check_token(wanted: api.IssueToken) -> GrantedRoom | None:

@@ -49,13 +49,6 @@ def token_line(event: Literal["issue", "revoke"], token: TokenRecord, by: str, n
 DAY_S = 86_400
 # The last use of a client's token is known to this precision.
 USE_NOTED_S: Final = 60.0
-WIDEST: Final[Mapping[TokenAudience, Scope]] = {
-    "client": "write",
-    "subserver": "admin",
-    "room": "write",
-    "operator": "write",
-    "browser": "write",
-}
 # No token gives the role `operator`, which decides approvals. It needs a proof.
 SCOPE_ROLES: Final[Mapping[Scope, tuple[str, ...]]] = {
     "read": ("viewer",),
@@ -245,35 +238,24 @@ class TokenRegistry:
     async def issue(
         self, name: str, audience: TokenAudience, scope: Scope | None, days: int | None, room: GrantedRoom | None = None
     ) -> IssuedRecord:
-        return await self._issue(name, audience, scope or WIDEST[audience], (days or self.days) * DAY_S, room=room)
+        widest: Scope = "admin" if audience == "subserver" else "write"
+        return await self._issue(name, audience, scope or widest, (days or self.days) * DAY_S, room=room)
 
     async def begin_session(self, name: str, roles: frozenset[str], lasts_s: float, cookie: str) -> IssuedRecord:
         """Start a browser's session and return its cookie and its record. Remove ended sessions before."""
         await self.table.forget_ended("browser", self.clock.wall())  # they are many and short
         scope: Scope = "write" if "admin" in roles else "read"
-        return await self._issue(name, "browser", scope, lasts_s, tuple(sorted(roles)), token=cookie)
+        return await self._issue(name, "browser", scope, lasts_s, roles=tuple(sorted(roles)), token=cookie)
 
     async def _issue(
-        self,
-        name: str,
-        audience: TokenAudience,
-        scope: Scope,
-        lasts_s: float,
-        roles: tuple[str, ...] | None = None,
-        room: GrantedRoom | None = None,
-        token: str | None = None,
+        self, name: str, audience: TokenAudience, scope: Scope, lasts_s: float, **others: Any
     ) -> IssuedRecord:
+        """Store a token that lasts `lasts_s`. `others` are further members of its record, as `TokenTable.issue` takes
+        them.
+        """
         now = self.clock.wall()
         token, record = await self.table.issue(
-            name=name,
-            owner=name,
-            audience=audience,
-            scope=scope,
-            now=now,
-            expires_at=now + lasts_s,
-            roles=roles,
-            room=room,
-            token=token,
+            name=name, owner=name, audience=audience, scope=scope, now=now, expires_at=now + lasts_s, **others
         )
         self._records[token_hash(token)] = record
         return token, record

@@ -2,7 +2,6 @@
 tools in its view. There is one adapter per node.
 """
 
-import logging
 import secrets
 import uuid
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from msgspec.structs import asdict
 from interlock.aql.lifted_servers import LiftedServers
 from interlock.aql.loop_operations import LoopOperations
 from interlock.aql.operation_index import (
+    ENTRIES_SPARE,
     INTROSPECTION,
     LiveOperationNames,
     OperationEntry,
@@ -40,30 +40,12 @@ from interlock.safety.executions import STDIO
 from interlock.wire.jsonrpc.codec import find_string
 
 
-def confirmation_tokens(clock: Clock, recorder: Recorder, plan: AqlDangerPlan) -> ConfirmationTokens:
-    """Create the confirmation tokens of a node. Every event of a token is recorded in the audit log."""
-
-    def note(event: TokenNote) -> None:
-        is_refused = event.event in ("TOKEN_REJECTED", "TOKEN_REVOKED")
-        verdict, outcome = ("refused", "refused") if is_refused else ("admitted", "ok")
-        text = f"{event.event} {event.token} of {event.owner}"
-        text = text if event.reason is None else f"{text}: {event.reason}"
-        via = SessionVia("aql", event.owner) if event.owner.startswith("aqls_") else "aql"
-        at, who = clock.wall(), event.principal
-        recorder.add(AuditRecord(at, who, via, "aql/token", event.operation, None, verdict, outcome, reason=text))
-
-    return ConfirmationTokens(clock.wall, partial(secrets.token_urlsafe, 32), token_lives(plan), note)
-
-
 def token_lives(plan: AqlDangerPlan) -> TokenLives:
     """Return the configured lifetimes of confirmation tokens."""
     return TokenLives(**asdict(plan.token_s), skew_s=plan.skew_s)
 
 
-log = logging.getLogger("interlock.aql")
-
 INDEXES_MAX: Final = 64  # kinds of callers whose operations are kept; beyond, all are built again
-ENTRIES_SPARE: Final = 1000  # entries beyond two for each tool, so that servers may come and go
 WARNED_MAX: Final = 1000  # of one session; beyond, warnings are repeated
 LABEL_META: Final = "dev.interlock/aql-label"
 LABEL_CHARS_MAX: Final = 100
@@ -95,7 +77,8 @@ class AqlAdapter:
         self._catalog = catalog
         self.recorder = recorder
         self.clock = clock
-        self.tokens = confirmation_tokens(clock, recorder, current.plan.aql.danger)
+        lives = token_lives(current.plan.aql.danger)
+        self.tokens = ConfirmationTokens(clock.wall, partial(secrets.token_urlsafe, 32), lives, self._record_token)
         self.lifted_servers = LiftedServers(dispatch, names.lifted)
         self.loop = loop
         self._entries: dict[tuple[Route, str], OperationEntry] = {}
@@ -107,6 +90,16 @@ class AqlAdapter:
     @property
     def plan(self) -> Plan:
         return self._current.plan
+
+    def _record_token(self, event: TokenNote) -> None:
+        """Record an event of a confirmation token in the audit log."""
+        is_refused = event.event in ("TOKEN_REJECTED", "TOKEN_REVOKED")
+        verdict, outcome = ("refused", "refused") if is_refused else ("admitted", "ok")
+        text = f"{event.event} {event.token} of {event.owner}"
+        text = text if event.reason is None else f"{text}: {event.reason}"
+        via = SessionVia("aql", event.owner) if event.owner.startswith("aqls_") else "aql"
+        at, who = self.clock.wall(), event.principal
+        self.recorder.add(AuditRecord(at, who, via, "aql/token", event.operation, None, verdict, outcome, reason=text))
 
     def _forget_indexes(self) -> None:
         self._entries.clear()
@@ -122,7 +115,7 @@ class AqlAdapter:
         if plan is not self._plan:
             self._plan = plan
             self._forget_indexes()
-            self.tokens.change_lives(token_lives(plan.aql.danger))
+            self.tokens.lives = token_lives(plan.aql.danger)
         namespace = self._catalog.namespace
         key = namespace.view(caller.key).key
         cached = self._indexes.get(key)

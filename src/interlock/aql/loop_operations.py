@@ -19,6 +19,7 @@ from interlock.aql.protocol.model import (
     Lifecycle,
     Returns,
     TypeDeclaration,
+    object_type,
     parameter,
 )
 from interlock.catalog.routes import Route
@@ -45,29 +46,23 @@ _LIFECYCLE: Final = Lifecycle(states=tuple(status.value for status in ExecutionS
 TYPES: Final = (
     TypeDeclaration(name="SafetyTier", kind="enum", values=tuple(tier.value for tier in Tier)),
     TypeDeclaration(name="NotificationType", kind="enum", values=tuple(kind.value for kind in NotificationType)),
-    TypeDeclaration(
-        name="AutonomyDirective",
-        kind="object",
+    object_type(
+        "AutonomyDirective",
+        parameter("continue", "boolean", required=True),
+        parameter("factors", "array", required=True, items={"type": "string"}),
+        parameter("stopped", "boolean"),
+        parameter("reason", "string"),
+        parameter("stepsRemaining", "integer", minimum=0),
+        parameter("nextStepRisk", "SafetyTier"),
+        parameter("notifications", "array", items={"type": "AgentNotification"}),
         description="Whether the agent may proceed; it is authoritative",
-        fields=(
-            parameter("continue", "boolean", required=True),
-            parameter("factors", "array", required=True, items={"type": "string"}),
-            parameter("stopped", "boolean"),
-            parameter("reason", "string"),
-            parameter("stepsRemaining", "integer", minimum=0),
-            parameter("nextStepRisk", "SafetyTier"),
-            parameter("notifications", "array", items={"type": "AgentNotification"}),
-        ),
     ),
-    TypeDeclaration(
-        name="AgentNotification",
-        kind="object",
-        fields=(
-            parameter("type", "NotificationType", required=True),
-            parameter("message", "string", required=True),
-            parameter("metadata", "object", "operation, reason, level, verificationId"),
-            parameter("timestamp", "string", required=True, format="date-time"),
-        ),
+    object_type(
+        "AgentNotification",
+        parameter("type", "NotificationType", required=True),
+        parameter("message", "string", required=True),
+        parameter("metadata", "object", "operation, reason, level, verificationId"),
+        parameter("timestamp", "string", required=True, format="date-time"),
     ),
 )
 

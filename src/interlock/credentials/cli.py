@@ -5,9 +5,7 @@ from typing import Annotated, Literal
 import typer
 
 from interlock.cli.command import Invocation, verb, verb_app
-from interlock.cli.terminal.drawing import in_columns
 from interlock.cli.terminal.errors import BadUsage
-from interlock.cli.terminal.text import one_line
 from interlock.credentials import api
 from interlock.drivers.protocol.server_name import exposed_segment
 
@@ -43,18 +41,12 @@ def list_secrets(invocation: Invocation) -> None:
     if out.as_json:
         out.raw_json(answer.raw)
         return
-    from rich.text import Text
-
     secrets = answer.as_(api.Secrets).secrets
     if not secrets:
         out.remark("no secrets; interlock secrets set NAME keeps one")
         return
-    rows = [[Text(head, style="dim") for head in ("KIND", "NAME", "")]]
-    rows += [
-        [Text(secret.kind), Text(one_line(secret.name), style="bold"), Text(KINDS.get(secret.kind, ""), style="dim")]
-        for secret in secrets
-    ]
-    out.draw(*in_columns(rows, width=out.console.width, shrink={2: 8, 1: 16}))
+    rows = [(secret.kind, (secret.name, "bold"), (KINDS.get(secret.kind, ""), "dim")) for secret in secrets]
+    out.draw_table("KIND|NAME|", rows, {2: 8, 1: 16})
 
 
 @verb(app, "set")

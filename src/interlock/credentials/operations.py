@@ -57,7 +57,20 @@ class SecretOperations:
         if state in ("same", "differs"):
             return api.StoredSecret(name=body.name, state=state, restarted=())
         await self._record("set", "secret", body.name, by)
-        return api.StoredSecret(name=body.name, state=state, restarted=await self._restart_users_of(body.name))
+        # Restart the servers whose configuration or driver refers to the secret.
+        users = [
+            keeper
+            for keeper in self.keepers.values()
+            if keeper.is_offered
+            and isinstance(keeper.link, ServerLink)
+            and body.name in referenced_secrets(keeper.link.plan)
+        ]
+        for keeper in users:
+            await keeper.restart()
+        segments = (*(keeper.link.segment for keeper in users), *self.restart_drivers(body.name))
+        names = shown_names(self.keepers)
+        restarted = tuple(names.get(segment, segment) for segment in segments)
+        return api.StoredSecret(name=body.name, state=state, restarted=restarted)
 
     @handles(api.REMOVE_SECRET)
     async def remove(self, kind: str, name: str, by: str) -> api.RemovedSecret:
@@ -68,47 +81,21 @@ class SecretOperations:
         if not await self.credentials.secrets.remove(checked, name):
             raise NotFound("secret", name, [existing for _, existing in await self.credentials.secret_names()])
         if checked == "token":
-            # First, so that the token is forgotten even if the log cannot be written.
-            await self._forget_token(name)
+            # The holder of the token stops using it: first, so that this happens even if the log cannot be written. If
+            # the token was the node's own, the link is restarted too.
+            segment, _, principal = name.partition(" ")
+            keeper = self.keepers.get(segment)
+            if keeper is not None and keeper.holder is not None:
+                if not principal:
+                    await keeper.holder.forget()
+                    await keeper.restart()
+                elif segment in self.own:
+                    await self.own[segment].forget(principal)
         await self._record("remove", checked, name, by)
         return api.RemovedSecret(removed=api.Secret(kind=checked, name=name))
 
     async def _record(self, event: Literal["set", "remove"], kind: Kind, name: str, by: str) -> None:
         await self.recorder.append_now(secret_line(event, kind, name, by, self.clock.wall()))
-
-    async def _forget_token(self, name: str) -> None:
-        """Make the token's holder stop using a token that was removed from the store.
-
-        If the token was the node's own, also restart the link.
-        """
-        segment, _, principal = name.partition(" ")
-        keeper = self.keepers.get(segment)
-        if keeper is None or keeper.holder is None:
-            return
-        if principal:
-            if segment in self.own:
-                await self.own[segment].forget(principal)
-            return
-        await keeper.holder.forget()
-        await keeper.restart()
-
-    async def _restart_users_of(self, slug: str) -> tuple[str, ...]:
-        """Restart the servers whose configuration or driver refers to a secret.
-
-        Return the segments of these servers, as they are shown to operators.
-        """
-        users = [
-            keeper
-            for keeper in self.keepers.values()
-            if keeper.is_offered
-            and isinstance(keeper.link, ServerLink)
-            and slug in referenced_secrets(keeper.link.plan)
-        ]
-        for keeper in users:
-            await keeper.restart()
-        restarted = (*(keeper.link.segment for keeper in users), *self.restart_drivers(slug))
-        names = shown_names(self.keepers)
-        return tuple(names.get(segment, segment) for segment in restarted)
 
 
 @dataclass(eq=False)
@@ -155,5 +142,5 @@ class ConsentOperations:
             )
             # Notify the client that sent the person to the page.
             if holder.principal:
-                self.audience.page_visited(holder.principal, pending.consent.id)
+                self.audience.page_visited(holder.principal, pending.id)
         return page

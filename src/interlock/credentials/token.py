@@ -51,26 +51,23 @@ PENDING_MAX: Final = 10_000
 STATE_BYTES: Final = 32
 
 
-class RequestedConsent(msgspec.Struct, frozen=True, kw_only=True):
-    """A consent that a person is asked for, with the URL of its page."""
+class RequestedConsent(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """A consent that a person is asked for: the URL of its page, and what is needed to redeem its authorization code.
 
-    # Identifies the consent in messages and logs. The state is secret.
+    `id` identifies the consent in messages and logs, because the state and the verifier are secret. `expires_at` is a
+    time of the node's own clock.
+    """
+
     id: str
     url: str
     issuer: str
     scopes: tuple[str, ...]
-    expires_at: float  # of our own clock
-
-
-class PendingConsent(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """A consent that was requested but not given yet, with what is needed to redeem its authorization code."""
-
+    expires_at: float
     requester: "TokenHolder"
     source: TokenSource
     client: oauth_client.Client
     verifier: str
     redirect_uri: str
-    consent: RequestedConsent
 
 
 class ConsentPage(msgspec.Struct, frozen=True):
@@ -97,7 +94,7 @@ class Consents:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         # By the hash of the state, oldest first.
-        self._pending: dict[bytes, PendingConsent] = {}
+        self._pending: dict[bytes, RequestedConsent] = {}
         self._hashes: dict[TokenHolder, bytes] = {}
 
     def ask(
@@ -122,13 +119,13 @@ class Consents:
         scopes = oauth_client.scopes_to_ask(wanted, server)
         now = self._clock.now()
         before = self._pending.get(self._hashes.get(requester, b""))
-        same = before is not None and (before.source, before.client, before.consent.scopes) == (source, client, scopes)
-        if before is not None and same and before.consent.expires_at - now > CONSENT_S_LEFT:
-            return before.consent
+        same = before is not None and (before.source, before.client, before.scopes) == (source, client, scopes)
+        if before is not None and same and before.expires_at - now > CONSENT_S_LEFT:
+            return before
         self.forget(requester)
         while self._pending:
             oldest = next(iter(self._pending.values()))
-            if oldest.consent.expires_at > now and len(self._pending) < PENDING_MAX:
+            if oldest.expires_at > now and len(self._pending) < PENDING_MAX:
                 break
             self.forget(oldest.requester)
         state, verifier = secrets.token_urlsafe(STATE_BYTES), secrets.token_urlsafe(oauth_client.VERIFIER_BYTES)
@@ -141,21 +138,22 @@ class Consents:
             resource=source.resource,
             scopes=scopes,
         )
-        consent = RequestedConsent(
-            id=secrets.token_urlsafe(16), url=url, issuer=server.issuer, scopes=scopes, expires_at=now + CONSENT_S
-        )
         self._hashes[requester] = _hash(state)
-        self._pending[_hash(state)] = PendingConsent(
+        consent = self._pending[_hash(state)] = RequestedConsent(
+            id=secrets.token_urlsafe(16),
+            url=url,
+            issuer=server.issuer,
+            scopes=scopes,
+            expires_at=now + CONSENT_S,
             requester=requester,
             source=source,
             client=client,
             verifier=verifier,
             redirect_uri=redirect_uri,
-            consent=consent,
         )
         return consent
 
-    async def finish(self, parameters: Sequence[tuple[str, str]]) -> tuple[ConsentPage, PendingConsent | None]:
+    async def finish(self, parameters: Sequence[tuple[str, str]]) -> tuple[ConsentPage, RequestedConsent | None]:
         """Finish the consent to which the parameters belong.
 
         Return the page to show, and the consent if the node now has a token, otherwise None.
@@ -166,7 +164,7 @@ class Consents:
             return _UNKNOWN, None
         # A state is valid once, even if the code cannot be redeemed.
         self.forget(pending.requester)
-        if self._clock.now() >= pending.consent.expires_at:
+        if self._clock.now() >= pending.expires_at:
             return _UNKNOWN, None
         server, requester = pending.source.server, pending.requester
         if not oauth_client.is_from(
@@ -449,14 +447,12 @@ class TokenHolder:
     async def _source_of(self, grant: TokenGrant) -> TokenSource:
         return TokenSource(resource=grant.resource, server=await self._authority.server(grant.issuer))
 
-    async def redeem(self, pending: PendingConsent, form: dict[str, str]) -> None:
+    async def redeem(self, pending: RequestedConsent, form: dict[str, str]) -> None:
         """Exchange the authorization code for a token, and use the token. Raise Unobtainable or StoreError."""
         source = pending.source
         token = await self._request(source.server, pending.client, form)
         async with self._lock:
-            await self._keep(
-                token, pending.client.client_id, source.server.issuer, source.resource, pending.consent.scopes
-            )
+            await self._keep(token, pending.client.client_id, source.server.issuer, source.resource, pending.scopes)
 
     # Tokens
 

@@ -15,8 +15,8 @@ import msgspec
 from msgspec import Raw
 
 from interlock import __version__
-from interlock.access.logins import LoginService
-from interlock.access.operations import LoginOperations, TokenOperations
+from interlock.access.logins import LoginOperations
+from interlock.access.operations import TokenOperations
 from interlock.approvals.api import ApprovalSummary
 from interlock.approvals.operations.classification import ClassificationOperations
 from interlock.approvals.operations.grants import GrantOperations
@@ -287,9 +287,7 @@ class Operations:
             approver_names=approvals.anchors.approver_names,
         )
         self.inbox = calls.approvals
-        self.logins = LoginOperations(
-            LoginService(stores.tokens, stores.recorder, stores.clock, approvals.passkeys.browser_url)
-        )
+        self.logins = LoginOperations(stores.tokens, stores.recorder, stores.clock, approvals.passkeys.browser_url)
         self.node = StatusOperations(parts, self.links, self.audit, reload)
         self.tokens = TokenOperations(stores.tokens, fronts.public.dismiss_unwelcome, stores.recorder, stores.clock)
         self.tools = ToolOperations(

@@ -17,8 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, Response
 
 from interlock.access.api import END_SESSION, GET_SESSION, USE_LOGIN, VISIT_LOGIN, Session, UseLogin
-from interlock.access.logins import SESSION_S, cookie_name, is_browser
-from interlock.access.operations import OpenedSession
+from interlock.access.logins import SESSION_S, BrowserSession, cookie_name, is_browser
 from interlock.approvals.api import ENROL_PASSKEY, VISIT_INVITATION, EnrolPasskey, PasskeyCreation
 from interlock.approvals.api import Invitation as InvitationView
 from interlock.approvals.trust.passkeys import GONE, PATH, PasskeyInvitation, invitation_view
@@ -46,14 +45,14 @@ async def visit_login(_: OperatorExchange[None]) -> Response:
 
 
 async def use_login(exchange: OperatorExchange[UseLogin]) -> Response:
-    opened: OpenedSession = await exchange.run()
-    record, request = opened.session.record, exchange.request
+    opened: BrowserSession = await exchange.run()
+    record, request = opened.record, exchange.request
     principal = f"browser:{record.id[:8]}"
-    answer = json_answer(Session(principal=principal, roles=record.roles or (), key=opened.session.key))
+    answer = json_answer(Session(principal=principal, roles=record.roles or (), key=opened.key))
     is_secure = request.url.scheme == "https" or opened.is_secure
     answer.set_cookie(
         cookie_name(request.headers.get("host", ""), is_secure=is_secure),
-        opened.session.cookie,
+        opened.cookie,
         max_age=int(SESSION_S),
         path="/",
         secure=is_secure,

@@ -9,7 +9,7 @@ from interlock.credentials import token as token_module
 from interlock.credentials.authorization_server import TokenSource
 from interlock.credentials.protocol.oauth_client import AuthorizationServer, Client
 from interlock.credentials.secret_references import Unobtainable
-from interlock.credentials.token import CONSENT_S, ConsentPage, Consents, PendingConsent, RequestedConsent, TokenHolder
+from interlock.credentials.token import CONSENT_S, ConsentPage, Consents, RequestedConsent, TokenHolder
 from interlock.store.ports import Unavailable
 
 ISSUER = "https://login.example.com"
@@ -32,10 +32,10 @@ class Asker:
     def __init__(self, principal: str = "") -> None:
         self.principal = principal
         self.forms: list[dict[str, str]] = []
-        self.accepted: list[PendingConsent] = []
+        self.accepted: list[RequestedConsent] = []
         self.trouble: Exception | None = None
 
-    async def redeem(self, pending: PendingConsent, form: dict[str, str]) -> None:
+    async def redeem(self, pending: RequestedConsent, form: dict[str, str]) -> None:
         self.forms.append(form)
         if self.trouble is not None:
             raise self.trouble

@@ -38,12 +38,12 @@ def check_aql(invocation: Invocation, evidence: str | None) -> None:
     if folder is not None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BadUsage("usage", f"{evidence} is not an empty folder", hint="name one that is empty or not there yet")
     plan = load_configuration(invocation, starting=False).plan
-    report, exchanges = check_live(plan)
-    out = invocation.out
+    outcome = check_live(plan)
+    report, out = outcome[0], invocation.out
     files = 0
     if folder is not None:
         try:
-            files = write_evidence(folder, report, exchanges)
+            files = write_evidence(folder, outcome)
         except OSError as error:
             raise Refused("not_written", f"{folder} cannot be written: {error.strerror or error}") from None
     if out.as_json:
@@ -67,34 +67,43 @@ LEVELS: Final = {"level-1": 1, "level-2": 2}
 Exchanges = dict[str, list[tuple[dict[str, Any], dict[str, Any]]]]  # by surface: requests with their answers
 
 
-class CheckEvidence(msgspec.Struct, frozen=True):
-    """The evidence of a run, which others can examine."""
-
-    bundle: dict[str, Any] | None  # for the specification's runner; None where the claim does not hold
-    exchanges: Exchanges
+# The report, the evidence for the specification's runner (None if the claim does not hold), and the exchanges.
+CheckOutcome = tuple[suite.SuiteReport, dict[str, Any] | None, Exchanges]
 
 
-def check_live(plan: Plan) -> tuple[suite.SuiteReport, CheckEvidence]:
+def check_live(plan: Plan) -> CheckOutcome:
     """Run the suite against a temporary node. Return the report and the evidence."""
     log = logging.getLogger("interlock")
     level = log.level
     log.setLevel(logging.CRITICAL)  # refusals are what the suite asks for
+    program = (sys.executable, "-I", str(Path(sample_server.__file__)))
     try:
-        with tempfile.TemporaryDirectory(prefix="interlock-check-") as folder:
-            return asyncio.run(_check(_checked_plan(plan, Path(folder))))
+        with tempfile.TemporaryDirectory(prefix="interlock-check-") as name:
+            folder = Path(name)
+            checked_plan = Plan(
+                workspace=folder,
+                data=folder / "data",
+                aql=plan.aql,
+                limits=plan.limits,
+                safety=msgspec.structs.replace(plan.safety, require=()),  # the suite's calls belong to no execution
+                gate=GatePlan(mode="open"),  # no person could be asked
+                servers=(ServerPlan(segment=suite.SAMPLE, reach=Spawn(command=program)),),
+            )
+            return asyncio.run(_check(checked_plan))
     finally:
         log.setLevel(level)
 
 
-def write_evidence(folder: Path, report: suite.SuiteReport, evidence: CheckEvidence) -> int:
+def write_evidence(folder: Path, outcome: CheckOutcome) -> int:
     """Write the report and the recorded exchanges, and return the number of files. Raise OSError if a file cannot be
     written.
     """
+    report, bundle, exchanges_by_surface = outcome
     folder.mkdir(parents=True, exist_ok=True)
     written = {folder / "report.json": report.shown()}
-    if evidence.bundle is not None:
-        written[folder / "evidence.json"] = evidence.bundle
-    for surface, exchanges in evidence.exchanges.items():
+    if bundle is not None:
+        written[folder / "evidence.json"] = bundle
+    for surface, exchanges in exchanges_by_surface.items():
         for number, (request, answer) in enumerate(exchanges, 1):
             stem = folder / surface / f"{number:03}-{request['method'].replace('/', '-')}"
             written[stem.with_suffix(".request.json")] = request
@@ -105,20 +114,7 @@ def write_evidence(folder: Path, report: suite.SuiteReport, evidence: CheckEvide
     return len(written)
 
 
-def _checked_plan(plan: Plan, folder: Path) -> Plan:
-    program = (sys.executable, "-I", str(Path(sample_server.__file__)))
-    return Plan(
-        workspace=folder,
-        data=folder / "data",
-        aql=plan.aql,
-        limits=plan.limits,
-        safety=msgspec.structs.replace(plan.safety, require=()),  # the suite's calls belong to no execution
-        gate=GatePlan(mode="open"),  # no person could be asked
-        servers=(ServerPlan(segment=suite.SAMPLE, reach=Spawn(command=program)),),
-    )
-
-
-async def _check(plan: Plan) -> tuple[suite.SuiteReport, CheckEvidence]:
+async def _check(plan: Plan) -> CheckOutcome:
     """Open the node, run the suite on all surfaces, and collect the evidence."""
     node = Node(plan, _no_operator_endpoint, listen=False)
     try:
@@ -135,9 +131,8 @@ async def _check(plan: Plan) -> tuple[suite.SuiteReport, CheckEvidence]:
         report = await suite.run_suite(surfaces, opened[0][1])
         modes = [checked.mode for checked in surfaces]
         bundle = await gather_evidence(surfaces[0], report.level, [*modes]) if report.is_held else None
-        return report, CheckEvidence(
-            bundle, {f"{checked.mode}-{checked.client.version}": checked.client.exchanges for checked in surfaces}
-        )
+        exchanges = {f"{checked.mode}-{checked.client.version}": checked.client.exchanges for checked in surfaces}
+        return report, bundle, exchanges
     finally:
         await node.close()
 
@@ -203,7 +198,10 @@ async def gather_evidence(surface: suite.CheckedSurface, level: int, modes: list
         "accepted_parameters": {operation["name"]: await _accepted(surface, operation) for operation in details},
         "parameter_tests": {
             "missing_required": [case for operation in details for case in await _missing(surface, operation)],
-            "unknown_parameter": [await _unknown(surface, operation) for operation in details],
+            "unknown_parameter": [
+                {"operation": operation["name"], "parameter": UNKNOWN, "response": await _unknown(surface, operation)}
+                for operation in details
+            ],
             "optional_defaults": [],
         },
         "error_tests": await _errors(surface),
@@ -239,7 +237,7 @@ async def _accepted(surface: suite.CheckedSurface, details: dict[str, Any]) -> l
 
     Introspect lists them only in its message.
     """
-    error = (await _call(surface, details, {**_required(details), UNKNOWN: 1}))["error"]
+    error = (await _unknown(surface, details))["error"]
     if "details" in error:
         return list(error["details"]["valid_params"])
     return str(error["message"]).rpartition(": ")[2].split(", ")
@@ -256,8 +254,7 @@ async def _missing(surface: suite.CheckedSurface, details: dict[str, Any]) -> li
 
 
 async def _unknown(surface: suite.CheckedSurface, details: dict[str, Any]) -> dict[str, Any]:
-    response = await _call(surface, details, {**_required(details), UNKNOWN: 1})
-    return {"operation": details["name"], "parameter": UNKNOWN, "response": response}
+    return await _call(surface, details, {**_required(details), UNKNOWN: 1})
 
 
 async def _errors(surface: suite.CheckedSurface) -> list[dict[str, Any]]:

@@ -24,6 +24,21 @@ def closed(required: dict[str, Any], **optional: Any) -> dict[str, Any]:
     }
 
 
+def many(items: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of an array of these items."""
+    return {"type": "array", "items": items}
+
+
+def success(members: dict[str, Any], **optional: Any) -> dict[str, Any]:
+    """Return the schema of a success that has only these members."""
+    return closed({"success": {"const": True}, **members}, **optional)
+
+
+def failure(error: dict[str, Any], **optional: Any) -> dict[str, Any]:
+    """Return the schema of a failure with this error."""
+    return closed({"success": {"const": False}, "error": error}, **optional)
+
+
 CODE = {"type": "string", "pattern": "^[A-Z][A-Z0-9_]*$"}
 ERROR = closed({"code": CODE, "message": FILLED}, details={"type": "object"})
 BARE_ERROR = closed({"code": CODE, "message": FILLED})
@@ -33,14 +48,14 @@ WARNING = closed(
 CONFIRMATION = closed(
     {"token": {"type": "string", "pattern": "^conf_[A-Za-z0-9_-]{1,64}$"}, "expires_at": {"pattern": "Z$"}},
     message=TEXT,
-    reasons={"type": "array", "items": TEXT},
+    reasons=many(TEXT),
 )
-SUCCESS = closed(
-    {"success": {"const": True}, "data": True},
-    warnings={"type": "array", "items": WARNING, "maxItems": 10},
+SUCCESS = success(
+    {"data": True},
+    warnings=many(WARNING) | {"maxItems": 10},
     _meta=closed({}, request_id=TEXT, duration_ms={"type": "integer"}),
 )
-FAILURE = closed({"success": {"const": False}, "error": ERROR}, confirmation=CONFIRMATION)
+FAILURE = failure(ERROR, confirmation=CONFIRMATION)
 
 CATEGORY = {"enum": ["CREATE", "READ", "UPDATE", "DELETE", "EXECUTE"]}
 KIND = {"enum": ["enum", "object", "scalar", "union"]}
@@ -60,9 +75,7 @@ PARAMETER = closed(
 )
 INFO = closed({"name": NAME, "semantic_category": CATEGORY, "endpoint": NAME, "description": FILLED})
 TYPE_INFO = closed({"name": FILLED, "kind": KIND}, description=TEXT)
-LIFECYCLE = closed(
-    {"states": {"type": "array", "items": TEXT}}, supports_cancel=FLAG, supports_retry=FLAG, progress_reporting=FLAG
-)
+LIFECYCLE = closed({"states": many(TEXT)}, supports_cancel=FLAG, supports_retry=FLAG, progress_reporting=FLAG)
 DETAILS = closed(
     {
         "name": NAME,
@@ -71,10 +84,10 @@ DETAILS = closed(
         "mcpTool": {"type": "string", "pattern": "^([a-z0-9_]+_)?mcp_aql(_[a-z0-9_]+)?$"},
         "description": FILLED,
         "permissions": closed({"readOnly": FLAG, "destructive": FLAG}),
-        "parameters": {"type": "array", "items": PARAMETER},
+        "parameters": many(PARAMETER),
         "returns": TYPE_INFO,
     },
-    examples={"type": "array", "items": closed({"request": {"type": "object"}}, description=TEXT)},
+    examples=many(closed({"request": {"type": "object"}}, description=TEXT)),
     computed_fields={"type": "array"},
     aggregation_support={"type": "object"},
     relationship_capabilities={"type": "object"},
@@ -82,16 +95,9 @@ DETAILS = closed(
 )
 TYPE_DETAILS = {
     "oneOf": [
-        closed(
-            {"name": FILLED, "kind": {"const": "enum"}, "values": {"type": "array", "items": TEXT}}, description=TEXT
-        ),
-        closed(
-            {"name": FILLED, "kind": {"const": "object"}, "fields": {"type": "array", "items": PARAMETER}},
-            description=TEXT,
-        ),
-        closed(
-            {"name": FILLED, "kind": {"const": "union"}, "members": {"type": "array", "items": TEXT}}, description=TEXT
-        ),
+        closed({"name": FILLED, "kind": {"const": "enum"}, "values": many(TEXT)}, description=TEXT),
+        closed({"name": FILLED, "kind": {"const": "object"}, "fields": many(PARAMETER)}, description=TEXT),
+        closed({"name": FILLED, "kind": {"const": "union"}, "members": many(TEXT)}, description=TEXT),
         closed({"name": FILLED, "kind": {"const": "scalar"}}, description=TEXT),
     ]
 }
@@ -119,46 +125,29 @@ PROTOCOL = {
     },
     "required": ["version"],
 }
-INTROSPECTION = {
+PAYLOAD = {
     "oneOf": [
-        closed(
-            {
-                "success": {"const": True},
-                "data": {
-                    "oneOf": [
-                        closed({"operations": {"type": "array", "items": INFO}}, _protocol=PROTOCOL),
-                        closed({"operation": {"anyOf": [DETAILS, {"type": "null"}]}}),
-                        closed({"types": {"type": "array", "items": TYPE_INFO}}),
-                        closed({"type": {"anyOf": [TYPE_DETAILS, {"type": "null"}]}}),
-                    ]
-                },
-            }
-        ),
-        closed({"success": {"const": False}, "error": BARE_ERROR}),
+        closed({"operations": many(INFO)}, _protocol=PROTOCOL),
+        closed({"operation": {"anyOf": [DETAILS, {"type": "null"}]}}),
+        closed({"types": many(TYPE_INFO)}),
+        closed({"type": {"anyOf": [TYPE_DETAILS, {"type": "null"}]}}),
     ]
 }
-ITEM = {
-    "oneOf": [closed({"success": {"const": True}, "data": True}), closed({"success": {"const": False}, "error": ERROR})]
-}
+INTROSPECTION = {"oneOf": [success({"data": PAYLOAD}), failure(BARE_ERROR)]}
 COUNT = {"type": "integer", "minimum": 0}
-BATCH = {
-    "oneOf": [
-        closed(
-            {
-                "success": {"const": True},
-                "data": {"type": "null"},
-                "results": {"type": "array", "items": closed({"index": COUNT, "operation": TEXT, "result": ITEM})},
-                "summary": closed({"total": COUNT, "succeeded": COUNT, "failed": COUNT}, halted=COUNT, pending=COUNT),
-            },
-            halted_at=closed({"index": COUNT, "operation": TEXT, "result": ITEM}),
-            pending_operations={
-                "type": "array",
-                "items": closed({"index": COUNT, "operation": TEXT}, params={"type": "object"}),
-            },
-        ),
-        closed({"success": {"const": False}, "error": BARE_ERROR}),
-    ]
-}
+ITEM = closed(
+    {"index": COUNT, "operation": TEXT, "result": {"oneOf": [success({"data": True}), failure(ERROR)]}},
+)
+BATCHED = success(
+    {
+        "data": {"type": "null"},
+        "results": many(ITEM),
+        "summary": closed({"total": COUNT, "succeeded": COUNT, "failed": COUNT}, halted=COUNT, pending=COUNT),
+    },
+    halted_at=ITEM,
+    pending_operations=many(closed({"index": COUNT, "operation": TEXT}, params={"type": "object"})),
+)
+BATCH = {"oneOf": [BATCHED, failure(BARE_ERROR)]}
 RESULT = {"oneOf": [SUCCESS, FAILURE]}
 INPUT = {  # 4.1: parameters may stand beside `params`, so that nothing else is closed
     "type": "object",

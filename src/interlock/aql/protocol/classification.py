@@ -52,20 +52,6 @@ def leading_verbs(local: str) -> list[str]:
     return verbs
 
 
-def _verb_category(verbs: list[str], words: list[str]) -> Category | None:
-    """Return the most harmful category that the verbs of a name suggest.
-
-    If they suggest none, a removing word elsewhere in the name suggests DELETE. Return None if there is none either.
-    """
-    if any(verb in REMOVING for verb in verbs):
-        return Category.DELETE
-    if any(verb in CHANGING for verb in verbs):
-        return Category.UPDATE
-    if any(verb in ADDING for verb in verbs):
-        return Category.CREATE
-    return Category.DELETE if any(word in REMOVING for word in words) else None
-
-
 def classify(local: str, *, is_read_only: bool, is_destructive: bool | None = None) -> CategoryVerdict:
     """Classify a tool by its name and hints, before the shape of an UPDATE is considered (C.map-8).
 
@@ -73,7 +59,13 @@ def classify(local: str, *, is_read_only: bool, is_destructive: bool | None = No
     None.
     """
     verbs, words = leading_verbs(local), snake(local).strip("_").split("_")
-    by_verb = _verb_category(verbs, words)
+    # The most harmful category that the verbs of the name suggest. If they suggest none, a removing word elsewhere in
+    # the name suggests DELETE.
+    suggestions = (
+        *((REMOVING, verbs, Category.DELETE), (CHANGING, verbs, Category.UPDATE)),
+        *((ADDING, verbs, Category.CREATE), (REMOVING, words, Category.DELETE)),
+    )
+    by_verb = next((category for group, texts, category in suggestions if not group.isdisjoint(texts)), None)
     if is_read_only and by_verb is None:
         return CategoryVerdict(Category.READ, "read_only")
     if by_verb is None:

@@ -87,16 +87,6 @@ def failure(code: Code, message: str, details: Mapping[str, Any] | None = None) 
     return AqlFailure(code.value, message, None if details is None else dict(details))
 
 
-def help_with(operation: str) -> str:
-    """Return a request for `introspect` that shows how to call an operation."""
-    return f'See {{"operation":"introspect","params":{{"query":"operations","name":"{operation}"}}}}'
-
-
-def help_with_type(name: str) -> str:
-    """Return a request for `introspect` that shows the fields of a type."""
-    return f'See {{"operation":"introspect","params":{{"query":"types","name":"{name}"}}}}'
-
-
 def missing_params(
     operation: str,
     missing: Sequence[tuple[str, str, str]],
@@ -120,8 +110,10 @@ def missing_params(
     }
     if unknown:
         details["unknown_params"] = list(unknown)  # AQL-4.5.3-1
-    where = help_with(operation) if of_type is None else help_with_type(of_type)
-    return failure(Code.VALIDATION_MISSING_PARAM, f"{message}. {suggestion}{where}", details)
+    # The request shows how to call the operation, or the fields of the type.
+    query, name = ("operations", operation) if of_type is None else ("types", of_type)
+    see = f'See {{"operation":"introspect","params":{{"query":"{query}","name":"{name}"}}}}'
+    return failure(Code.VALIDATION_MISSING_PARAM, f"{message}. {suggestion}{see}", details)
 
 
 def invalid_type(param: str, expected: str, actual: str, value: Any = msgspec.UNSET, *, hint: str = "") -> AqlFailure:

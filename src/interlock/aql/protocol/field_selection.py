@@ -34,17 +34,14 @@ def read_selection(value: Any) -> Selection | AqlFailure:
         return invalid_value("fields", "it must be minimal, standard, full or an array of paths")
     for path in value:
         if not isinstance(path, str) or PATH.fullmatch(path) is None:
-            meant = _respelled(path) if isinstance(path, str) else None
-            hint = f"; did you mean '{meant}'?" if meant is not None else ""
-            details = {"did_you_mean": {path: meant}} if meant is not None else None
+            # Suggest the path in snake_case, as paths are written here: userName becomes user_name.
+            text = path[:PATH_CHARS_MAX] if isinstance(path, str) else ""
+            meant = ".".join(snake(part) for part in text.split("."))
+            is_path = PATH.fullmatch(meant) is not None
+            hint = f"; did you mean '{meant}'?" if is_path else ""
+            details = {"did_you_mean": {path: meant}} if is_path else None
             return invalid_value("fields", f"'{str(path)[:60]}' is no path such as id or owner.login{hint}", details)
     return tuple(tuple(path.split(".")) for path in value)
-
-
-def _respelled(path: str) -> str | None:
-    """Return a path in snake_case, as paths are written here: userName becomes user_name."""
-    meant = ".".join(snake(part) for part in path[:PATH_CHARS_MAX].split("."))
-    return meant if PATH.fullmatch(meant) is not None else None
 
 
 def unmatched(data: Any, selection: Selection) -> list[str]:
@@ -95,15 +92,11 @@ def select(data: Any, selection: Selection) -> Any:
             if key in items or snake(key) in _PAGING
         }
     if isinstance(selection, str):
-        return {key: value for key, value in data.items() if _is_in_preset(key, value, selection)}
+        plain = {key: value for key, value in data.items() if not isinstance(value, dict | list)}
+        names = {key: snake(key) for key in plain} if selection == "minimal" else {}
+        dropped = {key for key, name in names.items() if name not in _IDS and not name.endswith(_ID_ENDS)}
+        return {key: value for key, value in plain.items() if key not in dropped}
     return _paths(data, selection)
-
-
-def _is_in_preset(key: str, value: Any, preset: str) -> bool:
-    if isinstance(value, dict | list):
-        return False
-    name = snake(key)
-    return preset == "standard" or name in _IDS or name.endswith(_ID_ENDS)
 
 
 def _paths(data: dict[str, Any], paths: Sequence[tuple[str, ...]]) -> dict[str, Any]:

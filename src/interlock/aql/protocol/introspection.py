@@ -22,6 +22,7 @@ from interlock.aql.protocol.model import (
     Example,
     Returns,
     TypeDeclaration,
+    object_type,
     parameter,
 )
 from interlock.aql.protocol.requests import OperationRequest, raw_type
@@ -184,61 +185,46 @@ def _of_schema(schema: Mapping[str, Any], depth: int = 0) -> Any:
 
 PROTOCOL_TYPES: Final = (
     TypeDeclaration(name="SemanticCategory", kind="enum", values=tuple(category.value for category in Category)),
-    TypeDeclaration(
-        name="OperationInput",
-        kind="object",
+    object_type(
+        "OperationInput",
+        parameter("operation", "string", "The operation to call.", required=True),
+        parameter("params", "object"),
         description="What an endpoint is sent.",
-        fields=(
-            parameter("operation", "string", "The operation to call.", required=True),
-            parameter("params", "object"),
-        ),
     ),
     TypeDeclaration(name="OperationResult", kind="union", members=("OperationSuccess", "OperationFailure")),
-    TypeDeclaration(
-        name="OperationSuccess",
-        kind="object",
-        fields=(
-            parameter("success", "boolean", "true", required=True),
-            parameter("data", "any", required=True),
-            parameter("warnings", "array"),
-            parameter("_meta", "object"),
-        ),
+    object_type(
+        "OperationSuccess",
+        parameter("success", "boolean", "true", required=True),
+        parameter("data", "any", required=True),
+        parameter("warnings", "array"),
+        parameter("_meta", "object"),
     ),
-    TypeDeclaration(
-        name="OperationFailure",
-        kind="object",
-        fields=(
-            parameter("success", "boolean", "false", required=True),
-            parameter("error", "object", "code, message and details.", required=True),
-            parameter("confirmation", "object", "The token of CONFIRMATION_REQUIRED."),
-        ),
+    object_type(
+        "OperationFailure",
+        parameter("success", "boolean", "false", required=True),
+        parameter("error", "object", "code, message and details.", required=True),
+        parameter("confirmation", "object", "The token of CONFIRMATION_REQUIRED."),
     ),
-    TypeDeclaration(
-        name="EndpointPermissions",
-        kind="object",
-        fields=(parameter("readOnly", "boolean", required=True), parameter("destructive", "boolean", required=True)),
+    object_type(
+        "EndpointPermissions",
+        parameter("readOnly", "boolean", required=True),
+        parameter("destructive", "boolean", required=True),
     ),
 )
 DANGER_TYPE: Final = TypeDeclaration(name="DangerLevel", kind="enum", values=tuple(level.word for level in Danger))
-FIELDS_TYPE: Final = TypeDeclaration(
-    name="FieldSelection",
-    kind="object",
+FIELDS_TYPE: Final = object_type(
+    "FieldSelection",
+    parameter("presets", "string", "A named selection.", enum=("minimal", "standard", "full")),
+    parameter("fields", "array", "Paths such as id or owner.login.", items={"type": "string"}),
+    parameter("computed_fields", "array", "Paths under _computed.", items={"type": "string"}),
     description="What the parameter fields takes: a preset, or paths.",
-    fields=(
-        parameter("presets", "string", "A named selection.", enum=("minimal", "standard", "full")),
-        parameter("fields", "array", "Paths such as id or owner.login.", items={"type": "string"}),
-        parameter("computed_fields", "array", "Paths under _computed.", items={"type": "string"}),
-    ),
 )
-CONTENT_TYPE: Final = TypeDeclaration(
-    name="ContentReference",  # AQL-4.7.4-2
-    kind="object",
+CONTENT_TYPE: Final = object_type(
+    "ContentReference",  # AQL-4.7.4-2
+    parameter("type", "string", "image, audio, resource or resource_link.", required=True),
+    parameter("mime_type", "string"),
+    parameter("content_index", "integer", "Its place in content; content[0] is this answer.", required=True),
     description="Content that is no JSON: it stands in the MCP result's content at content_index, as base64.",
-    fields=(
-        parameter("type", "string", "image, audio, resource or resource_link.", required=True),
-        parameter("mime_type", "string"),
-        parameter("content_index", "integer", "Its place in content; content[0] is this answer.", required=True),
-    ),
 )
 
 

@@ -172,10 +172,7 @@ class TypeDeclaration(msgspec.Struct, frozen=True, kw_only=True):
     members: tuple[str, ...] = ()  # of a union
 
     def info(self) -> dict[str, Any]:
-        shown: dict[str, Any] = {"name": self.name, "kind": self.kind}
-        if self.description:
-            shown["description"] = self.description
-        return shown
+        return Returns(self.name, self.kind, self.description).info()
 
     def details(self) -> dict[str, Any]:
         shown = self.info()
@@ -186,6 +183,11 @@ class TypeDeclaration(msgspec.Struct, frozen=True, kw_only=True):
         elif self.kind == "union":
             shown["members"] = list(self.members)
         return shown
+
+
+def object_type(name: str, *fields: AqlParameter, description: str = "") -> TypeDeclaration:
+    """Return the declaration of an object type with these fields."""
+    return TypeDeclaration(name=name, kind="object", fields=fields, description=description)
 
 
 class Returns(msgspec.Struct, frozen=True):

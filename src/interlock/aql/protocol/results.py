@@ -93,17 +93,12 @@ def read_result(result: Raw | bytes, *, tool: str, operation: str, danger: str =
     if decoded.structured is not msgspec.UNSET:
         content = bytes(decoded.content)
         blocks = _others(decoded.content) if b'"type"' in content else ()
-        annotations = _first_annotations(decoded.content) if content.find(b'"annotations"') >= 0 else None
+        # Keep the annotations of the first content block if this block is text.
+        raws = decode_array(decoded.content) if b'"annotations"' in content else None
+        first = (decode_object(raws[0]) if raws else None) or {}
+        annotations = first.get("annotations") if find_string(first.get("type")) == "text" else None
         return Read(data=decoded.structured, blocks=blocks, meta=meta, annotations=annotations)
     return _content(decoded, meta)
-
-
-def _first_annotations(content: Raw) -> Raw | None:
-    """Return the annotations of the first content block if this block is text, or None."""
-    for raw in decode_array(content) or ():
-        block = decode_object(raw) or {}
-        return block.get("annotations") if find_string(block.get("type")) == "text" else None
-    return None
 
 
 def _content(result: _Result, meta: Raw | None) -> Read:
@@ -188,7 +183,9 @@ def _tool_failure(result: _Result, tool: str, operation: str, danger: str) -> Aq
     if status is not None:
         details = {"http_status": status, **details}
         return failure(code_of_status(status), line, details)
-    error_code = _interlock_error(result.meta)
+    below = result.meta if result.meta is not None and _INTERLOCK_ERROR.encode() in bytes(result.meta) else Raw(b"{}")
+    error = decode_object((decode_object(below) or {}).get(_INTERLOCK_ERROR, Raw(b"null"))) or {}
+    error_code = find_string(error.get("code"))
     if error_code is not None:
         details["reason"] = error_code
         return failure(Code(refusal.forms_of(error_code).aql), line, details)
@@ -243,13 +240,6 @@ def _status(value: Any) -> int | None:
             if isinstance(status, int) and not isinstance(status, bool) and 400 <= status <= 599:
                 return status
     return None
-
-
-def _interlock_error(meta: Raw | None) -> str | None:
-    if meta is None or _INTERLOCK_ERROR.encode() not in bytes(meta):
-        return None
-    error = decode_object((decode_object(meta) or {}).get(_INTERLOCK_ERROR, Raw(b"null")))
-    return find_string((error or {}).get("code"))
 
 
 def _confirmation(meta: Raw | None, operation: str, danger: str) -> AqlFailure | None:

@@ -65,20 +65,17 @@ class ConfirmationTokens:
         `now` is the wall clock, `secret` returns 43 random characters, and `note` is called with every event of a
         token.
         """
-        self._lives = lives
+        self.lives = lives
         self._secret = secret
         self._now = now
         self._tell = note
         self._tokens: OrderedDict[str, _Token] = OrderedDict()
 
-    def change_lives(self, lives: TokenLives) -> None:
-        self._lives = lives
-
     def issue(self, owner: str, principal: str, operation: str, digest: str, danger: Danger) -> tuple[str, str]:
         """Issue a token. Return the token and its expiry time."""
         now = self._now()
         self._purge(now)
-        lives = self._lives
+        lives = self.lives
         life = {Danger.FORBIDDEN: lives.forbidden, Danger.DANGEROUS: lives.dangerous}.get(danger, lives.destructive)
         token = PREFIX + self._secret()
         while len(self._tokens) >= TOKENS_MAX:
@@ -97,7 +94,7 @@ class ConfirmationTokens:
         code, details = None, {"token": token[:TOKEN_CHARS_MAX]}
         if record is None or record.owner != owner:  # AQL-2.3.3-1, AQL-2.3.5-2
             code, message = Code.TOKEN_INVALID, "Invalid confirmation token"
-        elif now > record.expires_at + self._lives.skew_s:
+        elif now > record.expires_at + self.lives.skew_s:
             code, message = Code.TOKEN_EXPIRED, "Confirmation token has expired"
             details |= {"expired_at": rfc3339(record.expires_at), "current_time": rfc3339(now)}
         elif record.used_at is not None:

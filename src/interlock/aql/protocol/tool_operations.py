@@ -215,10 +215,6 @@ def is_open(schema: Mapping[str, Any]) -> bool:
 # The shape of an UPDATE (4.5, C.map-8, C.map-9)
 
 
-def is_identifier(name: str) -> bool:
-    return name in _IDENTIFIERS or name.endswith(_IDENTIFIER_ENDS)
-
-
 def _own_input(facts: ToolFacts) -> bool:
     """Return whether the tool itself declares a parameter `input` that is an object."""
     own = _properties(facts.schema).get("input")
@@ -236,7 +232,9 @@ def _identifiers(facts: ToolFacts) -> list[str]:
     return [
         original
         for name, original in names.items()
-        if original in required and is_identifier(name) and _type_words(properties[original]) <= _SCALARS
+        if original in required
+        and (name in _IDENTIFIERS or name.endswith(_IDENTIFIER_ENDS))
+        and _type_words(properties[original]) <= _SCALARS
     ]
 
 
@@ -390,7 +388,11 @@ class _TypeNames:
             if not isinstance(reference, str):
                 return {**schema, **beside}
             beside = {**{key: value for key, value in schema.items() if key != "$ref"}, **beside}
-            schema = _pointed(self._root, reference)
+            # Look up the value that the `$ref` refers to, a JSON Pointer within the same document (RFC 6901).
+            schema = self._root if reference.startswith("#/") else {}
+            for step in reference[2:].split("/") if schema else ():
+                key = step.replace("~1", "/").replace("~0", "~")
+                schema = schema.get(key) if isinstance(schema, Mapping) else None
         return beside
 
     def _type(self, schema: Mapping[str, Any], path: tuple[str, ...], notes: list[str]) -> str:
@@ -451,17 +453,6 @@ class _TypeNames:
         plain = self._resolve(schema)
         kind = self._type(plain, (*path, "item"), [])
         return {"type": kind} if any(word not in JSON_TYPES for word in kind.split(" | ")) else dict(plain)
-
-
-def _pointed(root: Mapping[str, Any], reference: str) -> Any:
-    """Return the value that a local `$ref` refers to (a JSON Pointer, RFC 6901)."""
-    if not reference.startswith("#/"):
-        return {}
-    target: Any = root
-    for step in reference[2:].split("/"):
-        key = step.replace("~1", "/").replace("~0", "~")
-        target = target.get(key) if isinstance(target, Mapping) else None
-    return target
 
 
 def _number(value: Any) -> float | None:

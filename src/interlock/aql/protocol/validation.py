@@ -150,15 +150,25 @@ class Validator:
         operation = self._operation
         compiled = self._compiled
         if compiled is None:
-            compiled = self._compiled = compile_schema(_schema_of(operation)) or _anything()
+            if operation.arguments_schema is not None:
+                schema = rewritten(operation.arguments_schema, without_format)  # X-14
+            else:
+                types = {declared.name: declared for declared in operation.types}
+                schema = {"type": "object", **_object_schema(operation.parameters, types, 0)}
+            compiled = self._compiled = compile_schema(schema) or _anything()
         value = decode_value(text)
         is_valid = compiled.accepts(value)
         if is_valid and not unknown:
-            return None if operation.arguments_schema is not None else _unsafe_integer(value, operation)
+            # An integer of a native operation must be one that every JSON reader reads exactly (AQL 4.7.3).
+            for name, member in value.items() if operation.arguments_schema is None else ():
+                if isinstance(member, int) and not isinstance(member, bool) and abs(member) > SAFE_INTEGER:
+                    hint = "Beyond 9007199254740991 a number is sent as a string"
+                    return errors.invalid_type(name, "string", "integer", hint=hint)
+            return None
         faults = [] if is_valid else [_failure(error, operation) for error in _errors(compiled, value)]
-        types = [fault for is_type, fault in faults if is_type]
-        if types:
-            return types[0]  # AQL-4.5.3-3
+        type_faults = [fault for is_type, fault in faults if is_type]
+        if type_faults:
+            return type_faults[0]  # AQL-4.5.3-3
         if unknown:
             # AQL-4.6-1 and -2, AQL-4.6.1-1
             valid = [parameter.name for parameter in operation.parameters]
@@ -256,37 +266,17 @@ def _type_of(path: list[str], operation: AqlOperation) -> TypeDeclaration | None
         field = next((each for each in fields if each.sent_as == step and not each.of_gateway), None)
         if field is None and declared_type is None and operation.input_type is not None:
             field = next((each for each in operation.input_type.fields if each.sent_as == step), None)
-        named = None if field is None else next((types[each] for each in _type_names(field) if each in types), None)
+        names = [] if field is None else field.type.split(" | ")
+        if field is not None and field.items is not None:
+            names.append(str(field.items.get("type")))
+        named = next((types[each] for each in names if each in types), None)
         if named is None:
             return None
         declared_type, fields = named, named.fields
     return declared_type
 
 
-def _type_names(field: AqlParameter) -> list[str]:
-    items = field.items.get("type") if field.items is not None else None
-    return [*field.type.split(" | "), *([items] if isinstance(items, str) else [])]
-
-
-def _unsafe_integer(value: Any, operation: AqlOperation) -> AqlFailure | None:
-    """Return a failure if an integer of a native operation is one that some JSON readers round (AQL 4.7.3), or None."""
-    for name, member in value.items():
-        if isinstance(member, int) and not isinstance(member, bool) and abs(member) > SAFE_INTEGER:
-            return errors.invalid_type(
-                name, "string", "integer", hint="Beyond 9007199254740991 a number is sent as a string"
-            )
-    return None
-
-
 # Schemas
-
-
-def _schema_of(operation: AqlOperation) -> Any:
-    """Return the schema of all arguments: the tool's own schema, or a schema built from the declared parameters."""
-    if operation.arguments_schema is not None:
-        return rewritten(operation.arguments_schema, without_format)  # X-14
-    types = {declared.name: declared for declared in operation.types}
-    return {"type": "object", **_object_schema(operation.parameters, types, 0)}
 
 
 def _object_schema(

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from interlock.approvals.cli.keys import FromDescriptor, can_ask
-from interlock.cli.command import Invocation, verb
+from interlock.cli.command import Invocation
 from interlock.cli.completion import tool_names
 from interlock.cli.terminal.errors import BadUsage, Waits
-from interlock.cli.terminal.text import first_sentence, one_line
+from interlock.cli.terminal.text import count, first_sentence, one_line
 
 if TYPE_CHECKING:
     from interlock.approvals.api import ClassProposal
@@ -97,19 +97,6 @@ def reason(by: str, question: str | None) -> str:
 SKIP = "skip"
 
 
-def register(app: typer.Typer) -> None:
-    verb(
-        app,
-        "classify",
-        examples="""
-        interlock tools classify
-        interlock tools classify 'notes.*' --class notes.tidy=reversible
-        interlock tools classify --yes --key ada --json
-        interlock tools classify --rules >> interlock.toml
-        """,
-    )(classify)
-
-
 def classify(
     invocation: Invocation,
     pattern: Annotated[
@@ -137,7 +124,11 @@ def classify(
 
     out = invocation.out
     proposals = invocation.node.call(PROPOSE_CLASSES).as_(ClassProposals)
-    matching = [proposal for proposal in proposals.tools if _is_meant(proposal, pattern)]
+    matching = [
+        proposal
+        for proposal in proposals.tools
+        if pattern is None or fnmatchcase(proposal.tool, pattern) or proposal.tool.replace(".", "__") == pattern
+    ]
     if (
         not matching
         and pattern is not None
@@ -151,31 +142,30 @@ def classify(
     elif yes:
         _sign(invocation, proposals.aggregator_id, _said(matching, classes), key, passphrase_fd)
     elif out.as_json:
-        out.json(
+        unclassified = [
             {
-                "unclassified": [
-                    {
-                        "name": proposal.tool,
-                        "description": proposal.description,
-                        "class": proposal.tool_class,
-                        "by": proposal.by,
-                        "question": proposal.question,
-                        "digest": proposal.digest,
-                    }
-                    for proposal in matching
-                ]
+                "name": proposal.tool,
+                "description": proposal.description,
+                "class": proposal.tool_class,
+                "by": proposal.by,
+                "question": proposal.question,
+                "digest": proposal.digest,
             }
-        )
+            for proposal in matching
+        ]
+        out.json({"unclassified": unclassified})
     elif rules or not can_ask():
         for line in _rules(matching):
             out.line(line)
     else:
-        entries = _agreed(invocation, _said(matching, classes))
-        _sign(invocation, proposals.aggregator_id, entries, key, passphrase_fd)
+        entries = _said(matching, classes)
 
+        def show(chosen: "Mapping[str, ToolClass]") -> None:
+            _draw(invocation, _changed(entries, chosen))
 
-def _is_meant(proposal: "ClassProposal", pattern: str | None) -> bool:
-    return pattern is None or fnmatchcase(proposal.tool, pattern) or proposal.tool.replace(".", "__") == pattern
+        nothing = "nothing was signed; their calls wait"
+        corrected = ask_classes("Sign this?", _originals(entries), show, out.remark, nothing_done=nothing)
+        _sign(invocation, proposals.aggregator_id, _changed(entries, corrected), key, passphrase_fd)
 
 
 def _originals(proposals: "Sequence[ClassProposal]") -> dict[str, str]:
@@ -204,15 +194,6 @@ def _changed(proposals: "Sequence[ClassProposal]", classes: "Mapping[str, ToolCl
     ]
 
 
-def _agreed(invocation: Invocation, proposals: "list[ClassProposal]") -> "list[ClassProposal]":
-    def show(classes: "Mapping[str, ToolClass]") -> None:
-        _draw(invocation, _changed(proposals, classes))
-
-    nothing = "nothing was signed; their calls wait"
-    classes = ask_classes("Sign this?", _originals(proposals), show, invocation.out.remark, nothing_done=nothing)
-    return _changed(proposals, classes)
-
-
 def _draw(invocation: Invocation, proposals: "Sequence[ClassProposal]") -> None:
     rows = [
         (
@@ -237,15 +218,8 @@ def _sign(
 
     import msgspec
 
-    from interlock.approvals.api import (
-        CLASSIFIED_MAX,
-        SIGN_CLASSES,
-        ClassifiedTools,
-        SignClasses,
-        ToolRuling,
-    )
+    from interlock.approvals.api import CLASSIFIED_MAX, SIGN_CLASSES, ClassifiedTools, SignClasses, ToolRuling
     from interlock.approvals.cli.signing import prove_classes
-    from interlock.cli.terminal.text import count, one_line
 
     entries = tuple(
         ToolRuling(tool=entry.tool, digest=entry.digest, tool_class=entry.tool_class) for entry in proposals
@@ -286,7 +260,6 @@ def _ask(invocation: Invocation, name: str, key: str | None, passphrase_fd: int 
     from interlock.approvals.cli.inbox import CLASSES, draw_preview, is_folded
     from interlock.approvals.cli.signing import prove
     from interlock.catalog.api import CLASSIFY_TOOL
-    from interlock.cli.terminal.text import one_line
 
     node, out = invocation.node, invocation.out
     raised = node.call(CLASSIFY_TOOL, name=name)
@@ -296,11 +269,8 @@ def _ask(invocation: Invocation, name: str, key: str | None, passphrase_fd: int 
     question, word = f"What is {one_line(approval.tool)}? {', '.join(possible)}", ""
     while word not in possible:
         word = str(typer.prompt(question, default=SKIP, err=True)).strip().lower().replace("-", "_")
-    if (
-        word != SKIP
-        and is_folded(approval)
-        and not typer.confirm("Parts of it are folded. Say so all the same?", err=True)
-    ):
+    question = "Parts of it are folded. Say so all the same?"
+    if word != SKIP and is_folded(approval) and not typer.confirm(question, err=True):
         word = SKIP
     if word == SKIP:
         out.advice(f"{one_line(approval.tool)} waits: interlock approvals")

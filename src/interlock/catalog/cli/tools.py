@@ -4,18 +4,17 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from shutil import get_terminal_size
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 from msgspec import UNSET, Raw
 
 from interlock.catalog.api import GET_TOOL, LIST_ROUTES, LIST_TOOLS, Owner, Tool, ToolDetail, ToolRoutes, Tools
-from interlock.catalog.cli import classify as tools_classify
+from interlock.catalog.cli.classify import classify
 from interlock.cli.command import Invocation, verb, verb_app
 from interlock.cli.completion import tool_names
 from interlock.cli.terminal.drawing import LABEL_WIDTH, in_columns, labelled_lines
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from interlock.cli.client.mcp import ListedTool, McpClient
 
 SEARCHED_MAX = 20  # tools that --search shows
-T = TypeVar("T")
 GIST_CHARS_MAX = 120  # of a description, however wide the screen; tools show has it whole
 Cell = str | tuple[str, str]  # a text, or a text with its style
 
@@ -73,19 +71,21 @@ def list_tools(
     if out.as_json and pattern is None and search is None:
         out.raw_json(answer.raw)
         return
+    pairs = zip(answer.as_(Tools).tools, answer.value["tools"], strict=True)
+    matching = [(tool, value) for tool, value in pairs if _matches(pattern, tool)]
+    if search is not None:
+        # The tools that match the words, ranked as in `introspect`.
+        from interlock.aql.protocol.search import SearchIndex, term_weights
+
+        # The original name is searched too if it is not ASCII.
+        names = [tool.name if tool.original.isascii() else f"{tool.name} {tool.original}" for tool, _ in matching]
+        texts = [tool.description or "" for tool, _ in matching]
+        index = SearchIndex(list(map(term_weights, names, texts)))
+        matching = [matching[place] for place in index.search(search, SEARCHED_MAX)]
     if out.as_json:
-        matching = [
-            tool
-            for tool in answer.value["tools"]
-            if _matches(pattern, tool["name"], tool.get("alias"), tool["original"])
-        ]
-        fitting = _fitting(
-            search, matching, lambda tool: (_searched_name(tool["name"], tool["original"]), tool.get("description"))
-        )
-        out.json({"tools": fitting})
+        out.json({"tools": [value for _, value in matching]})
         return
-    tools = [tool for tool in answer.as_(Tools).tools if _matches(pattern, tool.name, tool.alias, tool.original)]
-    tools = _fitting(search, tools, lambda tool: (_searched_name(tool.name, tool.original), tool.description))
+    tools = [tool for tool, _ in matching]
     if not tools:
         out.remark("no tools" if pattern is None and search is None else f"no tool matches {search or pattern}")
         return
@@ -109,26 +109,10 @@ def _row(tool: Tool) -> tuple[Cell, Cell, Cell]:
     return name, _class_text(tool.capability), remark
 
 
-def _fitting(search: str | None, tools: list[T], text: Callable[[T], tuple[str, str | None]]) -> list[T]:
-    """Return the tools that match the words, ranked as in `introspect`."""
-    if search is None:
-        return tools
-    from interlock.aql.protocol.search import SearchIndex, term_weights
-
-    texts = [text(tool) for tool in tools]
-    index = SearchIndex([term_weights(name, description or "") for name, description in texts])
-    return [tools[place] for place in index.search(search, SEARCHED_MAX)]
-
-
-def _searched_name(name: str, original: str) -> str:
-    """Return the text in which a tool's name is searched. It includes the original name if that is not ASCII."""
-    return name if original.isascii() else f"{name} {original}"
-
-
-def _matches(pattern: str | None, name: str, alias: str | None, original: str) -> bool:
+def _matches(pattern: str | None, tool: Tool) -> bool:
     if pattern is None:
         return True
-    names = (name, alias or name, original)
+    names = (tool.name, tool.alias or tool.name, tool.original)
     if any(sign in pattern for sign in "*?["):
         return any(fnmatchcase(name, pattern) for name in names)
     return any(pattern.lower() in name.lower() for name in names)
@@ -628,4 +612,4 @@ def _description(schema: Any) -> str:
     return " ".join(parts)
 
 
-tools_classify.register(app)
+verb(app, "classify")(classify)
