@@ -280,7 +280,11 @@ def certificate(
     authority = DevelopmentAuthority(place)
     try:
         if not revoke:
-            names, addresses = _names(name, dns), _addresses(ip)
+            names = _names(name, dns)
+            try:
+                addresses = [str(ip_address(text)) for text in ip or []]
+            except ValueError as error:
+                raise BadUsage("usage", f"{error}", hint="--ip 10.0.0.7") from None
             if renew and not dns and not ip:  # a renewal without names keeps those of the certificate
                 existing_names, existing_addresses = authority.names_of(name)
                 if existing_names or existing_addresses:
@@ -344,14 +348,6 @@ def _names(name: str, texts: list[str] | None) -> list[str]:
     if wrong is not None:
         raise BadUsage("usage", f"{wrong} is no DNS name", hint="--dns HOST; no wildcard, and addresses as --ip")
     return list(dict.fromkeys(dns_name for _, dns_name in read if dns_name is not None))
-
-
-def _addresses(texts: list[str] | None) -> list[str]:
-
-    try:
-        return [str(ip_address(text)) for text in texts or []]
-    except ValueError as error:
-        raise BadUsage("usage", f"{error}", hint="--ip 10.0.0.7") from None
 
 
 @verb(app, "key")

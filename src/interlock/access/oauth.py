@@ -348,10 +348,15 @@ class AccessTokens:
         fault = check(claims, issuer=issuer.url, audience=issuer.audience, now=now)
         if fault is not None:
             return self._invalid(fault)
-        principal = self._principal(issuer, claims)
-        if isinstance(principal, Principal):
-            ends = (claims.exp or now) + SKEW_S
-            self.registry.remember(authorization, principal, until=min(ends, now + believed_s), ends=ends)
+        name, roles = principal_name(issuer.name, claims), role_principals(issuer.name, claims)
+        scope = oauth_resource.granted_scope(claims.scopes, issuer.scopes)
+        if issuer.scopes and scope is None:
+            return self._insufficient(issuer, "read")
+        ceiling = principal_for(name, "admin", self.rules, roles).scope if issuer.scopes else None
+        principal = principal_for(name, scope, self.rules, roles)
+        principal = msgspec.structs.replace(principal, issuer=issuer.url, ceiling=ceiling)
+        ends = (claims.exp or now) + SKEW_S
+        self.registry.remember(authorization, principal, until=min(ends, now + believed_s), ends=ends)
         return principal
 
     async def _read(self, token: str, source: str) -> tuple[_Issuer, TokenClaims, float] | InvalidToken:
@@ -379,17 +384,6 @@ class AccessTokens:
         assert issuer.introspector is not None  # noqa: S101  (an issuer has the one or the other)
         claims = await issuer.introspector.claims(token, source)
         return claims if isinstance(claims, InvalidToken) else (issuer, *claims)
-
-    def _principal(self, issuer: _Issuer, claims: TokenClaims) -> Principal | HttpRefusal:
-        name, roles = principal_name(issuer.name, claims), role_principals(issuer.name, claims)
-        if not issuer.scopes:
-            return msgspec.structs.replace(principal_for(name, None, self.rules, roles), issuer=issuer.url)
-        scope = oauth_resource.granted_scope(claims.scopes, issuer.scopes)
-        if scope is None:
-            return self._insufficient(issuer, "read")
-        ceiling = principal_for(name, "admin", self.rules, roles).scope
-        principal = principal_for(name, scope, self.rules, roles)
-        return msgspec.structs.replace(principal, issuer=issuer.url, ceiling=ceiling)
 
     # What is answered
 

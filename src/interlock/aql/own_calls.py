@@ -192,8 +192,14 @@ class BatchCall(OwnCall):
         """Store the answer of an item, or stop the batch if the item needs a confirmation."""
         failure = _ASKS if answered.message is not None else answered.failure
         if failure is not None and failure.code == Code.CONFIRMATION_REQUIRED.value:
-            pending = tuple(_pending(index, self.items[index]) for index in range(self.place + 1, len(self.items)))
-            self.results.append(Halted(index=self.place, operation=operation, failure=failure, pending=pending))
+            pending: list[dict[str, Any]] = []
+            for index in range(self.place + 1, len(self.items)):
+                members = codec.decode_object(self.items[index]) or {}
+                params = {"params": members["params"]} if "params" in members else {}
+                name = codec.find_string(members.get("operation")) or ""
+                pending.append({"index": index, "operation": name, **params})
+            halted = Halted(index=self.place, operation=operation, failure=failure, pending=tuple(pending))
+            self.results.append(halted)
             self.is_halted = True
             return
         # The schema of an item has no place for the other members of a failure.
@@ -218,12 +224,3 @@ class BatchCall(OwnCall):
             self.current = None
             self.reason = f"cancelled after {self.place} of {len(self.items)}"
             self.cancel("cancelled by the client")
-
-
-def _pending(index: int, raw: Raw) -> dict[str, Any]:
-    """Return the description of an item that did not run, as the answer of a stopped batch shows it."""
-    members = codec.decode_object(raw) or {}
-    item: dict[str, Any] = {"index": index, "operation": codec.find_string(members.get("operation")) or ""}
-    if "params" in members:
-        item["params"] = members["params"]
-    return item

@@ -398,7 +398,18 @@ class AqlSurface:
             if entry.danger.level >= Danger.DESTRUCTIVE:
                 self._note_danger(caller, entry, "allowed" if entry.treatment != "confirm" else "left to the gate")
             return None
-        person = self.adapter.loop.find_person_hold(caller, entry.route, self._held(entry, arguments))
+        has_secret = any(parameter.sensitive for parameter in entry.operation.parameters)
+        digest = digest_of(bytes(arguments.text))
+        held = HeldOperation(
+            operation=entry.name,
+            digest=digest,
+            category=entry.category,
+            danger=entry.danger.level.word,
+            reasons=entry.danger.reasons,
+            params=None if has_secret else arguments.text,
+            at=self.adapter.clock.wall(),
+        )
+        person = self.adapter.loop.find_person_hold(caller, entry.route, held)
         if person is not None:
             self._note_danger(caller, entry, "confirmed by a person" if not person.is_asked_first else "denied, held")
             return person
@@ -408,20 +419,7 @@ class AqlSurface:
             note(f"denied, {token.code}")
             return token
         owner, principal = self.adapter.owner(caller), caller.principal.name
-        digest = digest_of(bytes(arguments.text))
         return Acknowledgement(self.adapter.tokens, entry, owner, principal, digest, token, note)
-
-    def _held(self, entry: OperationEntry, arguments: Arguments) -> HeldOperation:
-        has_secret = any(parameter.sensitive for parameter in entry.operation.parameters)
-        return HeldOperation(
-            operation=entry.name,
-            digest=digest_of(bytes(arguments.text)),
-            category=entry.category,
-            danger=entry.danger.level.word,
-            reasons=entry.danger.reasons,
-            params=None if has_secret else arguments.text,
-            at=self.adapter.clock.wall(),
-        )
 
     def _note_danger(self, caller: Caller, entry: OperationEntry, outcome: str) -> None:
         """Record an attempt to run an operation of danger level 2 or more, or a denied one (C.danger-5)."""

@@ -142,7 +142,20 @@ class ArgumentsCheck:
             refusal = call.hold.identify(call)
             route = call.route
             if refusal is None and isinstance(route, Route) and route.is_held and not route.link.checks_input:
-                return _schema_refusal(call, route) or self._operation_refusal(call, route)
+                # The arguments were parsed and found unambiguous when the tool was looked up.
+                compiled = _compiled(bytes(route.item.get("inputSchema", b"")))
+                arguments = decode_value(call.params.get("arguments") or RAW_EMPTY) if compiled else None
+                fault = compiled.find_fault(arguments) if compiled else None
+                if fault is None:
+                    return self._operation_refusal(call, route)
+                ref = secrets.token_hex(6)
+                log.debug("%s (ref %s): %s: %s", call.target, ref, INPUT_INVALID, fault)
+                message = f"{fault}; no person was asked to approve the call"
+                result = error_result(DriverRefusal(code=INPUT_INVALID, message=message), ref)
+                if call.caller.era is not Era.MODERN:
+                    translated = result_to_legacy(Raw(result))
+                    result = result if isinstance(translated, Refusal) else translated
+                return refuse_input(call, result)
         return None if refusal is None else Refused(self.number, refusal)
 
     def explain(self, route: Route, caller: Principal) -> CheckVerdict:
@@ -158,25 +171,6 @@ class ArgumentsCheck:
         return CheckVerdict(
             number=self.number, name=self.name, verdict="later" if strict or has_contract else "pass", reason=reason
         )
-
-
-def _schema_refusal(call: Call, route: Route) -> Refused | None:
-    """Return the refusal if the tool's schema does not allow the arguments, or None.
-
-    The arguments were already parsed and found unambiguous when the call's tool was looked up.
-    """
-    compiled = _compiled(bytes(route.item.get("inputSchema", b"")))
-    refusal = compiled.find_fault(decode_value(call.params.get("arguments") or RAW_EMPTY)) if compiled else None
-    if refusal is None:
-        return None
-    ref = secrets.token_hex(6)
-    log.debug("%s (ref %s): %s: %s", call.target, ref, INPUT_INVALID, refusal)
-    error = DriverRefusal(code=INPUT_INVALID, message=f"{refusal}; no person was asked to approve the call")
-    result = error_result(error, ref)
-    if call.caller.era is not Era.MODERN:
-        brought = result_to_legacy(Raw(result))
-        result = result if isinstance(brought, Refusal) else brought
-    return refuse_input(call, result)
 
 
 def refuse_input(call: Call, result: bytes) -> Refused:

@@ -30,7 +30,6 @@ from interlock.drivers.api import Skill, Skills
 from interlock.drivers.registry.service import LazyContracts
 from interlock.fronts.modern import ModernFront
 from interlock.gate.protocol.held_call import CONFIRMATION, REQUIRED
-from interlock.links.link import Link
 from interlock.links.operations import masked_session
 from interlock.links.registered import RegisteredLink
 from interlock.mcp.items import find_value
@@ -83,7 +82,14 @@ class ToolOperations:
                 )
                 for entry in items.withheld
             )
-        return api.Tools(tools=tuple(_fitting(search, listed) if search and search.strip() else listed))
+        if search and search.strip():
+            # Names that contain the words come first, then the ranking of `introspect`.
+            written = search.strip().lower()
+            named = [tool for tool in listed if written in tool.name.lower() or written in tool.original.lower()]
+            index = SearchIndex([term_weights(tool.name, tool.description or "") for tool in listed])
+            ranked = [listed[place] for place in index.search(search, FOUND_MAX)]
+            listed = list({id(tool): tool for tool in (*named, *ranked)}.values())[:FOUND_MAX]
+        return api.Tools(tools=tuple(listed))
 
     @handles(api.GET_TOOL)
     def get(self, name: str, caller: str = "local") -> api.ToolDetail:
@@ -96,12 +102,24 @@ class ToolOperations:
             raise NotFound("tool", name, [*(r.qualified for r in listed), *(r.alias for r in listed)])
         shown = namespace.view(ViewKey(who=None))
         items_of_link = next((items for items in namespace.link_items if items.link is route.link), None)
+        # The operator is responsible for a tool of a configured server, otherwise the registrant is.
+        owner = api.Owner(kind="configuration", verified=True)
+        if isinstance(route.link, RegisteredLink):
+            session = route.link.registration
+            authority = session.register.authority
+            owner = api.Owner(
+                kind=route.link.kind,
+                principal=session.peer.principal,
+                subserver_id=session.register.subserver_id,
+                authority=f"dns:{authority}" if authority is not None else None,
+                verified=session.peer.proved,
+            )
         return api.ToolDetail(
             **asdict(self._tool(route, self._sibling_advice(items_of_link))),
             definition=decode_value(shown.show_tool(route, Era.MODERN)),
             route=(*route.segments, route.local),
             era=era_of(route.link).value,
-            owner=self._owner(route.link),
+            owner=owner,
             caller=caller,
             checks=self.explain(route, caller),
         )
@@ -198,22 +216,6 @@ class ToolOperations:
 
     def _sibling_advice(self, items: LinkItems | None) -> Mapping[str, SiblingAdvice]:
         return {} if items is None else sibling_advice([route.original for route in items.tools], self.find_entry)
-
-    def _owner(self, link: Link) -> api.Owner:
-        """Return the party that is responsible for a tool: the operator for a configured server, otherwise the
-        registrant.
-        """
-        if not isinstance(link, RegisteredLink):
-            return api.Owner(kind="configuration", verified=True)
-        session = link.registration
-        authority = session.register.authority
-        return api.Owner(
-            kind=link.kind,
-            principal=session.peer.principal,
-            subserver_id=session.register.subserver_id,
-            authority=f"dns:{authority}" if authority is not None else None,
-            verified=session.peer.proved,
-        )
 
 
 _ids = itertools.count(1)
@@ -334,18 +336,6 @@ def _surface(route: Route, advice: SiblingAdvice | None) -> api.ToolSurface | Un
         refused=route.is_refused,
         warning=route.surface.warning,
     )
-
-
-def _fitting(search: str, tools: list[api.Tool]) -> list[api.Tool]:
-    """Return the tools that match the words.
-
-    Names that contain the words come first, then the ranking of `introspect`.
-    """
-    written = search.strip().lower()
-    named = [tool for tool in tools if written in tool.name.lower() or written in tool.original.lower()]
-    index = SearchIndex([term_weights(tool.name, tool.description or "") for tool in tools])
-    ranked = [tools[place] for place in index.search(search, FOUND_MAX)]
-    return list({id(tool): tool for tool in (*named, *ranked)}.values())[:FOUND_MAX]
 
 
 def _text(value: Any) -> str | None:

@@ -370,21 +370,21 @@ def below(routes: Iterable[Route]) -> tuple[Below, ...]:
         inner = route.below[1:]  # without the link's own segment
         for depth in range(1, len(inner) + 1):
             routes_by_path.setdefault(inner[:depth], []).append(route)
-    return tuple(_below(path, routes_by_path[path]) for path in sorted(routes_by_path))
-
-
-def _below(path: tuple[str, ...], routes: list[Route]) -> Below:
-    capabilities = [route.capability for route in routes if route.capability is not None]
-    slowest = max((capability.latency_class for capability in capabilities), default=None)
-    return Below(
-        path=path,
-        tools=len(routes),
-        hops=min(route.hops for route in routes),
-        latency_class=None if slowest is None else slowest.value,
-        degraded=sum(capability.availability is Availability.DEGRADED for capability in capabilities),
-        irreversible=sum(route.irreversible for route in routes),
-        gated=sum(route.gated for route in routes),
-    )
+    segments = []
+    for path, inner_routes in sorted(routes_by_path.items()):
+        capabilities = [route.capability for route in inner_routes if route.capability is not None]
+        slowest = max((capability.latency_class for capability in capabilities), default=None)
+        segment = Below(
+            path=path,
+            tools=len(inner_routes),
+            hops=min(route.hops for route in inner_routes),
+            latency_class=None if slowest is None else slowest.value,
+            degraded=sum(capability.availability is Availability.DEGRADED for capability in capabilities),
+            irreversible=sum(route.irreversible for route in inner_routes),
+            gated=sum(route.gated for route in inner_routes),
+        )
+        segments.append(segment)
+    return tuple(segments)
 
 
 def local_items(link: LocalLink, root_segment: str | None) -> LinkItems:
@@ -534,20 +534,17 @@ class AliasCollisions:
         for routes, step in ((gone, -1), (come, 1)):
             for route in routes:
                 if may_collide(route.alias):
-                    self._count(route, step)
+                    claimed = self._claims.setdefault(route.alias, {})
+                    claimed[route.qualified] = claimed.get(route.qualified, 0) + step
+                    if not claimed[route.qualified]:
+                        del claimed[route.qualified]
+                    if not claimed:
+                        del self._claims[route.alias]
                     aliases.add(route.alias)
                     names.add(route.qualified)
         if not names.isdisjoint(self.withheld) or any(len(self._claims.get(entry, ())) > 1 for entry in aliases):
             disputed = [name for claimed in self._claims.values() if len(claimed) > 1 for name in claimed]
             self.withheld = {entry.name: entry for entry in withhold_colliding_aliases(disputed).withheld}
-
-    def _count(self, route: Route, step: int) -> None:
-        claimed = self._claims.setdefault(route.alias, {})
-        claimed[route.qualified] = claimed.get(route.qualified, 0) + step
-        if not claimed[route.qualified]:
-            del claimed[route.qualified]
-        if not claimed:
-            del self._claims[route.alias]
 
 
 def difference(old: LinkItems | None, new: LinkItems | None) -> tuple[frozenset[str], frozenset[str]]:

@@ -155,9 +155,8 @@ class AuthorizationServers:
             )
         wanted = oauth_client.client_metadata(redirect_uri, name, method, native=is_loopback_url(redirect_uri))
         try:
-            response = await (await self._fetcher_for(server.registration_endpoint)).exchange(
-                server.registration_endpoint, _JSON, msgspec.json.encode(wanted)
-            )
+            fetcher = await self._fetcher_for(server.registration_endpoint)
+            response = await fetcher.exchange(server.registration_endpoint, _JSON, msgspec.json.encode(wanted))
             if response.status not in (200, 201):
                 why = oauth_client.error_code_untrusted(response.body) or f"HTTP {response.status}"
                 raise Unobtainable(f"its authorization server refuses to register this node: {why}")
@@ -180,9 +179,8 @@ class AuthorizationServers:
         """
         headers, body = oauth_client.token_request(form, client, assertion)
         try:
-            response = await (await self._fetcher_for(server.token_endpoint)).exchange(
-                server.token_endpoint, headers, body
-            )
+            fetcher = await self._fetcher_for(server.token_endpoint)
+            response = await fetcher.exchange(server.token_endpoint, headers, body)
         except FetchFailed as error:
             raise Unobtainable(f"its authorization server gave no token: {error}", passing=True) from None
         if response.status == 200:

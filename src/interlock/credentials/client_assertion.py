@@ -24,23 +24,29 @@ from interlock.crypto.jose import encode
 KEY_BYTES_MAX: Final = 64 * 1024
 P256_BYTES: Final = 32
 
-Key = EllipticCurvePrivateKey | Ed25519PrivateKey | RSAPrivateKey
-
 
 def client_assertion(path: Path, client: Client, accepted: tuple[str, ...] | None, now: float) -> str:
     """Return a signed client assertion. Raise Unobtainable if the key cannot be used.
 
     The key file is read each time, because it may have been replaced.
     """
-    key = _load_key(path)
+    try:
+        with path.open("rb") as file:
+            key = load_pem_private_key(file.read(KEY_BYTES_MAX), password=None)
+    except OSError as error:
+        raise Unobtainable(f"the private_key in 'auth' cannot be read ({error.strerror})") from None
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise Unobtainable("the private_key in 'auth' is not a PEM key without a passphrase") from None
     supported: tuple[AssertionAlgorithm, ...]
     match key:
-        case EllipticCurvePrivateKey():
+        case EllipticCurvePrivateKey(curve=SECP256R1()):
             supported = ("ES256",)
         case RSAPrivateKey():
             supported = ("RS256", "PS256")
-        case _:
+        case Ed25519PrivateKey():
             supported = ("EdDSA",)
+        case _:
+            raise Unobtainable("the private_key in 'auth' has an unsupported type: use P-256, Ed25519 or RSA")
     alg = next((alg for alg in supported if accepted is None or alg in accepted), None)
     if alg is None:
         names = ", ".join(supported)
@@ -54,21 +60,6 @@ def client_assertion(path: Path, client: Client, accepted: tuple[str, ...] | Non
         case RSAPrivateKey():
             pss = PSS(mgf=MGF1(SHA256()), salt_length=PSS.DIGEST_LENGTH)
             signature = key.sign(data, pss if alg == "PS256" else PKCS1v15(), SHA256())
-        case _:
+        case Ed25519PrivateKey():
             signature = key.sign(data)
     return f"{data.decode()}.{encode(signature)}"
-
-
-def _load_key(path: Path) -> Key:
-    try:
-        with path.open("rb") as file:
-            key = load_pem_private_key(file.read(KEY_BYTES_MAX), password=None)
-    except OSError as error:
-        raise Unobtainable(f"the private_key in 'auth' cannot be read ({error.strerror})") from None
-    except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise Unobtainable("the private_key in 'auth' is not a PEM key without a passphrase") from None
-    if isinstance(key, EllipticCurvePrivateKey) and isinstance(key.curve, SECP256R1):
-        return key
-    if isinstance(key, Ed25519PrivateKey | RSAPrivateKey):
-        return key
-    raise Unobtainable("the private_key in 'auth' has an unsupported type: use P-256, Ed25519 or RSA")

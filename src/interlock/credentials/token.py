@@ -561,11 +561,12 @@ class TokenHolder:
     def _renew(self) -> None:
         self._timer = None
         if self._renewing is None or self._renewing.done():
-            self._renewing = asyncio.get_running_loop().create_task(self._renew_in_turn())
 
-    async def _renew_in_turn(self) -> None:
-        async with self._lock:
-            await self._try_to_renew()
+            async def renew_in_turn() -> None:
+                async with self._lock:
+                    await self._try_to_renew()
+
+            self._renewing = asyncio.get_running_loop().create_task(renew_in_turn())
 
     async def _try_to_renew(self) -> None:
         grant = self._grant

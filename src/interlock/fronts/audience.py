@@ -245,12 +245,9 @@ class Audience:
 
     # Logs and questions of servers that name no call
 
-    def wanted_log_level(self) -> str | None:
-        return lowest_level(*(member.caller.log_level for member in self.members))
-
     def log_levels_changed(self) -> list[Heard]:
         """Send the log levels to the servers. Return the futures to wait for until all servers have accepted them."""
-        level = self.wanted_log_level()
+        level = lowest_level(*(member.caller.log_level for member in self.members))
         heard = [
             keeper.log_level.set(level if keeper.link.client is None else keeper.link.client.log_level)
             for keeper in self._keepers.values()
@@ -330,17 +327,17 @@ class Audience:
         Its id was created for one client. The other clients do not recognise it and ignore the notification, as MCP
         requires.
         """
-        message = encode_notification(ELICITATION_COMPLETE.encode(), bytes(params))
-        for member in list(self.members):
-            member.tell_legacy(message)
+        self._tell_complete(bytes(params))
         link.noise.count_receivers(len(self.members))
 
     def page_visited(self, principal: str, elicitation: str) -> None:
         """Notify a principal's legacy sessions that the page to which this node sent the user was visited."""
-        params = encode_value({"elicitationId": elicitation})
+        self._tell_complete(encode_value({"elicitationId": elicitation}), principal)
+
+    def _tell_complete(self, params: bytes, principal: str | None = None) -> None:
         message = encode_notification(ELICITATION_COMPLETE.encode(), params)
         for member in list(self.members):
-            if member.caller.principal.name == principal:
+            if principal in (None, member.caller.principal.name):
                 member.tell_legacy(message)
 
     def roots_changed(self, caller: Caller) -> None:

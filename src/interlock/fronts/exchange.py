@@ -159,7 +159,7 @@ class Exchange(msgspec.Struct, eq=False):
         how = b"transfer-encoding: chunked\r\n" if self.head.chunks else b"connection: close\r\n"
         self.protocol.transport.write(_STREAM_HEAD % (self.extra + how))
         if self.session is not None:
-            self.log = self.session.open_log(self)
+            self.log = self.session.logs.open(self.session.id, self)
 
     def send_chunk(self, data: bytes, *more: bytes) -> None:
         """Send a chunk of the response. `more` is the rest of the chunk, passed separately if joining it would copy
@@ -347,20 +347,16 @@ class HeadInspector:
             return _BAD_HEADERS
         if not self._own.is_own_host(headers[b"host"].decode("latin-1")):
             return _BAD_HOST
-        origin = headers.get(b"origin")
-        return _BAD_ORIGIN if origin is not None and not self._origin_ok(origin) else None
-
-    def _origin_ok(self, origin: bytes) -> bool:
-        text = origin.decode("latin-1")
-        if text in self._origins:
-            return True
+        origin = headers.get(b"origin", b"").decode("latin-1")
+        if b"origin" not in headers or origin in self._origins:
+            return None
         try:
-            parts = urlsplit(text)
-            hostname = parts.hostname
+            parts = urlsplit(origin)
+            scheme, hostname = parts.scheme, parts.hostname
         except ValueError:
-            return False
+            return _BAD_ORIGIN
         own = LOOPBACK_HOSTS if self._own.hosts is None else self._own.hosts
-        return parts.scheme in ("http", "https") and hostname is not None and hostname in own
+        return None if scheme in ("http", "https") and hostname is not None and hostname in own else _BAD_ORIGIN
 
 
 def _read_url(url: bytes, names: NameForm, segments: frozenset[str]) -> UrlTarget | None:

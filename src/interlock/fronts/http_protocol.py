@@ -242,24 +242,21 @@ class EndpointConnection(HttpToolsProtocol):
         self.busy_since = None
         self._release()
         self.table.note_refusal(self, self._head, refusal.code)
-        if self._in_app and not self._is_taken_back():
-            self.transport.close()
-        elif self.is_idle:
+        if self._in_app:
+            # Take the request back from the application, unless the application has begun to answer it.
+            cycle = self.cycle
+            if cycle.response_started:
+                self.transport.close()
+                return
+            if self.running is cycle:
+                self.running = None
+                _disconnect(cycle)
+            else:
+                self.waiting.pop()
+        if self.is_idle:
             self._turn_away(refusal)
         else:
             self.waiting.append((self._turn_away, refusal, None))
-
-    def _is_taken_back(self) -> bool:
-        """Take a request back from the application. Return False if the application has begun to answer it."""
-        cycle = self.cycle
-        if cycle.response_started:
-            return False
-        if self.running is cycle:
-            self.running = None
-            _disconnect(cycle)
-        else:
-            self.waiting.pop()
-        return True
 
     def _turn_away(self, refusal: HttpRefusal) -> None:
         self.exchange = exchange = Exchange(self, self._head, b"", False, _UNKEPT + refusal.headers)

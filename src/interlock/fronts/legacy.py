@@ -33,7 +33,6 @@ from interlock.fronts.exchange import Exchange, UrlTarget
 from interlock.fronts.lists import SERVER_INFO, ClientDispatch, ClientLists, capabilities, routed_methods
 from interlock.fronts.sessions import ClientSession, Sessions
 from interlock.links.link import Link
-from interlock.links.subscriptions import Heard
 from interlock.mcp import methods
 from interlock.mcp.meta import capabilities_to_modern
 from interlock.mcp.methods import COMPLETE, INITIALIZE, LISTS, PROMPTS_GET, RESOURCES_READ, TOOLS_CALL, Era
@@ -106,6 +105,31 @@ class LegacyFront:
 
         self.stock.when_fresh(INITIALIZE, answer)
 
+    def begin(
+        self,
+        request: Request,
+        principal: Principal,
+        via: str,
+        target: tuple[str | None, NameForm],
+        surface: str,
+        sink: Sink,
+    ) -> ClientSession | None:
+        """Open the session of a client that has one connection for everything, with its first request.
+
+        Answer the request through the sink, which is then the stream of the session. `target` is the only server that
+        the client sees, or None, and the form of the names. Return None if the request was refused.
+        """
+        opened: ClientSession | Refusal = Refusal(INVALID_REQUEST, "send initialize first")
+        if request.method == INITIALIZE:
+            opened = self.initialize(request, principal, via, *target)
+        if isinstance(opened, Refusal):
+            sink.answer(encode_refusal(request.id, opened))
+            return None
+        opened.surface = surface
+        opened.attach(sink)
+        self.welcome(opened, request, sink)
+        return opened
+
     def handle(self, session: ClientSession, message: codec.Message, sink: Sink) -> Call | None:
         """Handle a message of an open session. Return the call that it started, or None.
 
@@ -118,10 +142,18 @@ class LegacyFront:
                 sink.answer(encode_refusal(message.id, fault))
                 return None
             return self.request(session, message.id, message.method, params, sink)
-        if isinstance(message, Notification):
-            self._notification(session, message)
-        elif isinstance(message, codec.Response):
+        if isinstance(message, codec.Response):
             session.take_answer(message)
+        elif message.method == methods.CANCELLED:
+            members = decode_object(message.params) or {}
+            if (call := (session.caller.calls or {}).get(bytes(members.get("requestId", b"")))) is not None:
+                call.cancel(find_string(members.get("reason")) or "cancelled by the client")
+        elif message.method == methods.ROOTS_CHANGED:
+            self.audience.roots_changed(session.caller)
+        elif message.method == methods.TASK_STATUS:
+            self.asked_tasks.on_status(session.caller, message.params)
+        elif self.notifications is not None:
+            self.notifications.pass_on(session.caller, message)
         return None
 
     def request(
@@ -188,14 +220,15 @@ class LegacyFront:
             self._answer(message_id, sink, fault)
             return
         session.caller.log_level = level
-        if heard := self.audience.log_levels_changed():
-            self._background.begin(self._answer_later(heard, message_id, sink))
-        else:
+        if not (heard := self.audience.log_levels_changed()):
+            self._answer(message_id, sink, EMPTY_RESULT)
+            return
+
+        async def answer_later() -> None:
+            await asyncio.wait(heard)
             self._answer(message_id, sink, EMPTY_RESULT)
 
-    async def _answer_later(self, heard: list[Heard], message_id: bytes, sink: Sink) -> None:
-        await asyncio.wait(heard)
-        self._answer(message_id, sink, EMPTY_RESULT)
+        self._background.begin(answer_later())
 
     async def _subscribe(
         self, session: ClientSession, message_id: bytes, target: tuple[Link, str], requested_uri: str, sink: Sink
@@ -205,18 +238,6 @@ class LegacyFront:
             sink.answer(codec.encode_error(message_id, refusal.error))
         else:
             self._answer(message_id, sink, EMPTY_RESULT if refusal is None else refusal)
-
-    def _notification(self, session: ClientSession, message: Notification) -> None:
-        if message.method == methods.CANCELLED:
-            params = decode_object(message.params) or {}
-            if (call := (session.caller.calls or {}).get(bytes(params.get("requestId", b"")))) is not None:
-                call.cancel(find_string(params.get("reason")) or "cancelled by the client")
-        elif message.method == methods.ROOTS_CHANGED:
-            self.audience.roots_changed(session.caller)
-        elif message.method == methods.TASK_STATUS:
-            self.asked_tasks.on_status(session.caller, message.params)
-        elif self.notifications is not None:
-            self.notifications.pass_on(session.caller, message)
 
 
 _ROUTED: Final = frozenset((TOOLS_CALL, RESOURCES_READ, PROMPTS_GET, COMPLETE, CONFIRM)) | ABOUT[Era.LEGACY]
@@ -438,22 +459,11 @@ class SseStream:
 
     def receive(self, message: Request | Notification | codec.Response) -> None:
         """Handle a message of the client. The first message must be `initialize`."""
-        front = self.front
-        if self.session is None:
-            if not isinstance(message, Request) or message.method != INITIALIZE:
-                if isinstance(message, Request):
-                    self.answer(encode_refusal(message.id, Refusal(INVALID_REQUEST, "send initialize first")))
-                return
-            opened = front.initialize(message, self.principal, "sse", self.endpoint.only, self.endpoint.names)
-            if isinstance(opened, Refusal):
-                self.answer(encode_refusal(message.id, opened))
-                return
-            self.session = opened
-            opened.surface = self.surface
-            opened.attach(self)
-            front.welcome(opened, message, self)
-            return
-        front.handle(self.session, message, self)
+        if self.session is not None:
+            self.front.handle(self.session, message, self)
+        elif isinstance(message, Request):
+            target = (self.endpoint.only, self.endpoint.names)
+            self.session = self.front.begin(message, self.principal, "sse", target, self.surface, self)
 
     def receive_batch(self, data: bytes, unreadable: CodecError) -> None:
         """Serve a batch in the client's session. Raise CodecError if the data is not a valid batch."""

@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, Final, Protocol
 
 from msgspec import Raw
@@ -73,7 +74,17 @@ def capabilities(view: View, *, modern: bool, tasks: bool = True, upward: bool =
             offered[name] = {}
     if upward:
         offered |= _PARENT_CAPABILITIES
-    if experimental := _experimental(view, modern=modern):
+    # The experimental capabilities of the servers that have the client's era. Keys are `SEGMENT/KEY`, to distinguish
+    # servers, or plain keys for a client that sees only one server.
+    experimental: dict[str, Any] = {}
+    for link in view.links:
+        stated = link.facts.capabilities.get("experimental") if link.facts and link.modern == modern else None
+        if stated is None or len(stated) > EXPERIMENTAL_BYTES_MAX or not view.shows(link):
+            continue
+        for key, value in (decode_object(stated) or {}).items():
+            if bytes(value)[:1] == b"{" and key != methods.EXTENSION:
+                experimental[key if view.is_of_one_server else f"{link.segment}/{key}"] = value
+    if experimental:
         offered["experimental"] = experimental
     offered.setdefault("extensions" if modern else "experimental", {})[methods.EXTENSION] = {}
     makers = [link.facts for link in view.links if tasks and link.facts and link.tasks and link.modern == modern]
@@ -83,22 +94,6 @@ def capabilities(view: View, *, modern: bool, tasks: bool = True, upward: bool =
         offered["tasks"] = {"list": {}, "requests": {"tools": {"call": {}}}}
         if any(offers_cancelling(facts.capabilities) for facts in makers):
             offered["tasks"]["cancel"] = {}
-    return offered
-
-
-def _experimental(view: View, *, modern: bool) -> dict[str, Any]:
-    """Return the experimental capabilities of the servers in a view that have the client's era.
-
-    Keys are `SEGMENT/KEY`, to distinguish servers, or plain keys for a client that sees only one server.
-    """
-    offered: dict[str, Any] = {}
-    for link in view.links:
-        declared = link.facts.capabilities.get("experimental") if link.facts and link.modern == modern else None
-        if declared is None or len(declared) > EXPERIMENTAL_BYTES_MAX or not view.shows(link):
-            continue
-        for key, value in (decode_object(declared) or {}).items():
-            if bytes(value)[:1] == b"{" and key != methods.EXTENSION:
-                offered[key if view.is_of_one_server else f"{link.segment}/{key}"] = value
     return offered
 
 
@@ -254,17 +249,11 @@ class ListCache:
             if keeper.is_offered
             and keeper.is_reread
             and keeper.link.standing.state in _LISTS
-            and now - keeper.listed_at[kind] >= self._life_s(keeper)
+            # A list counts as fresh for as long as configured, or shorter if its server suggests that.
+            and now - keeper.listed_at[kind]
+            >= min(self.list_ttl_s, max(LEAST_TTL_S, inf if keeper.list_hint_s is None else keeper.list_hint_s))
         ]
         return _wait([keeper.refreshed(kind) for keeper in old], REREAD_S) if old else None
-
-    def _life_s(self, keeper: Keeper) -> float:
-        """Return for how many seconds a list counts as fresh.
-
-        A server that announces changes needs no shorter time.
-        """
-        hint = keeper.list_hint_s
-        return self.list_ttl_s if hint is None else min(self.list_ttl_s, max(LEAST_TTL_S, hint))
 
     def _ttl_ms(self, hint: float | None) -> int:
         listed = (

@@ -21,7 +21,7 @@ from interlock.core.background import BackgroundTasks
 from interlock.core.calls.call import Call, internal
 from interlock.core.calls.caller import Caller, Principal, principal_for
 from interlock.core.recorder import Refusals
-from interlock.fronts.connections import ConnectionTable, HeldBytes, TrustedProxies, source_of
+from interlock.fronts.connections import ConnectionTable, TrustedProxies, source_of
 from interlock.fronts.exchange import NOT_FOUND, Exchange, Head, HeadDecision, HeadInspector, UrlTarget
 from interlock.fronts.http_protocol import EndpointConnection, McpProtocol
 from interlock.fronts.legacy import LegacyFront, SseStream, serve_batch
@@ -158,17 +158,18 @@ class PublicEndpoint:
         if refusal is None and self._principal(protocol, head) is None:
             if bearers is not None and credential is not None:
                 protocol.flow.pause_reading()
-                self._waiting.begin(self._judge_later(protocol, head, bearers, credential))
+
+                async def judge_later() -> None:
+                    who = await bearers.admit(credential, source_of(protocol.sender(head)))
+                    refused = None if isinstance(who, Principal) else who
+                    protocol.decide(head, _with_lines(refused, decision.extra))
+
+                self._waiting.begin(judge_later())
                 return
             refusal = bearers.without if bearers is not None else _UNAUTHORISED
         elif refusal is not None and refusal.status < 400:
             refusal = None
         protocol.decide(head, _with_lines(refusal, decision.extra))
-
-    async def _judge_later(self, protocol: McpProtocol, head: Head, bearers: "AccessTokens", credential: bytes) -> None:
-        who = await bearers.admit(credential, source_of(protocol.sender(head)))
-        refusal = None if isinstance(who, Principal) else who
-        protocol.decide(head, _with_lines(refusal, head.decision.extra))
 
     def _ask_about(self, exchange: Exchange, decision: HeadDecision, bearers: "AccessTokens") -> None:
         """Hold a request with an unknown credential, including its body, until the credential is verified."""
@@ -178,22 +179,21 @@ class PublicEndpoint:
         held = self.connections.unknown.hold(exchange.protocol.sender(exchange.head), len(exchange.body))
         if held is None:
             self._turn_away(exchange, _BUSY)
-        else:
-            self._waiting.begin(self._admit_later(exchange, decision, bearers, credential, held))
+            return
 
-    async def _admit_later(
-        self, exchange: Exchange, decision: HeadDecision, bearers: "AccessTokens", credential: bytes, held: HeldBytes
-    ) -> None:
-        try:
-            source = source_of(exchange.protocol.sender(exchange.head))
-            if not isinstance(who := await bearers.admit(credential, source), Principal):
-                self._turn_away(exchange, who)
-            elif not exchange.ended:  # the client may not have waited
-                self._admit(exchange, decision, who)
-        except Exception:
-            _fail(exchange)
-        finally:
-            held.release()
+        async def admit_later() -> None:
+            try:
+                source = source_of(exchange.protocol.sender(exchange.head))
+                if not isinstance(who := await bearers.admit(credential, source), Principal):
+                    self._turn_away(exchange, who)
+                elif not exchange.ended:  # the client may not have waited
+                    self._admit(exchange, decision, who)
+            except Exception:
+                _fail(exchange)
+            finally:
+                held.release()
+
+        self._waiting.begin(admit_later())
 
     def _admit(self, exchange: Exchange, decision: HeadDecision, principal: Principal) -> None:
         post = decision.post or self._serve_unless_message(exchange, decision, principal)
@@ -231,7 +231,14 @@ class PublicEndpoint:
         Return None if the request was served. If it is an ordinary message, return its endpoint and leave it to the
         caller of this method.
         """
-        if (endpoint := decision.endpoint) is None or not self._may_serve(endpoint, exchange.head):
+        endpoint, head = decision.endpoint, exchange.head
+        # A session continues to work while the driver or subserver behind its endpoint is temporarily absent.
+        if endpoint is None or not (
+            endpoint.only is None
+            or endpoint.is_configured
+            or H_SESSION in head.headers
+            or self.has_segment(endpoint.only)
+        ):
             _refuse(exchange, NOT_FOUND)
         elif decision.once_known is not None:
             _refuse(exchange, decision.once_known)
@@ -245,14 +252,6 @@ class PublicEndpoint:
             self._legacy_other(exchange, principal)
         return None
 
-    def _may_serve(self, endpoint: UrlTarget, head: Head) -> bool:
-        """Return whether an endpoint exists, or the request names a session.
-
-        A session continues to work while the driver or subserver behind its endpoint is temporarily absent.
-        """
-        only = endpoint.only
-        return only is None or endpoint.is_configured or H_SESSION in head.headers or self.has_segment(only)
-
     def _anonymous(self, protocol: McpProtocol, head: Head) -> Principal | None:
         """Return the principal of a request without a credential, or None if a credential is required."""
         if self._who_needs_none == "never":
@@ -260,17 +259,12 @@ class PublicEndpoint:
         # Behind a proxy on this machine, every client looks like loopback.
         if protocol.is_loopback and PROXY_HEADERS.isdisjoint(head.headers):
             return self._local
-        if protocol.is_proxy and self._speaks_for_us(protocol, head):
-            return self._local
+        # A trusted proxy on this machine may forward a request of a program on this machine, if it names that client.
+        if protocol.is_proxy and protocol.peer is not None and is_loopback(protocol.peer):
+            client = self.proxies.client(head.raw_headers)
+            if client is not None and is_loopback(client):
+                return self._local
         return self._stranger if self._who_needs_none == "any" else None
-
-    def _speaks_for_us(self, proxy: McpProtocol, head: Head) -> bool:
-        """Return whether a trusted proxy on this machine forwards a request of a program on this machine.
-
-        The result is False if the proxy does not name its client.
-        """
-        client = self.proxies.client(head.raw_headers)
-        return proxy.peer is not None and is_loopback(proxy.peer) and client is not None and is_loopback(client)
 
     # Refusals
 
@@ -319,8 +313,8 @@ class PublicEndpoint:
         if (caller := head.caller) is None or caller.principal is not principal:
             if self._is_postponed(self._modern_post, exchange, endpoint, principal):
                 return
-            chosen = self.surfaces.choose(endpoint.surface, principal, endpoint.only)
-            caller = head.caller = chosen.fronts.modern.caller(principal, "http", endpoint.only, endpoint.names)
+            fronts, _ = self.surfaces.choose(endpoint.surface, principal, endpoint.only)
+            caller = head.caller = fronts.modern.caller(principal, "http", endpoint.only, endpoint.names)
         if principal.ceiling is not None and self._is_beyond(caller, request.method, request.params, exchange):
             return
         running = caller.front.handle(caller, request, exchange, head.headers, endpoint.names)
@@ -340,8 +334,8 @@ class PublicEndpoint:
         try:
             message = decode_untrusted(exchange.body)
         except CodecError as error:
-            chosen = self.surfaces.choose(endpoint.surface, principal, endpoint.only)
-            answer = chosen.fronts.modern.stock.find_unreadable_answer(exchange.body, is_modern=True)
+            fronts, _ = self.surfaces.choose(endpoint.surface, principal, endpoint.only)
+            answer = fronts.modern.stock.find_unreadable_answer(exchange.body, is_modern=True)
             if answer is not None:
                 exchange.answer(answer)
             else:
@@ -389,13 +383,13 @@ class PublicEndpoint:
         if type(message) is Request and message.method == INITIALIZE and H_SESSION not in exchange.head.headers:
             if self._is_postponed(self._legacy_post, exchange, endpoint, principal):
                 return
-            chosen = self.surfaces.choose(endpoint.surface, principal, endpoint.only)
-            opened = chosen.fronts.legacy.initialize(message, principal, "http", endpoint.only, endpoint.names)
+            fronts, surface = self.surfaces.choose(endpoint.surface, principal, endpoint.only)
+            opened = fronts.legacy.initialize(message, principal, "http", endpoint.only, endpoint.names)
             if isinstance(opened, Refusal):
                 exchange.answer(encode_refusal(message.id, opened), 503 if opened.code == UNAVAILABLE else 400)
                 return
             exchange.extra += b"mcp-session-id: %b\r\n" % opened.id.encode()
-            opened.surface = f"{chosen.fronts.name} ({chosen.why})"
+            opened.surface = surface
             opened.front.welcome(opened, message, exchange)
             return
         if (session := self._session_of(exchange, principal)) is None:
@@ -440,9 +434,8 @@ class PublicEndpoint:
     def _sse(self, exchange: Exchange, endpoint: UrlTarget, principal: Principal) -> None:
         if self._is_postponed(self._sse, exchange, endpoint, principal):
             return
-        chosen = self.surfaces.choose(endpoint.surface, principal, endpoint.only)
-        surface = f"{chosen.fronts.name} ({chosen.why})"
-        stream = SseStream(chosen.fronts.legacy, exchange, endpoint, principal, self.sse_streams, surface)
+        fronts, surface = self.surfaces.choose(endpoint.surface, principal, endpoint.only)
+        stream = SseStream(fronts.legacy, exchange, endpoint, principal, self.sse_streams, surface)
         self.sse_streams[stream.id] = stream
         exchange.on_gone = stream.on_lost
         exchange.open_stream()
@@ -480,20 +473,34 @@ class PublicEndpoint:
         self.dismiss_unwelcome()
         self.refusals.settle()
 
-    def end_streams(self) -> None:
-        """End the streams that carry no answers, which would otherwise keep a draining node open."""
-        self._end_listening(None)
+    def end_streams(self, principal: str | None = None, ending: str | None = None) -> None:
+        """End the streams that carry no answers, which would otherwise keep a draining node open.
+
+        With `principal`, end only the streams of this principal. If `ending` is given, also end the sessions, with this
+        text as the reason; otherwise they stay, so that a client with a newer token can continue.
+        """
+        for listener in list(self.modern.listeners):
+            if principal in (None, listener.caller.principal.name):
+                listener.finish()
+                self.modern.stop_listening(listener)
         for session in list(self.legacy.sessions.by_id.values()):
-            for stream in list(session.streams):
-                if isinstance(stream, Exchange):
+            if principal in (None, session.caller.principal.name):
+                streams = [stream for stream in session.streams if isinstance(stream, Exchange)]
+                if ending is not None:
+                    self.legacy.sessions.close(session, ending)
+                for stream in streams:
                     session.detach(stream)
                     stream.end_stream()
 
-    def end_sse(self) -> None:
-        """End the streams of the HTTP+SSE transport. They carry answers, so they are ended last."""
+    def end_sse(self, principal: str | None = None) -> None:
+        """End the streams of the HTTP+SSE transport and their sessions, of one principal or of all.
+
+        A draining node ends them last, because they carry answers.
+        """
         for stream in list(self.sse_streams.values()):
-            stream.exchange.end_stream()
-            stream.on_lost()
+            if principal in (None, stream.principal.name):
+                stream.exchange.end_stream()
+                stream.on_lost()
 
     def dismiss_unwelcome(self) -> None:
         """End the streams of principals that are no longer admitted, and their sessions if a token of this node ended.
@@ -504,37 +511,11 @@ class PublicEndpoint:
         names = {listener.caller.principal.name for listener in self.modern.listeners}
         names |= {session.caller.principal.name for session in self.legacy.sessions.by_id.values()}
         for name in names | {stream.principal.name for stream in self.sse_streams.values()}:
-            if not self.tokens.stands(name):
-                self._dismiss(name, "the credential was revoked")
-            elif self.tokens.has_lapsed(name):
-                self._dismiss(name, None)
+            is_revoked = not self.tokens.stands(name)
+            if is_revoked or self.tokens.has_lapsed(name):
+                self.end_streams(name, "the credential was revoked" if is_revoked else None)
+                self.end_sse(name)
         self.dismiss_others()
-
-    def _dismiss(self, principal: str, ending: str | None) -> None:
-        """End the streams of a principal and, if `ending` is given, its sessions, with this text as the reason.
-
-        Without `ending` the sessions stay, so that a client with a newer token can continue. A session of HTTP+SSE
-        always ends with its stream.
-        """
-        self._end_listening(principal)
-        for session in list(self.legacy.sessions.by_id.values()):
-            if session.caller.principal.name == principal:
-                streams = [stream for stream in session.streams if isinstance(stream, Exchange)]
-                if ending is not None:
-                    self.legacy.sessions.close(session, ending)
-                for stream in streams:
-                    session.detach(stream)
-                    stream.end_stream()
-        for sse in list(self.sse_streams.values()):
-            if sse.principal.name == principal:
-                sse.exchange.end_stream()
-                sse.on_lost()
-
-    def _end_listening(self, principal: str | None) -> None:
-        for listener in list(self.modern.listeners):
-            if principal is None or listener.caller.principal.name == principal:
-                listener.finish()
-                self.modern.stop_listening(listener)
 
 
 def _fail(exchange: Exchange) -> None:

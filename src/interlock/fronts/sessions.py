@@ -213,9 +213,6 @@ class ClientSession(ClientChannel):
 
     # Calls whose connection was lost
 
-    def open_log(self, stream: Exchange) -> StreamLog:
-        return self.logs.open(self.id, stream)
-
     def may_go_on(self) -> bool:
         """Return whether a call continues after its connection was lost."""
         return len(self.caller.calls or ()) <= UNCONNECTED_MAX

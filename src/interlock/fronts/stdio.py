@@ -29,8 +29,8 @@ from interlock.core.current_plan import CurrentPlan
 from interlock.fronts.legacy import LegacyFront, begin_batch_untrusted
 from interlock.fronts.modern import ListenStream, ModernFront
 from interlock.fronts.sessions import LOST, WENT_AWAY, ClientSession
-from interlock.fronts.surfaces import ChosenSurface, SurfaceChooser
-from interlock.mcp.methods import CANCELLED, INITIALIZE, META_VERSION
+from interlock.fronts.surfaces import FrontPair, SurfaceChooser
+from interlock.mcp.methods import CANCELLED, META_VERSION
 from interlock.mcp.modern_requests import validate_request
 from interlock.process.child import FileInput, FileOutput, is_never_waited_for
 from interlock.process.stderr import TOGETHER_BYTES_MAX, LineSplitter, one_line, write_line
@@ -45,7 +45,7 @@ UNREAD_MAX: Final = 4  # times limits.message_bytes that a client may leave unre
 
 
 @dataclass(eq=False)
-class LineFront:
+class LineFront(asyncio.Protocol):
     """The front of one client that sends and receives one message per line. It is the sink of all answers to the
     client.
 
@@ -53,7 +53,7 @@ class LineFront:
     or None if it can be decided now.
     """
 
-    choose: Callable[[], ChosenSurface]
+    choose: Callable[[], tuple[FrontPair, str]]
     maybe_wait: Callable[[], Coroutine[Any, Any, None] | None]
     principal: Principal
     _: KW_ONLY
@@ -73,12 +73,12 @@ class LineFront:
     def __post_init__(self) -> None:
         self._unread_max = UNREAD_MAX * self.max_bytes
         self._lines = LineSplitter(self.max_bytes)
-        self._take(self.choose())
+        self._take()
 
-    def _take(self, chosen: ChosenSurface) -> None:
-        self._legacy: LegacyFront = chosen.fronts.legacy
-        self._modern: ModernFront = chosen.fronts.modern
-        self._surface = f"{chosen.fronts.name} ({chosen.why})"
+    def _take(self) -> None:
+        pair, self._surface = self.choose()
+        self._legacy: LegacyFront = pair.legacy
+        self._modern: ModernFront = pair.modern
 
     def connect(self, writer: asyncio.WriteTransport) -> None:
         self._writer = writer
@@ -106,10 +106,6 @@ class LineFront:
         if self._writer is not None:
             self._writer.close()
 
-    def lose(self) -> None:
-        """Record that the connection failed, instead of being closed by the client."""
-        self._is_lost = True
-
     # Sink
 
     def emit(self, message: bytes) -> None:
@@ -134,6 +130,18 @@ class LineFront:
         pass
 
     # What comes in
+
+    def eof_received(self) -> bool:
+        self.done.set()
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Record the end of the connection, and whether it failed instead of being closed by the client."""
+        self._is_lost = self._is_lost or exc is not None
+        self.done.set()
+
+    def data_received(self, data: bytes) -> None:
+        self.feed(data)
 
     def feed(self, data: bytes) -> None:
         for line in self._lines.feed(data):
@@ -164,7 +172,7 @@ class LineFront:
             self._keep(line)
         elif isinstance(message, Request):
             if (waits := self.maybe_wait()) is None:
-                self._take(self.choose())
+                self._take()
                 self._first(message)
             else:
                 self._early = []
@@ -219,18 +227,9 @@ class LineFront:
             self._caller = self._modern.caller(self.principal, "stdio", self.only, self.names)
             self._receive_modern(self._caller, request)
             return
-        if request.method != INITIALIZE:
-            # A probe in neither form: refused, so that the client falls back to the handshake.
-            self.emit(encode_refusal(request.id, Refusal(INVALID_REQUEST, "send initialize first")))
-            return
-        opened = self._legacy.initialize(request, self.principal, "stdio", self.only, self.names)
-        if isinstance(opened, Refusal):
-            self.emit(encode_refusal(request.id, opened))
-            return
-        self._session = opened
-        opened.surface = self._surface
-        opened.attach(self)
-        self._legacy.welcome(opened, request, self)
+        # A probe in neither form is refused, so that the client falls back to the handshake.
+        target = (self.only, self.names)
+        self._session = self._legacy.begin(request, self.principal, "stdio", target, self._surface, self)
 
     def _receive_modern(self, caller: Caller, message: codec.Message) -> None:
         if isinstance(message, Notification):
@@ -269,7 +268,7 @@ class LineFront:
 async def stdio_front(front: LineFront) -> asyncio.ReadTransport | FileInput:
     """Serve a client on the node's own stdin and stdout."""
     front.connect(await open_output())
-    return await open_input(_Input(front))
+    return await open_input(front)
 
 
 async def open_output() -> asyncio.WriteTransport:
@@ -285,23 +284,6 @@ async def open_input(protocol: asyncio.Protocol) -> asyncio.ReadTransport | File
     if is_never_waited_for(0):
         return FileInput(protocol, os.dup(0))
     return (await loop.connect_read_pipe(lambda: protocol, os.fdopen(os.dup(0), "rb", 0)))[0]
-
-
-class _Input(asyncio.Protocol):
-    def __init__(self, front: LineFront) -> None:
-        self._front = front
-
-    def data_received(self, data: bytes) -> None:
-        self._front.feed(data)
-
-    def eof_received(self) -> bool:
-        self._front.done.set()
-        return False
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if exc is not None:
-            self._front.lose()
-        self._front.done.set()
 
 
 class LineFronts:
@@ -375,8 +357,7 @@ class BridgedClient(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._clients.discard(self)
         if self._front is not None:
-            if exc is not None:
-                self._front.lose()
+            self._front.connection_lost(exc)
             self._front.end()
 
 

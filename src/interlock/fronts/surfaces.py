@@ -32,13 +32,6 @@ class FrontPair(msgspec.Struct, frozen=True):
     modern: ModernFront
 
 
-class ChosenSurface(msgspec.Struct, frozen=True):
-    """The surface that a client gets, and what determined the choice."""
-
-    fronts: FrontPair
-    why: str
-
-
 @dataclass(eq=False)
 class SurfaceChooser:
     """A chooser of the surface of each client."""
@@ -49,15 +42,28 @@ class SurfaceChooser:
     arrivals: Arrivals
     _auto: dict[ViewKey, tuple[Namespace, bool, int]] = field(default_factory=dict)
 
-    def choose(self, requested: str | None, principal: Principal, only: str | None = None) -> ChosenSurface:
-        """Choose the surface of a client. `requested` is the surface in the client's path or command, or None."""
+    def choose(self, requested: str | None, principal: Principal, only: str | None = None) -> tuple[FrontPair, str]:
+        """Choose the surface of a client. `requested` is the surface in the client's path or command, or None.
+
+        Also return a text for the log: the name of the surface, and what determined the choice.
+        """
         wanted, why = self._wanted(requested, principal, only)
         if wanted != "auto":
-            return ChosenSurface(self.pairs[wanted], why)
-        is_aql, tokens = self._is_large(principal)
-        limit = self.current.plan.aql.auto_tokens
-        reason = f"auto: the flat list has about {tokens} tokens, aql.auto_tokens is {limit}"
-        return ChosenSurface(self.pairs["aql" if is_aql else "flat"], reason)
+            return self.pairs[wanted], f"{wanted} ({why})"
+        # The size of the flat list is computed once per change of the catalogue. Small changes around the threshold do
+        # not change the result (X-6).
+        namespace, limit = self.catalog.namespace, self.current.plan.aql.auto_tokens
+        view = namespace.view(view_key(principal, only=None, names="auto", declares_extension=False))
+        size = self._auto.get(view.key)
+        if size is None or size[0] is not namespace:
+            tokens = list_tokens(view)
+            was_large = size is not None and size[1]
+            if len(self._auto) > CHOICES_MAX:
+                self._auto.clear()
+            size = self._auto[view.key] = (namespace, tokens > limit * (HYSTERESIS if was_large else 1.0), tokens)
+        _, is_large, tokens = size
+        pair = self.pairs["aql" if is_large else "flat"]
+        return pair, f"{pair.name} (auto: the flat list has about {tokens} tokens, aql.auto_tokens is {limit})"
 
     def maybe_wait(
         self, requested: str | None, principal: Principal, only: str | None = None
@@ -79,26 +85,6 @@ class SurfaceChooser:
         if principal.surface is not None:
             return principal.surface, "[[access]]"
         return self.current.plan.mcp.surface, "mcp.surface"
-
-    def _is_large(self, principal: Principal) -> tuple[bool, int]:
-        """Return whether the flat list is large, and its number of tokens.
-
-        It is computed once per change of the catalogue. Small changes around the threshold do not change the result
-        (X-6).
-        """
-        namespace = self.catalog.namespace
-        view = namespace.view(view_key(principal, only=None, names="auto", declares_extension=False))
-        key = view.key
-        if (before := self._auto.get(key)) is not None and before[0] is namespace:
-            return before[1], before[2]
-        limit = self.current.plan.aql.auto_tokens
-        tokens = list_tokens(view)
-        was_large = before is not None and before[1]
-        is_large = tokens > limit * (HYSTERESIS if was_large else 1.0)
-        if len(self._auto) > CHOICES_MAX:
-            self._auto.clear()
-        self._auto[key] = (namespace, is_large, tokens)
-        return is_large, tokens
 
 
 def list_tokens(view: View) -> int:

@@ -158,7 +158,14 @@ class SearchIndex:
         """Return the positions of the best matching documents, best first."""
         query = list(dict.fromkeys(words(text[:TEXT_CHARS_MAX])))[:WORDS_MAX]
         query += [_SYNONYMS[word] for word in query if word in _SYNONYMS and _SYNONYMS[word] not in query]
-        terms = [term for word in query for term in self._terms(word)]
+        terms: list[str] = []
+        for word in query:
+            if word in self._places:
+                terms.append(word)
+            elif len(word) > 2:
+                # No document contains the word itself: take a few indexed words that begin with it.
+                first = bisect_left(self._words, word)
+                terms += [each for each in self._words[first : first + BEGINNINGS_MAX] if each.startswith(word)]
         terms.sort(key=lambda word: len(self._places[word]))
         scores: dict[int, float] = {}
         for word in terms:
@@ -186,12 +193,3 @@ class SearchIndex:
             if index < len(places) and places[index] == place:
                 scores[place] += shares[index] * rarity
         return scores
-
-    def _terms(self, word: str) -> list[str]:
-        """Return the word itself or, if no document contains it, a few indexed words that begin with it."""
-        if word in self._places:
-            return [word]
-        if len(word) <= 2:
-            return []
-        first = bisect_left(self._words, word)
-        return [each for each in self._words[first : first + BEGINNINGS_MAX] if each.startswith(word)]

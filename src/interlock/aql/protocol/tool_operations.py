@@ -349,8 +349,12 @@ class _TypeNames:
         text = description.strip() if isinstance(description, str) else ""
         if notes:
             text = f"{text} ({'; '.join(notes)})" if text else "; ".join(notes)
-        enum = plain.get("enum")
-        items = plain.get("items")
+        enum, items = plain.get("enum"), plain.get("items")
+        if isinstance(items, Mapping):
+            items = self._resolve(items)
+            item_kind = self._type(items, (*path, name, "item"), [])
+            is_named = any(word not in JSON_TYPES for word in item_kind.split(" | "))
+            items = {"type": item_kind} if is_named else dict(items)
         words = snake(name).split("_")
         return AqlParameter(
             name=name,
@@ -365,7 +369,7 @@ class _TypeNames:
             max_length=_count(plain.get("maxLength")),
             pattern=_text(plain.get("pattern")),
             format=_text(plain.get("format")),
-            items=self._items(items, (*path, name)) if isinstance(items, Mapping) else None,
+            items=items if isinstance(items, Mapping) else None,
             sensitive=(
                 plain.get("writeOnly") is True
                 or plain.get("format") == "password"
@@ -397,10 +401,19 @@ class _TypeNames:
 
     def _type(self, schema: Mapping[str, Any], path: tuple[str, ...], notes: list[str]) -> str:
         """Return the type of a schema in the notation of introspection, and declare the named types that it needs."""
+        words: list[str]
         for key in ("anyOf", "oneOf"):
             options = schema.get(key)
             if isinstance(options, list) and "type" not in schema:
-                return self._union(options, path, notes)
+                words = []
+                for number, option in enumerate(options[:20]):
+                    inner = self._type(self._resolve(option), (*path, f"option{number + 1}"), notes)
+                    words += [word for word in inner.split(" | ") if word not in words]
+                if len(words) > 2 and any(word not in JSON_TYPES for word in words):
+                    name = type_name(self._operation, *path)
+                    self.found[name] = TypeDeclaration(name=name, kind="union", members=tuple(words))
+                    return name
+                return " | ".join(words) or "any"
         kind = schema.get("type")
         if isinstance(kind, list):
             words = [each for each in kind if isinstance(each, str) and each in JSON_TYPES]
@@ -417,18 +430,6 @@ class _TypeNames:
         if "const" in schema:
             return json_type(schema["const"])
         return "any"
-
-    def _union(self, options: list[Any], path: tuple[str, ...], notes: list[str]) -> str:
-        words: list[str] = []
-        for number, option in enumerate(options[:20]):
-            plain = self._resolve(option)
-            inner = self._type(plain, (*path, f"option{number + 1}"), notes)
-            words += [word for word in inner.split(" | ") if word not in words]
-        if len(words) > 2 and any(word not in JSON_TYPES for word in words):
-            name = type_name(self._operation, *path)
-            self.found[name] = TypeDeclaration(name=name, kind="union", members=tuple(words))
-            return name
-        return " | ".join(words) or "any"
 
     def _object(self, schema: Mapping[str, Any], path: tuple[str, ...]) -> str:
         """Declare a named type for an object, and return its name. Objects that are nested too deeply get no named
@@ -448,11 +449,6 @@ class _TypeNames:
             text = description if isinstance(description, str) else ""
             self.found[name] = TypeDeclaration(name=name, kind="object", fields=fields, description=text)
         return name
-
-    def _items(self, schema: Mapping[str, Any], path: tuple[str, ...]) -> Mapping[str, Any]:
-        plain = self._resolve(schema)
-        kind = self._type(plain, (*path, "item"), [])
-        return {"type": kind} if any(word not in JSON_TYPES for word in kind.split(" | ")) else dict(plain)
 
 
 def _number(value: Any) -> float | None:

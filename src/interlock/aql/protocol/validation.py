@@ -78,18 +78,14 @@ class Validator:
             if isinstance(sent, AqlFailure):
                 return sent
             text = Raw(b"{%b}" % b",".join(b"%b:%b" % (encode_value(key), raw) for key, raw in sent.items()))
-        wrong = self._find_nul(members) if bytes(text).find(_NUL) >= 0 else None
-        wrong = wrong or self._check(text, unknown)
-        return wrong if wrong is not None else Arguments(text, own, ignored)
-
-    def _find_nul(self, members: Mapping[str, Raw]) -> AqlFailure | None:
-        """Return a failure if a parameter contains U+0000 and does not allow it (AQL 4.7.1), or None."""
-        for name, raw in members.items():
-            parameter = self._operation.by_name.get(name)
+        # A parameter contains U+0000 only if its declaration allows that (AQL 4.7.1).
+        for name, raw in members.items() if bytes(text).find(_NUL) >= 0 else ():
+            parameter = by_name.get(name)
             match = _search_nul(bytes(raw)) if parameter is not None and not parameter.allow_nul else None
             if match is not None:
                 return errors.invalid_encoding(f"params.{name}", match.start(1))
-        return None
+        wrong = self._check(text, unknown)
+        return wrong if wrong is not None else Arguments(text, own, ignored)
 
     def _assemble(self, members: Mapping[str, Raw], own: dict[str, Any]) -> dict[str, Raw] | AqlFailure:
         """Return the members under the names that the tool uses, or a failure.

@@ -555,10 +555,17 @@ def arguments_of(schema: Any) -> list[Argument]:
         return []
     required = schema.get("required")
     needed = set(map(str, required)) if isinstance(required, list) else set()
-    return [
-        Argument(name=name, kind=_kind_of(inner), required=name in needed, description=_description(inner))
-        for name, inner in properties.items()
-    ]
+    arguments = []
+    for name, inner in properties.items():
+        members = inner if isinstance(inner, dict) else {}
+        kind = " or ".join(sorted(_types(members))) or "any"
+        if isinstance(choices := members.get("enum"), list) and choices:
+            kind = "|".join(str(choice) for choice in choices[:6]) + ("|…" if len(choices) > 6 else "")
+        parts = [members["description"]] if isinstance(members.get("description"), str) else []
+        if "default" in members:
+            parts.append(f"[default: {json.dumps(members['default'])}]")
+        arguments.append(Argument(name=name, kind=kind, required=name in needed, description=" ".join(parts)))
+    return arguments
 
 
 def argument_value(schema: Any, name: str, text: str) -> Any:
@@ -593,23 +600,6 @@ def _types(schema: Any) -> set[str]:
     if isinstance(schema.get("const"), str):
         return {"string"}
     return set()
-
-
-def _kind_of(schema: Any) -> str:
-    if not isinstance(schema, dict):
-        return "any"
-    if isinstance(choices := schema.get("enum"), list) and choices:
-        return "|".join(str(choice) for choice in choices[:6]) + ("|…" if len(choices) > 6 else "")
-    return " or ".join(sorted(_types(schema))) or "any"
-
-
-def _description(schema: Any) -> str:
-    if not isinstance(schema, dict):
-        return ""
-    parts = [str(schema["description"])] if isinstance(schema.get("description"), str) else []
-    if "default" in schema:
-        parts.append(f"[default: {json.dumps(schema['default'])}]")
-    return " ".join(parts)
 
 
 verb(app, "classify")(classify)
