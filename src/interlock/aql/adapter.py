@@ -176,7 +176,7 @@ class AqlAdapter:
         name = names.by_tool.get(route.qualified)
         if name is None or self._names.lifted.operations(route) is not None:
             return None
-        return name, self._entry(names, route, name).classification.classified
+        return name, self._entry(names, route, name).classification[0]
 
     def look_below(self, link: Link) -> None:
         """Ask a connected server for its AQL operations if calls of its tools are held.

@@ -326,7 +326,7 @@ class OperationEntry:
     @cached_property
     def category(self) -> Category:
         declared = self._declared
-        return declared.category if declared is not None else self.classification.classified.category
+        return declared.category if declared is not None else self.classification[0].category
 
     @property
     def _declared(self) -> AqlOperation | None:
@@ -344,7 +344,7 @@ class OperationEntry:
             return DangerVerdict(
                 declared.danger_level, declared.danger_reasons, is_declared=declared.danger is not None
             )
-        return self.classification.danger
+        return self.classification[1]
 
     @cached_property
     def danger_word(self) -> str:

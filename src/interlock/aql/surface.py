@@ -24,12 +24,19 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from interlock.aql.acknowledgement import Acknowledgement, PersonHold
 from interlock.aql.adapter import AqlAdapter
-from interlock.aql.answers import AnswerDelivery, Deliver, Guidance, OperationAnswer, OperationSink, unexpected
-from interlock.aql.loop_operations import DECLARATIONS
+from interlock.aql.answers import (
+    AnswerDelivery,
+    BatchCall,
+    Deliver,
+    Guidance,
+    OperationSink,
+    OwnCall,
+    native_answer,
+    unexpected,
+)
+from interlock.aql.loop_operations import DECLARATIONS, Acknowledgement, PersonHold
 from interlock.aql.operation_index import NativeOperation, OperationContext, OperationEntry, OperationIndex
-from interlock.aql.own_calls import BatchCall, OwnCall, native_answer
 from interlock.aql.protocol import errors, introspection
 from interlock.aql.protocol.classification import LEAST_TRUST
 from interlock.aql.protocol.envelope import AnswerWarning, failed, tool_result
@@ -38,6 +45,7 @@ from interlock.aql.protocol.families import INTROSPECT, AqlEndpoints, EndpointTo
 from interlock.aql.protocol.field_selection import Selection, read_selection
 from interlock.aql.protocol.model import Danger, TypeDeclaration
 from interlock.aql.protocol.requests import BatchRequest, OperationRequest, read_request
+from interlock.aql.protocol.results import OperationAnswer
 from interlock.aql.protocol.tokens import digest_of
 from interlock.aql.protocol.validation import Arguments
 from interlock.catalog.catalog import View

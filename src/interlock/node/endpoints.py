@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import uvicorn
 
-from interlock.access.logins import find_browser
+from interlock.access.operations import find_browser
 from interlock.access.tokens import Operator, credential_of
 from interlock.ax.endpoint import AxEndpoint, UserProtocol, user_app
 from interlock.core.background import BackgroundTasks

@@ -15,8 +15,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock import __version__
-from interlock.access.logins import LoginOperations
-from interlock.access.operations import TokenOperations
+from interlock.access.operations import LoginOperations, TokenOperations
 from interlock.approvals.api import ApprovalSummary
 from interlock.approvals.operations.classification import ClassificationOperations
 from interlock.approvals.operations.grants import GrantOperations

@@ -22,8 +22,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from interlock.access.logins import PATH as LOGIN
-from interlock.access.logins import is_browser
+from interlock.access.operations import PATH as LOGIN
+from interlock.access.operations import is_browser
 from interlock.access.tokens import credential_of
 from interlock.approvals.api import SELF_APPROVAL
 from interlock.core.operator_errors import refused_as

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, Raw
 from starlette.responses import RedirectResponse, Response
 
-from interlock.access.logins import is_browser
+from interlock.access.operations import is_browser
 from interlock.approvals import api
 from interlock.approvals.operations.inbox import check_may_decide
 from interlock.core.operator_errors import refused_as

@@ -24,7 +24,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from interlock.access.logins import is_browser, is_session_key
+from interlock.access.operations import is_browser, is_session_key
 from interlock.approvals.operations.inbox import check_may_decide
 from interlock.core.operator_errors import refused_as
 from interlock.net.protocol.address_scope import LOOPBACK_HOSTS

@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, Response
 
 from interlock.access.api import END_SESSION, GET_SESSION, USE_LOGIN, VISIT_LOGIN, Session, UseLogin
-from interlock.access.logins import SESSION_S, BrowserSession, cookie_name, is_browser
+from interlock.access.operations import SESSION_S, BrowserSession, cookie_name, is_browser
 from interlock.approvals.api import ENROL_PASSKEY, VISIT_INVITATION, EnrolPasskey, PasskeyCreation
 from interlock.approvals.api import Invitation as InvitationView
 from interlock.approvals.trust.passkeys import GONE, PATH, PasskeyInvitation, invitation_view

@@ -16,7 +16,7 @@ from typing import Any, Final, get_args, get_origin
 import msgspec
 
 from interlock import __version__
-from interlock.access.logins import COOKIE
+from interlock.access.operations import COOKIE
 from interlock.core.capability import load_reference
 from interlock.node.capabilities import capabilities
 from interlock.operator import operation as cases

@@ -278,7 +278,7 @@ async def test_every_cell_of_danger_and_trust_is_answered_as_the_matrix_has_it(t
         caller = here.node.fronts.modern.caller(Principal("local"), "http", None, "auto")
         for entry in here.node.calls.aql.index(caller).entries:
             if entry.route is not None and entry.category is Category.READ:
-                assert entry.classification.classified.rule == "read_only"  # nothing is READ by fallback
+                assert entry.classification[0].rule == "read_only"  # nothing is READ by fallback
                 assert entry.route.capability is not None and not entry.route.capability.mutable
 
 

@@ -113,7 +113,7 @@ def classified(one: dict[str, Any], **hints: Any) -> tuple[str, str]:
             is_read_only=told.get("readOnlyHint") is True,
             is_destructive=told.get("destructiveHint"),
         )
-    ).classified
+    )[0]
     return found.category.value, found.rule
 
 
@@ -154,9 +154,9 @@ def test_only_what_can_be_merged_by_forwarding_is_an_update() -> None:
     write = declare_tool(facts("write_file", schema(("path", "content"), path=TEXT, content=TEXT)))
     assert write.category is Category.UPDATE
     settings = schema(("id", "settings"), id=TEXT, settings={"type": "object"})
-    plain = classify_tool(facts("set_config", settings))
-    assert plain.classified.category is Category.EXECUTE and "settings" in plain.classified.reason
-    assert plain.classified.reason in declare_tool(facts("set_config", settings)).description
+    plain = classify_tool(facts("set_config", settings))[0]
+    assert plain.category is Category.EXECUTE and "settings" in plain.reason
+    assert plain.reason in declare_tool(facts("set_config", settings)).description
     ruled = declare_tool(facts("set_config", settings, rule=OperationRule(merge="upstream")))
     assert ruled.category is Category.UPDATE
     for one in (ruled, declare_tool(facts("set_config", settings))):
@@ -179,8 +179,8 @@ def test_only_what_can_be_merged_by_forwarding_is_an_update() -> None:
     for verb, said in (("upload", "Similar to create."), ("rename", "Similar to update."), ("create", "")):
         made = declare_tool(facts(f"{verb}_file", schema(("path", "content"), path=TEXT, content=TEXT))).description
         assert said in made and ("Similar" in made) is bool(said)
-    upsert = classify_tool(facts("create_or_update_file", schema(("path", "content"), path=TEXT, content=TEXT)))
-    assert upsert.classified.category is Category.UPDATE
+    upsert = classify_tool(facts("create_or_update_file", schema(("path", "content"), path=TEXT, content=TEXT)))[0]
+    assert upsert.category is Category.UPDATE
 
 
 @pytest.mark.req("AQL-C.danger-1", "AQL-C.danger-2")

@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
+from interlock.aql.protocol.envelope import AnswerWarning
 from interlock.aql.protocol.errors import (
     CODES,
     AqlFailure,
@@ -59,37 +60,40 @@ class _Result(msgspec.Struct):
         return None if self.raw_meta is msgspec.UNSET else self.raw_meta
 
 
-class Read(msgspec.Struct, frozen=True, kw_only=True):
-    """The meaning of a tool's result: data, a failure, or neither.
+class OperationAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of one operation: data, a failure, or neither.
 
-    `passes` is true if the result does not end the call, because the tool asks for input or started a task. Such a
-    result is passed to the client unchanged.
+    It has neither if the result does not end the call, because the tool asks for input or started a task
+    (`is_unfinished`). Such a result is passed to the client unchanged; `message` is then the complete JSON-RPC answer.
     """
 
-    data: Raw | str | dict[str, Any] | None = None
+    data: Any = None
     failure: AqlFailure | None = None
     blocks: tuple[Raw, ...] = ()  # content that stays content
     meta: Raw | None = None
-    passes: bool = False
+    warnings: tuple[AnswerWarning, ...] = ()
     annotations: Raw | None = None  # of the text that became the data
+    is_unfinished: bool = False
+    message: bytes | None = None
+    status: int = 200
 
 
 _decode_result: Final = msgspec.json.Decoder(_Result).decode
 
 
-def read_result(result: Raw | bytes, *, tool: str, operation: str, danger: str = "") -> Read:
+def read_result(result: Raw | bytes, *, tool: str, operation: str, danger: str = "") -> OperationAnswer:
     """Read a CallToolResult. `danger` is the danger level of the operation, which is shown if the call waits for
     approval.
     """
     try:
         decoded = _decode_result(result)
     except (msgspec.DecodeError, msgspec.ValidationError):
-        return Read(failure=internal_error("the server's result cannot be read", source_tool=tool))
+        return OperationAnswer(failure=internal_error("the server's result cannot be read", source_tool=tool))
     if decoded.kind != "complete":
-        return Read(passes=True)
+        return OperationAnswer(is_unfinished=True)
     meta = decoded.meta
     if decoded.is_error:
-        return Read(failure=_tool_failure(decoded, tool, operation, danger), meta=meta)
+        return OperationAnswer(failure=_tool_failure(decoded, tool, operation, danger), meta=meta)
     if decoded.structured is not msgspec.UNSET:
         content = bytes(decoded.content)
         blocks = _others(decoded.content) if b'"type"' in content else ()
@@ -97,22 +101,22 @@ def read_result(result: Raw | bytes, *, tool: str, operation: str, danger: str =
         raws = decode_array(decoded.content) if b'"annotations"' in content else None
         first = (decode_object(raws[0]) if raws else None) or {}
         annotations = first.get("annotations") if find_string(first.get("type")) == "text" else None
-        return Read(data=decoded.structured, blocks=blocks, meta=meta, annotations=annotations)
+        return OperationAnswer(data=decoded.structured, blocks=blocks, meta=meta, annotations=annotations)
     return _content(decoded, meta)
 
 
-def _content(result: _Result, meta: Raw | None) -> Read:
+def _content(result: _Result, meta: Raw | None) -> OperationAnswer:
     """Return the data in content blocks: the text of a single block, or a list that refers to several blocks."""
     blocks = decode_array(result.content)
     if blocks is None:
-        return Read(failure=internal_error("the server's result cannot be read"), meta=meta)
+        return OperationAnswer(failure=internal_error("the server's result cannot be read"), meta=meta)
     if len(blocks) == 1:
         block = decode_object(blocks[0]) or {}
         if find_string(block.get("type")) == "text":
             text = find_string(block.get("text")) or ""
-            return Read(data=_text_data(text), meta=meta, annotations=block.get("annotations"))
+            return OperationAnswer(data=_text_data(text), meta=meta, annotations=block.get("annotations"))
     if not blocks:
-        return Read(data=None, meta=meta)
+        return OperationAnswer(data=None, meta=meta)
     listed: list[dict[str, Any]] = []
     others: list[Raw] = []
     for raw in blocks:
@@ -130,7 +134,7 @@ def _content(result: _Result, meta: Raw | None) -> Read:
         if mime is not None:
             summary["mime_type"] = mime
         listed.append({**summary, "content_index": len(others)})
-    return Read(data={"content": listed}, blocks=tuple(others), meta=meta)
+    return OperationAnswer(data={"content": listed}, blocks=tuple(others), meta=meta)
 
 
 def _others(content: Raw) -> tuple[Raw, ...]:
@@ -218,16 +222,16 @@ def _envelope_failure(value: Mapping[str, Any]) -> AqlFailure | None:
     return AqlFailure(code if code in CODES else Code.INTERNAL_ERROR.value, message or "the operation failed", members)
 
 
-def find_envelope_data(data: Any) -> Read | None:
+def find_envelope_data(data: Any) -> OperationAnswer | None:
     """Return the data or failure in the answer of a tool that itself supports MCP-AQL, or None for other answers."""
     value = _decode_if_valid(data) if isinstance(data, Raw) else data
     if not isinstance(value, Mapping) or not isinstance(value.get("success"), bool):
         return None
     if value["success"] and "data" in value:
         members = decode_object(data) if isinstance(data, Raw) else None
-        return Read(data=members["data"] if members is not None else value["data"])
+        return OperationAnswer(data=members["data"] if members is not None else value["data"])
     failed = _envelope_failure(value)
-    return None if failed is None else Read(failure=failed)
+    return None if failed is None else OperationAnswer(failure=failed)
 
 
 def _status(value: Any) -> int | None:

@@ -82,13 +82,8 @@ class ToolFacts(msgspec.Struct, frozen=True, kw_only=True):
     is_confirmed: bool = True  # the node asks for confirmation tokens
 
 
-class Classification(msgspec.Struct, frozen=True):
-    """The category and the danger of an operation, which lists need. Computing them rarely requires the complete
-    schema.
-    """
-
-    classified: CategoryVerdict
-    danger: DangerVerdict
+# The category and the danger of an operation, which lists need. Computing them rarely requires the complete schema.
+Classification = tuple[CategoryVerdict, DangerVerdict]
 
 
 def classify_tool(facts: ToolFacts) -> Classification:
@@ -101,7 +96,7 @@ def classify_tool(facts: ToolFacts) -> Classification:
         why = _unlike_an_update(facts)
         if why is not None:
             classified = CategoryVerdict(Category.EXECUTE, "shape", f"Classified EXECUTE because {why}.")
-    return Classification(classified, danger_of(facts.local, classified.category, facts))
+    return classified, danger_of(facts.local, classified.category, facts)
 
 
 def danger_of(name: str, category: Category, facts: ToolFacts) -> DangerVerdict:
@@ -118,8 +113,8 @@ def danger_of(name: str, category: Category, facts: ToolFacts) -> DangerVerdict:
 
 def declare_tool(facts: ToolFacts, classification: Classification | None = None) -> AqlOperation:
     """Return the operation that represents a tool."""
-    classes = classification or classify_tool(facts)
-    category = classes.classified.category
+    classified, danger = classification or classify_tool(facts)
+    category = classified.category
     builder = _TypeNames(facts.name, facts.schema)
     # Find the parameters of a tool: its properties, required ones without a property, and `arguments` if it is open.
     schema = facts.schema
@@ -141,7 +136,7 @@ def declare_tool(facts: ToolFacts, classification: Classification | None = None)
     if category is Category.UPDATE:
         parameters = _with_input(facts, parameters, builder)
     taken = {parameter.name for parameter in parameters}
-    may_confirm = facts.is_confirmed and classes.danger.level >= Danger.DESTRUCTIVE
+    may_confirm = facts.is_confirmed and danger.level >= Danger.DESTRUCTIVE
     if category is Category.READ and facts.has_fields and FIELDS_PARAMETER.name not in taken:
         parameters.append(FIELDS_PARAMETER)
     if may_confirm and CONFIRMATION_PARAMETER.name not in taken:
@@ -149,30 +144,33 @@ def declare_tool(facts: ToolFacts, classification: Classification | None = None)
     return AqlOperation(
         name=facts.name,
         category=category,
-        description=_description(facts, classes, may_confirm=may_confirm),
+        description=_description(facts, classified, danger if may_confirm else None),
         parameters=tuple(parameters),
         returns=_returns(facts),
-        danger=classes.danger.level,
-        danger_reasons=classes.danger.reasons,
+        danger=danger.level,
+        danger_reasons=danger.reasons,
         family=facts.rule.family,
         types=tuple(builder.found.values()),
         arguments_schema=facts.schema,
     )
 
 
-def _description(facts: ToolFacts, classes: Classification, *, may_confirm: bool) -> str:
-    """Return the tool's description, with notes for clients about its category and danger."""
+def _description(facts: ToolFacts, classified: CategoryVerdict, danger: DangerVerdict | None) -> str:
+    """Return the tool's description, with notes for clients about its category.
+
+    `danger` is set, and described too, only if calls must be confirmed.
+    """
     text = facts.description.strip()[:DESCRIPTION_CHARS_MAX] or f"Calls {facts.local}."
     sentences = []
     verb = snake(facts.local).strip("_").split("_")[0]
-    canonical = CANONICAL[classes.classified.category]
-    if verb not in (canonical, "list") and classes.classified.category is not Category.EXECUTE:
+    canonical = CANONICAL[classified.category]
+    if verb not in (canonical, "list") and classified.category is not Category.EXECUTE:
         sentences.append(f"Similar to {canonical}.")
-    if may_confirm:
-        why = f" ({'; '.join(classes.danger.reasons)})" if classes.danger.reasons else ""
-        sentences.append(f"Danger: {classes.danger.level.word}{why}; confirmation is needed.")
-    if classes.classified.reason:
-        sentences.append(classes.classified.reason)
+    if danger is not None:
+        why = f" ({'; '.join(danger.reasons)})" if danger.reasons else ""
+        sentences.append(f"Danger: {danger.level.word}{why}; confirmation is needed.")
+    if classified.reason:
+        sentences.append(classified.reason)
     return "\n".join((text, " ".join(sentences))) if sentences else text
 
 
