@@ -82,8 +82,8 @@ def token(
         issued = answer.as_(api.IssuedToken)
         until = f", until {local_time(issued.expires_at, '%Y-%m-%d')}" if issued.expires_at else ""
         out.line(issued.token)
-        kept = "shown this once, only its hash is kept"
-        out.remark(f"{issued.audience} token {issued.name}{until}, id {issued.id}; {kept}")
+        notice = "shown this once, only its hash is kept"
+        out.remark(f"{issued.audience} token {issued.name}{until}, id {issued.id}; {notice}")
         out.remark(_use(issued) if room is None else _use_in_room(invocation, room.topic))
     if room is not None:
         _warn_of_no_room(invocation, room.topic)
