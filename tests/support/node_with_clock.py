@@ -157,7 +157,7 @@ class ClockedNode:
             "in flight": len(self.node.calls.dispatch.under_way.calls),
             "on links": sum(isinstance(p, Call) for link in links for p in link.in_flight.values()),
             "suspended": sum(len(link.waiting.suspended) for link in links),
-            "suspended by principal": sum(len(link.waiting.suspended.principals) for link in links),
+            "suspended by principal": sum(len(link.waiting.suspended_by_principal) for link in links),
             "booked": sum(link.booked for link in links),
             "questions": sum(len(link.questions._open) for link in links),
             "principals": len(self.parking._of),

@@ -34,6 +34,7 @@ import asyncio
 import secrets
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 from typing import Any, Final
 
@@ -147,22 +148,22 @@ class Parking:
             call.open_dialogue().lacked = None if able else question_capability(request.method, request.params)
             _decline(link, request.id, f"the client of this call does not support {request.method}")
             return
-        handle = self._handles.get(call)
-        space = self.spaces.get(handle) if handle is not None else None
+        handle = self._handles.get(call, "")
+        space = self.spaces.get(handle)
         size = len(request.params)
-        if self._bytes + size > PARKED_BYTES_MAX or (space is None and not self._make_room(call.caller.principal.name)):
+        principal = call.caller.principal.name
+        if self._bytes + size > PARKED_BYTES_MAX or (space is None and not self._make_room(principal)):
             _decline(link, request.id, "too many calls wait for their clients")
             return
+        dialogue = call.open_dialogue()
         if space is None:
             handle, space = secrets.token_urlsafe(16), Space(call)
-            call.open_dialogue().request_digest = _digest(call)
-            self.spaces[handle] = space
+            dialogue.request_digest = _digest(call)
             self._handles[call] = handle
-            self._of.setdefault(call.caller.principal.name, {})[handle] = space
+            self.spaces[handle] = self._of.setdefault(principal, {})[handle] = space
         if len(space.questions) >= QUESTIONS_MAX:
             _decline(link, request.id, f"more than {QUESTIONS_MAX} questions at once")
             return
-        dialogue = call.open_dialogue()
         dialogue.lacked = None  # it goes on without what it asked for before
         space.next_key += 1
         space.questions[str(space.next_key)] = (link, request.id, Question(request.method, request.params))
@@ -172,7 +173,7 @@ class Parking:
             call.handler.suspend(call)
         elif not dialogue.is_gathering:
             dialogue.is_gathering = True
-            self._later(GATHER_S, lambda: self._on_gathered(handle or "", space))
+            self._later(GATHER_S, partial(self._tell_gathered, handle, space))
 
     def _make_room(self, principal: str) -> bool:
         """Make room for another waiting call of this principal. Return False if that is impossible.
@@ -193,7 +194,7 @@ class Parking:
         space.size += size
         self._bytes += size
 
-    def _on_gathered(self, handle: str, space: Space) -> None:
+    def _tell_gathered(self, handle: str, space: Space) -> None:
         space.call.open_dialogue().is_gathering = False
         if space.questions and not space.waiting and not space.call.done:
             self._tell(handle, space)
@@ -281,13 +282,13 @@ class Parking:
             response = codec.decode_untrusted(space.away.message or b"")
         except codec.CodecError:
             response = None
-        if isinstance(response, codec.Response):
-            again = (
-                codec.encode_error(client_id, response.error)
-                if response.error
-                else encode_result(client_id, response.result)
-            )
-            request.sink.answer(again, space.away.status)
+        if not isinstance(response, codec.Response):
+            return
+        if response.error:
+            answer = codec.encode_error(client_id, response.error)
+        else:
+            answer = encode_result(client_id, response.result)
+        request.sink.answer(answer, space.away.status)
 
     # Endings
 
@@ -296,9 +297,8 @@ class Parking:
 
         The answer to a parked call is kept until its client returns.
         """
-        handle = self._handles.get(call)
-        space = self.spaces.get(handle) if handle is not None else None
-        if handle is None or space is None:
+        handle = self._handles.get(call, "")
+        if (space := self.spaces.get(handle)) is None:
             return
         questions, space.questions = space.questions, {}
         for link, upstream_id, _ in questions.values():
@@ -329,9 +329,8 @@ class Parking:
         self._count(space, -space.size)
         self._handles.pop(space.call, None)
         principal = space.call.caller.principal.name
-        theirs = self._of[principal]
-        del theirs[handle]
-        if not theirs:
+        del self._of[principal][handle]
+        if not self._of[principal]:
             del self._of[principal]
 
     # A legacy server that refuses until a page was visited
@@ -346,11 +345,8 @@ class Parking:
         if not wanted or call.method not in RESUMABLE:
             return None
         if not declares(call.meta.get(META_CAPABILITIES, RAW_EMPTY), "elicitation", "url"):
-            refusal = Refusal(
-                MISSING_CAPABILITY,
-                "the server needs the client to open a page",
-                {"requiredCapabilities": {"elicitation": {"url": {}}}},
-            )
+            lacked: dict[str, Any] = {"requiredCapabilities": {"elicitation": {"url": {}}}}
+            refusal = Refusal(MISSING_CAPABILITY, "the server needs the client to open a page", lacked)
             return codec.encode_error(call.client_id, error_body(refusal)), refusal.mcp_status
         return self._visit(call, wanted[:QUESTIONS_MAX], _digest(call)), 200
 
@@ -361,9 +357,8 @@ class Parking:
         able = declares(call.meta.get(META_CAPABILITIES, RAW_EMPTY), "elicitation", "url")
         if not able or call.method not in RESUMABLE:
             return None
-        return self._visit(
-            call, [Raw(codec.encode_value(elicitation))], b""
-        )  # nothing waits: the retry is a call like any other
+        # Nothing waits here: the retry is a call like any other.
+        return self._visit(call, [Raw(codec.encode_value(elicitation))], b"")
 
     def _visit(self, call: Call, pages: list[Raw], digest: bytes) -> bytes:
         questions = {str(number): Question(ELICIT, raw) for number, raw in enumerate(pages, 1)}
@@ -421,8 +416,9 @@ class Interview:
         dialogue = call.open_dialogue()
         dialogue.rounds += 1
         if channel is None or dialogue.rounds > ROUNDS_MAX:
-            too_often = f"the server asked more than {ROUNDS_MAX} times"
-            reason = "the client cannot be asked" if channel is None else too_often
+            reason = f"the server asked more than {ROUNDS_MAX} times"
+            if channel is None:
+                reason = "the client cannot be asked"
             call.on_failed(Refusal(INTERNAL_ERROR, reason, {"reason": "input_required"}), Outcome.ERROR)
             return
         for question in self._wanted.questions.values():
@@ -438,7 +434,12 @@ class Interview:
         for key, name in list(self._open.items()):
             if not self._ended:
                 question = self._wanted.questions[key]
-                channel.ask(self, name, question.method, _for_legacy(question), call.sink)
+                params = decode_object(question.params) if question.method == ELICIT else None
+                # 2025-11-25 requires an id for each page that the user should visit; 2026-07-28 has no such id.
+                if params is not None and find_string(params.get("mode")) == "url" and "elicitationId" not in params:
+                    with_id = {**params, "elicitationId": secrets.token_urlsafe(16)}
+                    question = Question(ELICIT, Raw(codec.encode_value(with_id)))
+                channel.ask(self, name, question.method, question.params, call.sink)
 
     def respond(self, upstream_id: bytes, payload: bytes) -> None:
         """Handle the client's answer to one question (`AnswerReceiver`)."""
@@ -485,24 +486,13 @@ class Interview:
             call.link.send_again(call)
 
 
-def _for_legacy(question: Question) -> Raw:
-    """Return the params of a question in the form for a legacy client.
-
-    2025-11-25 requires an id for each page that the user should visit; 2026-07-28 has no such id.
-    """
-    params = decode_object(question.params) if question.method == ELICIT else None
-    if params is None or find_string(params.get("mode")) != "url" or "elicitationId" in params:
-        return question.params
-    return Raw(codec.encode_value({**params, "elicitationId": secrets.token_urlsafe(16)}))
-
-
 SERVER_MESSAGE_CHARS_MAX: Final = 1000  # of a server's message in our own; the data has all of it
 SWEEP_S: Final = 0.1  # shorter than the time of any latency class: no deadline is set and passed between two sweeps
 _SWEEP_MIN_S: Final = 0.002  # a loop may wake a little early
 _FAILURES: Final = (Outcome.ERROR, Outcome.LOST, Outcome.NOT_SENT, Outcome.TIMEOUT)
 
 
-@dataclass(eq=False, kw_only=True)
+@dataclass(eq=False)
 class CallsUnderWay:
     """Registry of the calls that were sent or wait to be sent. It serves their needs until they end."""
 
@@ -579,16 +569,15 @@ class CallsUnderWay:
             return False
         if (wanted := mrtr.read_input_required(result)) is None:
             return False
+        refusal: Refusal | None = None
         if isinstance(wanted, str):
-            call.on_failed(Refusal(INTERNAL_ERROR, f"the server's question is malformed: {wanted}"), Outcome.ERROR)
-        else:
-            refusal = None
-            if call.link is not None and self.budgets.is_enforced:
-                refusal = self.budgets.charge_questions(call.link, call.caller, len(wanted.questions))
-            if refusal is not None:
-                call.on_failed(refusal, Outcome.ERROR)
-            else:
-                Interview(call, wanted).start()
+            refusal = Refusal(INTERNAL_ERROR, f"the server's question is malformed: {wanted}")
+        elif call.link is not None and self.budgets.is_enforced:
+            refusal = self.budgets.charge_questions(call.link, call.caller, len(wanted.questions))
+        if refusal is not None:
+            call.on_failed(refusal, Outcome.ERROR)
+        elif isinstance(wanted, mrtr.InputRequired):
+            Interview(call, wanted).start()
         return True
 
     def ask_consent(self, call: Call, server: str, url: str, consent_id: str) -> None:
@@ -617,18 +606,17 @@ class CallsUnderWay:
         message = find_string((decode_object(blocks[0]) or {}).get("text"))
         return self._find_missing_capability(call, message, {"result": result})
 
-    def _find_missing_capability(
-        self, call: Call, message: str | None, outcome: dict[str, Raw]
-    ) -> tuple[bytes, int] | None:
-        """Return MISSING_CAPABILITY with its HTTP status if a missing client capability caused the failure, otherwise
-        None.
+    @staticmethod
+    def _find_missing_capability(call: Call, message: str | None, outcome: dict[str, Raw]) -> tuple[bytes, int] | None:
+        """Return MISSING_CAPABILITY with its HTTP status if a missing client capability caused the failure.
+
+        Return None for any other failure.
 
         The server failed because it asked something that the client cannot answer, or because it knew that it could not
         ask.
         """
-        lacked = call.dialogue.lacked if call.dialogue is not None else None
-        if lacked is None:
-            lacked = find_missing_capability(message or "", call.meta.get(META_CAPABILITIES, RAW_EMPTY))
+        lacked: dict[str, Any] | None = call.dialogue.lacked if call.dialogue is not None else None
+        lacked = lacked or find_missing_capability(message or "", call.meta.get(META_CAPABILITIES, RAW_EMPTY))
         if lacked is None:
             return None
         reason = (message or "no reason given")[:SERVER_MESSAGE_CHARS_MAX]

@@ -23,7 +23,7 @@ the guard looks at it. These rules take the place of the guard:
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -49,14 +49,7 @@ from interlock.core.link_state import LinkState
 from interlock.core.recorder import Recorder
 from interlock.credentials.secret_references import Unobtainable
 from interlock.credentials.token import RequestedConsent
-from interlock.dispatch.availability import (
-    Arrivals,
-    ArrivingCall,
-    AvailabilityCheck,
-    CallQueue,
-    WaitingCall,
-    forbid_resending,
-)
+from interlock.dispatch.availability import Arrivals, ArrivingCall, AvailabilityCheck, CallQueue, forbid_resending
 from interlock.dispatch.calls_under_way import CallsUnderWay
 from interlock.dispatch.tasks import Tasks
 from interlock.gate.confirm import Confirmations, ConfirmCall, HeldHere
@@ -65,7 +58,7 @@ from interlock.gate.responses import ReturningClient
 from interlock.gate.rounds import Relayed
 from interlock.guard.budgets import READING, Budgets
 from interlock.guard.guard import Guard
-from interlock.links.connected_link import ConnectedLink, ServerLink
+from interlock.links.connected_link import ServerLink
 from interlock.links.connector import LimitReached
 from interlock.links.keeper import Keeper, unauthorised
 from interlock.links.link import Link
@@ -109,12 +102,7 @@ class Dispatch:
     def __post_init__(self) -> None:
         self._namespace = self.catalog.live  # one attribute away from what is listed now
         self.under_way = CallsUnderWay(
-            catalog=self.catalog,
-            keepers=self.keepers,
-            recorder=self.recorder,
-            clock=self.clock,
-            budgets=self.budgets,
-            latency_meta=self.latency_meta,
+            self.catalog, self.keepers, self.recorder, self.clock, self.budgets, self.latency_meta
         )
         self._register = self.under_way.register  # every call is registered: without a look at both objects
         self.tasks = Tasks(self.clock)
@@ -154,10 +142,11 @@ class Dispatch:
                     meta = {**meta, **followed.received}
                     request = msgspec.structs.replace(request, meta=meta)
         back: ReturningClient | None = None
-        if "requestState" in params:
-            if isinstance(returning := self._find_returning(request), Call):
-                return returning
-            back = returning
+        if "requestState" in params:  # a client returns to a held call, or to a parked one
+            if isinstance(returning := self.gate.responses.read_state(caller, params), Refusal):
+                return self.refuse(self._new(request), returning)
+            if (back := returning) is None and (resumed := self._find_resumed(request)) is not None:
+                return resumed
         namespace = self._namespace.current
         if caller.seen is not namespace:
             caller.seen, caller.view = namespace, namespace.view(caller.key)
@@ -178,8 +167,11 @@ class Dispatch:
                 return self.refuse(call, self.route_check.unlisted(caller, name))
             route = listed
         arguments = params.get("arguments")
-        if arguments is not None and memoryview(arguments)[0] != _OBJECT and not _may_be_null(arguments, route):
-            return self._invalid(self._new(request, route.qualified), "params.arguments must be an object")
+        if arguments is not None and memoryview(arguments)[0] != _OBJECT:
+            # Some clients send null instead of no arguments, which is sent unchanged unless the node reads them.
+            is_read = route.gate is not None or route.mirrored or route.link.checks_input
+            if is_read or bytes(arguments) != b"null":
+                return self._invalid(self._new(request, route.qualified), "params.arguments must be an object")
         head, onward = route.head, route.onward
         if followed is not None and onward is not None:
             onward = followed.onward
@@ -438,17 +430,6 @@ class Dispatch:
         call.after = self.under_way.set_log_level(call, link)
         return None
 
-    def _find_returning(self, request: ClientRequest) -> Call | ReturningClient | None:
-        """Return what a tools/call with a requestState continues.
-
-        That is the client that returns to a held call, or the parked call. An ended call contains the refusal of the
-        retry. Return None if the request is to be handled as a new call, for example because the state belongs to the
-        server.
-        """
-        if isinstance(back := self.gate.responses.read_state(request.caller, request.params), Refusal):
-            return self.refuse(self._new(request), back)
-        return back or self._find_resumed(request)
-
     def _find_resumed(self, request: ClientRequest) -> Call | None:
         """Return the parked call that a retry resumes, or an ended call with the refusal of the retry.
 
@@ -488,13 +469,12 @@ class Dispatch:
                 link.send(verdict)
                 return call
         elif isinstance(verdict, Refused) and not self.availability.may_wait(verdict, link):
-            waiting = self._queue.join(call, link) if verdict.refusal is BUSY else None
-            if waiting is not None:
+            if verdict.refusal is BUSY and (waiting := self._queue.join(call, link)) is not None:
                 self._register(call, link)
                 link.booked -= 1  # it has no place at the link yet
                 call.booked = None
                 call.deadline = inf
-                self._delayed.begin(answer_failures(call, self._send_in_turn(call, link, waiting)))
+                self._delayed.begin(answer_failures(call, self._send_in_turn(call, link, self._queue.wait(waiting))))
                 return call
             if link.standing.state is LinkState.DEGRADED:
                 self.availability.wake(link)
@@ -504,9 +484,12 @@ class Dispatch:
         self._delayed.begin(answer_failures(call, self._send_later(call, link, is_held=verdict is HELD)))
         return call
 
-    async def _send_in_turn(self, call: Call, link: Link, waiting: WaitingCall) -> None:
-        """Send a call when it has a place at its link, if its tool is still the one that the guard checked."""
-        has_place = await self._queue.wait(waiting)
+    async def _send_in_turn(self, call: Call, link: Link, place: Awaitable[bool]) -> None:
+        """Send a call when it has a place at its link, if its tool is still the one that the guard checked.
+
+        `place` waits in the queue. Its result is False if the link had no capacity in time.
+        """
+        has_place = await place
         if call.done:
             return
         refused = self.route_check.find_relisted(call) if has_place else _NO_PLACE
@@ -591,11 +574,11 @@ class Dispatch:
     def _refuse(self, call: Call, refused: Refused, status: int | None = None) -> Call:
         if refused.result is not None:
             call.answer(encode_result(call.client_id, refused.result), Outcome.REFUSED)
-            return call
-        if status is not None:
+        elif status is not None:
             call.refuse(refused.refusal, status)
-            return call
-        return self.refuse(call, refused.refusal)
+        else:
+            self.refuse(call, refused.refusal)
+        return call
 
     def refuse(self, call: Call, refusal: Refusal) -> Call:
         """End a call with a refusal.
@@ -604,8 +587,7 @@ class Dispatch:
         -32601 means an unknown method.
         """
         is_200 = call.caller.era is Era.LEGACY or is_not_found(refusal)
-        status = 200 if is_200 else refusal.mcp_status
-        call.refuse(refusal, status)
+        call.refuse(refusal, 200 if is_200 else refusal.mcp_status)
         return call
 
 
@@ -625,12 +607,6 @@ def resource_not_found(uri: str, candidates: list[str], era: Era) -> Refusal:
         data = {"reason": "ref_invalid", "uri": uri}
         return Refusal(INVALID_PARAMS, "ref_invalid: no driver has this kind of reference", data)
     return Refusal(RESOURCE_NOT_FOUND if era is Era.LEGACY else INVALID_PARAMS, "Resource not found", {"uri": uri})
-
-
-def _may_be_null(arguments: Raw, route: Route) -> bool:
-    """Return whether the arguments are null, which some clients send instead of none, and may be sent unchanged."""
-    is_read = route.gate is not None or route.mirrored or route.link.checks_input
-    return not is_read and bytes(arguments) == b"null"
 
 
 PER_S: Final = 100  # of all clients together; more within a second are dropped
@@ -655,7 +631,13 @@ class ClientNotifications:
             return
         if not self.may_notify(caller):
             return
-        if (link := _find_meant_server(caller, self.view(caller.key))) is None:
+        is_modern, view = caller.era is Era.MODERN, self.view(caller.key)
+        seen = [link for link in view.links if isinstance(link, ServerLink) and view.shows(link)]
+        meant = [link for link in seen if link.modern is is_modern and link.is_connected]
+        if len(meant) != 1:
+            return
+        # Without a link of the client's own that is open, the notification has no receiver.
+        if (link := meant[0] if meant[0].own is None else meant[0].own.ready(caller)) is None:
             return
         now = self.clock.now()
         if now - self._since >= 1.0:
@@ -667,19 +649,3 @@ class ClientNotifications:
         at, params = self.clock.wall(), notification.params or None
         who, via = caller.principal.name, caller.via
         self.recorder.add(AuditRecord(at, who, via, method[:128], link.segment, params, "admitted", "ok"))
-
-
-def _find_meant_server(caller: Caller, view: View) -> ConnectedLink | None:
-    """Return the link of the only server that a client with this view can mean, or the client's own link to that
-    server.
-
-    Return None if there is no such server or more than one, or if the client needs a link of its own that is not open.
-    """
-    is_modern = caller.era is Era.MODERN
-    seen = [link for link in view.links if isinstance(link, ServerLink) and view.shows(link)]
-    meant = [link for link in seen if link.modern is is_modern and link.is_connected]
-    if len(meant) != 1:
-        return None
-    own = meant[0].own
-    link = meant[0] if own is None else own.ready(caller)
-    return link if isinstance(link, ConnectedLink) else None

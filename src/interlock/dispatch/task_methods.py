@@ -33,7 +33,7 @@ from interlock.core.calls.check import BUSY
 from interlock.core.clock import Clock
 from interlock.core.link_state import USABLE
 from interlock.dispatch.dispatch import STANDARD_S, Dispatch
-from interlock.dispatch.tasks import Task, TaskAsking, TaskMaking, Tasks, code_of, make_taskless, task_head
+from interlock.dispatch.tasks import Task, TaskAsking, TaskMaking, Tasks, code_of, make_taskless
 from interlock.gate.protocol.reserved_claims import without_claims
 from interlock.links.connected_link import ConnectedLink
 from interlock.links.keeper import Keeper, ServerKeeper
@@ -44,6 +44,7 @@ from interlock.mcp import tasks as mcp_tasks
 from interlock.mcp.items import decode_cursor_untrusted, encode_cursor
 from interlock.mcp.meta import PROGRESS_TOKEN
 from interlock.mcp.methods import Era
+from interlock.mcp.modern_requests import modern_head
 from interlock.wire.jsonrpc import codec
 from interlock.wire.jsonrpc.codec import Request, decode_object, encode_notification, encode_value, find_string
 from interlock.wire.refusal import INVALID_PARAMS, METHOD_NOT_FOUND, Refusal
@@ -170,12 +171,9 @@ class AskedTasks:
 
     def _expect(self, link: ConnectedLink, request: Request, caller: Caller, task: AskedTask | None) -> bool:
         if len(self._expected) >= EXPECTED_MAX:  # a server whose connection is gone waits no more
-            alive = {
-                key: expected
-                for key, expected in self._expected.items()
-                if expected.connection == expected.link.connection
-            }
-            self._expected = alive
+            for key, expected in list(self._expected.items()):
+                if expected.connection != expected.link.connection:
+                    del self._expected[key]
         if len(self._expected) >= EXPECTED_MAX:
             return False
         self._expected[link.segment, request.id] = _Expected(link, link.connection, caller, request.method, task)
@@ -199,7 +197,7 @@ class TaskNews(TaskEvents):
         self.per_user_call_type = make_taskless
         self._tasks = tasks
         self._asked = asked_tasks
-        self._listening: dict[Task, set[TaskListener]] = {}
+        self.listening: dict[Task, set[TaskListener]] = {}  # clients of 2026-07-28, by the task they follow
         self._held: dict[Task, list[tuple[Request, Background]]] = {}
 
     # News
@@ -212,24 +210,22 @@ class TaskNews(TaskEvents):
         if isinstance(facts, str) or task is None or task.era is not era:
             link.stray += 1
             return
-        members = mcp_tasks.renamed_answer(
-            params, methods.TASKS_GET, task.theirs, lambda theirs: self._tasks.maybe_ours(task, theirs)
-        )
-        if isinstance(members, str):
+        rename = partial(self._tasks.maybe_ours, task)
+        if isinstance(members := mcp_tasks.renamed_answer(params, methods.TASKS_GET, task.theirs, rename), str):
             return
         self._tasks.heard(task, facts, members if era is Era.LEGACY else None)
         if era is Era.LEGACY:
             self._tell(task, encode_notification(methods.TASK_STATUS.encode(), encode_value(members)))
         else:
-            for listener in list(self._listening.get(task, ())):
+            for listener in list(self.listening.get(task, ())):
                 listener(members)
 
     def on_task_progress(self, link: ConnectedLink, progress_id: int, params: dict[str, Raw]) -> None:
-        if (task := self._tasks.maybe_progressing(link, progress_id)) is None:
+        if (task := self._tasks.progress.get((link.segment, progress_id))) is None:
             link.stray += 1
             return
         members: dict[str, Any] = {**params, PROGRESS_TOKEN: task.progress_token}
-        mcp_tasks.rename_related(members, lambda theirs: self._tasks.maybe_ours(task, theirs))
+        mcp_tasks.rename_related(members, partial(self._tasks.maybe_ours, task))
         self._tell(task, encode_notification(methods.PROGRESS.encode(), encode_value(members)))
 
     def on_task_log(self, link: ConnectedLink, params: Raw) -> bool:
@@ -238,7 +234,7 @@ class TaskNews(TaskEvents):
         if (task := self._tasks.maybe_theirs(link, theirs)) is None:
             link.stray += 1
         elif task.caller.log_level is not None and passes_level(params, task.caller.log_level):
-            renamed = mcp_tasks.renamed_in(params, lambda theirs: self._tasks.maybe_ours(task, theirs))
+            renamed = mcp_tasks.renamed_in(params, partial(self._tasks.maybe_ours, task))
             self._tell(task, encode_notification(methods.LOG_MESSAGE.encode(), bytes(renamed)))
         return True
 
@@ -254,28 +250,18 @@ class TaskNews(TaskEvents):
 
     def _waiting(self, task: Task) -> TaskAsking | None:
         """Return the newest open request for the task's result, or None."""
-        calls = [
-            pending
-            for pending in task.link.in_flight.values()
-            if isinstance(pending, TaskAsking) and pending.waits_forever
-        ]
+        calls = [call for call in task.link.in_flight.values() if isinstance(call, TaskAsking) and call.waits_forever]
         return next((call for call in reversed(calls) if call.task is task), None)
 
     # Who listens (2026-07-28)
 
-    def watch(self, task: Task, listener: TaskListener) -> None:
-        self._listening.setdefault(task, set()).add(listener)
-
     def unwatch(self, task: Task, listener: TaskListener) -> bool:
         """Remove a listener of a task. Return True if no client listens for the task any longer."""
-        listeners = self._listening.get(task, set())
+        listeners = self.listening.get(task, set())
         listeners.discard(listener)
         if not listeners:
-            self._listening.pop(task, None)
+            self.listening.pop(task, None)
         return not listeners
-
-    def watched_by(self, listener: TaskListener) -> list[Task]:
-        return [task for task, listeners in self._listening.items() if listener in listeners]
 
     # Questions (2025-11-25)
 
@@ -312,19 +298,17 @@ class TaskNews(TaskEvents):
             return "the task this belongs to is not known", params
         if isinstance(origin, Call) and origin.caller.principal.name != task.principal:
             return "the task this belongs to is another client's", params
-        named = mcp_tasks.renamed_in(params, lambda theirs: self._tasks.maybe_ours(task, theirs))
+        named = mcp_tasks.renamed_in(params, partial(self._tasks.maybe_ours, task))
         call = origin if isinstance(origin, Call) and origin.caller.era is Era.LEGACY else self._waiting(task)
-        if call is None:
-            return _OfTask(task.caller, news=self, task=task), named
-        return _OfTask(call.caller, call.sink, news=self, task=task), named
+        caller, sink = (task.caller, None) if call is None else (call.caller, call.sink)
+        return _OfTask(caller, sink, news=self, task=task), named
 
     def hold(self, task: Task, link: AnswerReceiver, request: Request, asking: Background) -> None:
         """Keep a question until the client asks for the task's result. Refuse the question if too many wait."""
-        wanted = {
-            of: [entry for entry in held if of.link.questions.is_open(entry[0].id, entry[1])]
-            for of, held in self._held.items()
-        }
-        self._held = {of: held for of, held in wanted.items() if held}
+        for of, entries in list(self._held.items()):
+            self._held[of] = [entry for entry in entries if of.link.questions.is_open(entry[0].id, entry[1])]
+            if not self._held[of]:
+                del self._held[of]
         held = self._held.setdefault(task, [])
         size = len(request.params) + sum(len(entry.params) for entries in self._held.values() for entry, _ in entries)
         if len(held) >= HELD_MAX or size > HELD_BYTES_MAX:
@@ -438,21 +422,19 @@ class TaskMethods:
         fields = self.dispatch.call_fields(request, task.route.qualified)
         call = TaskAsking(*fields, tasks=self._tasks, task=task)
         call.timeout_s = None if call.waits_forever else STANDARD_S
-        call.head = task_head(method, task.theirs)
+        call.head = modern_head(method, task.theirs)
         params["taskId"] = Raw(encode_value(task.theirs))
         if caller.era is Era.LEGACY:
             task.caller = caller
-        if call.waits_forever and self._waits_too_often(caller):
-            return self.dispatch.refuse(call, BUSY)
+        if call.waits_forever:
+            # The results of tasks may never come, so that each principal may wait for a limited number of them.
+            waiting = [other.caller.principal for other in self.dispatch.under_way.calls if other.waits_forever]
+            if sum(principal.name == caller.principal.name for principal in waiting) >= WAITING_MAX:
+                return self.dispatch.refuse(call, BUSY)
         self.dispatch.send(call, task.link)
         if call.waits_forever and not call.done:
             self.news.on_result_asked(call)
         return call
-
-    def _waits_too_often(self, caller: Caller) -> bool:
-        """Return whether a client already waits for as many task results as it may. The results may never come."""
-        waiting = [call for call in self.dispatch.under_way.calls if call.waits_forever]
-        return sum(call.caller.principal.name == caller.principal.name for call in waiting) >= WAITING_MAX
 
     def _find_task(self, caller: Caller, method: str, task_id: str | None, meta: dict[str, Raw]) -> Task | Refusal:
         task = self._tasks.find(task_id, caller.principal.name) if task_id is not None else mcp_tasks.TASK_UNKNOWN
@@ -527,8 +509,7 @@ class TaskMethods:
         if reply.error:
             return None if code_of(reply.error) == INVALID_PARAMS else task.shown
         members = mcp_tasks.renamed_answer(reply.result, methods.TASKS_GET, task.theirs, lambda _: task.id)
-        facts = members if isinstance(members, str) else mcp_tasks.read_task(members, Era.LEGACY)
-        if isinstance(members, str) or isinstance(facts, str):
+        if isinstance(members, str) or isinstance(facts := mcp_tasks.read_task(members, Era.LEGACY), str):
             return task.shown
         self._tasks.heard(task, facts, members)
         members.pop("_meta", None)
@@ -549,17 +530,17 @@ class TaskMethods:
         agreed: list[str] = []
         for segment, tasks in wanted.items():
             for task in tasks:
-                self.news.watch(task, listener)
-            keeper = self.keepers.get(segment)
+                self.news.listening.setdefault(task, set()).add(listener)
             watched: Collection[str] = ()
-            if isinstance(keeper, ServerKeeper):
+            if isinstance(keeper := self.keepers.get(segment), ServerKeeper):
                 watched = await keeper.task_listening.watch({task.theirs for task in tasks})
             agreed += [task.id for task in tasks if task.theirs in watched]
             self._unwatch([task for task in tasks if task.theirs not in watched], listener)
         return agreed
 
     def unwatch(self, listener: TaskListener) -> None:
-        self._unwatch(self.news.watched_by(listener), listener)
+        watched = [task for task, listeners in self.news.listening.items() if listener in listeners]
+        self._unwatch(watched, listener)
 
     def _unwatch(self, tasks: list[Task], listener: TaskListener) -> None:
         unheard: dict[str, set[str]] = {}

@@ -14,6 +14,7 @@ The calls translate ids on the way back and are otherwise calls like any other. 
 
 import re
 import secrets
+from functools import partial
 from typing import Any, Final, cast
 
 import msgspec
@@ -74,7 +75,7 @@ class Tasks:
         self._tidied_at = 0.0
         self.by_id: dict[str, Task] = {}
         self._theirs: dict[tuple[str, str], Task] = {}  # (segment, the server's id)
-        self._progress: dict[tuple[str, int], Task] = {}
+        self.progress: dict[tuple[str, int], Task] = {}  # (segment, the id by which the server knows the progress)
         self._of: dict[str, dict[str, Task]] = {}  # principal -> its tasks, oldest first
         self._live: dict[str, dict[str, int]] = {}  # segment -> principals with tasks that may still run, and how many
 
@@ -123,9 +124,9 @@ class Tasks:
 
     def follow_progress(self, task: Task, progress_id: int, token: Any) -> None:
         """Keep the progress token of the call that created a task for as long as the task exists (2025-11-25)."""
-        self._progress.pop((task.link.segment, task.progress_id), None)
+        self.progress.pop((task.link.segment, task.progress_id), None)
         task.progress_id, task.progress_token = progress_id, token
-        self._progress[task.link.segment, progress_id] = task
+        self.progress[task.link.segment, progress_id] = task
 
     def heard(self, task: Task, facts: mcp_tasks.TaskFacts, shown: dict[str, Any] | None) -> None:
         """Store the newest state of a task."""
@@ -158,9 +159,6 @@ class Tasks:
         """
         other = self.maybe_theirs(task.link, theirs)
         return other.id if other is not None and other.principal == task.principal else None
-
-    def maybe_progressing(self, link: ConnectedLink, progress_id: int) -> Task | None:
-        return self._progress.get((link.segment, progress_id))
 
     def of(self, principal: str) -> list[Task]:
         return [task for task in self._of.get(principal, {}).values() if not task.replaced]
@@ -203,8 +201,8 @@ class Tasks:
         segment = task.link.segment
         if self._theirs.get((segment, task.theirs)) is task:
             del self._theirs[segment, task.theirs]
-        if self._progress.get((segment, task.progress_id)) is task:
-            del self._progress[segment, task.progress_id]
+        if self.progress.get((segment, task.progress_id)) is task:
+            del self.progress[segment, task.progress_id]
 
     def _set_live(self, task: Task, *, live: bool) -> None:
         if task.live == live:
@@ -244,7 +242,7 @@ class TaskMaking(Call, eq=False, kw_only=True):
             return mcp_tasks.NO_ROOM
         if era is Era.LEGACY and self.progress_token is not None:
             self.tasks.follow_progress(task, self.upstream_id, self.progress_token)
-        result = Raw(created.rename_task(task.id, lambda theirs: self.tasks.maybe_ours(task, theirs)))
+        result = Raw(created.rename_task(task.id, partial(self.tasks.maybe_ours, task)))
         self.tasks.heard(task, created.facts, created.task if era is Era.LEGACY else None)
         return result
 
@@ -291,18 +289,15 @@ class TaskAsking(Call, eq=False, kw_only=True):
             return
         if response.error:
             super().on_response(Response(response.id, response.result, self._explain(response.error)), era)
-            return
-        if isinstance(result := self._name_task(response.result), Refusal):
+        elif isinstance(result := self._name_task(response.result), Refusal):
             self.on_failed(result, Outcome.ERROR)
         else:
             super().on_response(Response(response.id, result, response.error), era)
 
     def _name_task(self, result: Raw) -> Raw | Refusal:
         task = self.task
-        members = mcp_tasks.renamed_answer(
-            result, self.method, task.theirs, lambda theirs: self.tasks.maybe_ours(task, theirs)
-        )
-        if isinstance(members, str):
+        rename = partial(self.tasks.maybe_ours, task)
+        if isinstance(members := mcp_tasks.renamed_answer(result, self.method, task.theirs, rename), str):
             return mcp_tasks.bad_task(members)
         task.connection = task.link.connection
         facts = mcp_tasks.read_task(members, task.era) if "status" in members and "taskId" in members else ""
@@ -327,14 +322,9 @@ def cancel_task(link: ConnectedLink, theirs: str) -> None:
     """Cancel a task that no client can ask for. Do not wait for the server's answer."""
     params: dict[str, Any] = {"taskId": theirs}
     if link.modern:
-        link.ask(TASKS_CANCEL, {**params, "_meta": TASKS_META}, task_head(TASKS_CANCEL, theirs))
+        link.ask(TASKS_CANCEL, {**params, "_meta": TASKS_META}, modern_head(TASKS_CANCEL, theirs))
     else:
         link.ask(TASKS_CANCEL, params)
-
-
-def task_head(method: str, theirs: str) -> bytes:
-    """Return the routing headers of a request about a task, for a 2026-07-28 server."""
-    return modern_head(method, theirs)
 
 
 def code_of(error: Raw) -> RefusalCode | None:

@@ -14,16 +14,7 @@ from interlock.cli.command import Invocation, verb, verb_app
 from interlock.cli.completion import segments
 from interlock.cli.terminal.drawing import in_columns, labelled_lines, poll
 from interlock.cli.terminal.errors import Unreachable
-from interlock.cli.terminal.text import (
-    count,
-    duration,
-    latency,
-    local_time,
-    one_line,
-    printable,
-    repeats,
-    since,
-)
+from interlock.cli.terminal.text import count, duration, latency, local_time, one_line, printable, repeats, since
 from interlock.guard.api import Budget, Spent
 from interlock.links import api
 
@@ -154,9 +145,8 @@ _LIMIT_NAMES = {
 
 
 def budget_text(limits: Mapping[str, Spent]) -> str:
-    return ", ".join(
-        f"{spent.used} of {spent.limit} {_LIMIT_NAMES.get(name, one_line(name))}" for name, spent in limits.items()
-    )
+    names = {name: _LIMIT_NAMES.get(name, one_line(name)) for name in limits}
+    return ", ".join(f"{spent.used} of {spent.limit} {names[name]}" for name, spent in limits.items())
 
 
 def budget_style(limits: Mapping[str, Spent]) -> str:
@@ -246,17 +236,15 @@ def logs(
     """
     out = invocation.out
     answer = invocation.node.call(api.GET_LINK_LOG, segment=segment, lines=lines)
-    if follow:
-        seen = answer.as_(api.LinkLog).lines
-        _print_lines(invocation, seen)
-        _follow(invocation, segment, seen)
-    elif out.as_json:
+    if out.as_json and not follow:
         out.raw_json(answer.raw)
-    else:
-        last_lines = answer.as_(api.LinkLog).lines
-        _print_lines(invocation, last_lines)
-        if not last_lines:
-            out.remark(f"{segment} has written nothing to its stderr")
+        return
+    last_lines = answer.as_(api.LinkLog).lines
+    _print_lines(invocation, last_lines)
+    if follow:
+        _follow(invocation, segment, last_lines)
+    elif not last_lines:
+        out.remark(f"{segment} has written nothing to its stderr")
 
 
 def _follow(invocation: Invocation, segment: str, seen: tuple[api.LogLine, ...]) -> None:
@@ -330,9 +318,8 @@ def restart(
     out.line(printable(consent.url))
     scopes = f", for {printable(' '.join(consent.scopes))}" if consent.scopes else ""
     out.remark(f"open this page of {printable(consent.issuer)} and agree to a token for {segment}{scopes}")
-    out.remark(
-        f"it is good once, until {local_time(consent.expires_at, '%H:%M')}; interlock status --watch shows the rest"
-    )
+    until = local_time(consent.expires_at, "%H:%M")
+    out.remark(f"it is good once, until {until}; interlock status --watch shows the rest")
 
 
 def _show_restarted(invocation: Invocation, restarted: api.RestartedLink, answer: "Answer") -> None:
@@ -352,11 +339,11 @@ def _show_restarted(invocation: Invocation, restarted: api.RestartedLink, answer
         out.remark("interlock status --watch shows how it comes up")
 
 
+Owned = Annotated[str, typer.Argument(metavar="SEGMENT", help="The segment to free.")]
+
+
 @verb(app, "release")
-def release(
-    invocation: Invocation,
-    segment: Annotated[str, typer.Argument(metavar="SEGMENT", help="The segment to free.")],
-) -> None:
+def release(invocation: Invocation, segment: Owned) -> None:
     """Forget who owns a segment, so that another subserver can have it. One that is connected keeps it meanwhile.
 
     Examples:

@@ -139,9 +139,8 @@ class ConnectedLink(Link):
         self.failed = FailedRequests(self, clock)
         self.noise = Noise()
         self.connection = 0  # counts greetings: what a server remembers may end with one
-        self.denied: dict[
-            str, EgressDenial
-        ] = {}  # hosts that the server, since it started, wanted to reach and may not
+        # Hosts that the server, since it started, wanted to reach and may not.
+        self.denied: dict[str, EgressDenial] = {}
         self._vendor_meta = vendor_meta
         self.last_id = 0
 
@@ -254,10 +253,9 @@ class ConnectedLink(Link):
             return
         meta = codec.decode_object(params["_meta"]) if "_meta" in params else None
         if meta is not None:
+            of_era = {key: meta[key] for key in ERA_KEYS if key in meta}
             crossing = crossing_keys(meta, vendor=self._vendor_meta)
-            params["_meta"] = Raw(
-                codec.encode_value({**crossing, **{key: meta[key] for key in ERA_KEYS if key in meta}})
-            )
+            params["_meta"] = Raw(codec.encode_value({**crossing, **of_era}))
         self.notify(notification.method, params, MODERN_HEAD if self.modern else b"")
 
     def cancel(self, pending: Pending, reason: str) -> None:
@@ -305,7 +303,7 @@ class ConnectedLink(Link):
             try:
                 pending = self.in_flight.pop(int(message.id))
             except KeyError:  # its call waits for the client, or it answers no request
-                if (call := self.waiting.suspended.pop(int(message.id))) is None:
+                if (call := self.waiting.pop_suspended(int(message.id))) is None:
                     self._drop(message)
                 else:
                     call.on_response(message, self.era)
@@ -389,7 +387,8 @@ class ConnectedLink(Link):
         If it seems to be the answer to a call, that call fails at once.
         """
         is_too_much = self.noise.count_garbage()
-        if (origin := self.waiting.get(find_answer_id(data))) is not None:
+        match = _ANSWER_ID.search(data, 0, 256) if _LOOKS_LIKE_ANSWER.match(data) is not None else None
+        if match is not None and (origin := self.waiting.get(int(match[1]))) is not None:
             self.on_undelivered(origin, Undelivered(Trouble.MALFORMED, f"its answer cannot be read: {error}"))
         elif is_too_much:
             self.on_pipe_lost(f"it sent more than {self.noise.garbage_max} messages that are not JSON-RPC")
@@ -406,9 +405,8 @@ class ConnectedLink(Link):
             pending.on_failed(result_too_large(oversized.limit), Outcome.ERROR)
         elif oversized.kind is MessageKind.REQUEST:
             self.questions.respond(oversized.id, b'"error":' + codec.error_body(message_too_large(oversized.limit)))
-        log.warning(
-            "link %s: a message over %d bytes was left out (%s)", self.name, oversized.limit, oversized.kind.value
-        )
+        kind = oversized.kind.value
+        log.warning("link %s: a message over %d bytes was left out (%s)", self.name, oversized.limit, kind)
         if oversized.kind is MessageKind.UNKNOWN and self.noise.count_garbage():
             self.on_pipe_lost(f"it sent more than {self.noise.garbage_max} messages that are not JSON-RPC")
 
@@ -450,12 +448,6 @@ class ConnectedLink(Link):
         self.questions.withdraw_all()
 
 
-def find_answer_id(data: bytes) -> int:
-    """Return the id of the request that an unreadable message seems to answer, or 0 if there is none."""
-    match = _ANSWER_ID.search(data, 0, 256) if _LOOKS_LIKE_ANSWER.match(data) is not None else None
-    return int(match[1]) if match is not None else 0
-
-
 def rewrite_meta(call: Call, upstream_id: int, *, modern: bool, vendor: bool, task: Any) -> None:
     """Write `call.params["_meta"]` in the form for the server's era, without keys that the server may not read.
 
@@ -474,12 +466,8 @@ def rewrite_meta(call: Call, upstream_id: int, *, modern: bool, vendor: bool, ta
         if task is not None:
             meta[META_TASK] = Raw(codec.encode_value(task))
     if modern and call.caller.era is Era.MODERN:
-        stamp_modern(
-            meta,
-            capabilities=call.meta[META_CAPABILITIES],
-            client=call.meta.get(methods.META_CLIENT),
-            log_level=call.meta.get(methods.META_LOG_LEVEL),
-        )
+        client, log_level = call.meta.get(methods.META_CLIENT), call.meta.get(methods.META_LOG_LEVEL)
+        stamp_modern(meta, capabilities=call.meta[META_CAPABILITIES], client=client, log_level=log_level)
     elif modern:
         call.caller.stamp(meta)
     elif call.caller.era is Era.MODERN and call.hold is None and bytes(call.meta[META_CAPABILITIES]) != b"{}":
@@ -515,15 +503,8 @@ class ServerLink(ConnectedLink):
         `own` and `sharing` are for a link that all clients share. For any other link, `shared` is the shared link to
         the same server; `owner` and `client` are the only principal and session that may use it.
         """
-        is_dialled = isinstance(plan.reach, Dial)
-        super().__init__(
-            plan.segment,
-            events,
-            clock,
-            kind="dialled" if is_dialled else "spawned",
-            transport="http" if is_dialled else "stdio",
-            vendor_meta=vendor_meta,
-        )
+        kind, transport = ("dialled", "http") if isinstance(plan.reach, Dial) else ("spawned", "stdio")
+        super().__init__(plan.segment, events, clock, kind=kind, transport=transport, vendor_meta=vendor_meta)
         self.plan = plan
         self.reach = plan.reach
         self.unset = plan.unset

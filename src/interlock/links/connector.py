@@ -102,17 +102,26 @@ class Manner(msgspec.Struct, frozen=True, kw_only=True):
 USUAL: Final = Manner()
 
 
-class GreetingFailed(Exception):
-    """Error: the handshake with a server failed. The message gives the reason for people."""
+class ConnectFailed(Exception):
+    """Error: the server could not be reached or did not complete the handshake. The message gives the reason."""
 
     def __init__(
-        self, reason: str, what: Undelivered | None = None, *, again: bool = False, code: str | None = None
+        self,
+        reason: str,
+        what: Undelivered | None = None,
+        *,
+        again: bool = False,
+        unauthorised: bool = False,
+        code: str | None = None,
     ) -> None:
         super().__init__(reason)
         self.reason = reason
-        self.what = what
+        self.what = what  # why a message of the handshake was not delivered or not answered
         self.again = again  # asking the same once more may help
-        self.code = code
+        self.code = code  # sandbox_unavailable, sandbox_invalid: nothing was started; protocol_unsupported
+        # Set if the server refused our credential.
+        self.refusal = what if what is not None and what.trouble is Trouble.UNAUTHORISED else None
+        self.unauthorised = unauthorised or self.refusal is not None  # or we have no credential
 
 
 async def greet(
@@ -120,7 +129,7 @@ async def greet(
 ) -> ServerFacts:
     """Perform the handshake with a server and return the facts that the server reports about itself.
 
-    `say` is called with a text about what is being waited for. Raise GreetingFailed if no era leads to a greeting.
+    `say` is called with a text about what is being waited for. Raise ConnectFailed if no era leads to a greeting.
     """
     inquiries: dict[Era, Inquiry] = {}
     order = manner.order(remembered)
@@ -158,12 +167,11 @@ async def greet(
                     last = facts.what or last
                     code = code or facts.code
                     # Greeting the server in the other era cannot help if it is not there or refuses the credential.
-                    is_final = facts.what is not None and facts.what.trouble in _FINAL_TROUBLES
-                    if is_final:
+                    if facts.what is not None and facts.what.trouble in _FINAL_TROUBLES:
                         raise facts
                 if era not in inquiries:
                     break
-        raise GreetingFailed(reasons[-1] if reasons else "it did not answer", last, code=code)
+        raise ConnectFailed(reasons[-1] if reasons else "it did not answer", last, code=code)
     finally:
         for inquiry in inquiries.values():
             link.in_flight.pop(inquiry.upstream_id, None)
@@ -180,15 +188,15 @@ def _ask(link: ConnectedLink, era: Era, manner: Manner) -> Inquiry:
     return link.ask(methods.INITIALIZE, params)
 
 
-def _read(era: Era, reply: Response | Refusal, manner: Manner) -> ServerFacts | GreetingFailed:
+def _read(era: Era, reply: Response | Refusal, manner: Manner) -> ServerFacts | ConnectFailed:
     """Return the facts from the server's answer, or the reason why the answer is not a valid greeting."""
     if isinstance(reply, Refusal):
         what = reply.what if isinstance(reply, LostRefusal) else None
-        return GreetingFailed(reply.detail if isinstance(reply, LostRefusal) else reply.message, what)
+        return ConnectFailed(reply.detail if isinstance(reply, LostRefusal) else reply.message, what)
     if reply.error:
-        return GreetingFailed(_refusal(era, reply.error), again=_lists_our_version(reply.error))
+        return _read_refusal(era, reply.error)
     if (result := decode_object(reply.result)) is None:
-        return GreetingFailed("its greeting is not an object")
+        return ConnectFailed("its greeting is not an object")
     version: str | None
     info: dict[str, Raw] | None
     if era is Era.MODERN:
@@ -199,16 +207,16 @@ def _read(era: Era, reply: Response | Refusal, manner: Manner) -> ServerFacts | 
         offered = versions if isinstance(versions, list) else []
         version = next((candidate for candidate in reversed(methods.MODERN_VERSIONS) if candidate in offered), None)
         if version is None:
-            return GreetingFailed("it speaks no modern MCP version of ours", code=UNSUPPORTED)
+            return ConnectFailed("it speaks no modern MCP version of ours", code=UNSUPPORTED)
         meta = decode_object(result["_meta"]) if "_meta" in result else None
         info = decode_object((meta or {}).get(methods.META_SERVER, Raw(b"{}")))
     else:
         version = find_string(result.get("protocolVersion"))
         if version not in methods.LEGACY_VERSIONS:
-            return GreetingFailed(f"it speaks MCP {str(version)[:40]}, which we do not", code=UNSUPPORTED)
+            return ConnectFailed(f"it speaks MCP {str(version)[:40]}, which we do not", code=UNSUPPORTED)
         info = decode_object(result.get("serverInfo", Raw(b"{}")))
     if not manner.allows(version):
-        return GreetingFailed(f"it speaks MCP {version}, which it is not to", code=UNSUPPORTED)
+        return ConnectFailed(f"it speaks MCP {version}, which it is not to", code=UNSUPPORTED)
     return ServerFacts(
         era=era,
         version=version,
@@ -219,26 +227,23 @@ def _read(era: Era, reply: Response | Refusal, manner: Manner) -> ServerFacts | 
     )
 
 
-def _lists_our_version(error: Raw) -> bool:
-    """Return whether an error -32022 lists a version that this node supports."""
-    try:
-        body = decode_value(error)
-        if find_code(body["code"]) != UNSUPPORTED_VERSION:
-            return False
-        return any(version in body["data"]["supported"] for version in methods.MODERN_VERSIONS)
-    except (CodecError, KeyError, TypeError):
-        return False
+def _read_refusal(era: Era, error: Raw) -> ConnectFailed:
+    """Return the failure of a handshake that the server answered with an error.
 
-
-def _refusal(era: Era, error: Raw) -> str:
+    Asking again may help if the error -32022 lists a version that this node supports.
+    """
     try:
         body = decode_value(error)
         code, message = body.get("code"), str(body.get("message", ""))[:200]
     except (CodecError, AttributeError):
-        return f"it refused {_METHOD[era]}"
-    if find_code(code) == UNSUPPORTED_VERSION:
-        return f"it speaks none of our MCP versions ({', '.join(methods.MODERN_VERSIONS)})"
-    return f"it refused {_METHOD[era]}: {message} ({code})"
+        return ConnectFailed(f"it refused {_METHOD[era]}")
+    if find_code(code) != UNSUPPORTED_VERSION:
+        return ConnectFailed(f"it refused {_METHOD[era]}: {message} ({code})")
+    try:
+        again = any(version in body["data"]["supported"] for version in methods.MODERN_VERSIONS)
+    except (KeyError, TypeError):
+        again = False
+    return ConnectFailed(f"it speaks none of our MCP versions ({', '.join(methods.MODERN_VERSIONS)})", again=again)
 
 
 Fact = TypeVar("Fact")
@@ -427,19 +432,6 @@ class ConnectorParts(msgspec.Struct, frozen=True, kw_only=True):
     limits: StartLimits = msgspec.field(default_factory=StartLimits)
 
 
-class ConnectFailed(Exception):
-    """Error: the server could not be reached or did not complete the handshake. The message gives the reason."""
-
-    def __init__(
-        self, reason: str, *, refusal: Undelivered | None = None, unauthorised: bool = False, code: str | None = None
-    ) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.refusal = refusal  # in which it refused our credential
-        self.unauthorised = unauthorised or refusal is not None  # or we have none
-        self.code = code  # sandbox_unavailable, sandbox_invalid: nothing was started; protocol_unsupported
-
-
 class Loss(asyncio.Event):
     """Loss of a connection: its reason, and an event to wait for."""
 
@@ -497,13 +489,10 @@ class Connector:
                 facts = await self._start(reach, remembered, start)
             else:
                 facts = await self._dial(reach, remembered)
-        except GreetingFailed as failed:
-            unauthorised = failed.what is not None and failed.what.trouble is Trouble.UNAUTHORISED
-            pipe = link.pipe
-            remark = pipe.cell.remark if isinstance(pipe, StdioPipe) and pipe.cell is not None else ""
-            reason = failed.reason + remark
-            refusal = failed.what if unauthorised else None
-            raise ConnectFailed(reason, refusal=refusal, code=failed.code) from failed
+        except ConnectFailed as failed:
+            if isinstance(link.pipe, StdioPipe) and link.pipe.cell is not None:
+                failed.reason += link.pipe.cell.remark
+            raise
         except SandboxFailed as failed:
             raise ConnectFailed(str(failed), code=failed.code) from failed
         except (Unobtainable, StoreError) as failed:  # a secret that is not set, or cannot be read
@@ -526,10 +515,7 @@ class Connector:
         """
         pipe.forget_session()
         self._link.session = b""
-        try:
-            self._welcome(await greet(self._link, Era.LEGACY, self._say_progress, self._parts.manner))
-        except GreetingFailed as failed:
-            raise ConnectFailed(failed.reason) from failed
+        self._welcome(await greet(self._link, Era.LEGACY, self._say_progress, self._parts.manner))
 
     def show_credential(self) -> None:
         """Use the present token for every request from now on."""
@@ -592,9 +578,8 @@ class Connector:
             command = SandboxedCommand(argv=argv, env=env, cwd=reach.cwd or reach.sandbox.home)
             link = self._link
             link.denied.clear()
-            cell = pipe.cell = await sandboxes.make(
-                link.segment, reach.sandbox, command, self._stderr, link.on_host_denied
-            )
+            denied = link.on_host_denied
+            cell = pipe.cell = await sandboxes.make(link.segment, reach.sandbox, command, self._stderr, denied)
             pipe.child = child(cell.argv, cell.env, cell.cwd, handed=cell.handed, terminate=cell.terminate)
         # Not wait_for: in 3.11 it loses a cancellation that comes in the moment the child has started.
         async with asyncio.timeout(self._launch_s):
@@ -607,7 +592,7 @@ class Connector:
         """Perform the handshake with a child that serves HTTP at `url`.
 
         The handshake is repeated, because nothing shows when the child is ready, until it succeeds, the child ends or
-        the time for the launch is over. Raise GreetingFailed if it did not succeed.
+        the time for the launch is over. Raise ConnectFailed if it did not succeed.
         """
         link, program = self._link, self._link.pipe
         if not isinstance(program, MutePipe):
@@ -619,7 +604,7 @@ class Connector:
             link.transport = "http"
             try:
                 return await self._greet_or_lose(remembered)
-            except GreetingFailed:
+            except ConnectFailed:
                 if self._loss.is_set() or self._parts.clock.now() > deadline:
                     raise
             await pipe.hang_up()
@@ -648,13 +633,13 @@ class Connector:
         for _ in range(REDIRECTS_MAX):
             try:
                 return await self._dial_at(reach, headers, address, remembered)
-            except GreetingFailed as failed:
+            except ConnectFailed as failed:
                 if (moved := _find_redirect(reach.url, failed.what)) is None:
                     raise
                 if self._link.pipe is not None:
                     await self._link.pipe.close()
                 reach = msgspec.structs.replace(reach, url=moved)
-        raise GreetingFailed("it redirects without end", code=UPSTREAM_ERROR)
+        raise ConnectFailed("it redirects without end", code=UPSTREAM_ERROR)
 
     async def _dial_at(
         self, reach: Dial, headers: dict[str, str], address: str | None, remembered: Era | None
@@ -664,8 +649,13 @@ class Connector:
         connect = partial(self._dial_over, reach=reach, headers=headers, address=address, remembered=remembered)
         try:
             return await connect(transports[0])
-        except GreetingFailed as failed:
-            if _is_redirect(failed.what) or not self._speaks_other(reach, failed.what):
+        except ConnectFailed as failed:
+            what = failed.what
+            if what is None or _is_redirect(what) or what.trouble not in (Trouble.REFUSED, Trouble.MALFORMED):
+                raise
+            # AIP-transport-10: an answer that is neither an event stream nor one for later.
+            is_plain = self._parts.manner.either_transport and what.status < 500 and what.status not in LATER
+            if reach.transport != "auto" and not is_plain:
                 raise
             if self._link.pipe is not None:
                 await self._link.pipe.close()
@@ -679,7 +669,7 @@ class Connector:
         headers: dict[str, str],
         address: str | None,
         remembered: Era | None,
-        before: GreetingFailed | None = None,
+        before: ConnectFailed | None = None,
     ) -> ServerFacts:
         """Connect and perform the handshake over streamable HTTP or over HTTP+SSE.
 
@@ -692,22 +682,14 @@ class Connector:
         self.show_credential()
         if isinstance(pipe, SsePipe):
             if (trouble := await pipe.open(self._launch_s)) is not None:
-                raise before or GreetingFailed(trouble.detail, trouble)
+                raise before or ConnectFailed(trouble.detail, trouble)
             return await self._greet_or_lose(Era.LEGACY)
         try:
             return await self._greet_or_lose(remembered)
-        except GreetingFailed as failed:
+        except ConnectFailed as failed:
             if before is None:
                 raise
             raise before from failed
-
-    def _speaks_other(self, reach: Dial, what: Undelivered | None) -> bool:
-        """Return whether the server refuses this transport, so that the other one should be tried."""
-        if what is None or what.trouble not in (Trouble.REFUSED, Trouble.MALFORMED):
-            return False
-        # AIP-transport-10: an answer that is neither an event stream nor one for later.
-        plainly = what.status < 500 and what.status not in LATER
-        return reach.transport == "auto" or (self._parts.manner.either_transport and plainly)
 
     async def _find_address(self) -> str | None:
         """Return the only address to which the node may connect, or None to use what the host name resolves to.
@@ -725,7 +707,7 @@ class Connector:
             if lost.done() and not (greeting.done() and greeting.exception() is None):
                 self._ended_in.append(remembered or self._parts.manner.first or Era.MODERN)
                 del self._ended_in[:-ENDS_KEPT]
-                raise GreetingFailed(self._loss.reason)
+                raise ConnectFailed(self._loss.reason)
             return await greeting
         finally:
             greeting.cancel()
@@ -740,7 +722,7 @@ def _is_redirect(what: Undelivered | None) -> bool:
 def _find_redirect(url: str, what: Undelivered | None) -> str | None:
     """Return the URL of a redirect within the same origin, or None if `what` is not a redirect.
 
-    Raise GreetingFailed for a redirect to another origin, because the headers contain secrets for this server only
+    Raise ConnectFailed for a redirect to another origin, because the headers contain secrets for this server only
     (AIP-security-11).
     """
     location = header(what.headers, b"location") if what is not None and _is_redirect(what) else None
@@ -752,5 +734,5 @@ def _find_redirect(url: str, what: Undelivered | None) -> str | None:
     except ValueError:
         now = None
     if now is None or (now.scheme, now.netloc) != (was.scheme, was.netloc):
-        raise GreetingFailed("it redirects to another origin, which is not followed", code=UPSTREAM_ERROR)
+        raise ConnectFailed("it redirects to another origin, which is not followed", code=UPSTREAM_ERROR)
     return now._replace(fragment="").geturl()

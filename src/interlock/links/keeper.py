@@ -262,10 +262,6 @@ class Keeper(PassedOnEvents):
         """
         return asyncio.shield(self._relists[kind] if _is_running(self._relists.get(kind)) else self.refresh(kind))
 
-    @property
-    def announces_changes(self) -> bool:
-        return self.link.facts is not None and has(self.link.facts.capabilities.get("tools"), "listChanged")
-
     def announce(self, kind: str) -> None:
         """Read a list again because the server says that it changed, and notify the clients that see it."""
         if self.is_offered:
@@ -282,7 +278,12 @@ class Keeper(PassedOnEvents):
         """
         while not self._stopping:
             if self._falls_asleep:
-                await self._sleep()
+                self._usable.clear()
+                await self._hang_up(IDLE)
+                self.link.set_state(LinkState.ASLEEP, None)
+                self.settled.set()
+                await self._wake.wait()
+                self._falls_asleep = False
             self._loss.clear()
             self._clear_wake()
             began = self._began = self._clock.now()
@@ -331,14 +332,6 @@ class Keeper(PassedOnEvents):
         self._usable.set()
         self.failure = None
 
-    async def _sleep(self) -> None:
-        self._usable.clear()
-        await self._hang_up(IDLE)
-        self.link.set_state(LinkState.ASLEEP, None)
-        self.settled.set()
-        await self._wake.wait()
-        self._falls_asleep = False
-
     def _backoff_s(self) -> float:
         """Return how many seconds to wait before the next attempt, after a loss or a failed attempt."""
         return backoff_s(self._attempts)
@@ -346,12 +339,8 @@ class Keeper(PassedOnEvents):
     def _set_lost_state(self, reason: str, wait_s: float, *, unauthorised: bool) -> None:
         again = f"next attempt in {wait_s:.1f} s" if isfinite(wait_s) else "it is not tried again"
         log.warning("link %s: %s; %s", self.link.name, reason, again)
-        if unauthorised:
-            self.link.set_state(LinkState.UNAUTHORISED, reason)
-        elif self.listing is not None:
-            self.link.set_state(LinkState.DEGRADED, reason)
-        else:
-            self.link.set_state(LinkState.FAILED, reason)
+        state = LinkState.DEGRADED if self.listing is not None else LinkState.FAILED
+        self.link.set_state(LinkState.UNAUTHORISED if unauthorised else state, reason)
 
     async def _pause(self, wait_s: float) -> None:
         """Wait for the next attempt.
@@ -386,15 +375,12 @@ class Keeper(PassedOnEvents):
         outcomes = await asyncio.gather(*(self._read(method) for method in methods))
         refusal = next((failed.what for _, failed in outcomes if failed is not None and failed.unauthorised), None)
         if refusal is not None:
-            raise ConnectFailed(refusal.detail, refusal=refusal)
+            raise ConnectFailed(refusal.detail, refusal)
         troubles = zip(methods, outcomes, strict=True)
         self._troubles = {method: str(failed) for method, (_, failed) in troubles if failed is not None}
-        old = self.listing or Listing()
-        fields = {
-            FIELD[method]: items if items is not None else getattr(old, FIELD[method])
-            for method, (items, _) in zip(methods, outcomes, strict=True)
-        }
-        await self._publish(Listing(**fields), LISTS_OF)
+        read = zip(methods, outcomes, strict=True)
+        fields = {FIELD[method]: items for method, (items, _) in read if items is not None}
+        await self._publish(msgspec.structs.replace(self.listing or Listing(), **fields), LISTS_OF)
         self._set_listed_state()
 
     async def _relist(self, kind: str) -> None:
@@ -442,16 +428,16 @@ class Keeper(PassedOnEvents):
             self._set_listed_state()
 
     async def _publish(self, listing: Listing, kinds: Iterable[str]) -> None:
-        self.listing = listing
-        self.list_hint_s = None if self.announces_changes else listing.tools.ttl_s
+        self.listing, facts = listing, self.link.facts
+        announces = facts is not None and has(facts.capabilities.get("tools"), "listChanged")
+        self.list_hint_s = None if announces else listing.tools.ttl_s
         for kind in kinds:
             self.listed_at[kind] = self._clock.now()
         await self._stock_catalog(self.link, listing)
 
     def _set_listed_state(self) -> None:
-        self.link.set_state(
-            LinkState.SLOW if self._troubles else LinkState.READY, "; ".join(self._troubles.values()) or None
-        )
+        state = LinkState.SLOW if self._troubles else LinkState.READY
+        self.link.set_state(state, "; ".join(self._troubles.values()) or None)
 
 
 def _is_running(task: "asyncio.Task[None] | None") -> bool:

@@ -33,12 +33,6 @@ ITEM_BYTES_MAX: Final = 1024 * 1024
 LIST_BYTES_MAX: Final = 64 * 1024 * 1024  # of all pages of one list
 
 _KEY: Final = {TOOLS_LIST: "name", PROMPTS_LIST: "name", RESOURCES_LIST: "uri", TEMPLATES_LIST: "uriTemplate"}
-_NEEDS: Final = {
-    TOOLS_LIST: "tools",
-    PROMPTS_LIST: "prompts",
-    RESOURCES_LIST: "resources",
-    TEMPLATES_LIST: "resources",
-}
 
 Item = dict[str, Raw]
 
@@ -85,13 +79,13 @@ async def read_list(link: ConnectedLink, method: str, previous: Items | None = N
     A server without the capability has an empty list and is not asked. `previous` is the list as it was last read: an
     item whose bytes have not changed is the same object again.
     """
-    if (facts := link.facts) is None or _NEEDS[method] not in facts.capabilities:
+    needed = "resources" if method == TEMPLATES_LIST else FIELD[method]
+    if (facts := link.facts) is None or needed not in facts.capabilities:
         return Items()
     cursor: Raw | None = None
     reading = _ListReader(_KEY[method], previous)
     items, refused = reading.found, reading.refused
     items_max = AGGREGATED_MAX if link.offer.is_aggregator else ITEMS_MAX
-    digest = hashlib.sha256()
     ttl_s: float | None = None
     private = facts.era is Era.LEGACY
     size = 0
@@ -107,7 +101,6 @@ async def read_list(link: ConnectedLink, method: str, previous: Items | None = N
         if (raw_items := decode_array(page.get(LISTS[method], Raw(b"null")))) is None:
             raise ListFailed(f"its {method} has no list {LISTS[method]}")
         for done, raw in enumerate(map(bytes, raw_items), 1):
-            digest.update(raw + b"\n")
             reading.take(raw)
             if done % SLICE == 0:
                 await asyncio.sleep(0)
@@ -128,34 +121,17 @@ async def read_list(link: ConnectedLink, method: str, previous: Items | None = N
         refused.append(("*", f"{len(items) - items_max} items beyond the first {items_max}"))
         del items[items_max:], reading.raws[items_max:]
     if len(refused) > REFUSED_MAX:
-        refused[REFUSED_MAX:] = [
-            ("*", "more items that cannot be listed"),
-            *(item for item in refused if item[0] == "*"),
-        ]
-    return Items(
-        items=tuple(items),
-        raws=tuple(reading.raws),
-        refused=tuple(refused),
-        digest=digest.digest(),
-        ttl_s=ttl_s,
-        private=private,
-        unlisted=unlisted,
-    )
+        about_all = [item for item in refused if item[0] == "*"]
+        refused[REFUSED_MAX:] = [("*", "more items that cannot be listed"), *about_all]
+    return msgspec.structs.replace(reading.finish(), ttl_s=ttl_s, private=private, unlisted=unlisted)
 
 
 def read_definitions(method: str, definitions: Iterable[bytes], previous: Items | None = None) -> Items:
     """Return definitions that are already available as a list, in the form in which `read_list` returns it."""
     reading = _ListReader(_KEY[method], previous)
-    digest = hashlib.sha256()
     for raw in definitions:
-        digest.update(raw + b"\n")
         reading.take(raw)
-    return Items(
-        items=tuple(reading.found),
-        raws=tuple(reading.raws),
-        refused=tuple(reading.refused),
-        digest=digest.digest(),
-    )
+    return reading.finish()
 
 
 async def _read_page(
@@ -191,8 +167,15 @@ class _ListReader:
         self.found: list[tuple[str, Item]] = []
         self.raws: list[bytes] = []
         self.refused: list[tuple[str, str]] = []
+        self._digest = hashlib.sha256()
+
+    def finish(self) -> Items:
+        """Return the collected items."""
+        items, raws, refused = tuple(self.found), tuple(self.raws), tuple(self.refused)
+        return Items(items=items, raws=raws, refused=refused, digest=self._digest.digest())
 
     def take(self, raw: bytes) -> None:
+        self._digest.update(raw + b"\n")
         if (place := self._places.get(raw)) is not None:
             self.found.append(self._known.items[place])
             self.raws.append(self._known.raws[place])

@@ -109,14 +109,10 @@ class LinkOperations:
 
     def _link(self, keeper: Keeper, names: Mapping[str, str]) -> api.Link:
         link = keeper.link
-        own = [
-            own_keeper
-            for own_keeper in self.keepers.values()
-            if isinstance(own_keeper, OwnKeeper) and own_keeper.link.shared is link
-        ]
+        own_keepers = (other for other in self.keepers.values() if isinstance(other, OwnKeeper))
+        own = [own_keeper for own_keeper in own_keepers if own_keeper.link.shared is link]
         links = [link, *(own_keeper.link for own_keeper in own)]
-        facts = link.facts
-        spoken = None if link.kind == "device" else facts  # a device speaks no MCP
+        spoken = None if link.kind == "device" else link.facts  # a device speaks no MCP
         namespace = self.catalog.namespace
         items = next((s for s in namespace.link_items if s.link is link), None)
         withheld = namespace.withheld(link)
@@ -125,8 +121,13 @@ class LinkOperations:
         token: api.HeldToken | None = None  # whose secret is not shown
         if (holder := keeper.holder) is not None and holder.line:
             token = api.HeldToken(expires_at=None if holder.expires_at is None else rfc3339(holder.expires_at))
-        denied = {place: entry for member in links for place, entry in member.denied.items()}
+        denied_hosts = {place: host for member in links for place, host in member.denied.items()}.items()
         last_lines = (line.text.strip() for line in reversed(keeper.stderr.tail(_LOOKED_AT)))
+        own_settings = (setting for setting in (link.own, link.own_of_legacy) if setting is not None)
+        is_whole = link.own is None or link.own.is_whole
+        # The module `statistics` is not used for the median, because importing it needs half a megabyte of memory.
+        times, middle = sorted(link.latencies), len(link.latencies) // 2
+        median_s = (times[middle] + times[-middle - 1]) / 2 if times else None
         return api.Link(
             segment=names[link.segment],
             driver=link.segment if "@" in link.segment else None,
@@ -157,7 +158,7 @@ class LinkOperations:
             pid=link.pid,
             sandbox=reach.sandbox is not None if isinstance(reach, Spawn) else None,
             denied=tuple(
-                api.DeniedHost(place=place, why=entry.why, remedy=entry.remedy) for place, entry in denied.items()
+                api.DeniedHost(place=place, why=host.why, remedy=host.remedy) for place, host in denied.items()
             ),
             stderr_lines=keeper.stderr.count,
             last_words=next(filter(None, last_lines), None) if link.standing.state in _GONE else None,
@@ -165,32 +166,13 @@ class LinkOperations:
             below=below(namespace.without_collisions(items.tools)) if items else (),
             budget=self.budgets.shown_of(link),
             registration=self._registration(link),
-            latency_ms=round(_median(link.latencies) * 1000, 3) if link.latencies else None,
+            latency_ms=round(median_s * 1000, 3) if median_s is not None else None,
             token=token,
             consent=keeper.holder is not None and keeper.holder.waits_for_consent,
-            users=len(own) if link.own is not None and not link.own.is_whole else None,
-            own=tuple(self._own_link(own_keeper) for own_keeper in own)
-            if link.own is None or link.own.is_whole
-            else (),
+            users=None if is_whole else len(own),
+            own=tuple(map(_own_link, own)) if is_whole else (),
             device=_find_device(link),
-            own_because=next(
-                (setting.reason for setting in (link.own, link.own_of_legacy) if setting is not None), None
-            ),
-        )
-
-    def _own_link(self, keeper: OwnKeeper) -> api.OwnLink:
-        link = keeper.link
-        return api.OwnLink(
-            segment=link.name,
-            principal=link.owner or "",
-            per="session" if link.client is not None else "capabilities" if link.owner is None else "principal",
-            state=link.standing.state.value,
-            reason=link.standing.reason,
-            since=rfc3339(link.standing.since_wall),
-            pid=link.pid,
-            in_flight=link.booked,
-            calls=link.calls,
-            idle_s=int(keeper.idle_s),
+            own_because=next((setting.reason for setting in own_settings), None),
         )
 
     def _registration(self, link: Link) -> api.Registration | UnsetType:
@@ -220,6 +202,22 @@ class LinkOperations:
         )
 
 
+def _own_link(keeper: OwnKeeper) -> api.OwnLink:
+    link = keeper.link
+    return api.OwnLink(
+        segment=link.name,
+        principal=link.owner or "",
+        per="session" if link.client is not None else "capabilities" if link.owner is None else "principal",
+        state=link.standing.state.value,
+        reason=link.standing.reason,
+        since=rfc3339(link.standing.since_wall),
+        pid=link.pid,
+        in_flight=link.booked,
+        calls=link.calls,
+        idle_s=int(keeper.idle_s),
+    )
+
+
 def _count_unlisted(keeper: Keeper) -> dict[str, int] | None:
     """Return how many tools a child reports to have left out of its list, by reason.
 
@@ -234,21 +232,16 @@ def _count_unlisted(keeper: Keeper) -> dict[str, int] | None:
     else:
         who = link.registration.peer.principal
         beyond = f"they need more than scope {scope}, which {who} has; an [[access]] entry may widen it"
-    numbers = {
-        beyond: unlisted.beyond_scope,
-        "an [[access]] entry of its own node leaves them out": unlisted.beyond_access,
-    }
+    left_out = "an [[access]] entry of its own node leaves them out"
+    numbers = {beyond: unlisted.beyond_scope, left_out: unlisted.beyond_access}
     return {reason: number for reason, number in numbers.items() if number}
 
 
 def _find_notes(routes: Iterable[Route]) -> Iterator[api.NotedName]:
     """Yield a remark for each listed tool about which the registry of names has one."""
-    notes = (
-        (route.original, route.surface.warning)
-        for route in routes
-        if route.surface is not None and not route.is_refused
-    )
-    for name, note in islice((each for each in notes if each[1]), _NOTED_MAX):
+    listed = ((route.original, route.surface) for route in routes if not route.is_refused)
+    notes = ((name, surface.warning) for name, surface in listed if surface is not None and surface.warning)
+    for name, note in islice(notes, _NOTED_MAX):
         yield api.NotedName(name=name, note=note)
 
 
@@ -307,10 +300,3 @@ def _find_device(link: Link) -> api.Device | None:
         seen=None if counters.seen_wall is None else rfc3339(counters.seen_wall),
         missing=session.missing,
     )
-
-
-def _median(seconds: Iterable[float]) -> float:
-    """Return the median. The module `statistics` is not used, because importing it needs half a megabyte of memory."""
-    ordered = sorted(seconds)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

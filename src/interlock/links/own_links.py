@@ -126,9 +126,8 @@ class OwnKeeper(ServerKeeper):
     @property
     def idle_s(self) -> float:
         """Return the seconds since the last call began, or 0 while a call is under way."""
-        return (
-            0.0 if self.is_serving or self.link.waiting.suspended else self._connector_parts.clock.now() - self.used_at
-        )
+        is_used = self.is_serving or self.link.waiting.suspended
+        return 0.0 if is_used else self._connector_parts.clock.now() - self.used_at
 
     @property
     def is_usable(self) -> bool:
@@ -150,23 +149,20 @@ class OwnKeeper(ServerKeeper):
                 await token.ready()
             if token is None or token.has_token:
                 self.use()
-                await self._come_up(OPEN_S)
+                self.fell.clear()
+                if self._task is None:
+                    self.start()
+                else:
+                    self.wake()
+                waits = [asyncio.ensure_future(event.wait()) for event in (self._usable, self.fell)]
+                try:
+                    await asyncio.wait(waits, timeout=OPEN_S, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    for wait in waits:
+                        wait.cancel()
             return self.link if token is None or token.has_token else await token.consent()
         finally:
             self.opening -= 1
-
-    async def _come_up(self, seconds: float) -> None:
-        self.fell.clear()
-        if self._task is None:
-            self.start()
-        else:
-            self.wake()
-        waits = [asyncio.ensure_future(event.wait()) for event in (self._usable, self.fell)]
-        try:
-            await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
 
     def on_standing(self, link: Link) -> None:
         super().on_standing(link)
@@ -185,13 +181,14 @@ class OwnKeeper(ServerKeeper):
             shared.events.on_changed(shared, kind)
         elif self.token is None and kind not in self._telling:
             loop = asyncio.get_running_loop()
-            wait_s = max(TELL_S, self._told_at.get(kind, -inf) + SAME_REST_S - loop.time())
-            self._telling[kind] = loop.call_later(wait_s, self._tell_changed, kind)
 
-    def _tell_changed(self, kind: str) -> None:
-        del self._telling[kind]
-        self._told_at[kind] = asyncio.get_running_loop().time()
-        self._events.on_own_changed(self.link, kind)
+            def tell_changed() -> None:
+                del self._telling[kind]
+                self._told_at[kind] = loop.time()
+                self._events.on_own_changed(self.link, kind)
+
+            wait_s = max(TELL_S, self._told_at.get(kind, -inf) + SAME_REST_S - loop.time())
+            self._telling[kind] = loop.call_later(wait_s, tell_changed)
 
     def on_resource_updated(self, link: ConnectedLink, params: Raw) -> None:
         if self.token is None:
@@ -407,15 +404,8 @@ class OwnLinks:
             pass
         plan = msgspec.structs.replace(self.plan, segment=segment)
         shared = self.all_keepers[self.plan.segment]
-        make_link = partial(
-            ServerLink,
-            plan,
-            clock=self.connector_parts.clock,
-            vendor_meta=self.vendor_meta,
-            shared=shared.link,
-            owner=owner,
-            client=client,
-        )
+        make_shared = partial(ServerLink, plan, clock=self.connector_parts.clock, vendor_meta=self.vendor_meta)
+        make_link = partial(make_shared, shared=shared.link, owner=owner, client=client)
         keeper = OwnKeeper(make_link, self._own_parts(key), self.events, token or self.holder, token=token)
         if client is not None:
             keeper.log_level.set(client.log_level)
@@ -454,8 +444,8 @@ class OwnLinks:
 
     async def forget(self, principal: str) -> None:
         """End the link of a user whose token was removed."""
-        if (principal, b"", 0) in self._keepers:
-            await self._end((principal, b"", 0))
+        if (key := (principal, b"", 0)) in self._keepers:
+            await self._end(key)
 
     def end_session(self, caller: Caller) -> None:
         if caller in self._keepers:
@@ -586,13 +576,9 @@ class AskingMemory(ServerMemory[Asking]):
         return asking if asking is not None and asking.server == server else ASKS_NOTHING
 
     def add(self, segment: str, server: str, capability: str, *, in_call: bool) -> None:
-        asking = self.of(segment, server)
-        asks, in_calls = asking.asks, asking.asks_in_calls
-        if in_call:
-            in_calls |= {capability}
-        else:
-            asks |= {capability}
-        self.remember(segment, Asking(server, asks, in_calls))
+        asking, new = self.of(segment, server), {capability}
+        asks = asking.asks if in_call else asking.asks | new
+        self.remember(segment, Asking(server, asks, asking.asks_in_calls | new if in_call else asking.asks_in_calls))
 
 
 DECLARED: Final = frozenset(("sampling", "elicitation"))  # roots are the operator's folders wherever a link is shared
@@ -624,12 +610,8 @@ class AutoSharing:
         is_exact = not all_capabilities.isdisjoint(DECLARED)
         if not capabilities and not is_exact:
             return None
-        self.own.serve(
-            f"it asks for {', '.join(sorted(all_capabilities))}",
-            capabilities=capabilities,
-            asks=True,
-            is_exact=is_exact,
-        )
+        reason = f"it asks for {', '.join(sorted(all_capabilities))}"
+        self.own.serve(reason, capabilities=capabilities, asks=True, is_exact=is_exact)
         return self.own
 
     def find_own_of_legacy(self, link: ServerLink, facts: ServerFacts) -> OwnLinks | None:

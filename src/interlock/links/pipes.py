@@ -91,7 +91,10 @@ class Pipe(Protocol):
     async def close(self) -> None: ...
 
 
-def unauthorised(status: int, headers: Headers) -> Undelivered:
+def refused(status: int, headers: Headers) -> Undelivered:
+    """Return the report of a request that a server refused with an HTTP status, for its credential or otherwise."""
+    if status not in (401, 403):
+        return Undelivered(Trouble.REFUSED, f"HTTP {status}", status, headers=headers)
     challenges = tuple(value for name, value in headers if name.lower() == b"www-authenticate")
     return Undelivered(Trouble.UNAUTHORISED, f"it refuses our credential (HTTP {status})", status, challenges)
 
@@ -223,9 +226,8 @@ class HttpPipe(_NetworkPipe):
         stream.open()
 
     def get(self, head: bytes, exchange: "_Exchange") -> Handle:
-        return self.client.request(
-            b"GET", self.target, EVENT_STREAM_HEAD + self._custom + self._session + head, b"", exchange
-        )
+        lines = EVENT_STREAM_HEAD + self._custom + self._session + head
+        return self.client.request(b"GET", self.target, lines, b"", exchange)
 
     def abort(self, handle: object) -> None:
         if isinstance(handle, _Exchange):
@@ -343,11 +345,11 @@ class _Exchange(PacedDelivery, eq=False):
             return
         if self.last_id is not None:  # the answer to a resumed stream, whose request the server has had long ago
             if status in (401, 403):
-                owner.on_undelivered(None, unauthorised(status, headers))
+                owner.on_undelivered(None, refused(status, headers))
             self._fail(Undelivered(Trouble.LOST, f"its stream could not be taken up again (HTTP {status})", status))
             return
         if status in (401, 403):
-            owner.on_undelivered(origin, unauthorised(status, headers))
+            owner.on_undelivered(origin, refused(status, headers))
             return
         if status == 404 and self.pipe.has_session:  # whatever the body says: the server did not look at the request
             owner.on_undelivered(origin, Undelivered(Trouble.SESSION_LOST, "it forgot our session", status))
@@ -357,7 +359,7 @@ class _Exchange(PacedDelivery, eq=False):
             owner.on_message(body, origin)
             if not self._is_awaited():
                 return
-        owner.on_undelivered(origin, Undelivered(Trouble.REFUSED, f"HTTP {status}", status, headers=headers))
+        owner.on_undelivered(origin, refused(status, headers))
 
     def on_stream(self, status: int, headers: Headers) -> None:
         self.parser = SseParser(self.pipe.max_bytes)
@@ -383,13 +385,10 @@ class _Exchange(PacedDelivery, eq=False):
             finally:
                 self.pipe.speaking = None
         elif event.oversized is not None:
-            self._on_oversized(event.oversized)
-
-    def _on_oversized(self, oversized: Oversized) -> None:
-        was_awaited = self._is_awaited()
-        self.pipe.owner.on_oversized(oversized, self.origin)
-        if was_awaited and not self._is_awaited():
-            self.abort()  # the rest of the stream answers no call
+            was_awaited = self._is_awaited()
+            self.pipe.owner.on_oversized(event.oversized, self.origin)
+            if was_awaited and not self._is_awaited():
+                self.abort()  # the rest of the stream answers no call
 
     def on_stream_end(self) -> None:
         self.finish_delivery(lambda: self._again(Undelivered(Trouble.LOST, "its stream ended without an answer")))
@@ -469,9 +468,7 @@ class SsePipe(_NetworkPipe):
         await super().close()
 
     def on_answer(self, status: int, headers: Headers, body: bytes) -> None:
-        refused = status in (401, 403)
-        other = Undelivered(Trouble.REFUSED, f"HTTP {status}", status, headers=headers)
-        self._on_lost(unauthorised(status, headers) if refused else other)
+        self._on_lost(refused(status, headers))
 
     def on_stream(self, status: int, headers: Headers) -> None:
         pass
@@ -536,11 +533,8 @@ class _Posted(_StreamlessSink):
         self._origin = origin
 
     def on_answer(self, status: int, headers: Headers, body: bytes) -> None:
-        if status in (401, 403):
-            self._pipe.owner.on_undelivered(self._origin, unauthorised(status, headers))
-        elif not 200 <= status < 300:
-            refusal = Undelivered(Trouble.REFUSED, f"HTTP {status}", status, headers=headers)
-            self._pipe.owner.on_undelivered(self._origin, refusal)
+        if not 200 <= status < 300:
+            self._pipe.owner.on_undelivered(self._origin, refused(status, headers))
 
     def on_fail(self, failure: HttpFailure) -> None:
         if not self._pipe.closed:
@@ -572,14 +566,8 @@ class SideRequests:
     def __init__(
         self, place: str, max_bytes: int, address: str | None = None, tls: ssl.SSLContext | None = None
     ) -> None:
-        self._client = HttpClient(
-            place,
-            max_body_bytes=max_bytes,
-            max_connections=SIDE_CONNECTIONS_MAX,
-            max_waiting=SIDE_WAITING_MAX,
-            address=address,
-            tls=tls,
-        )
+        limits = {"max_connections": SIDE_CONNECTIONS_MAX, "max_waiting": SIDE_WAITING_MAX}
+        self._client = HttpClient(place, max_body_bytes=max_bytes, address=address, tls=tls, **limits)
         self._under_way: dict[_Letter, None] = {}  # the oldest first
         self._bytes = 0
         self._sweeper: asyncio.TimerHandle | None = None
@@ -635,9 +623,8 @@ class _Letter:
     def give_up(self) -> None:
         if self.handle is not None:
             self.handle.abort()
-        self.on_fail(
-            HttpFailure(kind=FailureKind.LOST_BEFORE_ANSWER, detail=f"it was not taken within {SIDE_TAKEN_S:g} s")
-        )
+        detail = f"it was not taken within {SIDE_TAKEN_S:g} s"
+        self.on_fail(HttpFailure(kind=FailureKind.LOST_BEFORE_ANSWER, detail=detail))
 
     def on_answer(self, status: int, headers: Headers, body: bytes) -> None:
         self._side.over(self)

@@ -32,7 +32,7 @@ from interlock.core.calls.check import Account, Admitted
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.link_state import LinkState
 from interlock.links.connected_link import ConnectedLink
-from interlock.links.connector import REDIRECTS, ConnectFailed, Connector, ConnectorParts, GreetingFailed
+from interlock.links.connector import REDIRECTS, ConnectFailed, Connector, ConnectorParts
 from interlock.links.keeper import ServerKeeper, StockCatalog
 from interlock.links.link import LinkEvents, ServerFacts
 from interlock.links.listing import LIST_S, Listing
@@ -48,9 +48,8 @@ from interlock.wire.jsonrpc.codec import Notification, Request, Response, decode
 log = logging.getLogger("interlock.ax")
 
 AX_PREFIX: Final = "mcpax/"
-_OF_A_QUESTION: Final = frozenset(
-    (methods.ACKNOWLEDGED, CANCELLED)
-)  # no more than there are questions, so they pass no gate
+# There are no more of these than there are questions, so they pass no gate.
+_OF_A_QUESTION: Final = frozenset((methods.ACKNOWLEDGED, CANCELLED))
 # Notifications for one caller, of which the latest for each call or task counts.
 _NEWS: Final = {PROGRESS: PROGRESS_TOKEN, methods.TASK_STATUS: "taskId", methods.TASK_NEWS: "taskId"}
 _PLAIN: Final = frozenset((*CHANGES, methods.RESOURCE_UPDATED, methods.ELICITATION_COMPLETE))
@@ -105,16 +104,10 @@ class RegisteredLink(ConnectedLink):
         vendor_meta: bool,
         account: Account | None = None,
     ) -> None:
+        kind, endpoint = offer.kind, session.register.endpoint
         super().__init__(
-            session.segment,
-            events,
-            clock,
-            kind=offer.kind,
-            transport=transport,
-            vendor_meta=vendor_meta,
-            offer=offer,
+            session.segment, events, clock, kind=kind, transport=transport, vendor_meta=vendor_meta, offer=offer
         )
-        endpoint = session.register.endpoint
         self.reach = Dial(url=endpoint) if endpoint is not None else None
         self.account = account
         self.registration = session
@@ -213,13 +206,9 @@ class RegisteredLink(ConnectedLink):
     def _find_progressing(self, token: bytes) -> Pending | None:
         return self.in_flight.get(int(token)) if token.isdigit() and len(token) <= TOKEN_DIGITS_MAX else None
 
-    def _tell_news(self, notice: AxNotice) -> None:
-        if notice.method == PROGRESS and not self.tasks:
-            named = (decode_object(notice.params) or {}).get(PROGRESS_TOKEN)
-            if named is None or self._find_progressing(bytes(named)) is None:
-                self._gate.count_lost()  # the call was answered while its progress waited
-                return
-        self.notifications.deliver(Notification(notice.method, notice.params), None)
+    def _has_progressing_call(self, notice: AxNotice) -> bool:
+        token = (decode_object(notice.params) or {}).get(PROGRESS_TOKEN, b"")
+        return self._find_progressing(bytes(token)) is not None
 
     def _let_through(self, released: Release) -> None:
         """Deliver released notifications: to calls, to clients of plain MCP, or up the tree with their origin."""
@@ -228,9 +217,9 @@ class RegisteredLink(ConnectedLink):
                 since = rfc3339(self._clock.wall() - (self._clock.now() - event.since))
                 notice = overflow(self.segment, event.dropped, since, str(uuid.uuid4()))
                 self._registrar.on_notice(self, notice)
-            elif event.method in _NEWS:
-                self._tell_news(event)
-            elif event.method in _PLAIN:
+            elif event.method == PROGRESS and not self.tasks and not self._has_progressing_call(event):
+                self._gate.count_lost()  # the call was answered while its progress waited
+            elif event.method in _NEWS or event.method in _PLAIN:
                 self.notifications.deliver(Notification(event.method, event.params), None)
             elif (marked := prefix(event, self.segment, aggregator=self.offer.is_aggregator)) is None:
                 self.stray += 1
@@ -299,24 +288,19 @@ class RegisteredConnector(Connector):
             async with asyncio.timeout(GREET_S):
                 return await super()._greet_or_lose(remembered)
         except TimeoutError:
-            failed = GreetingFailed(f"no answer to a greeting within {GREET_S:g} s")
-        except GreetingFailed as error:
+            failed = ConnectFailed(f"no answer to a greeting within {GREET_S:g} s")
+        except ConnectFailed as error:
             failed = error
-        answers = failed.what is None or (
-            failed.what.trouble is Trouble.REFUSED and failed.what.status not in REDIRECTS
-        )
+        what = failed.what
+        answers = what is None or (what.trouble is Trouble.REFUSED and what.status not in REDIRECTS)
         if not answers or failed.code is not None or self._loss.is_set():
             raise failed
         reply = await self._link.request(methods.TOOLS_LIST, {}, LIST_S)
         if isinstance(reply, Response) and not reply.error and "tools" in (decode_object(reply.result) or {}):
             register = self._link.registration.register
             declared = {name: RAW_EMPTY for name in _CAPABILITIES if getattr(register, name)}
-            return ServerFacts(
-                era=Era.LEGACY,
-                version=methods.LATEST_LEGACY,
-                capabilities=declared,
-                greeted=False,
-            )
+            version = methods.LATEST_LEGACY
+            return ServerFacts(era=Era.LEGACY, version=version, capabilities=declared, greeted=False)
         raise failed
 
 
@@ -324,10 +308,7 @@ class _AcceptedConnector(RegisteredConnector):
     """Connector of a subserver that is already connected, so that only the handshake remains."""
 
     async def connect(self, start: AsyncExitStack) -> None:
-        try:
-            self._welcome(await self._greet_or_lose(None))
-        except GreetingFailed as failed:
-            raise ConnectFailed(failed.reason) from failed
+        self._welcome(await self._greet_or_lose(None))
 
 
 class RegistrationParts(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ These parts refer to the link weakly (`LinkPart`).
 import logging
 import os
 import weakref
-from collections.abc import KeysView, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Raw
@@ -48,51 +48,6 @@ if TYPE_CHECKING:
     from interlock.links.subscriptions import Subscriptions, TaskListening
 
 
-class SuspendedCalls:
-    """Calls whose server waits for an answer of their client, keyed by their id at the server."""
-
-    __slots__ = ("_calls", "_counts")
-
-    def __init__(self) -> None:
-        self._calls: dict[int, Call] = {}
-        self._counts: dict[str, int] = {}  # principal -> number of its calls
-
-    def __len__(self) -> int:
-        return len(self._calls)
-
-    def __contains__(self, upstream_id: int) -> bool:
-        return upstream_id in self._calls
-
-    @property
-    def principals(self) -> KeysView[str]:
-        return self._counts.keys()
-
-    def get(self, upstream_id: int) -> Call | None:
-        return self._calls.get(upstream_id)
-
-    def first(self) -> Call | None:
-        return next(iter(self._calls.values()), None)
-
-    def add(self, call: Call) -> None:
-        self._calls[call.upstream_id] = call
-        principal = call.caller.principal.name
-        self._counts[principal] = self._counts.get(principal, 0) + 1
-
-    def pop(self, upstream_id: int) -> Call | None:
-        if (call := self._calls.pop(upstream_id, None)) is not None:
-            principal = call.caller.principal.name
-            self._counts[principal] -= 1
-            if not self._counts[principal]:
-                del self._counts[principal]
-        return call
-
-    def pop_all(self) -> list[Call]:
-        calls = list(self._calls.values())
-        self._calls.clear()
-        self._counts.clear()
-        return calls
-
-
 class WaitingRequests:
     """Requests that were sent and not answered yet, keyed by their id at the server. Each is in one of two places.
 
@@ -100,11 +55,12 @@ class WaitingRequests:
     towards the limit of the link and has no deadline until the client has answered.
     """
 
-    __slots__ = ("in_flight", "suspended")
+    __slots__ = ("in_flight", "suspended", "suspended_by_principal")
 
     def __init__(self) -> None:
         self.in_flight: dict[int, Pending] = {}
-        self.suspended = SuspendedCalls()
+        self.suspended: dict[int, Call] = {}
+        self.suspended_by_principal: dict[str, int] = {}  # the number of its suspended calls
 
     def __contains__(self, upstream_id: int) -> bool:
         return upstream_id in self.in_flight or upstream_id in self.suspended
@@ -113,20 +69,32 @@ class WaitingRequests:
         return self.in_flight.get(upstream_id) or self.suspended.get(upstream_id)
 
     def pop(self, upstream_id: int) -> Pending | None:
-        return self.in_flight.pop(upstream_id, None) or self.suspended.pop(upstream_id)
+        return self.in_flight.pop(upstream_id, None) or self.pop_suspended(upstream_id)
 
     def pop_all(self) -> list[Pending]:
-        requests: list[Pending] = [*self.in_flight.values(), *self.suspended.pop_all()]
-        self.in_flight.clear()
+        requests: list[Pending] = [*self.in_flight.values(), *self.suspended.values()]
+        for places in (self.in_flight, self.suspended, self.suspended_by_principal):
+            places.clear()
         return requests
 
     def suspend(self, call: Call) -> None:
         if self.in_flight.pop(call.upstream_id, None) is not None:
-            self.suspended.add(call)
+            self.suspended[call.upstream_id] = call
+            principal = call.caller.principal.name
+            self.suspended_by_principal[principal] = self.suspended_by_principal.get(principal, 0) + 1
 
     def resume(self, call: Call) -> None:
-        if self.suspended.pop(call.upstream_id) is not None:
+        if self.pop_suspended(call.upstream_id) is not None:
             self.in_flight[call.upstream_id] = call
+
+    def pop_suspended(self, upstream_id: int) -> Call | None:
+        """Remove a suspended call and return it, or return None if no suspended call has this id."""
+        if (call := self.suspended.pop(upstream_id, None)) is not None:
+            principal = call.caller.principal.name
+            self.suspended_by_principal[principal] -= 1
+            if not self.suspended_by_principal[principal]:
+                del self.suspended_by_principal[principal]
+        return call
 
     @property
     def calls_in_flight(self) -> list[Call]:
@@ -135,7 +103,7 @@ class WaitingRequests:
     @property
     def principals(self) -> set[str]:
         """Return the names of all principals with a waiting call."""
-        return {call.caller.principal.name for call in self.calls_in_flight} | self.suspended.principals
+        return {call.caller.principal.name for call in self.calls_in_flight} | self.suspended_by_principal.keys()
 
     def find_speaking_call(self) -> Call | None:
         """Return the call that a message without an id must be about, or None if it may concern another client.
@@ -148,7 +116,7 @@ class WaitingRequests:
         calls, suspended = self.calls_in_flight, self.suspended
         clients = {id(call.caller) if call.caller.channel is not None else id(call): call for call in calls}
         if len(clients) + len(suspended) <= 1:
-            return calls[-1] if calls else suspended.first()
+            return calls[-1] if calls else next(iter(suspended.values()), None)
         if len(self.principals) > 1:
             return None
         candidates = [

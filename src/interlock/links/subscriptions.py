@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from interlock.core.calls.call import Inquiry, Outcome
+from interlock.core.calls.call import Outcome
 from interlock.core.calls.check import degraded_refusal
 from interlock.links.connected_link import MODERN_META, TASKS_META, ConnectedLink
 from interlock.links.server_messages import RESOURCE_FILTER, ListenRequest
@@ -151,9 +151,8 @@ class Subscriptions:
             self._stale = len(unheard) > 1
             uris = uris.difference(unheard[1:])
         capabilities = self._link.facts.capabilities if self._link.facts is not None else {}
-        wanted: dict[str, Any] = {
-            f"{kind}ListChanged": True for kind in _LISTS if has(capabilities.get(kind), "listChanged")
-        }
+        changing = [kind for kind in _LISTS if has(capabilities.get(kind), "listChanged")]
+        wanted: dict[str, Any] = {f"{kind}ListChanged": True for kind in changing}
         if uris:
             wanted[RESOURCE_FILTER] = sorted(uris)
         if not wanted:
@@ -190,30 +189,28 @@ class Subscriptions:
             self._current = None
         elif listener is self._next:
             stale = self._take_next()
-            if self._blame(listener, why, refused=refused) or stale:
+            new = [uri for uri in listener.wanted if uri in self._waiting]
+            # If several resources were new, it is not clear which one the server refused: no task learns of it yet.
+            is_unclear = refused and len(new) > 1
+            self._one_by_one |= is_unclear
+            if isinstance(why, Response) and not refused:
+                why = Refusal(INTERNAL_ERROR, "the server ended the subscription before it acknowledged it")
+            for uri in () if is_unclear else new:
+                self._tell(uri, why)
+            if is_unclear or stale:
                 self._listen()
         if self._next is not None or self._current is not None or not self._open:
             return
+
+        def listen_if_idle() -> None:
+            if self._open and self._current is None and self._next is None:
+                self._listen()
+                self._missed()
+
         if refused:
             log.warning("link %s: it refuses subscriptions/listen; its changes are not noticed", self._link.name)
         else:
-            asyncio.get_running_loop().call_later(LISTEN_AGAIN_S, self._listen_if_idle)
-
-    def _blame(self, listener: ListenRequest, why: Response | Refusal, *, refused: bool) -> bool:
-        """Deliver the end of a listener to the tasks that wait for it.
-
-        If several resources were new, it is not clear which one the server refused: then return True, and deliver
-        nothing.
-        """
-        new = [uri for uri in listener.wanted if uri in self._waiting]
-        if refused and len(new) > 1:
-            self._one_by_one = True
-            return True
-        if isinstance(why, Response) and not refused:
-            why = Refusal(INTERNAL_ERROR, "the server ended the subscription before it acknowledged it")
-        for uri in new:
-            self._tell(uri, why)
-        return False
+            asyncio.get_running_loop().call_later(LISTEN_AGAIN_S, listen_if_idle)
 
     def _tell(self, uri: str, outcome: Response | Refusal | None) -> bool:
         """Deliver the outcome of a subscription. Return whether a task was waiting for it."""
@@ -242,22 +239,17 @@ class Subscriptions:
             self._link.cancel(old, "replaced")
         else:
             self._lingering += 1
-            if self._link.notifications.update_counts is None:
-                self._link.notifications.update_counts = {}
+            self._link.notifications.update_counts = self._link.notifications.update_counts or {}
             asyncio.get_running_loop().call_later(LINGER_S, self._let_go, old)
 
     def _let_go(self, old: ListenRequest) -> None:
+        notifications = self._link.notifications
         self._link.cancel(old, "replaced")
         self._lingering -= 1
         if not self._lingering:
-            self._link.notifications.update_counts = None
-        for counts in (self._link.notifications.update_counts or {}).values():
+            notifications.update_counts = None
+        for counts in (notifications.update_counts or {}).values():
             counts.pop(old.upstream_id, None)
-
-    def _listen_if_idle(self) -> None:
-        if self._open and self._current is None and self._next is None:
-            self._listen()
-            self._missed()
 
 
 def _timeout_refusal() -> Refusal:
@@ -408,9 +400,10 @@ class LogLevel:
         if facts is not None and facts.era is Era.LEGACY and "logging" in facts.capabilities and self._level:
             inquiry = self.link.ask(SET_LEVEL, {"level": self._level})
             self._heard = inquiry.future
-            asyncio.get_running_loop().call_later(TAKEN_S, self._stop_waiting, inquiry)
 
-    def _stop_waiting(self, inquiry: Inquiry) -> None:
-        if not inquiry.future.done():
-            self.link.cancel(inquiry, "timeout")
-            inquiry.on_failed(Refusal(CALL_TIMEOUT, "call_timeout"), Outcome.TIMEOUT)
+            def stop_waiting() -> None:
+                if not inquiry.future.done():
+                    self.link.cancel(inquiry, "timeout")
+                    inquiry.on_failed(Refusal(CALL_TIMEOUT, "call_timeout"), Outcome.TIMEOUT)
+
+            asyncio.get_running_loop().call_later(TAKEN_S, stop_waiting)

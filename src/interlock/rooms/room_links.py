@@ -26,7 +26,7 @@ from interlock.core.background import BackgroundTasks
 from interlock.core.current_plan import CurrentPlan
 from interlock.core.link_state import LinkState
 from interlock.links.connected_link import ConnectedLink
-from interlock.links.connector import ConnectFailed, Connector, ConnectorParts, GreetingFailed, Manner, greet
+from interlock.links.connector import ConnectFailed, Connector, ConnectorParts, Manner, greet
 from interlock.links.keeper import Keeper, ServerKeeper, StockCatalog
 from interlock.links.link import Link, LinkEvents
 from interlock.links.listing import Listing
@@ -49,10 +49,7 @@ class _Present(Connector):
     """A connector for a participant that is already present. It starts no process and opens no connection."""
 
     async def connect(self, start: AsyncExitStack) -> None:
-        try:
-            self._welcome(await greet(self._link, None, self._say_progress, self._parts.manner))
-        except GreetingFailed as failed:
-            raise ConnectFailed(failed.reason) from failed
+        self._welcome(await greet(self._link, None, self._say_progress, self._parts.manner))
 
 
 class ParticipantKeeper(ServerKeeper):

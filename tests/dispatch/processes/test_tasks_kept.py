@@ -68,7 +68,7 @@ class Here(ClockedNode):
 
     def kept(self) -> dict[str, int]:
         of = self.tasks
-        parts = {"by_id": of.by_id, "theirs": of._theirs, "progress": of._progress, "of": of._of}
+        parts = {"by_id": of.by_id, "theirs": of._theirs, "progress": of.progress, "of": of._of}
         live = {who for principals in of._live.values() for who in principals}
         return {**{name: len(part) for name, part in parts.items()}, "live": len(live)}
 

@@ -85,7 +85,7 @@ async def test_a_parked_call_that_is_refused_is_lost_and_the_others_are_sent_aga
 ) -> None:
     renewal = renewed_by(here, link, monkeypatch, granted)
     arguments, said = await park(here, "parked", name="web__interview")
-    parked = link.waiting.suspended.first()
+    parked = next(iter(link.waiting.suspended.values()))
     assert parked is not None
     other = gated(here, "beside a parked one")
     link.on_undelivered(parked, REFUSED)

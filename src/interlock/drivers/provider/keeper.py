@@ -306,7 +306,7 @@ class DriverKeeper(ServerKeeper):
             items, failed = await self._read(method)
             if items is None:
                 refusal = failed.what if failed is not None and failed.unauthorised else None
-                raise ConnectFailed(str(failed), refusal=refusal)
+                raise ConnectFailed(str(failed), refusal)
             lists[FIELD[method]] = items
         await self._publish(Listing(**lists), LISTS_OF)
         self._set_listed_state()
