@@ -157,9 +157,7 @@ class LinkOperations:
             unsent=connected.failed.undelivered if connected else 0,
             pid=link.pid,
             sandbox=reach.sandbox is not None if isinstance(reach, Spawn) else None,
-            denied=tuple(
-                api.DeniedHost(place=place, why=host.why, remedy=host.remedy) for place, host in denied.items()
-            ),
+            denied=tuple(api.DeniedHost(place=place, why=host.why, remedy=host.remedy) for place, host in denied_hosts),
             stderr_lines=keeper.stderr.count,
             last_words=next(filter(None, last_lines), None) if link.standing.state in _GONE else None,
             hops=max((route.hops for route in items.tools), default=1) if items else 1,
