@@ -31,7 +31,7 @@ from interlock.credentials.secret_references import Unobtainable
 from interlock.links.connector import LAUNCH_S, ConnectorParts
 from interlock.links.keeper import STEADY_S, STOP_S, backoff_s
 from interlock.links.registered import RegisteredKeeper, RegisteredLink, RegistrationParts
-from interlock.net.message_pipe import CUT, NORMAL, POLICY
+from interlock.net.message_pipe import CUT, NORMAL
 from interlock.process.child import Child, ChildStartFailed, child_environment
 from interlock.process.stderr import StderrRing
 from interlock.store.ports import StoreError
@@ -59,7 +59,7 @@ class _ChildConnection(SubserverConnection):
         self.over = asyncio.Event()
         self.reason = ""
         self.child: Child | None = None
-        self._links: list[RegisteredLink] = []
+        self.links: list[RegisteredLink] = []
         self._stopping: asyncio.Task[None] | None = None
 
     def on_line(self, data: bytes) -> None:
@@ -73,7 +73,7 @@ class _ChildConnection(SubserverConnection):
         self.over.set()
 
     def on_stalled(self) -> None:
-        self.close(POLICY, "it stopped reading its input")
+        self.close()
 
     def send(self, message: bytes) -> bool:
         return self.child is not None and self._stopping is None and self.child.send(message)
@@ -97,14 +97,10 @@ class _ChildConnection(SubserverConnection):
     def keeper_for(self, parts: RegistrationParts) -> RegisteredKeeper:
         keeper = super().keeper_for(parts)
         keeper.link.pid = self.child.pid if self.child is not None else None
-        self._links.append(keeper.link)
+        self.links.append(keeper.link)
         self.settled.set()
         self.on_registered()
         return keeper
-
-    @property
-    def has_served(self) -> bool:
-        return any(link.served > 0 for link in self._links)
 
     async def stop(self) -> None:
         if self._late is not None:
@@ -201,7 +197,8 @@ class ChildSupervisor:
                 reason = f"internal error {ref}"
             finally:
                 await connection.stop()
-            is_steady = connection.has_served or self._connector_parts.clock.now() - began > STEADY_S
+            has_served = any(link.served > 0 for link in connection.links)
+            is_steady = has_served or self._connector_parts.clock.now() - began > STEADY_S
             attempts = 1 if is_steady else attempts + 1
             pause_s = backoff_s(attempts)
             self._note(child, "failed", reason)

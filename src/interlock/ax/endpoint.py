@@ -51,7 +51,7 @@ from interlock.approvals.trust.registrant import (
     registrant_identity,
 )
 from interlock.ax.connection import SubserverConnection
-from interlock.ax.protocol.messages import REGISTER, SUBPROTOCOL, Parent, Register
+from interlock.ax.protocol.messages import REGISTER, SUBPROTOCOL, Parent, Register, Registered
 from interlock.ax.protocol.registration.codec import MESSAGE_BYTES_MAX, read_register_untrusted
 from interlock.ax.protocol.registration.registrations import Peer
 from interlock.ax.registrar import Registrar
@@ -177,9 +177,9 @@ class AxEndpoint:
         register = read_register_untrusted(request.params, self._plan.ax.heartbeat_min_ms)
         if isinstance(register, Refusal):
             return jsonrpc.encode_refusal(request.id, register)
-        if refusal := await check_endpoint(register, self._plan.ax.dial_back, guest):
-            return jsonrpc.encode_refusal(request.id, refusal)
-        answer = await self._registrar.register(register, "", DialBack(guest, self._plan.ax.dial_back))
+        answer: Registered | Refusal | None = await check_endpoint(register, self._plan.ax.dial_back, guest)
+        if answer is None:
+            answer = await self._registrar.register(register, "", DialBack(guest, self._plan.ax.dial_back))
         if isinstance(answer, Refusal):
             return jsonrpc.encode_refusal(request.id, answer)
         # The keeper dials in a later turn of the loop, so the subserver has this answer before it is greeted.
@@ -203,9 +203,8 @@ class AxEndpoint:
             await self._refuse(scope, send, guest)
             return
         await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL, "headers": []})
-        connection = SubserverConnection(
-            self._registrar, guest, transport="websocket", heartbeat_min_ms=self._plan.ax.heartbeat_min_ms
-        )
+        least_ms = self._plan.ax.heartbeat_min_ms
+        connection = SubserverConnection(self._registrar, guest, transport="websocket", heartbeat_min_ms=least_ms)
         pipe = scope["extensions"][UPGRADED].pipe(connection, self._plan.limits.message_bytes)
         connection.begin(pipe)
         self._waiting.add(connection)
@@ -221,7 +220,7 @@ class AxEndpoint:
             return stranger
         if b"access_token=" in scope["query_string"]:
             return _UNAUTHORISED
-        rules, uid = self._plan.access, scope.get("state", {}).get("uid")
+        rules, uid = self._plan.access, scope.get("state", {}).get(UID)
         if uid is not None and head.credential is None:  # AX-4.2-10: a user of this machine, at ax.socket
             user = f"{USER}{uid}"
             if not may_register(user, rules):
@@ -298,9 +297,8 @@ _CROWDED: Final = HttpRefusal(
     "unavailable", "too many subservers have connected and not registered; try again", headers=b"retry-after: 5\r\n"
 )
 _STOPPING: Final = HttpRefusal("unavailable", "the node stops")
-_NO_SUBPROTOCOL: Final = HttpRefusal(
-    "protocol_required", f"ask for the WebSocket subprotocol {SUBPROTOCOL}", status=400
-)
+_ASK_FOR: Final = f"ask for the WebSocket subprotocol {SUBPROTOCOL}"
+_NO_SUBPROTOCOL: Final = HttpRefusal("protocol_required", _ASK_FOR, status=400)
 _NOT_FOUND: Final = HttpRefusal("not_found", "subservers register at /ax", status=404)
 _ONLY_SOCKETS: Final = HttpRefusal(
     "upgrade_required", f"open a WebSocket with the subprotocol {SUBPROTOCOL}", headers=b"upgrade: websocket\r\n"
@@ -407,14 +405,14 @@ class DialBack:
 
     def __init__(self, guest: RegistrantIdentity, allowed: Iterable[str]) -> None:
         self.guest = guest
-        self._allowed = tuple(allowed)
+        self.allowed = tuple(allowed)
 
     async def ask_parent(self) -> Parent | Refusal | None:
         """Return None: there is no link yet over which to ask. The registration itself names the parent."""
         return None
 
     def keeper_for(self, parts: RegistrationParts) -> RegisteredKeeper:
-        return DialledBackKeeper(parts, self._allowed, self.guest)
+        return DialledBackKeeper(parts, self)
 
     def close(self, code: int, reason: str) -> None:
         """Do nothing: the subserver opened no connection, and the keeper closes the one that the node opened."""
@@ -424,18 +422,10 @@ class _CheckedConnector(RegisteredConnector):
     """Connector that checks the address against the operator's list before every connection."""
 
     def __init__(
-        self,
-        link: RegisteredLink,
-        connector_parts: ConnectorParts,
-        stderr: StderrRing,
-        loss: Loss,
-        allowed: tuple[str, ...],
-        guest: RegistrantIdentity,
+        self, link: RegisteredLink, parts: ConnectorParts, stderr: StderrRing, loss: Loss, source: DialBack
     ) -> None:
-        super().__init__(link, connector_parts, stderr, loss)
-        self._endpoint = link.registration.register.endpoint or ""
-        self._allowed = allowed
-        self._guest = guest
+        super().__init__(link, parts, stderr, loss)
+        self._source = source
         self._failures = 0
 
     async def connect(self, start: AsyncExitStack) -> None:
@@ -446,7 +436,8 @@ class _CheckedConnector(RegisteredConnector):
             raise
 
     async def _find_address(self) -> str | None:
-        addresses = await find_addresses(self._endpoint, self._allowed, self._guest)
+        endpoint = self._link.registration.register.endpoint or ""
+        addresses = await find_addresses(endpoint, self._source.allowed, self._source.guest)
         if isinstance(addresses, Refusal):
             raise ConnectFailed(f"it is not dialled: {addresses.message}")
         # After a failure the next address is tried.
@@ -456,9 +447,9 @@ class _CheckedConnector(RegisteredConnector):
 class DialledBackKeeper(RegisteredKeeper):
     """Keeper of a link that this node opens to a registered subserver, and opens again after a loss."""
 
-    def __init__(self, parts: RegistrationParts, allowed: tuple[str, ...], guest: RegistrantIdentity) -> None:
+    def __init__(self, parts: RegistrationParts, source: DialBack) -> None:
         super().__init__(parts)
-        self._connector = _CheckedConnector(self.link, parts.connector_parts, self.stderr, self._loss, allowed, guest)
+        self._connector = _CheckedConnector(self.link, parts.connector_parts, self.stderr, self._loss, source)
         self._watching: asyncio.Task[None] | None = None
 
     def start(self) -> None:

@@ -63,9 +63,8 @@ def _read_owner(entry: Entry) -> SegmentOwner:
     try:
         return msgspec.json.decode(entry.value, type=SegmentOwner)
     except msgspec.DecodeError:
-        raise Damaged(
-            f"who owns the segment {entry.key} cannot be read; interlock links release {entry.key} forgets it"
-        ) from None
+        remedy = f"interlock links release {entry.key} forgets it"
+        raise Damaged(f"who owns the segment {entry.key} cannot be read; {remedy}") from None
 
 
 @dataclass(eq=False)
@@ -91,7 +90,7 @@ class Leases:
             entry, held = await self._read(request.subserver_id)
             if refusal := leases.check_lease(held, request, own):
                 return refusal
-            if await self._write(request.subserver_id, own, entry, request.heartbeat_interval_ms):
+            if await self._write(request, own, entry):
                 return None
         return Refusal(UNAVAILABLE, "unavailable", {"reason": "lease_contended"})
 
@@ -102,12 +101,11 @@ class Leases:
         session must end.
         """
         own = leases.lease_of(self._own_id, session.session_id)
-        subserver_id = session.register.subserver_id
         for _ in range(TRIES_MAX):
-            entry, held = await self._read(subserver_id)
+            entry, held = await self._read(session.register.subserver_id)
             if not leases.may_renew(held, own):
                 return False
-            if await self._write(subserver_id, own, entry, session.register.heartbeat_interval_ms):
+            if await self._write(session.register, own, entry):
                 return True
         return False
 
@@ -126,11 +124,9 @@ class Leases:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise Damaged("the store holds a lease that cannot be read; remove it, or wait until it lapses") from None
 
-    async def _write(
-        self, subserver_id: str, lease: leases.SubserverLease, over: Entry | None, interval_ms: int
-    ) -> bool:
-        key, value, now = self._key(subserver_id), msgspec.json.encode(lease), self._clock.wall()
-        ttl_s = leases.lease_s(interval_ms)
+    async def _write(self, register: Register, lease: leases.SubserverLease, over: Entry | None) -> bool:
+        key, value, now = self._key(register.subserver_id), msgspec.json.encode(lease), self._clock.wall()
+        ttl_s = leases.lease_s(register.heartbeat_interval_ms)
         try:
             if over is None:
                 await self._kv.create(LEASES, key, value, now, ttl_s=ttl_s)
@@ -158,12 +154,8 @@ class TreeClaims:
         """
         self._own_id = aggregator_id
         self._on_moved = on_moved
-        self._above: ParentService | None = None
+        self.above: ParentService | None = None  # through which claims are made at the parent
         self.holders = leases.Holders()
-
-    def report_to(self, above: "ParentService") -> None:
-        """Set the service through which claims are made at the parent."""
-        self._above = above
 
     async def claim_own(self, subserver_id: str, session_id: str, released_session: str | None) -> str | None:
         """Claim a subserver that registers here.
@@ -191,8 +183,8 @@ class TreeClaims:
             entered.append(claimed)
             if before is not None and before.via != via and before.claimed.aggregator_id != claimed.aggregator_id:
                 moved.append((before.via, claimed))
-        if entered and self._above is not None:
-            for subserver_id, holder in (await self._above.claim(entered, released_session)).items():
+        if entered and self.above is not None:
+            for subserver_id, holder in (await self.above.claim(entered, released_session)).items():
                 if self.holders.release(subserver_id, via):
                     refused[subserver_id] = holder
         for former, claimed in moved:
@@ -225,5 +217,5 @@ class TreeClaims:
         self._release_above(self.holders.release_all(session.session_id))
 
     def _release_above(self, gone: Sequence[str]) -> None:
-        if gone and self._above is not None:
-            self._above.release(gone)
+        if gone and self.above is not None:
+            self.above.release(gone)

@@ -38,7 +38,7 @@ from interlock.ax.protocol.capability import TRANSPORT_CLASSES, LatencyClass
 from interlock.ax.protocol.hop_metadata import Offer
 from interlock.ax.protocol.messages import HEARTBEAT_MS, REGISTER, VERSION, Claims, Parent, Register, Registered
 from interlock.ax.protocol.names import WithheldName
-from interlock.ax.protocol.notifications import AxNotice, Drops, NoticeGate, lost_notice, refused_notice
+from interlock.ax.protocol.notifications import Drops, NoticeGate, lost_notice, refused_notice
 from interlock.ax.protocol.registration import codec, registrations
 from interlock.ax.protocol.registration.leases import OWN, check_parent, split_brain
 from interlock.ax.protocol.registration.registrations import EndReason, Event, Peer, Registrations, Session
@@ -145,9 +145,8 @@ class Registrar:
     def __init__(
         self, plan: Plan, aggregator_id: str, parts: RegistrarParts, owners: Owners, proofs: AuthorityProofs
     ) -> None:
-        policy = registrations.Policy(
-            require_proof=plan.ax.require_proof, degraded=plan.degraded.enabled, grace_s=plan.degraded.grace_s
-        )
+        require_proof, degraded = plan.ax.require_proof, plan.degraded
+        policy = registrations.Policy(require_proof=require_proof, degraded=degraded.enabled, grace_s=degraded.grace_s)
         self.engine = Registrations(aggregator_id, plan.ax.tree, policy)
         self.drops = Drops()
         self.claims = TreeClaims(aggregator_id, self._take_away)
@@ -591,7 +590,7 @@ class Registrar:
             member.source.close(POLICY, reason)
             self.handle_lost_connection(link.registration.session_id, reason)
 
-    def on_notice(self, link: RegisteredLink, notice: AxNotice) -> None:
+    def on_notice(self, link: RegisteredLink, notice: Notification) -> None:
         self.parts.audience.notice(notice)
 
     def answer(self, request: Request, peer: Peer, own: str | None = None) -> tuple[bytes, tuple[Event, ...]]:

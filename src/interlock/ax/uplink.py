@@ -236,9 +236,8 @@ class Uplink:
                 self._reply(jsonrpc.encode_result(message.id, jsonrpc.encode_value(self._engine.parent_asked())))
             case jsonrpc.Request():
                 if self._tenant is None:
-                    self._reply(
-                        jsonrpc.encode_refusal(message.id, Refusal(INVALID_REQUEST, "answer mcpax/register first"))
-                    )
+                    refusal = Refusal(INVALID_REQUEST, "answer mcpax/register first")
+                    self._reply(jsonrpc.encode_refusal(message.id, refusal))
                 else:
                     self._tenant.serve(message)
             case jsonrpc.Notification():

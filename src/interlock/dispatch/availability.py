@@ -217,12 +217,8 @@ class CallQueue:
         """Add a call to the queue of a link, or return None if a limit is reached."""
         waiting = WaitingCall(call)
         calls, size = self._usage.get(waiting.principal, (0, 0))
-        if (
-            self.count >= CALLS_MAX
-            or self._bytes + waiting.size > BYTES_MAX
-            or calls >= CALLS_MAX // SHARES
-            or size + waiting.size > BYTES_MAX // SHARES
-        ):
+        is_queue_full = self.count >= CALLS_MAX or self._bytes + waiting.size > BYTES_MAX
+        if is_queue_full or calls >= CALLS_MAX // SHARES or size + waiting.size > BYTES_MAX // SHARES:
             return None
         self._count(waiting, 1)
         if (line := self.lines.get(link)) is None:

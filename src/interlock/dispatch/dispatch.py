@@ -378,17 +378,8 @@ class Dispatch:
 
     def call_fields(self, request: ClientRequest, target: str = "") -> tuple[Any, ...]:
         """Return the first fields of a call, in the order in which its constructor expects them."""
-        return (
-            request.caller,
-            request.client_id,
-            request.method,
-            request.params,
-            request.meta,
-            request.sink,
-            self.clock.now(),
-            self.under_way,
-            target,
-        )
+        of_request = (request.caller, request.client_id, request.method, request.params, request.meta, request.sink)
+        return (*of_request, self.clock.now(), self.under_way, target)
 
     def _onward_to_place(self, link: Link, uri: str) -> dict[str, Raw] | None:
         """Return the route of a resource request to a peer that supports MCP-AX, or None for any other server."""

@@ -477,11 +477,8 @@ class TaskMethods:
         elif after is None:
             answer(Refusal(INVALID_PARAMS, "this cursor is not one of ours; list again from the start"))
         else:
-            left = [
-                task
-                for task in self._tasks.of(caller.principal.name)
-                if task.number > after and task.era is Era.LEGACY and self._may_use(caller, task)
-            ]
+            tasks = (task for task in self._tasks.of(caller.principal.name) if task.era is Era.LEGACY)
+            left = [task for task in tasks if task.number > after and self._may_use(caller, task)]
             page = left[:PAGE_TASKS]
             cursor = encode_cursor(str(page[-1].number)) if len(left) > PAGE_TASKS else None
             self._running.begin(self._answer_list(page, cursor, answer))

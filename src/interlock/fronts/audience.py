@@ -19,7 +19,6 @@ from typing import Final, Protocol
 from msgspec import Raw
 
 from interlock.ax.protocol.names import bare_uri
-from interlock.ax.protocol.notifications import AxNotice
 from interlock.catalog.routes import RESOURCE_SCHEME
 from interlock.core.calls.caller import Caller, Principal, ViewKey
 from interlock.core.calls.check import own_links_full
@@ -58,7 +57,7 @@ class Member(Protocol):
     def on_vendor_notification(self, notification: Notification) -> None:
         """Send a notification that MCP does not define. It comes from a server of the same era as the member."""
 
-    def on_notice(self, notice: AxNotice) -> None:
+    def on_notice(self, notice: Notification) -> None:
         """Send a notification about the tree, which MCP-AX defines and plain MCP does not."""
 
 
@@ -239,7 +238,7 @@ class Audience:
 
     # The tree
 
-    def notice(self, notice: AxNotice) -> None:
+    def notice(self, notice: Notification) -> None:
         for member in list(self.members):
             member.on_notice(notice)
 

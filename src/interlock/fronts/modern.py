@@ -17,7 +17,6 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from interlock.ax.protocol.notifications import AxNotice
 from interlock.config.plan import NameForm
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.call import Call
@@ -39,7 +38,14 @@ from interlock.mcp.methods import (
 from interlock.mcp.modern_requests import ValidatedRequest
 from interlock.mcp.tasks import NOT_DECLARED, declares_tasks
 from interlock.wire.jsonrpc import codec
-from interlock.wire.jsonrpc.codec import decode_object, encode_notification, encode_refusal, encode_value, find_string
+from interlock.wire.jsonrpc.codec import (
+    Notification,
+    decode_object,
+    encode_notification,
+    encode_refusal,
+    encode_value,
+    find_string,
+)
 from interlock.wire.refusal import INVALID_PARAMS, METHOD_NOT_FOUND, Refusal
 
 SUBSCRIPTIONS_MAX: Final = 1000  # resource URIs and tasks in one filter
@@ -108,7 +114,7 @@ class ListenStream:
     def on_vendor_notification(self, notification: codec.Notification) -> None:
         self._tell_tagged(notification.method, notification.params)
 
-    def on_notice(self, notice: AxNotice) -> None:
+    def on_notice(self, notice: Notification) -> None:
         if self.events:
             self._tell_tagged(notice.method, notice.params)
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from msgspec import Raw
 
-from interlock.ax.protocol.notifications import AxNotice, as_log
+from interlock.ax.protocol.notifications import as_log
 from interlock.core.calls.call import passes_level
 from interlock.core.calls.caller import Caller, ClientChannel, Sink
 from interlock.core.clock import Clock
@@ -198,7 +198,7 @@ class ClientSession(ClientChannel):
     def on_vendor_notification(self, notification: Notification) -> None:
         self.tell(encode_notification(encode_value(notification.method)[1:-1], bytes(notification.params)))
 
-    def on_notice(self, notice: AxNotice) -> None:
+    def on_notice(self, notice: Notification) -> None:
         """Send a notice unchanged to a client that knows the tree, and as a log message to any other client (MCP-AX 12,
         13.1).
 

@@ -77,11 +77,7 @@ IDLE: Final = "it was idle"
 
 StockCatalog = Callable[[Link, Listing | None], Awaitable[None]]
 
-LISTS_OF: Final = {
-    "tools": (TOOLS_LIST,),
-    "prompts": (PROMPTS_LIST,),
-    "resources": (RESOURCES_LIST, TEMPLATES_LIST),
-}
+LISTS_OF: Final = {"tools": (TOOLS_LIST,), "prompts": (PROMPTS_LIST,), "resources": (RESOURCES_LIST, TEMPLATES_LIST)}
 
 
 class Keeper(PassedOnEvents):

@@ -315,14 +315,8 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
         """Return the result in the format of MCP 2026-07-28."""
         structured = encode_value(self.content)
         text = self.text if self.text is not None else structured.decode()
-        return encode_value(
-            {
-                "resultType": "complete",
-                "content": [{"type": "text", "text": text}],
-                "structuredContent": Raw(structured),
-                "isError": self.is_error,
-            }
-        )
+        result = {"resultType": "complete", "content": [{"type": "text", "text": text}]}
+        return encode_value({**result, "structuredContent": Raw(structured), "isError": self.is_error})
 
 
 # Takes the name of the principal and the arguments as JSON. A Refusal becomes a JSON-RPC error. May raise StoreError.

@@ -23,7 +23,7 @@ from msgspec import Raw
 
 from interlock.ax.protocol.hop_metadata import CALLER, Offer
 from interlock.ax.protocol.messages import DEREGISTER, HEARTBEAT
-from interlock.ax.protocol.notifications import AxNotice, NoticeGate, Overflow, Release, overflow, prefix
+from interlock.ax.protocol.notifications import NoticeGate, Overflow, Release, overflow, prefix
 from interlock.ax.protocol.registration.registrations import Liveness, Session
 from interlock.ax.protocol.route import CURSOR, ROUTE
 from interlock.config.plan import Dial
@@ -68,7 +68,7 @@ class RegistrationEvents(Protocol):
 
     def on_ax_notification(self, link: "RegisteredLink", message: Notification) -> None: ...
 
-    def on_notice(self, link: "RegisteredLink", notice: AxNotice) -> None:
+    def on_notice(self, link: "RegisteredLink", notice: Notification) -> None:
         """Pass on a notification that is not part of plain MCP. It is marked with its origin."""
 
     def on_link_lost(self, link: "RegisteredLink", reason: str) -> None:
@@ -206,7 +206,7 @@ class RegisteredLink(ConnectedLink):
     def _find_progressing(self, token: bytes) -> Pending | None:
         return self.in_flight.get(int(token)) if token.isdigit() and len(token) <= TOKEN_DIGITS_MAX else None
 
-    def _has_progressing_call(self, notice: AxNotice) -> bool:
+    def _has_progressing_call(self, notice: Notification) -> bool:
         token = (decode_object(notice.params) or {}).get(PROGRESS_TOKEN, b"")
         return self._find_progressing(bytes(token)) is not None
 
@@ -220,11 +220,11 @@ class RegisteredLink(ConnectedLink):
             elif event.method == PROGRESS and not self.tasks and not self._has_progressing_call(event):
                 self._gate.count_lost()  # the call was answered while its progress waited
             elif event.method in _NEWS or event.method in _PLAIN:
-                self.notifications.deliver(Notification(event.method, event.params), None)
+                self.notifications.deliver(event, None)
             elif (marked := prefix(event, self.segment, aggregator=self.offer.is_aggregator)) is None:
                 self.stray += 1
             elif marked.method == methods.LOG_MESSAGE:
-                self.notifications.deliver(Notification(marked.method, marked.params), None)
+                self.notifications.deliver(marked, None)
             else:
                 self._registrar.on_notice(self, marked)
 

@@ -30,13 +30,7 @@ from interlock.core.clock import Clock, rfc3339
 from interlock.core.link_state import UNREACHABLE
 from interlock.links.pipes import Trouble, Undelivered
 from interlock.mcp import methods
-from interlock.mcp.meta import (
-    PROGRESS_TOKEN,
-    RAW_EMPTY,
-    encode_roots,
-    hold_answers_untrusted,
-    hold_roots_untrusted,
-)
+from interlock.mcp.meta import PROGRESS_TOKEN, RAW_EMPTY, encode_roots, hold_answers_untrusted, hold_roots_untrusted
 from interlock.mcp.methods import CANCELLED, LOG_MESSAGE, PROGRESS, Era
 from interlock.wire.jsonrpc import codec
 from interlock.wire.jsonrpc.codec import Notification, Request, Response, decode_array, decode_object, error_body

@@ -60,7 +60,9 @@ async def test_a_path_that_leads_elsewhere_than_it_reads_is_refused(path: str) -
 @pytest.mark.req("AX-3.1-3")
 async def test_a_name_that_leads_elsewhere_later_is_not_dialled(monkeypatch: pytest.MonkeyPatch) -> None:
     nothing = cast(Any, None)
-    dialling = dial_back._CheckedConnector(cast(Any, _Link()), nothing, nothing, Loss(), (NAMED,), GUEST)
+    dialling = dial_back._CheckedConnector(
+        cast(Any, _Link()), nothing, nothing, Loss(), dial_back.DialBack(GUEST, (NAMED,))
+    )
     _leads_to(monkeypatch, "127.0.0.1")
     assert await dialling._find_address() == "127.0.0.1"
     _leads_to(monkeypatch, "127.0.0.1", "10.0.0.1")

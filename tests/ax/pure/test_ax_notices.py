@@ -17,7 +17,6 @@ from interlock.ax.protocol.names import WithheldName
 from interlock.ax.protocol.notifications import (
     BUFFER_BYTES_MAX,
     SEGMENTS_COUNTED_MAX,
-    AxNotice,
     Drops,
     NoticeGate,
     Overflow,
@@ -28,6 +27,7 @@ from interlock.ax.protocol.notifications import (
     prefix,
     refused_notice,
 )
+from interlock.wire.jsonrpc.codec import Notification
 
 EVENT = "notifications/vendor/event"
 TOOLS = "notifications/tools/list_changed"
@@ -43,16 +43,18 @@ def flood(gate: NoticeGate, count: int, now: float, first: int = 0) -> Release:
 
 
 def numbers(released: Release) -> list[int]:
-    return [json.loads(bytes(one.params))["n"] for one in released if isinstance(one, AxNotice) and one.method == EVENT]
+    return [
+        json.loads(bytes(one.params))["n"] for one in released if isinstance(one, Notification) and one.method == EVENT
+    ]
 
 
 def overflows(released: Release) -> list[Overflow]:
     return [one for one in released if isinstance(one, Overflow)]
 
 
-def drain(gate: NoticeGate, until: float = float("inf")) -> list[tuple[float, AxNotice | Overflow]]:
+def drain(gate: NoticeGate, until: float = float("inf")) -> list[tuple[float, Notification | Overflow]]:
     """Time passes from deadline to deadline."""
-    seen: list[tuple[float, AxNotice | Overflow]] = []
+    seen: list[tuple[float, Notification | Overflow]] = []
     while (deadline := gate.next_deadline()) is not None and deadline <= until:
         released = gate.on_deadline(deadline)
         assert released, "a deadline at which nothing is due"
@@ -178,9 +180,9 @@ def test_an_endless_flood_is_reported_once_a_second_and_keeps_memory_bounded() -
 def test_a_gap_at_the_end_is_reported_after_a_second() -> None:
     gate = NoticeGate("leaf", Drops(), per_s=10, buffer_max=1)
     flood(gate, 13, 0)  # 10 pass, 1 waits, 2 are gone
-    assert [type(one) for one in gate.on_deadline(0.1)] == [Overflow, AxNotice]
+    assert [type(one) for one in gate.on_deadline(0.1)] == [Overflow, Notification]
     flood(gate, 3, 0.1)
-    assert [type(one) for one in gate.on_deadline(0.2)] == [AxNotice]
+    assert [type(one) for one in gate.on_deadline(0.2)] == [Notification]
     assert gate.next_deadline() == pytest.approx(1.1)
     assert overflows(gate.on_deadline(1.1)) == [Overflow(dropped=2, since=0.1)]
     assert gate.next_deadline() is None
@@ -221,7 +223,7 @@ def test_list_changed_is_a_flag_that_is_never_dropped() -> None:
         assert gate.receive(TOOLS, Raw(b""), 0) == []
     flood(gate, 50, 0, first=10)
     later = [one for _, one in drain(gate)]
-    assert [one.method for one in later if isinstance(one, AxNotice)].count(TOOLS) == 1
+    assert [one.method for one in later if isinstance(one, Notification)].count(TOOLS) == 1
     assert drops.total == 45
     assert len(gate.receive(TOOLS, Raw(b""), 1000)) == 1
 
@@ -231,7 +233,7 @@ def test_a_cancellation_passes_at_once_and_costs_nothing() -> None:
     gate = NoticeGate("leaf", Drops(), per_s=1)
     flood(gate, 5, 0)
     cancelled = Raw(b'{"requestId":1}')
-    assert gate.receive("notifications/cancelled", cancelled, 0) == [AxNotice("notifications/cancelled", cancelled)]
+    assert gate.receive("notifications/cancelled", cancelled, 0) == [Notification("notifications/cancelled", cancelled)]
     gate = NoticeGate("leaf", Drops(), per_s=1)
     for _ in range(100):
         gate.receive("notifications/cancelled", cancelled, 0)
@@ -242,7 +244,7 @@ def test_a_cancellation_passes_at_once_and_costs_nothing() -> None:
 def test_a_causal_child_does_not_wait_for_its_parent() -> None:
     gate = NoticeGate("leaf", Drops())
     child = Raw(b'{"_meta":{"x-mcpax-event-id":"2","x-mcpax-causal-parent":"1"}}')
-    assert gate.receive(EVENT, child, 0) == [AxNotice(EVENT, child)]
+    assert gate.receive(EVENT, child, 0) == [Notification(EVENT, child)]
     assert gate.next_deadline() is None
 
 
@@ -260,7 +262,7 @@ def test_the_counter_has_a_limit_of_segments() -> None:
 
 
 def up(method: str, params: bytes, *hops: tuple[str, bool]) -> dict[str, object]:
-    notice = AxNotice(method, Raw(params))
+    notice = Notification(method, Raw(params))
     for segment, aggregator in hops:
         found = prefix(notice, segment, aggregator=aggregator)
         assert found is not None
@@ -333,7 +335,7 @@ def test_delivery_keeps_nothing_about_events() -> None:
 def test_event_ids_pass_byte_for_byte(place: str, value: bytes) -> None:
     keys = b'"x-mcpax-event-id":%b,"x-mcpax-causal-parent":%b' % (value, value)
     params = b'{"_meta":{%b}}' % keys if place == "_meta" else b"{%b}" % keys
-    notice = AxNotice(EVENT, Raw(params))
+    notice = Notification(EVENT, Raw(params))
     for segment, aggregator in THREE:
         found = prefix(notice, segment, aggregator=aggregator)
         assert found is not None
@@ -343,13 +345,13 @@ def test_event_ids_pass_byte_for_byte(place: str, value: bytes) -> None:
 
 @pytest.mark.req("AX-12-7")
 def test_ids_that_are_absent_are_not_invented() -> None:
-    assert b"event-id" not in bytes(prefix(AxNotice(EVENT, Raw(b'{"a":1}')), "s", aggregator=True).params)  # type: ignore[union-attr]
+    assert b"event-id" not in bytes(prefix(Notification(EVENT, Raw(b'{"a":1}')), "s", aggregator=True).params)  # type: ignore[union-attr]
 
 
 @pytest.mark.req("AX-12-7")
 def test_all_else_stays_the_bytes_it_was_in_its_order() -> None:
     params = b'{"z":1.50,"a":{"y" : [ 1 ]},"_meta":{"v":1e2,"u":null},"big":123456789012345678901234567890}'
-    found = prefix(AxNotice(EVENT, Raw(params)), "s", aggregator=False)
+    found = prefix(Notification(EVENT, Raw(params)), "s", aggregator=False)
     assert found is not None
     assert bytes(found.params) == params.replace(b'"u":null', b'"u":null,"x-mcpax-origin":"s"')
 
@@ -367,12 +369,12 @@ def test_all_else_stays_the_bytes_it_was_in_its_order() -> None:
     ],
 )
 def test_a_malformed_notification_goes_nowhere(method: str, params: bytes) -> None:
-    assert prefix(AxNotice(method, Raw(params)), "leaf", aggregator=False) is None
+    assert prefix(Notification(method, Raw(params)), "leaf", aggregator=False) is None
 
 
 @given(st.sampled_from([EVENT, "notifications/message", SUBSERVER_LOST]), st.binary(max_size=80), st.booleans())
 def test_any_bytes_are_prefixed_or_refused(method: str, params: bytes, aggregator: bool) -> None:
-    found = prefix(AxNotice(method, Raw(params)), "s", aggregator=aggregator)
+    found = prefix(Notification(method, Raw(params)), "s", aggregator=aggregator)
     assert found is None or json.loads(bytes(found.params))["_meta"]["x-mcpax-origin"].startswith("s")
 
 
@@ -408,8 +410,8 @@ def test_plain_clients_see_a_warning() -> None:
         assert shown["data"]["segment"] == "gw"
         assert shown["data"]["since"] == "2026-05-01T12:05:00Z"
         assert shown["_meta"] == {"x-mcpax-event-id": UUID}
-    assert as_log(AxNotice(EVENT, Raw(b"{}"))) is None
-    assert as_log(AxNotice(SUBSERVER_LOST, Raw(b"[]"))) is None
+    assert as_log(Notification(EVENT, Raw(b"{}"))) is None
+    assert as_log(Notification(SUBSERVER_LOST, Raw(b"[]"))) is None
 
 
 @pytest.mark.req("AX-4.2-7")
@@ -430,4 +432,4 @@ def test_refused_tools_are_named_with_a_reason_up_to_a_limit() -> None:
     ['x","id":9,"method":"elicitation/create","y":"', "a\\b", "a b", "", "x" * 129, "größe", "a\n"],
 )
 def test_a_method_that_could_write_members_of_its_own_is_malformed(method: str) -> None:
-    assert prefix(AxNotice(method, Raw(b"{}")), "s", aggregator=False) is None
+    assert prefix(Notification(method, Raw(b"{}")), "s", aggregator=False) is None

@@ -16,7 +16,6 @@ from typing import Final
 from msgspec import Raw
 
 from interlock.ax.protocol.messages import CONFIRM
-from interlock.ax.protocol.notifications import AxNotice
 from interlock.config.plan import NameForm
 from interlock.core.calls.call import Call
 from interlock.core.calls.caller import VIA_AX, Hop, Principal
@@ -212,7 +211,7 @@ class UpwardFront:
         servers are meant for clients.
         """
 
-    def on_notice(self, notice: AxNotice) -> None:
+    def on_notice(self, notice: jsonrpc.Notification) -> None:
         if self._session is None:
             self.emit(jsonrpc.encode_notification(notice.method.encode(), bytes(notice.params)))
 

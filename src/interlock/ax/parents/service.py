@@ -41,8 +41,8 @@ class ParentService:
         self._fronts = legacy, modern, registrar.parts.audience
         self._plan = plan
         self._trees = self._make_trees(plan, own_key(plan))
-        registrar.parts.subtree.subscribe(self._on_subtree)
-        registrar.claims.report_to(self)
+        registrar.parts.subtree.subscribe(self._report_subtree)
+        registrar.claims.above = self
 
     async def open(self) -> None:
         for parents in self._trees.values():
@@ -99,7 +99,7 @@ class ParentService:
 
     # Aggregators below and above (5.3)
 
-    def _on_subtree(self, ids: tuple[str, ...]) -> None:
+    def _report_subtree(self, ids: tuple[str, ...]) -> None:
         for parents in self._trees.values():
             parents.subtree_changed(ids)
 

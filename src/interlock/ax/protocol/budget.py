@@ -86,11 +86,7 @@ class BudgetLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     def shown(self, usage: "BudgetUsage", now: float) -> dict[str, dict[str, int]]:
         """Return each limit with its present usage."""
-        used = {
-            "max_calls_per_minute": usage.calls(now),
-            "max_mutable_calls_per_session": usage.mutable_calls,
-            "max_cost_units_per_session": usage.cost_units,
-        }
+        used = dict(zip(KEYS, (usage.calls(now), usage.mutable_calls, usage.cost_units), strict=True))
         return {name: {"limit": limit, "used": used[name]} for name, limit in self.as_object().items()}
 
 

@@ -20,7 +20,7 @@ from msgspec import Raw
 from interlock.ax.protocol.messages import OVERFLOW, SUBSERVER_LOST, TOOLS_REFUSED
 from interlock.ax.protocol.names import WithheldName, is_qualified, show_uri
 from interlock.mcp import methods
-from interlock.wire.jsonrpc.codec import decode_object, encode_value, find_string
+from interlock.wire.jsonrpc.codec import Notification, decode_object, encode_value, find_string
 
 ORIGIN: Final = "x-mcpax-origin"  # AX-12-1
 PER_S: Final = 100  # AX-12-3
@@ -36,13 +36,6 @@ _CHANGED: Final = frozenset((methods.TOOLS_CHANGED, methods.PROMPTS_CHANGED, met
 _NS: Final = 1_000_000_000
 
 
-class AxNotice(msgspec.Struct, frozen=True):
-    """Notification with its method and encoded params."""
-
-    method: str
-    params: Raw  # empty if there are none
-
-
 class Overflow(msgspec.Struct, frozen=True, kw_only=True):
     """Record of a gap: how many notifications of a subserver were dropped, and since when."""
 
@@ -50,7 +43,7 @@ class Overflow(msgspec.Struct, frozen=True, kw_only=True):
     since: float  # when the first of them was dropped, on the clock of `now`
 
 
-Release = list[AxNotice | Overflow]
+Release = list[Notification | Overflow]
 
 
 class Drops:
@@ -81,7 +74,9 @@ class NoticeGate:
         self._cost_ns = max(1, _NS // per_s)
         self._burst_ns = (per_s - 1) * self._cost_ns
         self._full_at_ns = -_NS * 10**9  # when the bucket is full again; at first, before any clock begins
-        self._waiting: OrderedDict[int, tuple[AxNotice, Hashable]] = OrderedDict()  # by arrival, with their subjects
+        self._waiting: OrderedDict[int, tuple[Notification, Hashable]] = (
+            OrderedDict()
+        )  # by arrival, with their subjects
         self._arrivals = 0
         self._news: dict[Hashable, tuple[int, int]] = {}  # subject -> the arrival that waits, and since when one does
         self._waiting_bytes = 0
@@ -96,9 +91,9 @@ class NoticeGate:
         If a notification with the same `subject` still waits, the new one replaces it.
         """
         if method == methods.CANCELLED:
-            return [AxNotice(method, params)]  # it takes a question back, and is bounded by the questions
+            return [Notification(method, params)]  # it takes a question back, and is bounded by the questions
         now_ns = _ns(now)
-        notice = AxNotice(method, params.copy())  # a Raw holds on to the whole message it was cut from
+        notice = Notification(method, params.copy())  # a Raw holds on to the whole message it was cut from
         if method in _CHANGED:
             self._changed[method] = notice.params
             return self._release(now_ns)
@@ -141,7 +136,7 @@ class NoticeGate:
             if self._changed:
                 # It only says "list again" and this node sends it again itself, so its place among the others is free.
                 method = next(iter(self._changed))
-                released.append(AxNotice(method, self._changed.pop(method)))
+                released.append(Notification(method, self._changed.pop(method)))
             else:
                 self._tell_gap(now_ns, released)
                 released.append(self._take_oldest())
@@ -153,7 +148,7 @@ class NoticeGate:
         """Count a notification that no longer has a receiver."""
         self._drops.count(self._segment)
 
-    def _take_oldest(self) -> AxNotice:
+    def _take_oldest(self) -> Notification:
         arrival, (notice, subject) = self._waiting.popitem(last=False)  # AX-12-2, AX-12-4: the oldest
         self._waiting_bytes -= _size(notice)
         if subject is not None and self._news[subject][0] == arrival:
@@ -176,7 +171,7 @@ class NoticeGate:
 _METHOD: Final = re.compile(r"[A-Za-z0-9_./$-]{1,128}", re.ASCII)
 
 
-def prefix(notice: AxNotice, segment: str, *, aggregator: bool) -> AxNotice | None:
+def prefix(notice: Notification, segment: str, *, aggregator: bool) -> Notification | None:
     """Add one hop to the origin, logger, URI and segment of a notification. Return None if it is malformed.
 
     An origin that is already set is trusted only if the sender is an aggregator, and only below the sender's segment.
@@ -198,10 +193,10 @@ def prefix(notice: AxNotice, segment: str, *, aggregator: bool) -> AxNotice | No
         if not aggregator:
             return None  # a leaf has no subservers to speak of
         changed["segment"] = _below(segment, find_string(params.get("segment")))  # AX-13.1-1: prefixed at each hop
-    return AxNotice(notice.method, Raw(encode_value(changed)))
+    return Notification(notice.method, Raw(encode_value(changed)))
 
 
-def lost_notice(segment: str, reason: str, since: str, event_id: str) -> AxNotice:
+def lost_notice(segment: str, reason: str, since: str, event_id: str) -> Notification:
     """Create the notification `subserver_lost` (13.1).
 
     `reason` is heartbeat_timeout or connection_lost; `since` is an RFC 3339 time.
@@ -209,20 +204,20 @@ def lost_notice(segment: str, reason: str, since: str, event_id: str) -> AxNotic
     return _own(SUBSERVER_LOST, {"segment": segment, "reason": reason, "since": since}, event_id)  # AX-13.1-1
 
 
-def overflow(segment: str, dropped: int, since: str, event_id: str) -> AxNotice:
+def overflow(segment: str, dropped: int, since: str, event_id: str) -> Notification:
     return _own(OVERFLOW, {"segment": segment, "dropped": dropped, "since": since}, event_id)  # AX-12-6
 
 
-def refused_notice(withheld: Sequence[WithheldName]) -> AxNotice:
+def refused_notice(withheld: Sequence[WithheldName]) -> Notification:
     """Create the notification `tools_refused` for a subserver some of whose tools are not listed (4.2)."""
     tools = [
         {"name": item.name[:REFUSED_NAME_MAX], "reason": item.code or "name_refused", "detail": item.reason}
         for item in withheld[:REFUSED_MAX]
     ]
-    return AxNotice(TOOLS_REFUSED, Raw(encode_value({"tools": tools, "total": len(withheld)})))
+    return Notification(TOOLS_REFUSED, Raw(encode_value({"tools": tools, "total": len(withheld)})))
 
 
-def as_log(notice: AxNotice) -> AxNotice | None:
+def as_log(notice: Notification) -> Notification | None:
     """Translate a notification into a log message for a client that supports only plain MCP.
 
     Return None if the notification has no such translation.
@@ -235,14 +230,14 @@ def as_log(notice: AxNotice) -> AxNotice | None:
     log: dict[str, object] = {"level": "warning", "logger": "mcpax", "data": {"event": event, **params}}
     if meta is not None:
         log["_meta"] = meta
-    return AxNotice(methods.LOG_MESSAGE, Raw(encode_value(log)))
+    return Notification(methods.LOG_MESSAGE, Raw(encode_value(log)))
 
 
 _EVENTS: Final = {SUBSERVER_LOST: "subserver_lost", OVERFLOW: "notification_overflow"}
 
 
-def _own(method: str, params: dict[str, object], event_id: str) -> AxNotice:
-    return AxNotice(method, Raw(encode_value({**params, "_meta": {"x-mcpax-event-id": event_id}})))  # AX-12-8
+def _own(method: str, params: dict[str, object], event_id: str) -> Notification:
+    return Notification(method, Raw(encode_value({**params, "_meta": {"x-mcpax-event-id": event_id}})))  # AX-12-8
 
 
 def _below(segment: str, origin: str | None) -> str:
@@ -254,7 +249,7 @@ def _below(segment: str, origin: str | None) -> str:
     return path if origin is not None and is_qualified(path) else segment  # AX-12-1: below its own
 
 
-def _size(notice: AxNotice) -> int:
+def _size(notice: Notification) -> int:
     return len(notice.method) + len(notice.params)
 
 
