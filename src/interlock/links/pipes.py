@@ -428,24 +428,23 @@ class SsePipe(_NetworkPipe):
     first event.
     """
 
-    _post_target: bytes | None = None
-    _handle: Handle | None = None
+    post_target: bytes | None = None
+    _stream: "_SseStream | None" = None
 
     async def open(self, timeout_s: float) -> Undelivered | None:
         """Open the event stream. Return None when the URL for POSTs is known, otherwise the failure."""
-        self._parser = SseParser(self.max_bytes)
-        self._opened: asyncio.Future[Undelivered | None] = asyncio.get_running_loop().create_future()
-        self._delivery = _SseDelivery(self)
-        self._handle = self.client.request(b"GET", self.target, EVENT_STREAM_HEAD + self._custom, b"", self)
+        opened: asyncio.Future[Undelivered | None] = asyncio.get_running_loop().create_future()
+        stream = self._stream = _SseStream(self, SseParser(self.max_bytes), opened)
+        stream.handle = self.client.request(b"GET", self.target, EVENT_STREAM_HEAD + self._custom, b"", stream)
         try:
             async with asyncio.timeout(timeout_s):
-                return await asyncio.shield(self._opened)
+                return await asyncio.shield(opened)
         except TimeoutError:
             return Undelivered(Trouble.LOST, "no SSE endpoint event came")
 
     def send(self, message: bytes, head: bytes, origin: Pending | None) -> object:
-        if self._post_target is not None:
-            start = self.client.start(b"POST", self._post_target, POST_HEAD + self._custom)
+        if self.post_target is not None:
+            start = self.client.start(b"POST", self.post_target, POST_HEAD + self._custom)
             posted = _Posted(self, origin)
             if origin is not None:
                 self.client.send(start, b"", message, posted)
@@ -454,73 +453,75 @@ class SsePipe(_NetworkPipe):
         return None
 
     def throttle(self, seconds: float) -> None:
-        self._delivery.pause_delivery(seconds)
-
-    def hold_reading(self, wanted: bool) -> None:
-        if self._handle is not None:
-            (self._handle.pause if wanted else self._handle.resume)()
+        if self._stream is not None:
+            self._stream.pause_delivery(seconds)
 
     async def close(self) -> None:
         self.closed = True
-        if self._handle is not None:
-            self._delivery.stop_delivery()
-            self._handle.abort()
+        if self._stream is not None and self._stream.handle is not None:
+            self._stream.stop_delivery()
+            self._stream.handle.abort()
         await super().close()
 
+
+class _SseStream(PacedDelivery, eq=False):
+    """The GET stream of an SSE pipe, with everything that the server sends on it."""
+
+    pipe: SsePipe
+    parser: SseParser
+    opened: "asyncio.Future[Undelivered | None]"
+    handle: Handle | None = None
+
+    def hold_reading(self, wanted: bool) -> None:
+        if (handle := self.handle) is not None:
+            (handle.pause if wanted else handle.resume)()
+
     def on_answer(self, status: int, headers: Headers, body: bytes) -> None:
-        self._on_lost(refused(status, headers))
+        self._lose(refused(status, headers))
 
     def on_stream(self, status: int, headers: Headers) -> None:
         pass
 
     def on_chunk(self, data: bytes) -> None:
-        if events := self._parser.feed(data):
-            self._delivery.deliver(events)
-
-    def on_event(self, event: SseEvent) -> None:
-        if event.event == "endpoint" and self._post_target is None:
-            self._endpoint(event.data.decode(errors="replace"))
-        elif event.event == "message" and event.data:
-            self.owner.on_message(event.data, None)
-        elif event.oversized is not None:
-            self.owner.on_oversized(event.oversized, None)
-
-    def _endpoint(self, reference: str) -> None:
-        try:
-            parts = urlsplit(urljoin(self.url, reference))
-        except ValueError:
-            self._on_lost(Undelivered(Trouble.MALFORMED, "its SSE endpoint is no address"))
-            return
-        own = urlsplit(self.url)
-        # AIP-transport-7: a credential must not follow a server elsewhere
-        if (parts.scheme, parts.netloc) != (own.scheme, own.netloc):
-            self._on_lost(Undelivered(Trouble.MALFORMED, "its SSE endpoint is on another host"))
-            return
-        self._post_target = parts.path.encode() + (b"?" + parts.query.encode() if parts.query else b"")
-        if not self._opened.done():
-            self._opened.set_result(None)
-
-    def on_stream_end(self) -> None:
-        self._delivery.finish_delivery(lambda: self._on_lost(Undelivered(Trouble.LOST, "its event stream ended")))
-
-    def on_fail(self, failure: HttpFailure) -> None:
-        self._delivery.finish_delivery(lambda: self._on_lost(_undelivered(failure, 0)))
-
-    def _on_lost(self, what: Undelivered) -> None:
-        if not self._opened.done():
-            self._opened.set_result(what)
-        else:
-            self.owner.on_pipe_lost(what.detail)
-
-
-class _SseDelivery(PacedDelivery, eq=False):
-    pipe: SsePipe
+        if events := self.parser.feed(data):
+            self.deliver(events)
 
     def on_next(self, event: SseEvent) -> None:
-        self.pipe.on_event(event)
+        owner = self.pipe.owner
+        if event.event == "endpoint" and self.pipe.post_target is None:
+            self._take_endpoint(event.data.decode(errors="replace"))
+        elif event.event == "message" and event.data:
+            owner.on_message(event.data, None)
+        elif event.oversized is not None:
+            owner.on_oversized(event.oversized, None)
 
-    def hold_reading(self, wanted: bool) -> None:
-        self.pipe.hold_reading(wanted)
+    def _take_endpoint(self, reference: str) -> None:
+        """Use the address in the first event for POSTs, if it is on the host of the stream."""
+        try:
+            parts = urlsplit(urljoin(self.pipe.url, reference))
+        except ValueError:
+            self._lose(Undelivered(Trouble.MALFORMED, "its SSE endpoint is no address"))
+            return
+        own = urlsplit(self.pipe.url)
+        # AIP-transport-7: a credential must not follow a server elsewhere
+        if (parts.scheme, parts.netloc) != (own.scheme, own.netloc):
+            self._lose(Undelivered(Trouble.MALFORMED, "its SSE endpoint is on another host"))
+            return
+        self.pipe.post_target = parts.path.encode() + (b"?" + parts.query.encode() if parts.query else b"")
+        if not self.opened.done():
+            self.opened.set_result(None)
+
+    def on_stream_end(self) -> None:
+        self.finish_delivery(lambda: self._lose(Undelivered(Trouble.LOST, "its event stream ended")))
+
+    def on_fail(self, failure: HttpFailure) -> None:
+        self.finish_delivery(lambda: self._lose(_undelivered(failure, 0)))
+
+    def _lose(self, what: Undelivered) -> None:
+        if not self.opened.done():
+            self.opened.set_result(what)
+        else:
+            self.pipe.owner.on_pipe_lost(what.detail)
 
 
 class _Posted(_StreamlessSink):
