@@ -22,7 +22,7 @@ from tests.support.memory_subserver import META, MODERN, Leaf, tool
 from interlock.approvals.trust.registrant import RegistrantIdentity
 from interlock.ax.connection import SubserverConnection
 from interlock.ax.parents import parents
-from interlock.ax.parents.front import UpwardFront
+from interlock.ax.parents.parents import UpwardFront
 from interlock.ax.parts import AxParts
 from interlock.ax.protocol.capability import AuthScope
 from interlock.config.load import load

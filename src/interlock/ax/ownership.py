@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from interlock.ax.protocol.messages import Claimed, Register
-from interlock.ax.protocol.registration import leases
-from interlock.ax.protocol.registration.registrations import SegmentOwner, Session
+from interlock.ax.protocol.registration import registrations
+from interlock.ax.protocol.registration.registrations import OWN, SegmentOwner, Session, SubserverLease, lease_of
 from interlock.core.clock import Clock
 from interlock.store.ports import Conflict, Damaged, Entry, KeyValue
 from interlock.wire.refusal import UNAVAILABLE, Refusal
@@ -85,10 +85,10 @@ class Leases:
         Return None if this aggregator now has the lease. Return a refusal if another aggregator has it, or if it kept
         changing meanwhile.
         """
-        own = leases.lease_of(self._own_id, session_id)
+        own = lease_of(self._own_id, session_id)
         for _ in range(TRIES_MAX):
             entry, held = await self._read(request.subserver_id)
-            if refusal := leases.check_lease(held, request, own):
+            if refusal := registrations.check_lease(held, request, own):
                 return refusal
             if await self._write(request, own, entry):
                 return None
@@ -100,10 +100,10 @@ class Leases:
         Return False if another aggregator or session has the lease, or if the lease kept changing meanwhile. Then the
         session must end.
         """
-        own = leases.lease_of(self._own_id, session.session_id)
+        own = lease_of(self._own_id, session.session_id)
         for _ in range(TRIES_MAX):
             entry, held = await self._read(session.register.subserver_id)
-            if not leases.may_renew(held, own):
+            if not registrations.may_renew(held, own):
                 return False
             if await self._write(session.register, own, entry):
                 return True
@@ -112,21 +112,21 @@ class Leases:
     async def give_up(self, subserver_id: str, session_id: str) -> None:
         """Delete the lease of a session that has ended, unless another session has taken it since."""
         _, held = await self._read(subserver_id)
-        if held == leases.lease_of(self._own_id, session_id):
+        if held == lease_of(self._own_id, session_id):
             await self._kv.delete(LEASES, self._key(subserver_id))
 
-    async def _read(self, subserver_id: str) -> tuple[Entry | None, leases.SubserverLease | None]:
+    async def _read(self, subserver_id: str) -> tuple[Entry | None, SubserverLease | None]:
         entry = await self._kv.get(LEASES, self._key(subserver_id), self._clock.wall())
         if entry is None:
             return None, None
         try:
-            return entry, msgspec.json.decode(entry.value, type=leases.SubserverLease)
+            return entry, msgspec.json.decode(entry.value, type=SubserverLease)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise Damaged("the store holds a lease that cannot be read; remove it, or wait until it lapses") from None
 
-    async def _write(self, register: Register, lease: leases.SubserverLease, over: Entry | None) -> bool:
+    async def _write(self, register: Register, lease: SubserverLease, over: Entry | None) -> bool:
         key, value, now = self._key(register.subserver_id), msgspec.json.encode(lease), self._clock.wall()
-        ttl_s = leases.lease_s(register.heartbeat_interval_ms)
+        ttl_s = registrations.lease_s(register.heartbeat_interval_ms)
         try:
             if over is None:
                 await self._kv.create(LEASES, key, value, now, ttl_s=ttl_s)
@@ -155,16 +155,16 @@ class TreeClaims:
         self._own_id = aggregator_id
         self._on_moved = on_moved
         self.above: ParentService | None = None  # through which claims are made at the parent
-        self.holders = leases.Holders()
+        self.holders = registrations.Holders()
 
     async def claim_own(self, subserver_id: str, session_id: str, released_session: str | None) -> str | None:
         """Claim a subserver that registers here.
 
         Return the id of the aggregator that already has it, or None if the claim is granted.
         """
-        session_hash = leases.lease_of(self._own_id, session_id).session_hash
+        session_hash = lease_of(self._own_id, session_id).session_hash
         claimed = Claimed(subserver_id=subserver_id, aggregator_id=self._own_id, session_hash=session_hash)
-        return (await self.claim((claimed,), leases.OWN, released_session)).get(subserver_id)
+        return (await self.claim((claimed,), OWN, released_session)).get(subserver_id)
 
     async def claim(self, claims: Iterable[Claimed], via: str, released_session: str | None = None) -> dict[str, str]:
         """Enter claims here and make them at the parent.
@@ -208,7 +208,7 @@ class TreeClaims:
 
         A later session of the same subserver keeps its claim.
         """
-        if self.holders.release(subserver_id, leases.OWN, leases.lease_of(self._own_id, session_id).session_hash):
+        if self.holders.release(subserver_id, OWN, lease_of(self._own_id, session_id).session_hash):
             self._release_above([subserver_id])
 
     def end(self, session: Session) -> None:

@@ -40,8 +40,16 @@ from interlock.ax.protocol.messages import HEARTBEAT_MS, REGISTER, VERSION, Clai
 from interlock.ax.protocol.names import WithheldName
 from interlock.ax.protocol.notifications import Drops, NoticeGate, lost_notice, refused_notice
 from interlock.ax.protocol.registration import codec, registrations
-from interlock.ax.protocol.registration.leases import OWN, check_parent, split_brain
-from interlock.ax.protocol.registration.registrations import EndReason, Event, Peer, Registrations, Session
+from interlock.ax.protocol.registration.registrations import (
+    OWN,
+    EndReason,
+    Event,
+    Peer,
+    Registrations,
+    Session,
+    check_parent,
+    split_brain,
+)
 from interlock.catalog.catalog import Catalog
 from interlock.catalog.routes import local_items
 from interlock.config.plan import AccessRule, Plan

@@ -7,8 +7,7 @@ from uuid import NAMESPACE_URL, uuid5
 
 import msgspec
 
-from interlock.ax.parents.front import UpwardFront
-from interlock.ax.parents.parents import parent_openers, worded_for
+from interlock.ax.parents.parents import UpwardFront, parent_openers, worded_for
 from interlock.ax.parents.service import DEVICE_MARK, PARENT
 from interlock.ax.protocol.messages import VERSION, Register
 from interlock.ax.protocol.registration.registrant import JoinedParent

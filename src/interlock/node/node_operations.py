@@ -20,7 +20,6 @@ from interlock.approvals.api import ApprovalSummary
 from interlock.approvals.operations.classification import ClassificationOperations
 from interlock.approvals.operations.grants import GrantOperations
 from interlock.approvals.operations.inbox import ApproverOperations
-from interlock.ax.api import Parent
 from interlock.ax.parts import AxParts
 from interlock.catalog.api import CheckVerdict
 from interlock.catalog.operations import CallOperations, ToolOperations
@@ -34,6 +33,7 @@ from interlock.credentials.operations import ConsentOperations, SecretOperations
 from interlock.credentials.protocol.resource import resource_of
 from interlock.drivers.operations import DriverOperations
 from interlock.drivers.parts import DriverParts
+from interlock.links.api import Parent
 from interlock.links.operations import LinkOperations
 from interlock.node.capability_parts import NodeParts
 from interlock.node.reload import Reload

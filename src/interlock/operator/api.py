@@ -5,10 +5,9 @@ from typing import Any, Final, Generic, TypeVar
 from msgspec import UNSET, Struct, UnsetType
 
 from interlock.approvals.api import ApprovalSummary, Approver
-from interlock.ax.api import Parent
 from interlock.drivers.api import IdleDriver
 from interlock.guard.api import Budget
-from interlock.links.api import Link
+from interlock.links.api import Link, Parent
 from interlock.operator.operation import ErrorCase, Operation
 from interlock.store.api import AuditRecord
 

@@ -10,7 +10,7 @@ import pytest
 from tests.links.in_process.test_list_again import Leaf, registered, tool
 from tests.support.local_node import running
 
-from interlock.ax.parents.front import UpwardFront
+from interlock.ax.parents.parents import UpwardFront
 from interlock.core.calls.caller import Principal
 from interlock.links import registered as links
 from interlock.node.node import Node

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from interlock.ax.protocol.messages import Parent, Register
-from interlock.ax.protocol.registration.leases import (
+from interlock.ax.protocol.registration.registrations import (
     SubserverLease,
     check_lease,
     check_parent,

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from interlock.ax.api import Parent
 from interlock.ax.protocol.messages import Claimed
 from interlock.ax.registrar import Registrar
 from interlock.config.plan import ParentPlan, Plan
@@ -23,6 +22,7 @@ from interlock.core.part import CannotStart
 from interlock.core.tls import check_parents
 from interlock.fronts.legacy import LegacyFront
 from interlock.fronts.modern import ModernFront
+from interlock.links.api import Parent
 
 if TYPE_CHECKING:
     from interlock.ax.parents.parents import Parents

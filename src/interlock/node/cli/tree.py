@@ -13,12 +13,11 @@ from msgspec import UNSET
 from rich.text import Text
 
 from interlock.approvals.api import Approver
-from interlock.ax.api import Parent
 from interlock.cli.terminal.drawing import GAP, in_columns, total_width
 from interlock.cli.terminal.output import shortened_line
 from interlock.cli.terminal.text import count, duration, latency, one_line, since
 from interlock.drivers.protocol.server_name import exposed_segment
-from interlock.links.api import Below, Link
+from interlock.links.api import Below, Link, Parent
 from interlock.links.cli import STATE_STYLES, budget_lines, budget_style, budget_text, state_sign
 from interlock.operator.api import Status
 
