@@ -15,9 +15,9 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 from interlock.approvals.trust.registrant import RegistrantIdentity
+from interlock.ax.ownership import PARENT_ANSWER_S
 from interlock.ax.protocol.messages import PARENT, REGISTER, Parent
 from interlock.ax.protocol.registration.codec import read_parent_untrusted, read_register_untrusted
-from interlock.ax.protocol.registration.registrations import PARENT_ANSWER_S
 from interlock.ax.registrar import Registrar
 from interlock.core.calls.call import internal
 from interlock.links.registered import RegisteredKeeper, RegisteredLink, RegistrationParts, SocketPipe

@@ -31,7 +31,7 @@ import msgspec
 
 from interlock.access.tokens import find_access_rule
 from interlock.approvals.trust.registrant import AuthorityProofs, RegistrantIdentity
-from interlock.ax.ownership import Leases, Owners, TreeClaims
+from interlock.ax.ownership import OWN, Leases, Owners, TreeClaims, check_parent, split_brain
 from interlock.ax.protocol import messages
 from interlock.ax.protocol.budget import BudgetLimits
 from interlock.ax.protocol.capability import TRANSPORT_CLASSES, LatencyClass
@@ -40,16 +40,7 @@ from interlock.ax.protocol.messages import HEARTBEAT_MS, REGISTER, VERSION, Clai
 from interlock.ax.protocol.names import WithheldName
 from interlock.ax.protocol.notifications import Drops, NoticeGate, lost_notice, refused_notice
 from interlock.ax.protocol.registration import codec, registrations
-from interlock.ax.protocol.registration.registrations import (
-    OWN,
-    EndReason,
-    Event,
-    Peer,
-    Registrations,
-    Session,
-    check_parent,
-    split_brain,
-)
+from interlock.ax.protocol.registration.registrations import EndReason, Event, Peer, Registrations, Session
 from interlock.catalog.catalog import Catalog
 from interlock.catalog.routes import local_items
 from interlock.config.plan import AccessRule, Plan

@@ -4,8 +4,8 @@ import hashlib
 
 import pytest
 
+from interlock.ax.ownership import HELD_MAX, OWN, Holders, lease_of
 from interlock.ax.protocol.messages import Claimed
-from interlock.ax.protocol.registration.registrations import HELD_MAX, OWN, Holders, lease_of
 
 pytestmark = pytest.mark.req("AX-13.4-2")
 

@@ -5,15 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from interlock.ax.ownership import SubserverLease, check_lease, check_parent, lease_of, lease_s, may_renew
 from interlock.ax.protocol.messages import Parent, Register
-from interlock.ax.protocol.registration.registrations import (
-    SubserverLease,
-    check_lease,
-    check_parent,
-    lease_of,
-    lease_s,
-    may_renew,
-)
 from interlock.wire.refusal import INVALID_PARAMS, Refusal
 
 SUBSERVER, A, B = (f"00000000-0000-4000-8000-{number:012x}" for number in range(3))

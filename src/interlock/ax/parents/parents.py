@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from msgspec import Raw
 from msgspec.structs import replace
 
+from interlock.ax.ownership import PARENT_ANSWER_S
 from interlock.ax.parents.service import PARENT
 from interlock.ax.protocol import messages
 from interlock.ax.protocol.budget import BudgetLimits
@@ -34,7 +35,6 @@ from interlock.ax.protocol.notifications import REFUSED_MAX
 from interlock.ax.protocol.registration.authority import maybe_authority
 from interlock.ax.protocol.registration.codec import CLAIMS_MAX, encode_claims, read_held_untrusted
 from interlock.ax.protocol.registration.registrant import FAREWELL_S, CycleReported, Failed, JoinedParent, Left
-from interlock.ax.protocol.registration.registrations import PARENT_ANSWER_S
 from interlock.ax.registrar import Registrar
 from interlock.ax.uplink import Opener, Uplink, display_words
 from interlock.config.plan import NameForm, ParentPlan, Plan
