@@ -166,7 +166,27 @@ def verb(
         def run(**arguments: Any) -> None:
             shared = {parameter.name: arguments.pop(parameter.name) for parameter in _SHARED}
             invocation = Invocation(**{name.removeprefix("shared_"): value for name, value in shared.items()})
-            _run_guarded(invocation, lambda: body(invocation, **arguments))
+            try:
+                body(invocation, **arguments)
+                sys.stdout.flush()
+            except Refused as failed:
+                if invocation.debug:
+                    traceback.print_exc()
+                invocation.out.failure(failed)
+                raise typer.Exit(failed.exit_status) from None
+            except KeyboardInterrupt:
+                raise typer.Exit(EXIT_INTERRUPTED) from None
+            except BrokenPipeError:
+                # The reader has seen enough. What is still buffered must not fail once more while the interpreter ends.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                raise typer.Exit(EXIT_PIPE_CLOSED) from None
+            except (typer.Exit, typer.Abort):
+                raise
+            except Exception:
+                if invocation.debug:
+                    traceback.print_exc()
+                invocation.out.failure(unexpected_failure(invocation))
+                raise typer.Exit(EXIT_REFUSED) from None
 
         own = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
         run.__signature__ = inspect.Signature([*own, *_SHARED])  # type: ignore[attr-defined]
@@ -181,30 +201,6 @@ def verb(
 def _epilog(examples: str) -> str:
     lines = "\n".join(f"  {line.strip()}" for line in examples.strip().splitlines())
     return f"\b\nExamples:\n{lines}"  # \b keeps the formatter from joining the lines
-
-
-def _run_guarded(invocation: Invocation, body: Callable[[], None]) -> None:
-    try:
-        body()
-        sys.stdout.flush()
-    except Refused as failed:
-        if invocation.debug:
-            traceback.print_exc()
-        invocation.out.failure(failed)
-        raise typer.Exit(failed.exit_status) from None
-    except KeyboardInterrupt:
-        raise typer.Exit(EXIT_INTERRUPTED) from None
-    except BrokenPipeError:
-        # The reader has seen enough. What is still buffered must not fail once more while the interpreter ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(EXIT_PIPE_CLOSED) from None
-    except (typer.Exit, typer.Abort):
-        raise
-    except Exception:
-        if invocation.debug:
-            traceback.print_exc()
-        invocation.out.failure(unexpected_failure(invocation))
-        raise typer.Exit(EXIT_REFUSED) from None
 
 
 def unexpected_failure(invocation: Invocation | None) -> Refused:

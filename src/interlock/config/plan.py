@@ -32,14 +32,9 @@ from interlock.config.addresses import (
 from interlock.config.keys import AT_ONCE, Key, SecretPart, Section, StructTable
 from interlock.config.plan_agents import AgentPlan as AgentPlan
 from interlock.config.plan_agents import AqlDangerPlan as AqlDangerPlan
-from interlock.config.plan_agents import AqlPlan as AqlPlan
-from interlock.config.plan_agents import AqlTokenPlan as AqlTokenPlan
-from interlock.config.plan_agents import Enforcement as Enforcement
-from interlock.config.plan_agents import RegistryPlan as RegistryPlan
+from interlock.config.plan_agents import AqlPlan, RegistryPlan, RoomsPlan
 from interlock.config.plan_agents import RoomPlan as RoomPlan
-from interlock.config.plan_agents import RoomsPlan as RoomsPlan
 from interlock.config.plan_agents import SafetyPlan as SafetyPlan
-from interlock.config.plan_agents import Stage as Stage
 from interlock.config.plan_agents import room_settings as room_settings
 from interlock.config.plan_servers import (
     AMOUNT,
@@ -58,7 +53,6 @@ from interlock.config.plan_servers import Package as Package
 from interlock.config.plan_servers import PolicyPlan as PolicyPlan
 from interlock.config.plan_servers import SandboxPlan as SandboxPlan
 from interlock.config.plan_servers import ServerPlan as ServerPlan
-from interlock.config.plan_servers import Share as Share
 from interlock.config.plan_servers import Spawn as Spawn
 from interlock.config.plan_servers import ToolClass as ToolClass
 from interlock.config.plan_servers import ToolRule as ToolRule

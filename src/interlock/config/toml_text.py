@@ -59,25 +59,22 @@ class _Scanner:
             if self._at >= len(self._text):
                 return self._lines
             if self._text.startswith("[", self._at):
-                table = self._header()
+                line = self._line()
+                double = self._text.startswith("[[", self._at)
+                brackets = 2 if double else 1
+                self._at += brackets
+                path: KeyPath = ()
+                for part in self._take_dotted_key():
+                    path = (*self._newest(path), part)
+                    self._lines.setdefault(path, line)
+                if double:
+                    self._table_counts[path] = self._table_counts.get(path, 0) + 1
+                path = self._newest(path)
+                self._lines.setdefault(path, line)
+                self._at += brackets
+                table = path
             else:
                 self._pair(table)
-
-    def _header(self) -> KeyPath:
-        line = self._line()
-        double = self._text.startswith("[[", self._at)
-        brackets = 2 if double else 1
-        self._at += brackets
-        path: KeyPath = ()
-        for part in self._take_dotted_key():
-            path = (*self._newest(path), part)
-            self._lines.setdefault(path, line)
-        if double:
-            self._table_counts[path] = self._table_counts.get(path, 0) + 1
-        path = self._newest(path)
-        self._lines.setdefault(path, line)
-        self._at += brackets
-        return path
 
     def _newest(self, path: KeyPath) -> KeyPath:
         """Return the path with the index of the last entry added to each list of tables.

@@ -364,7 +364,12 @@ class FramedPipe(asyncio.Protocol):
         elif frame.opcode is Opcode.CONT and self._parts is not None:
             self._parts += frame.data
             if self._skips or len(self._parts) > self._max_bytes:
-                self._skip_part(self._parts, frame.fin)
+                if not self._skips:
+                    self._begin_skipping(0, b"")
+                self._scan(self._parts)
+                self._parts = None if frame.fin else bytearray()
+                if frame.fin:
+                    self._end_skipping()
             elif frame.fin:
                 whole, self._parts = bytes(self._parts), None
                 self._message(whole)
@@ -376,15 +381,6 @@ class FramedPipe(asyncio.Protocol):
 
     def _take_binary(self) -> None:
         self._condemn(UNACCEPTABLE, "sent a binary frame")
-
-    def _skip_part(self, parts: bytearray, is_last: bool) -> None:
-        """Skip a fragment of a message over the limit, while its id is searched for."""
-        if not self._skips:
-            self._begin_skipping(0, b"")
-        self._scan(parts)
-        self._parts = None if is_last else bytearray()
-        if is_last:
-            self._end_skipping()
 
     def _message(self, data: bytes) -> None:
         if not data.isascii():

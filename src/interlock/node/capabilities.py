@@ -7,10 +7,26 @@ the order in which a node constructs and opens them.
 from functools import cache
 from typing import Final
 
-from interlock.core.capability import Capability, load_reference
+from interlock.core.capability import Capability, Command, load_reference
 
+# The node itself: start, configuration, health.
+NODE: Final = Capability(
+    name="node",
+    sections=("node", "mcp", "limits"),
+    operations=("interlock.operator.api:OPERATIONS",),
+    commands={
+        "init": Command("interlock.node.cli.init:app"),
+        "serve": Command("interlock.node.cli.serve:app"),
+        "check": Command("interlock.node.cli.check:app"),
+        "status": Command("interlock.node.cli.status:app"),
+        "open": Command("interlock.node.cli.status:open_app"),
+        "doctor": Command("interlock.node.cli.doctor:app"),
+        "explain": Command("interlock.cli.explain:app"),
+        "version": Command("interlock.cli.version:app"),
+    },
+)
 CAPABILITIES: Final = (
-    "interlock.node.capability:CAPABILITY",
+    "interlock.node.capabilities:NODE",
     "interlock.store.capability:CAPABILITY",
     "interlock.access.capability:CAPABILITY",
     "interlock.links.capability:CAPABILITY",

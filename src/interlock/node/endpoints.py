@@ -15,7 +15,6 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any, Final
 
 import uvicorn
@@ -83,7 +82,15 @@ class Endpoints:
             await self._serve_operator(operator, *sockets.operator, **listener_options(plan.node, public=False))
             await self._serve_operator(self._operator_app(self._handlers, None, own), sockets.admin)
             self._work.begin(self._sweep_forever(), "connections")
-            await self._open_bridge(sockets.folder / SOCKET, opened)
+            # At this socket, `interlock serve --stdio` connects its client to the running node.
+            path = sockets.folder / SOCKET
+            path.unlink(missing_ok=True)
+            server = await asyncio.get_running_loop().create_unix_server(
+                lambda: BridgedClient(self._lines.make, self._bridged), str(path)
+            )
+            opened.callback(lambda: path.unlink(missing_ok=True))
+            opened.callback(server.close)
+            path.chmod(0o600)
             self._opened = opened.pop_all()
 
     async def close(self) -> None:
@@ -191,16 +198,6 @@ class Endpoints:
         begun.cancel()
         if task.done():
             task.result()
-
-    async def _open_bridge(self, path: Path, opened: contextlib.AsyncExitStack) -> None:
-        """Listen on a Unix socket for `interlock serve --stdio`, which connects its client to the running node."""
-        path.unlink(missing_ok=True)
-        server = await asyncio.get_running_loop().create_unix_server(
-            lambda: BridgedClient(self._lines.make, self._bridged), str(path)
-        )
-        opened.callback(lambda: path.unlink(missing_ok=True))
-        opened.callback(server.close)
-        path.chmod(0o600)
 
     async def _authenticate(self, request: Any) -> str | None:
         """Return the principal of a request to the operator endpoint, or None if the request has no valid credential.

@@ -46,7 +46,14 @@ class Output:
     def console(self) -> "Console":
         """Return the console for drawing on stdout."""
         if self._console is None:
-            self._console = _console_on(sys.stdout)
+            from rich.console import Console
+
+            class _PipeConsole(Console):
+                def on_broken_pipe(self) -> None:
+                    raise BrokenPipeError  # the command's frame ends it, as for every other write
+
+            wide = None if sys.stdout.isatty() or os.environ.get("COLUMNS") else WIDTH_WITHOUT_TERMINAL
+            self._console = _PipeConsole(file=sys.stdout, markup=False, highlight=False, emoji=False, width=wide)
         return self._console
 
     def draw(self, *lines: "Text") -> None:
@@ -115,25 +122,11 @@ class Output:
             body = {"error": failed.code, "message": failed.message, "details": details}
             (self.json_line if in_stream else self.json)(body)
             return
-        red, dim, plain = (_RED, _DIM, _PLAIN) if colours_on(sys.stderr) else ("", "", "")
+        is_coloured = sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        red, dim, plain = (_RED, _DIM, _PLAIN) if is_coloured else ("", "", "")
         _write(sys.stderr, f"{red}error:{plain} {as_typed(printable(failed.message))}")
         if failed.hint:
             _write(sys.stderr, f"{dim} hint:{plain} {as_typed(printable(failed.hint))}")
-
-
-def colours_on(stream: TextIO) -> bool:
-    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
-def _console_on(stream: TextIO) -> "Console":
-    from rich.console import Console
-
-    class _PipeConsole(Console):
-        def on_broken_pipe(self) -> None:
-            raise BrokenPipeError  # the command's frame ends it, as for every other write
-
-    wide = None if stream.isatty() or os.environ.get("COLUMNS") else WIDTH_WITHOUT_TERMINAL
-    return _PipeConsole(file=stream, markup=False, highlight=False, emoji=False, width=wide)
 
 
 def _write(stream: TextIO, text: str) -> None:

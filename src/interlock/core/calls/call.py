@@ -437,7 +437,7 @@ class Call(msgspec.Struct, eq=False):
     def on_failed(self, fault: Refusal, outcome: Outcome) -> None:
         if not self.done:
             self.reason = _reason(fault)
-            was_not_sent = _was_not_sent(fault)
+            was_not_sent = (fault.details or {}).get("outcome") == "not_sent"
             if outcome is Outcome.REFUSED or self.link is None or was_not_sent:
                 self.refund()
             if was_not_sent and outcome is Outcome.LOST:
@@ -625,10 +625,6 @@ def _is_error(result: Raw) -> bool:
 def _reason(fault: Refusal) -> str:
     reason = (fault.details or {}).get("reason")
     return reason if isinstance(reason, str) else fault.message
-
-
-def _was_not_sent(fault: Refusal) -> bool:
-    return (fault.details or {}).get("outcome") == "not_sent"
 
 
 def internal(ref: str) -> Refusal:

@@ -83,11 +83,18 @@ def serve(
             _show_setup_code(setup_code, status, stdio=stdio)
         announced.append(True)
 
-    steps: dict[str, str] = {}
+    steps: dict[str, str] = {}  # the last step of each server
 
     def on_waiting(status: "Status") -> None:
         if not stdio and not invocation.out.as_json:
-            _tell_steps(invocation, status, steps)
+            # Print a line for each new step of a server that is being installed or started.
+            for link in status.links:
+                is_up = link.state in ("ready", "slow")
+                text = f"ready, {count(link.tools, 'tool')}" if is_up else one_line(link.reason or link.state)
+                if steps.get(link.segment) != text and (not is_up or link.segment in steps):
+                    steps[link.segment] = text
+                    invocation.out.line(f"{duration(status.node.uptime_s):>6}  {one_line(link.segment)}: {text}")
+            sys.stdout.flush()
 
     try:
         run_node(
@@ -190,21 +197,6 @@ def _show_setup_code(code: str, status: "Status", *, stdio: bool) -> None:
     first = "" if waiting is not None else "interlock init makes your key, then "
     step = f"{first}interlock approve {waiting[:8] if waiting is not None else 'ID'} --code CODE enrols it"
     print(f"The console asks for it; or {as_typed(step)}. Give it to no agent.", file=sys.stdout, flush=True)
-
-
-def _tell_steps(invocation: Invocation, status: "Status", printed: dict[str, str]) -> None:
-    """Print a line for each new step of a server that is being installed or started.
-
-    `printed` holds the last step of each.
-    """
-
-    for link in status.links:
-        is_up = link.state in ("ready", "slow")
-        text = f"ready, {count(link.tools, 'tool')}" if is_up else one_line(link.reason or link.state)
-        if printed.get(link.segment) != text and (not is_up or link.segment in printed):
-            printed[link.segment] = text
-            invocation.out.line(f"{duration(status.node.uptime_s):>6}  {one_line(link.segment)}: {text}")
-    sys.stdout.flush()
 
 
 def _draw(invocation: Invocation, status: "Status", *, anonymous: bool, again: bool) -> None:

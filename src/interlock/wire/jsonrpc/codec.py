@@ -525,10 +525,12 @@ def decode_object(raw: Raw | bytes) -> dict[str, Raw] | None:
         return _decode_object(raw)
     except msgspec.ValidationError:
         return None
-    except RecursionError:
-        return _deep_object(bytes(raw))
     except _UNREADABLE:
-        return _object_around_halves(bytes(raw))
+        hidden, members = _decode_again(_decode_object, bytes(raw))
+    # A key is a decoded text: one with half a pair could not be written again.
+    if hidden is None or members is None or any(map(hidden.may_be_in, members)):
+        return members if hidden is None else None
+    return {key: hidden.show(value) for key, value in members.items()}
 
 
 def is_deep(raw: Raw | bytes) -> bool:
@@ -542,23 +544,18 @@ def is_deep(raw: Raw | bytes) -> bool:
     return False
 
 
-def _deep_object(raw: bytes) -> dict[str, Raw] | None:
+def _decode_again(decode: Callable[[Any], _T], raw: bytes) -> tuple[Hidden | None, _T | None]:
+    """Decode a value that is nested deeply, or that has unpaired surrogate escapes, which are hidden first. Return the
+    hidden text if there is one, and the value, or None if it cannot be read.
+    """
     try:
-        return decode_deep(_decode_object, raw)
+        return None, decode_deep(decode, raw)
     except _UNREADABLE:
-        return _object_around_halves(raw)
-
-
-def _object_around_halves(raw: bytes) -> dict[str, Raw] | None:
-    hidden = hide(raw)
+        hidden = hide(raw)
     try:
-        members = decode_deep(_decode_object, hidden.data) if hidden is not None else None
+        return hidden, decode_deep(decode, hidden.data) if hidden is not None else None
     except _UNREADABLE:
-        return None
-    # A key is a decoded text: one with half a pair could not be written again.
-    if hidden is None or members is None or any(map(hidden.may_be_in, members)):
-        return None
-    return {key: hidden.show(value) for key, value in members.items()}
+        return hidden, None
 
 
 def decode_params_untrusted(raw: Raw | bytes, message: bytes = b"") -> dict[str, Raw] | None:
@@ -605,25 +602,9 @@ def decode_array(raw: Raw | bytes) -> list[Raw] | None:
         return _decode_array(raw)
     except msgspec.ValidationError:
         return None
-    except RecursionError:
-        return _deep_array(bytes(raw))
     except _UNREADABLE:
-        return _array_around_halves(bytes(raw))
-
-
-def _deep_array(raw: bytes) -> list[Raw] | None:
-    try:
-        return decode_deep(_decode_array, raw)
-    except _UNREADABLE:
-        return _array_around_halves(raw)
-
-
-def _array_around_halves(raw: bytes) -> list[Raw] | None:
-    hidden = hide(raw)
-    try:
-        return [hidden.show(item) for item in decode_deep(_decode_array, hidden.data)] if hidden is not None else None
-    except _UNREADABLE:
-        return None
+        hidden, items = _decode_again(_decode_array, bytes(raw))
+    return items if hidden is None or items is None else [hidden.show(item) for item in items]
 
 
 def decode_string(raw: Raw | bytes) -> str:

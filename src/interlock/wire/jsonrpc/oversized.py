@@ -214,7 +214,11 @@ class OversizedScanner:
         self._is_escaped = stop < len(data) and not has_ended
         self._keep(data[at : stop + 1])
         if has_ended and self._state is _State.IN_KEY:
-            self._end_key()
+            buffer, self._kept = self._kept, None
+            self._key = (find_string(bytes(buffer)) or "") if buffer is not None else ""
+            self._has_method = self._has_method or self._key == "method"
+            self._has_outcome = self._has_outcome or self._key in ("result", "error")
+            self._state = _State.COLON
         elif has_ended:
             self._end_value()
         return stop + 1
@@ -226,13 +230,6 @@ class OversizedScanner:
                 self._kept = None
             else:
                 buffer += piece
-
-    def _end_key(self) -> None:
-        buffer, self._kept = self._kept, None
-        self._key = (find_string(bytes(buffer)) or "") if buffer is not None else ""
-        self._has_method = self._has_method or self._key == "method"
-        self._has_outcome = self._has_outcome or self._key in ("result", "error")
-        self._state = _State.COLON
 
     def _end_value(self) -> None:
         buffer, self._kept = self._kept, None
