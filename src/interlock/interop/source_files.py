@@ -16,7 +16,7 @@ import stat
 import sys
 import tempfile
 import zipfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Final, Literal, cast
 
@@ -195,10 +195,7 @@ def look(machine: ClientMachine, clients: Sequence[ClientProgram] = CLIENTS) -> 
 def read_source(client: ClientProgram, path: Path, scope: Literal["global", "project", "file"] = "file") -> SourceFile:
     """Read a client's file and return its entries, or a problem if it cannot be read."""
     source = SourceFile(client=client.name, title=client.title, scope=scope, path=path, state="absent")
-    data = read_bounded(path, BYTES_MAX)
-    if not isinstance(data, bytes):
-        return _without_data(source, data)
-    return _with_reading(source, client.name, client.title, read_client_file(data, client))
+    return _read_into(source, lambda data: (client.name, client.title, read_client_file(data, client)))
 
 
 def env_files(sources: Sequence[SourceFile], machine: ClientMachine) -> dict[str, str]:
@@ -308,48 +305,44 @@ def read_file(path: Path, client: ClientProgram | None, *, system: System, packa
     Raise UnknownFormat if `client` is None and the file does not show to which client or format it belongs.
     """
     source = SourceFile(client="file", title=path.name, scope="file", path=path, state="absent")
-    if path.suffix.lower() in BUNDLES:
-        if not path.exists():
-            return source
-        try:
-            bundle = look_into(path, packages)
-        except BadBundle as bad:
-            return msgspec.structs.replace(source, state="unreadable", reason=str(bad))
-        reading = _with_reading(source, "bundle", "a bundle", package_files.read_manifest(bundle.manifest, system))
-        return msgspec.structs.replace(reading, bundle=bundle)
-    data = read_bounded(path, BYTES_MAX)
-    if not isinstance(data, bytes):
-        return _without_data(source, data)
+    if path.suffix.lower() not in BUNDLES:
+        return _read_into(source, lambda data: _read_named(path, data, client))
+    if not path.exists():
+        return source
+    try:
+        bundle = look_into(path, packages)
+        reading = package_files.read_manifest(bundle.manifest, system)
+    except (BadBundle, UnreadableFile) as error:
+        return msgspec.structs.replace(source, state="unreadable", reason=str(error))
+    facts = {"client": "bundle", "title": "a bundle", "reading": reading, "bundle": bundle}
+    return msgspec.structs.replace(source, state="read", **facts)
+
+
+def _read_named(path: Path, data: bytes, client: ClientProgram | None) -> tuple[str, str, FileReading]:
+    """Return the client or format of a file, its title, and its entries.
+
+    Raise UnreadableFile if the file cannot be read, and UnknownFormat if it belongs to no known client or format.
+    """
     if client is None and path.name == DRIVER_FILE:
-        return _with_reading(source, "driver", "a driver", package_files.read_driver_entry(data))
+        return "driver", "a driver", package_files.read_driver_entry(data)
     form = _FORMS.get(path.suffix.lower(), "json")
     if client is None:
-        names = {client.name for client in CLIENTS for place in client.places if _is_called(path, Path(place.path))}
+        # A client's file is recognised by its name and its folder.
+        usual = [(client.name, Path(place.path).parts) for client in CLIENTS for place in client.places]
+        names = {name for name, parts in usual if path.parts[-min(2, len(parts)) :] == parts[-2:]}
         client = BY_NAME[names.pop()] if len(names) == 1 else None
     if client is None:
-        try:
-            content = read_data(data, form)
-        except UnreadableFile as error:
-            return _without_data(source, str(error))
+        content = read_data(data, form)
         if form == "json" and package_files.is_registry_data(content):
-            return _with_reading(source, "registry", "a registry's description", package_files.read_registry(data))
+            return "registry", "a registry's description", package_files.read_registry(data)
         if form == "yaml" and package_files.is_docker_data(content):
-            return _with_reading(source, "docker", "a Docker description", package_files.read_docker(data))
+            return "docker", "a Docker description", package_files.read_docker(data)
         keys = content.keys() if isinstance(content, dict) else ()
         fitting = (BY_NAME[name] for key, name in _KEYS.items() if key in keys and BY_NAME[name].form == form)
         client = next(fitting, None)
     if client is None:
         raise UnknownFormat(f"{path.name} does not say whose it is")
-    return _with_reading(source, client.name, client.title, read_client_file(data, client))
-
-
-def _is_called(path: Path, usual: Path) -> bool:
-    """Return whether a file has the name and the folder of the file in which a client stores its servers."""
-    return path.parts[-min(2, len(usual.parts)) :] == usual.parts[-2:]
-
-
-def _without_data(source: SourceFile, reason: str | None) -> SourceFile:
-    return msgspec.structs.replace(source, state="absent" if reason is None else "unreadable", reason=reason)
+    return client.name, client.title, read_client_file(data, client)
 
 
 _KEYS: Final = {
@@ -361,7 +354,15 @@ _KEYS: Final = {
 }
 
 
-def _with_reading(source: SourceFile, client: str, title: str, reading: FileReading) -> SourceFile:
-    if reading.problem is not None:
-        return _without_data(source, reading.problem)
+def _read_into(source: SourceFile, read: Callable[[bytes], tuple[str, str, FileReading]]) -> SourceFile:
+    """Return the source with the client, title and entries that `read` finds in its file, or with a problem."""
+    data = read_bounded(source.path, BYTES_MAX)
+    if data is None:
+        return source
+    try:
+        if isinstance(data, str):
+            raise UnreadableFile(data)
+        client, title, reading = read(data)
+    except UnreadableFile as error:
+        return msgspec.structs.replace(source, state="unreadable", reason=str(error))
     return msgspec.structs.replace(source, client=client, title=title, state="read", reading=reading)

@@ -46,7 +46,7 @@ def test_there_is_a_file_of_every_client() -> None:
 def test_each_client_s_file_yields_its_server(client: str) -> None:
     reading = read(client, FILES[client])
     (found,) = reading.entries
-    assert (reading.problem, reading.notes, found.refused, found.disabled) == (None, (), None, None)
+    assert (reading.notes, found.refused, found.disabled) == ((), None, None)
     assert (found.name, found.command, dict(found.env)) == ("files", STDIO.command, {"LEVEL": "info"})
     assert (found.transport, found.notes) == ("stdio", ())
 

@@ -48,7 +48,7 @@ from interlock.mcp.items import Item
 from interlock.mcp.meta import RAW_EMPTY
 from interlock.mcp.methods import LATEST_MODERN, Era
 from interlock.mcp.modern_requests import modern_head
-from interlock.wire.jsonrpc.codec import decode_value, encode_value
+from interlock.wire.jsonrpc.codec import encode_value, find_string
 from interlock.wire.refusal import INVALID_PARAMS, Refusal
 
 _EXPRESSION: Final = re.compile(r"\{[^{}]*\}")
@@ -338,14 +338,12 @@ class Contracts:
             for block in link.shown.prompts.values():
                 if block.skill is not None:
                     description = block.item.get("description")
-                    if isinstance(description, Raw):
-                        description = decode_value(description)
                     view = SkillBlock(
                         block=block.name,
                         prompt=f"{segment}.{block.name}",
                         driver=block.provider.driver.key,
                         server_prompt=block.server_name,
-                        description=description if isinstance(description, str) else "",
+                        description=description if isinstance(description, str) else find_string(description) or "",
                     )
                     skills.setdefault(block.skill, []).append(view)
         return {skill: tuple(blocks) for skill, blocks in sorted(skills.items())}

@@ -75,15 +75,11 @@ class DriverEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     vendor_meta: bool = True
 
 
-# What `expiry.detect: exception:NAME` calls the ways in which a request can fail.
+# What `expiry.detect: exception:NAME` calls the ways in which a request can fail; the others are upstream errors.
 _EXCEPTION_NAMES = {
     Trouble.UNREACHABLE: "tool_unavailable",
-    Trouble.LOST: "upstream_error",
     Trouble.BUSY: "rate_limited",
     Trouble.UNAUTHORISED: "auth_failed",
-    Trouble.SESSION_LOST: "upstream_error",
-    Trouble.REFUSED: "upstream_error",
-    Trouble.MALFORMED: "upstream_error",
 }
 
 
@@ -93,12 +89,7 @@ class DriverLink(ServerLink):
     """
 
     def __init__(
-        self,
-        plan: ServerPlan,
-        events: LinkEvents,
-        provider: "DriverProvider",
-        revealer: DriverRevealer,
-        who: str | None,
+        self, plan: ServerPlan, events: LinkEvents, provider: "DriverProvider", revealer: DriverRevealer
     ) -> None:
         environment, interlock = provider.environment, provider.driver.interlock
         super().__init__(
@@ -106,11 +97,10 @@ class DriverLink(ServerLink):
             events,
             environment.connector_parts.clock,
             vendor_meta=environment.vendor_meta,
-            owner=who if "roots" in interlock.client_capabilities else None,
+            owner=revealer.who if "roots" in interlock.client_capabilities else None,
         )
         self._provider = provider
         self._revealer = revealer
-        self._who = who
         self._redacts_results = interlock.redact_results
         self._detector = find_detector(provider.driver)
 
@@ -124,7 +114,8 @@ class DriverLink(ServerLink):
         # An OAuth login may get another token: it has expired only when its holder says so.
         if not (self.failed.can_renew_credential and what.trouble is Trouble.UNAUTHORISED):
             headers = (*what.headers, *((b"www-authenticate", challenge) for challenge in what.challenges))
-            self._detect(Detected(status=what.status, headers=headers, exception=_EXCEPTION_NAMES[what.trouble]))
+            exception = _EXCEPTION_NAMES.get(what.trouble, "upstream_error")
+            self._detect(Detected(status=what.status, headers=headers, exception=exception))
         super().on_undelivered(origin, what)
 
     def on_pipe_lost(self, reason: str) -> None:
@@ -135,7 +126,7 @@ class DriverLink(ServerLink):
 
     def _detect(self, event: Detected) -> None:
         if self._detector is not None and self._detector.is_expired(event):
-            self._provider.on_expired(self._who, f"its login has expired ({self._detector.written})")
+            self._provider.on_expired(self._revealer.who, f"its login has expired ({self._detector.written})")
 
 
 def _is_result(data: bytes) -> bool:
@@ -156,28 +147,20 @@ _MAY_NOT_ASK: Final = Refusal(METHOD_NOT_FOUND, "the client offers no such thing
 
 
 class DriverKeeper(ServerKeeper):
-    """Keeper of one process or connection of a driver's server.
-
-    `who` is the tenant or user that the process serves, or None if it serves all callers.
-    """
+    """Keeper of one process or connection of a driver's server, for the tenant or user of its revealer."""
 
     link: ServerLink
     is_offered = False
     wakes_after_s = 0.0, 0.0  # its attempts are bounded by their series
 
     def __init__(
-        self,
-        provider: "DriverProvider",
-        who: str | None,
-        plan: ServerPlan,
-        revealer: DriverRevealer,
-        holder: TokenHolder | None,
+        self, provider: "DriverProvider", plan: ServerPlan, revealer: DriverRevealer, holder: TokenHolder | None
     ) -> None:
         driver, connector_parts = provider.driver, provider.connector_parts
         super().__init__(
-            lambda link_events: DriverLink(plan, link_events, provider, revealer, who),
+            lambda link_events: DriverLink(plan, link_events, provider, revealer),
             msgspec.structs.replace(connector_parts, revealer=revealer),
-            lambda link, listing: provider.on_listing(link, who, listing),
+            lambda link, listing: provider.on_listing(link, revealer.who, listing),
             provider.environment.link_events,
             holder,
             StderrRing(
@@ -186,7 +169,7 @@ class DriverKeeper(ServerKeeper):
             ),
         )
         self._provider = provider
-        self._who = who
+        self._who = revealer.who
         self._may_ask = bool(driver.interlock.client_capabilities)  # the server was offered to ask the client of a call
         # AIP-proto-4: what is not declared is not asked for.
         prompts = (PROMPTS_LIST,) if driver.prompts else ()

@@ -324,7 +324,7 @@ class DriverProvider:
         holder = None
         if isinstance(plan.reach, Dial) and driver.server.accepts_oauth:
             holder = environment.holder_for(plan.segment, plan.reach, revealer)
-        return DriverKeeper(self, who, plan, revealer, holder)
+        return DriverKeeper(self, plan, revealer, holder)
 
     # Events of the servers. `who`: the tenant or user that a process is for, or None for the shared process
 

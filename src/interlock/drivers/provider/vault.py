@@ -170,7 +170,7 @@ class DriverRevealer(SecretResolver):
         self._inventory = declared.secrets
         self._own = declared.bound_secrets
         self._contracts = contracts
-        self._who = who
+        self.who = who
         self._run = ""
         self._values: dict[str, str] = {}  # by the NAME that the driver uses
 
@@ -214,7 +214,7 @@ class DriverRevealer(SecretResolver):
             text = f"no inventory describes the secret {slug} ({inventory.UNDECLARED}): {how}"
             return MissingSecret(slug=slug, code=AUTH_REQUIRED, text=text)
         is_own = slug in self._own
-        granted_by = inventory.find_grant(entry, driver, self._contracts, is_own=is_own, user=self._who)
+        granted_by = inventory.find_grant(entry, driver, self._contracts, is_own=is_own, user=self.who)
         if granted_by is None:  # AIP-19.access-1
             self._record(DENIED, slug, None)
             per_user = entry.access is not None and any(grant.kind == inventory.USER for grant in entry.access.bind)
@@ -233,7 +233,7 @@ class DriverRevealer(SecretResolver):
 
     def _record(self, method: str, slug: str, granted_by: str | None) -> None:
         driver, at = self._driver, rfc3339(self._vault.clock.wall())
-        context = {"driver": driver.key, "run": self._run, "workspace_id": self._vault.workspace, "user_id": self._who}
+        context = {"driver": driver.key, "run": self._run, "workspace_id": self._vault.workspace, "user_id": self.who}
         self._vault.record(
             _encode(
                 {

@@ -242,7 +242,7 @@ class DriverService:
         more = {
             "digest": declared.digest,
             "policy_tags": list(declared.driver.policy_tags if declared.driver is not None else ()),
-            "unsandboxed": self._is_unsandboxed(declared),
+            "unsandboxed": not self._is_sandboxed(declared),
         }
         await self.record(self._audit_row("trust", declared.key, by, more))
         return await self._trust(declared, by)
@@ -507,7 +507,7 @@ class DriverService:
             trusted=declared.trusted,
             server_kind=driver.server.kind if driver is not None else None,
             transport=driver.transport if driver is not None else None,
-            sandboxed=not self._is_unsandboxed(declared),
+            sandboxed=self._is_sandboxed(declared),
             contracts=tuple(contract.id for contract in declared.contracts.values()),
             root=declared.root.kind,
             folder=str(declared.folder),
@@ -527,8 +527,8 @@ class DriverService:
         problems = self.contracts.problems if self.contracts is not None else ()
         return (*provider.problems, *(each for each in problems if each.file in files))
 
-    def _is_unsandboxed(self, declared: Declared) -> bool:
-        return self.registry.plan.drivers.sandbox.get(declared.id) == "off"
+    def _is_sandboxed(self, declared: Declared) -> bool:
+        return self.registry.plan.drivers.sandbox.get(declared.id) != "off"
 
     def _audit_row(self, method: str, key: str, by: str, more: JsonObject) -> bytes:
         """Return the audit row of an operator's decision."""

@@ -275,18 +275,11 @@ def _ask_about_tools(invocation: Invocation, proposed: Mapping[str, Proposals]) 
     tools = {name: proposed[id][at].tool_name for name, (id, at) in rows.items() if proposed[id][at].is_new}
 
     def changed(classes: Mapping[str, ToolClass], *, accept: bool) -> dict[str, Proposals]:
-        return {
-            id: decide_classes(
-                proposals,
-                {
-                    proposal.tool_name: classes[name]
-                    for proposal in proposals
-                    if (name := f"{exposed_segment(id)}.{proposal.tool_name}") in classes
-                },
-                accept=accept,
-            )
-            for id, proposals in proposed.items()
-        }
+        chosen: dict[str, dict[str, ToolClass]] = {id: {} for id in proposed}
+        for name, tool_class in classes.items():
+            id, position = rows[name]
+            chosen[id][proposed[id][position].tool_name] = tool_class
+        return {id: decide_classes(each, chosen[id], accept=accept) for id, each in proposed.items()}
 
     def show(classes: Mapping[str, ToolClass]) -> None:
         now = changed(classes, accept=False)
@@ -333,7 +326,11 @@ def _carry_out(
         if not dry_run and not request.wishes.trust_network and is_dialogue(invocation):
             batch = _ask_about_hosts(invocation, batch)
         elif not request.wishes.trust_network:
-            _suggest_hosts(invocation, batch)
+            for each in batch.planned:  # no user can be asked, so the hosts that the servers need are only printed
+                name = exposed_segment(each.draft.id)
+                for host in known_hosts(each.draft.data) if asks_for_hosts(each) else ():
+                    allow = f"interlock drivers allow {name} {quote(host)}"
+                    invocation.out.remark(f"{name} is known to need {host}, and may reach no host: {allow}")
         for file in files:
             if file.bundle is not None and not dry_run:
                 unpack(file.bundle)
@@ -373,15 +370,6 @@ def _ask_about_hosts(invocation: Invocation, batch: ImportBatch) -> ImportBatch:
             invocation.out.remark(opened.text)
         planned.append(each)
     return ImportBatch(planned=tuple(planned), skipped=batch.skipped)
-
-
-def _suggest_hosts(invocation: Invocation, batch: ImportBatch) -> None:
-    """Print the hosts that servers are known to need. This is used when no user can be asked."""
-    for each in batch.planned:
-        for host in known_hosts(each.draft.data) if asks_for_hosts(each) else ():
-            name = exposed_segment(each.draft.id)
-            allow = f"interlock drivers allow {name} {quote(host)}"
-            invocation.out.remark(f"{name} is known to need {host}, and may reach no host: {allow}")
 
 
 def keeper(invocation: Invocation) -> Keep:

@@ -1,6 +1,6 @@
 """Entries of clients' configuration files: read for an import, and written for an export.
 
-`read_client_file` returns a `FileReading` for any input bytes (AIP-import-2, -3, -10).
+`read_client_file` returns a `FileReading`, or raises UnreadableFile and nothing else (AIP-import-2, -3, -10).
 
 Clients write the same settings in many ways. Each entry is read in three steps, whichever client wrote it: how the
 server is started or reached (`_read_reach`), then its limits and approvals (`_take_limits`), then notes about settings
@@ -134,13 +134,10 @@ _STYLES: Final[dict[str, Style]] = {"gemini": "gemini", "opencode": "opencode", 
 
 
 def read_client_file(data_untrusted: bytes, client: ClientProgram) -> FileReading:
-    """Read the configuration file of a client and return its entries, or the reason why it cannot be read."""
-    try:
-        data = read_data(data_untrusted, client.form)
-    except UnreadableFile as error:
-        return FileReading(problem=str(error))
+    """Read the configuration file of a client and return its entries. Raise UnreadableFile if it cannot be read."""
+    data = read_data(data_untrusted, client.form)
     if not isinstance(data, Mapping):
-        return FileReading(problem="it holds no fields")
+        raise UnreadableFile("it holds no fields")
     notes: list[ImportNote] = []
     entries: list[ServerEntry] = []
     written = data.get("inputs")

@@ -78,11 +78,10 @@ class ServerEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FileReading(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of reading a file. `problem` explains why the file cannot be read, or is None."""
+    """Entries of a file, and notes about the file as a whole."""
 
     entries: tuple[ServerEntry, ...] = ()
     notes: tuple[ImportNote, ...] = ()
-    problem: str | None = None
 
 
 class SecretFinding(msgspec.Struct, frozen=True, kw_only=True):

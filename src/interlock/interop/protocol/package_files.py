@@ -50,13 +50,10 @@ def is_registry_data(data: Any) -> bool:
 
 
 def read_registry(data_untrusted: bytes) -> FileReading:
-    """Read a server.json, the answer of a registry, or a server card."""
-    try:
-        data = read_data(data_untrusted, "json")
-    except UnreadableFile as error:
-        return FileReading(problem=str(error))
+    """Read a server.json, the answer of a registry, or a server card. Raise UnreadableFile if it is none of them."""
+    data = read_data(data_untrusted, "json")
     if not is_registry_data(data):
-        return FileReading(problem="it describes no server")
+        raise UnreadableFile("it describes no server")
     listed = data.get("servers")
     described = listed[:ENTRIES_MAX] if isinstance(listed, list) else [data]
     inner = _objects([each.get("server", each) for each in _objects(described)])
@@ -213,13 +210,10 @@ def is_docker_data(data: Any) -> bool:
 
 
 def read_docker(data_untrusted: bytes) -> FileReading:
-    """Read a server.yaml or a catalog of Docker."""
-    try:
-        data = read_data(data_untrusted, "yaml")
-    except UnreadableFile as error:
-        return FileReading(problem=str(error))
+    """Read a server.yaml or a catalog of Docker. Raise UnreadableFile if it is neither."""
+    data = read_data(data_untrusted, "yaml")
     if not is_docker_data(data):
-        return FileReading(problem="it describes no server")
+        raise UnreadableFile("it describes no server")
     if "startCommand" in data:
         smithery = ServerEntry(name="smithery")
         helper = next((key for key in HELPERS if key in section(data, "startCommand")), None)
@@ -289,13 +283,13 @@ _USER: Final = re.compile(r"\$\{user_config\.([^{}]+)\}")
 
 
 def read_manifest(data_untrusted: bytes, system: System) -> FileReading:
-    """Read the manifest of a bundle that would run on this system."""
+    """Read the manifest of a bundle that would run on this system. Raise UnreadableFile if it cannot be read."""
     try:
         data = read_data(data_untrusted, "json")
     except UnreadableFile as error:
-        return FileReading(problem=f"{MANIFEST}: {error}")
+        raise UnreadableFile(f"{MANIFEST}: {error}") from None
     if not isinstance(data, Mapping) or not isinstance(data.get("server"), Mapping):
-        return FileReading(problem=f"{MANIFEST} describes no server")
+        raise UnreadableFile(f"{MANIFEST} describes no server")
     version = str(data.get("manifest_version", data.get("dxt_version", "")))
     entry = _bundle_entry(data, data["server"], system)
     if version not in VERSIONS:
@@ -346,15 +340,15 @@ def _expand_lists(args: tuple[str, ...], settings: Mapping[str, Any]) -> list[st
 
 
 def read_driver_entry(data_untrusted: bytes) -> FileReading:
-    """Read a DRIVER.md of another host."""
+    """Read a DRIVER.md of another host. Raise UnreadableFile if it cannot be read."""
     reading = read_frontmatter(data_untrusted, "DRIVER.md")
     front = reading.value
     if front is None:
-        return FileReading(problem=f"line {reading.problems[0].line}: {reading.problems[0].message}")
+        raise UnreadableFile(f"line {reading.problems[0].line}: {reading.problems[0].message}")
     server = front.data.get("server")
     identifier = text(front.data.get("id"))
     if not isinstance(server, Mapping) or identifier is None:
-        return FileReading(problem="it describes no server")
+        raise UnreadableFile("it describes no server")
     return FileReading(entries=(_driver_entry(identifier, front.data, server),))
 
 
