@@ -202,7 +202,7 @@ class ParticipantConnection(Connected):
                 if after >= upto:
                     self._is_live, self._last_in_history = True, after  # nothing is awaited between the look and this
                     return
-                records = limit_bytes(await room.timeline.history.read(after, upto, HISTORY_BATCH))
+                records = limit_bytes(await room.timeline.read(after, upto, HISTORY_BATCH))
                 if not records:  # they were forgotten meanwhile
                     after = upto
                     continue

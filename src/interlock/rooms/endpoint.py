@@ -401,10 +401,10 @@ class RoomsEndpoint:
             return HttpRefusal("history_gap", "no envelope of that id or number is kept here")
         if after is None:
             upto = position - 1
-            records = await timeline.history.read(max(readable_after, upto - limit), upto, limit)
+            records = await timeline.read(max(readable_after, upto - limit), upto, limit)
             return {"history": _describe_records(reversed(records))}
         await timeline.wait_beyond(position, wait_s)
-        records = await timeline.history.read(max(readable_after, position), timeline.delivered, limit)
+        records = await timeline.read(max(readable_after, position), timeline.delivered, limit)
         records = limit_bytes(records, HISTORY_ANSWER_BYTES)
         has_more = bool(records) and records[-1].sequence < timeline.delivered
         return {"history": _describe_records(records), "more": has_more}

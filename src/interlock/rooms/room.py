@@ -53,7 +53,7 @@ from interlock.rooms.protocol.envelope import (
 from interlock.rooms.protocol.gateway_messages import Stamp
 from interlock.rooms.protocol.participants import GATEWAY, OWN, Participant, Privilege
 from interlock.rooms.protocol.settings import RoomSettings
-from interlock.rooms.timeline import Delivery, History, Timeline
+from interlock.rooms.timeline import Delivery, Timeline
 from interlock.store.ports import Store
 
 
@@ -178,7 +178,7 @@ class Room:
         self.seats: dict[str, Seat] = {}
         self.accepted: Counter[str] = Counter()  # since the start, by kind
         self.refused: Counter[str] = Counter()  # by code
-        self.timeline = Timeline(self, History(parts.store, topic), parts.clock)
+        self.timeline = Timeline(self, parts.store, parts.clock)
         self.tracker = parts.tracker
         self._records = parts.records
         self._audit = parts.audit

@@ -273,7 +273,7 @@ class RoomTools:
         await timeline.wait_beyond(after, arguments.wait_s)
         if (exclusion := self._find_exclusion(member)) is not None:
             return exclusion
-        records = limit_bytes(await timeline.history.read(after, timeline.delivered, arguments.limit))
+        records = limit_bytes(await timeline.read(after, timeline.delivered, arguments.limit))
         cursor = records[-1].sequence if records else after
         messages = [
             {"seq": record.sequence, "received_at": rfc3339(record.received_at), "envelope": Raw(record.data)}

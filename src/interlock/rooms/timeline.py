@@ -22,7 +22,7 @@ import contextlib
 import hashlib
 import logging
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -59,59 +59,7 @@ class StoredEnvelope(msgspec.Struct, frozen=True):
     sequence: int
     received_at: float
     data: bytes
-    by: bytes = b""  # which `History.own` appended it
-
-
-class History:
-    """The stored envelopes of one room.
-
-    A record is the time of receipt, the mark of the replica that appended it if there are several, a line feed, and the
-    envelope as it was published.
-    """
-
-    def __init__(self, store: Store, topic: str) -> None:
-        self._streams = store.streams
-        self._replication = store.replication
-        self._stream = f"rooms/{topic}"
-        self.own = secrets.token_hex(8).encode()  # marks what is appended here, where others append too
-        self._forgotten = 0  # the store itself keeps the last record of a stream
-
-    @property
-    def is_shared(self) -> bool:
-        """Return whether other replicas also append. If so, envelopes are delivered only when `follow` yields them."""
-        return self._replication is not None
-
-    async def append(self, accepted: Sequence[tuple[str, float, bytes]]) -> list[int]:
-        """Store envelopes, each given as its id, time of receipt and bytes.
-
-        Return the sequence number of each, or 0 for an id that a replica has stored recently. On StoreError, either
-        none is stored, or `follow` yields those that are.
-        """
-        if self._replication is not None:
-            each = [(id, b"%.3f %b\n%b" % (at, self.own, data)) for id, at, data in accepted]
-            return await self._replication.append_new(self._stream, each)
-        last = await self._streams.append(self._stream, [b"%.3f\n%b" % (at, data) for _, at, data in accepted])
-        return list(range(last - len(accepted) + 1, last + 1))
-
-    def follow(self, after: int) -> Following[Record] | None:
-        """Return an iterator over the records that any replica appends, or None if there is only one replica."""
-        return None if self._replication is None else self._replication.follow(self._stream, after)
-
-    async def last(self) -> int:
-        return await self._streams.last(self._stream)
-
-    async def read(self, after: int, upto: int, limit: int = READ_MAX) -> list[StoredEnvelope]:
-        """Return the stored envelopes after one sequence number and up to another, oldest first. Raise StoreError if
-        reading fails.
-        """
-        after = max(after, self._forgotten)
-        records = await self._streams.read(self._stream, after, min(limit, max(0, upto - after)))
-        return [stored(record) for record in records if record.sequence <= upto]
-
-    async def trim(self, upto: int) -> None:
-        """Delete the records up to a sequence number."""
-        await self._streams.trim(self._stream, upto)
-        self._forgotten = max(upto, self._forgotten)
+    by: bytes = b""  # the mark of the replica that appended it
 
 
 def limit_bytes(records: list[StoredEnvelope], most: int = TOLD_BYTES) -> list[StoredEnvelope]:
@@ -253,21 +201,28 @@ class Delivery(msgspec.Struct):
 
 
 class Timeline:
-    """The ordered envelopes of a room. It queues, stores, delivers and deletes them.
+    """The ordered envelopes of a room. It queues, stores, delivers, reads and deletes them.
+
+    A record in the store is the time of receipt, the mark of the replica that appended it if there are several, a line
+    feed, and the envelope as it was published. Envelopes that other replicas also append are delivered only when the
+    shared stream yields them.
 
     `delivered` is the sequence number of the newest envelope that local connections receive or have received; it never
     decreases. `numbered` counts all deliveries, stored or not, so that a new connection can recognize those from before
     it joined.
     """
 
-    def __init__(self, room: "Room", history: History, clock: Clock) -> None:
-        self.history = history
+    def __init__(self, room: "Room", store: Store, clock: Clock) -> None:
+        self._streams = store.streams
+        self._replication = store.replication
+        self._stream = f"rooms/{room.topic}"
+        self._own = secrets.token_hex(8).encode()  # marks what is appended here, where others append too
         self.known = KnownEnvelopes(room.settings.history_max)
         self.delivered = 0  # the sequence up to which everyone has heard
         self.numbered = 0  # the number of the newest delivery
         self._room = room
         self._clock = clock
-        self._oldest = 0
+        self._oldest = 0  # the sequence up to which envelopes are forgotten; the store keeps the last record
         self._queue: list[Delivery] = []
         self._awaited: dict[str, Delivery] = {}  # by id: stored, or about to be, and not heard yet
         self._following: Following[Record] | None = None
@@ -278,12 +233,12 @@ class Timeline:
 
     async def open(self) -> None:
         """Read the ids in use, and start to follow other replicas. Raise StoreError if that fails."""
-        self.delivered = last = await self.history.last()
-        first = await self.history.read(0, last, 1)
+        self.delivered = last = await self._streams.last(self._stream)
+        first = await self.read(0, last, 1)
         self._oldest = first[0].sequence - 1 if first else last
         after = max(self._oldest, last - max(self._room.settings.history_max, KNOWN_MIN))
         while after < last:
-            records = await self.history.read(after, last)
+            records = await self.read(after, last)
             if not records:
                 break
             for record in records:
@@ -293,8 +248,8 @@ class Timeline:
                     if envelope.kind == PROPOSAL:
                         self._room.tracker.recover(self._room, envelope, record.received_at)
             after = records[-1].sequence
-        self._following = self.history.follow(last)
-        if self._following is not None:
+        if self._replication is not None:
+            self._following = self._replication.follow(self._stream, last)
             self._background.begin(self._follow(self._following), f"room {self._room.topic}: what replicas publish")
 
     async def close(self) -> None:
@@ -321,9 +276,10 @@ class Timeline:
         while self._queue:
             batch, self._queue = self._queue, []
             stored_deliveries = [delivery for delivery in batch if delivery.is_stored]
-            if self.history.is_shared:
+            is_shared = self._replication is not None
+            if is_shared:
                 self._awaited |= {delivery.envelope.id: delivery for delivery in stored_deliveries}
-            if (stored_deliveries and not await self._store(stored_deliveries)) or self.history.is_shared:
+            if (stored_deliveries and not await self._store(stored_deliveries)) or is_shared:
                 batch = [delivery for delivery in batch if not delivery.is_stored]
             await self._deliver_all(batch)
 
@@ -332,19 +288,30 @@ class Timeline:
         try:
             if self._is_cut_off:
                 raise Unavailable("what is published can no longer be followed; restart this node")
-            sequences = await self.history.append(
-                [(delivery.envelope.id, delivery.received_at, delivery.data) for delivery in deliveries]
-            )
+            sequences = await self._append(deliveries)
         except StoreError as away:
             log.error("room %s: envelopes cannot be stored: %s", self._room.topic, away)
             self._give_up(deliveries)
             return False
         for delivery, sequence in zip(deliveries, sequences, strict=True):
-            if not self.history.is_shared:
+            if self._replication is None:
                 delivery.sequence = sequence
             elif not sequence and self.known.find_sequence(delivery.envelope.id) is not None:
                 self._refuse_taken(delivery)  # otherwise the one that took the id is yet to be heard
         return True
+
+    async def _append(self, deliveries: list[Delivery]) -> list[int]:
+        """Append envelopes to the stream. Return the sequence number of each, or 0 for an id that a replica has stored
+        recently. On StoreError, either none is stored, or the shared stream yields those that are.
+        """
+        if self._replication is not None:
+            records = [
+                (each.envelope.id, b"%.3f %b\n%b" % (each.received_at, self._own, each.data)) for each in deliveries
+            ]
+            return await self._replication.append_new(self._stream, records)
+        lines = [b"%.3f\n%b" % (each.received_at, each.data) for each in deliveries]
+        last = await self._streams.append(self._stream, lines)
+        return list(range(last - len(deliveries) + 1, last + 1))
 
     async def _deliver_all(self, batch: list[Delivery]) -> None:
         """Deliver envelopes to every connection. Regularly let other tasks run in between. Afterwards delete envelopes
@@ -371,7 +338,7 @@ class Timeline:
         if self.delivered - self._oldest - most > max(most // 10, 1):
             self._oldest = self.delivered - most
             try:
-                await self.history.trim(self._oldest)
+                await self._streams.trim(self._stream, self._oldest)
             except StoreError as away:
                 log.warning("room %s: old envelopes could not be removed: %s", self._room.topic, away)
 
@@ -397,7 +364,7 @@ class Timeline:
             self.delivered = record.sequence
             return
         delivery = awaited = self._awaited.get(envelope.id)
-        if delivery is not None and record.by == self.history.own and delivery.data == record.data:
+        if delivery is not None and record.by == self._own and delivery.data == record.data:
             del self._awaited[envelope.id]
         else:
             # It is of another replica, or of this one whose storing was not confirmed here.
@@ -418,7 +385,7 @@ class Timeline:
     def _give_up(self, deliveries: list[Delivery], why: EnvelopeRefusal = _NOT_STORED) -> None:
         """Refuse envelopes that could not be stored, because only stored envelopes are delivered."""
         for delivery in deliveries:
-            if self.history.is_shared and self._awaited.pop(delivery.envelope.id, None) is not delivery:
+            if self._replication is not None and self._awaited.pop(delivery.envelope.id, None) is not delivery:
                 continue  # it was heard, or given up before
             if self.known.find_sequence(delivery.envelope.id) is None:
                 self.known.forget(delivery.envelope.id)
@@ -431,14 +398,22 @@ class Timeline:
         """Delete envelopes older than `history_days`. Raise StoreError if that fails."""
         before = self._clock.wall() - self._room.settings.history_days * DAY_S
         while True:
-            records = await self.history.read(self._oldest, self.delivered)
+            records = await self.read(self._oldest, self.delivered)
             old = [record.sequence for record in records if record.received_at < before]
             if not old:
                 return
-            await self.history.trim(old[-1])
-            self._oldest = old[-1]
+            await self._streams.trim(self._stream, old[-1])
+            self._oldest = max(self._oldest, old[-1])
 
     # Reading back
+
+    async def read(self, after: int, upto: int, limit: int = READ_MAX) -> list[StoredEnvelope]:
+        """Return the stored envelopes after one sequence number and up to another, oldest first. Raise StoreError if
+        reading fails.
+        """
+        after = max(after, self._oldest)
+        records = await self._streams.read(self._stream, after, min(limit, max(0, upto - after)))
+        return [stored(record) for record in records if record.sequence <= upto]
 
     async def wait_beyond(self, sequence: int, wait_s: float) -> None:
         """Wait until an envelope with a higher sequence number is delivered, but at most `wait_s` seconds."""
@@ -450,7 +425,7 @@ class Timeline:
     async def find_envelope(self, id: str) -> Envelope | None:
         """Return the stored envelope with this id, or None. Raise StoreError if reading fails."""
         sequence = self.known.find_sequence(id)
-        records = [] if sequence is None else await self.history.read(sequence - 1, sequence, 1)
+        records = [] if sequence is None else await self.read(sequence - 1, sequence, 1)
         envelope = decode_untrusted(records[0].data, len(records[0].data)) if records else None
         return envelope if isinstance(envelope, Envelope) and envelope.id == id else None
 
@@ -461,7 +436,7 @@ class Timeline:
         low, high = self._oldest, self.delivered
         while low < high:
             middle = (low + high + 1) // 2
-            records = await self.history.read(middle - 1, middle, 1)
+            records = await self.read(middle - 1, middle, 1)
             if records and records[0].received_at >= moment:
                 high = middle - 1
             else:

@@ -385,7 +385,7 @@ async def test_a_room_whose_stream_cannot_be_followed_refuses_messages(server: N
 
 async def test_a_delivered_request_is_not_refused_when_its_batch_fails(server: NatsServer, tmp_path: Path) -> None:
     async with replica(server, tmp_path / "one") as one:
-        append, heard = one.room.timeline.history.append, Ear(one.room, ANNE)
+        append, heard = one.room.timeline._append, Ear(one.room, ANNE)
 
         async def late(accepted: Any) -> list[int]:
             sequences = await append(accepted)
@@ -394,7 +394,7 @@ async def test_a_delivered_request_is_not_refused_when_its_batch_fails(server: N
             assert sequences
             return await append(accepted)
 
-        one.room.timeline.history.append = late  # type: ignore[method-assign]
+        one.room.timeline._append = late  # type: ignore[method-assign]
         settled: list[EnvelopeRefusal | None] = []
         envelope = Envelope(id="once", kind="chat", payload=b'{"text":"hi"}')
         assert one.room.receive(envelope, ANNE, "room:anne", settled.append) is None

@@ -74,7 +74,7 @@ class Garden:
             while True:
                 records = [
                     (said["payload"]["event"], said["correlation_id"])
-                    for record in await self.room.timeline.history.read(0, await self.room.timeline.history.last())
+                    for record in await self.room.timeline.read(0, 2**62)
                     if (said := msgspec.json.decode(record.data))["kind"] == "system"
                 ]
                 if records == list(wanted):
