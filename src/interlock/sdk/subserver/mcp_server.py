@@ -250,15 +250,13 @@ class LeafUplink(Uplink):
         register: Register,
         parents: Sequence[tuple[str, Opener]],
         offer: ToolOffer,
-        *,
-        once: bool = False,
-        on_joined: Callable[[], None] | None = None,
-        prove: Callable[[int], AuthorityProof | None] | None = None,
+        on_joined: Callable[[], None],
+        prove: Callable[[int], AuthorityProof | None] | None,
     ) -> None:
-        """Create the uplink. `prove` takes the number of a parent and returns the proof of authority for it, or
-        None.
+        """Create the uplink. `prove` takes the number of a parent and returns the proof of authority for it, or None.
+        Without `prove`, the aggregator started this program, and the uplink ends at the first failure.
         """
-        super().__init__(register, parents, log, once=once)
+        super().__init__(register, parents, log, once=prove is None)
         self._offer = offer
         self._on_joined = on_joined
         self._prove = prove
@@ -274,8 +272,7 @@ class LeafUplink(Uplink):
         return msgspec.structs.replace(register, authority_proof=self._prove(parent))
 
     def _begin(self, step: JoinedParent, send: Callable[[bytes], bool]) -> McpServer:
-        if self._on_joined is not None:
-            self._on_joined()
+        self._on_joined()
         return McpServer(self._offer, send, step.registered.assigned_segment)
 
 

@@ -16,6 +16,8 @@ from interlock.net.message_pipe import CUT, NORMAL, MessageSink
 from interlock.process.child import FileInput, FileOutput, is_never_waited_for
 from interlock.process.stderr import LineSplitter, write_line
 
+INPUT, OUTPUT = "standard input", "standard output"
+
 
 async def open_standard(sink: MessageSink, max_bytes: int) -> "StandardPipe":
     """Open standard input and output as a message pipe. Call this once per process, because the descriptors are not
@@ -32,13 +34,13 @@ async def open_standard(sink: MessageSink, max_bytes: int) -> "StandardPipe":
         writer = cast(asyncio.WriteTransport, FileOutput(writing))
     else:
         output = os.fdopen(writing, "wb", buffering=0)
-        writer, _ = await loop.connect_write_pipe(lambda: _StandardOutput(pipe), output)
+        writer, _ = await loop.connect_write_pipe(lambda: _Standard(pipe, OUTPUT), output)
     pipe._writer = writer
     writer.set_write_buffer_limits(high=max_bytes)
     if is_never_waited_for(reading):
-        pipe._file = FileInput(_StandardInput(pipe), reading)
+        pipe._file = FileInput(_Standard(pipe, INPUT), reading)
     else:
-        await loop.connect_read_pipe(lambda: _StandardInput(pipe), os.fdopen(reading, "rb", buffering=0))
+        await loop.connect_read_pipe(lambda: _Standard(pipe, INPUT), os.fdopen(reading, "rb", buffering=0))
     return pipe
 
 
@@ -103,30 +105,21 @@ class StandardPipe:
         asyncio.get_running_loop().call_soon(self._sink.on_closed, code, reason)
 
 
-class _StandardInput(asyncio.Protocol):
-    """The protocol that reads standard input for the pipe."""
+class _Standard(asyncio.Protocol):
+    """The protocol that connects the pipe with standard input or, if `name` says so, with standard output."""
 
-    def __init__(self, pipe: StandardPipe) -> None:
-        self._pipe = pipe
+    def __init__(self, pipe: StandardPipe, name: str) -> None:
+        self._pipe, self._name = pipe, name
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._pipe._reader = cast(asyncio.ReadTransport, transport)
+        if self._name == INPUT:
+            self._pipe._reader = cast(asyncio.ReadTransport, transport)
 
     def data_received(self, data: bytes) -> None:
         self._pipe._feed(data)
 
     def eof_received(self) -> None:
-        self._pipe._end(CUT, "closed our standard input")
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._pipe._end(CUT, "closed our standard input")
-
-
-class _StandardOutput(asyncio.BaseProtocol):
-    """The protocol that writes the pipe's messages to standard output."""
-
-    def __init__(self, pipe: StandardPipe) -> None:
-        self._pipe = pipe
+        self.connection_lost(None)
 
     def pause_writing(self) -> None:
         self._pipe._full = True
@@ -135,4 +128,4 @@ class _StandardOutput(asyncio.BaseProtocol):
         self._pipe._full = False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._pipe._end(CUT, "closed our standard output")
+        self._pipe._end(CUT, f"closed our {self._name}")

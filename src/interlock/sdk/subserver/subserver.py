@@ -214,9 +214,8 @@ class Subserver(OfferedTools):
             msgspec.structs.replace(self._register, subserver_id=subserver_id(self._identity)),
             self._openers(stdio),
             offer,
-            once=stdio,
-            on_joined=self.registered.set,
-            prove=None if stdio else self._prove,
+            self.registered.set,
+            None if stdio else self._prove,
         )
         self._uplink = uplink
 

@@ -40,13 +40,34 @@ SEQUENCE_MAX = 2**63 - 1
 T = TypeVar("T")
 
 
-class NatsStreams:
-    """The append-only streams of a store. Each is one JetStream stream that the first record creates."""
+class NatsStore:
+    """A store on NATS JetStream. Key-value, streams and replication share one connection.
 
-    def __init__(self, jetstream: JetStream, names: StreamNames) -> None:
-        self._jetstream, self._names = jetstream, names
+    Each stream is one JetStream stream that the first record creates. Replicas that share the store learn about each
+    other's writes from `watch` and `follow`. A record that only one replica may append is appended by `append_new`.
+    """
+
+    def __init__(self, place: SharedPlace) -> None:
+        self._connection = Connection(place.servers, "the NATS store")
+        self._jetstream = JetStream(self._connection, place.replicas)
+        self._names = StreamNames(place.node)
+        self.kv = NatsKeyValue(self._jetstream, self._names)
+        self.streams = self.replication = self
+        self._followings: list[NatsFollowing] = []
         # Locks that serialize appends to each stream, because the server accepts only a few batches at a time.
         self._appending = defaultdict[str, asyncio.Lock](asyncio.Lock)
+
+    async def open(self) -> None:
+        await self._connection.open()
+        await self.kv.open()
+
+    async def close(self) -> None:
+        for following in self._followings:
+            following.close()
+        await self.kv.close()
+        await self._connection.close()
+
+    # Streams
 
     async def append(self, stream: str, records: Sequence[bytes]) -> int:
         """Append records in one atomic batch and return the last sequence number. Appends of this process to the same
@@ -59,15 +80,20 @@ class NatsStreams:
         self._check(records)
         subject = self._names.records(stream)
         async with self._appending[stream]:
-            await self.ensure(stream)
+            await self._ensure(stream)
             name = self._names.stream(stream)
             messages = [(subject, record, dict[str, str]()) for record in records]
             return await self._jetstream.await_request(name, self._jetstream.publish_batch(name, messages))
 
     async def append_new(self, stream: str, records: Sequence[tuple[str, bytes]]) -> list[int]:
+        """Append, in order, the records whose id no replica appended within the last two minutes.
+
+        Return the sequence of each record, or 0 for a record that was left out. If it raises Unavailable, some records
+        may have been appended; `follow` shows which.
+        """
         self._check([data for _, data in records])
         async with self._appending[stream]:
-            await self.ensure(stream)
+            await self._ensure(stream)
             return await self._jetstream.await_request(self._names.stream(stream), self._publish_each(stream, records))
 
     async def read(self, stream: str, after: int = 0, limit: int = 1000) -> list[Record]:
@@ -93,24 +119,27 @@ class NatsStreams:
         if first_kept > 1:
             await self._jetstream.purge(self._names.stream(stream), seq=first_kept)
 
-    async def ensure(self, stream: str) -> None:
+    async def _ensure(self, stream: str) -> None:
         """Create the stream if it does not exist."""
         await self._jetstream.ensure(
             self._names.stream(stream), (self._names.records(stream),), duplicate_window=DUPLICATES_S * 1_000_000_000
         )
 
     def follow(self, stream: str, after: int) -> NatsFollowing:
+        """Yield every record after the sequence `after` once and in order, whichever node appended it."""
         name = self._names.stream(stream)
 
         async def prepare(position: int) -> None:
-            await self.ensure(stream)
+            await self._ensure(stream)
             await self._jetstream.confirm(name, position)
 
-        return NatsFollowing(self._jetstream.connection, name, self._names.records(stream), after, prepare)
+        following = NatsFollowing(self._connection, name, self._names.records(stream), after, prepare)
+        self._followings = [*(existing for existing in self._followings if not existing.is_closed), following]
+        return following
 
     async def _publish_each(self, stream: str, records: Sequence[tuple[str, bytes]]) -> list[int]:
         """Publish all records before waiting for the first acknowledgement. The server stores them in this order."""
-        connection, subject, name = self._jetstream.connection, self._names.records(stream), self._names.stream(stream)
+        connection, subject, name = self._connection, self._names.records(stream), self._names.stream(stream)
         loop = asyncio.get_running_loop()
         answers: list[asyncio.Future[Msg]] = [loop.create_future() for _ in records]
         with contextlib.ExitStack() as inboxes:
@@ -131,7 +160,7 @@ class NatsStreams:
             return default
 
     def _check(self, records: Sequence[bytes]) -> None:
-        room = self._jetstream.connection.payload_max - HEADERS_MAX
+        room = self._connection.payload_max - HEADERS_MAX
         for record in records:
             if len(record) > room:
                 raise StoreRefused(
@@ -139,22 +168,7 @@ class NatsStreams:
                     "in its configuration."
                 )
 
-
-class NatsStore:
-    """A store on NATS JetStream. Key-value, streams and replication share one connection.
-
-    Replicas that share the store learn about each other's writes from `watch` and `follow`. A record that only one
-    replica may append is appended by `append_new`.
-    """
-
-    def __init__(self, place: SharedPlace) -> None:
-        self._connection = Connection(place.servers, "the NATS store")
-        jetstream = JetStream(self._connection, place.replicas)
-        names = StreamNames(place.node)
-        self.kv = NatsKeyValue(jetstream, names)
-        self.streams = NatsStreams(jetstream, names)
-        self._followings: list[NatsFollowing] = []
-        self.replication = self
+    # Other replicas
 
     @property
     def is_reachable(self) -> bool:
@@ -169,30 +183,6 @@ class NatsStore:
         watcher reached it, only the last write may be yielded. An entry that expires need not be reported.
         """
         return self.kv.watch(bucket)
-
-    def follow(self, stream: str, after: int) -> NatsFollowing:
-        """Yield every record after the sequence `after` once and in order, whichever node appended it."""
-        following = self.streams.follow(stream, after)
-        self._followings = [*(existing for existing in self._followings if not existing.is_closed), following]
-        return following
-
-    async def append_new(self, stream: str, records: Sequence[tuple[str, bytes]]) -> list[int]:
-        """Append, in order, the records whose id no replica appended within the last two minutes.
-
-        Return the sequence of each record, or 0 for a record that was left out. If it raises Unavailable, some records
-        may have been appended; `follow` shows which.
-        """
-        return await self.streams.append_new(stream, records)
-
-    async def open(self) -> None:
-        await self._connection.open()
-        await self.kv.open()
-
-    async def close(self) -> None:
-        for following in self._followings:
-            following.close()
-        await self.kv.close()
-        await self._connection.close()
 
 
 SEVERAL = "_several"  # the last token of a message about more than one name, or none; no name begins so

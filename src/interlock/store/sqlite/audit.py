@@ -24,7 +24,7 @@ from interlock.store.sqlite.store import (
     STORE_SCHEMA,
     Schema,
     SqliteFile,
-    SqliteThread,
+    SqliteJobs,
     errors_of,
     get_entry,
     int64,
@@ -56,44 +56,36 @@ _LAST_ROW = _ROWS + "ORDER BY seq DESC LIMIT 1"
 _ROWS_FROM = _ROWS + "WHERE seq >= (SELECT coalesce(max(seq), ?1) FROM record WHERE seq <= ?1) ORDER BY seq"  # noqa: S608  (constants only)
 
 
-class SqliteAuditReader:
+class SqliteAuditReader(SqliteJobs):
     """Read-only access to the audit log. A missing head is not created, so that `verify` reports it.
 
     The connections of the log and of its head are both used on one thread, by the methods that are not async.
     """
 
     def __init__(self, data: Path, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
-        self._thread = SqliteThread(data / AUDIT_FILE)
-        self._file = SqliteFile(data / AUDIT_FILE, AUDIT_SCHEMA, busy_timeout_s)
+        super().__init__(data / AUDIT_FILE, AUDIT_SCHEMA, busy_timeout_s)
         self._head = _Head(data / STORE_FILE, STORE_SCHEMA, busy_timeout_s, "NORMAL")
 
-    async def open(self) -> None:
-        self._thread.start()
-        await self._thread.run(self._open)
-
-    async def close(self) -> None:
-        await self._thread.stop(self._close)
-
     async def read(self, after: int = 0, limit: int = 1000) -> list[ChainedRecord]:
-        return await self._thread.run(self._read, int64(after), int64(limit))
+        return await self.run(self._read, int64(after), int64(limit))
 
     async def last(self) -> int:
         """Return the sequence of the last record, or 0 for an empty log."""
-        return (await self._thread.run(self._tip)).sequence
+        return (await self.run(self._tip)).sequence
 
     async def verify(self, progress: Callable[[int], None] | None = None) -> Verdict:
         """Check the complete chain, one page at a time, so that appends can run in between. `progress` is called
         repeatedly with the number of records checked so far without a flaw.
         """
         # The head is read before the records: what others append meanwhile can only lie beyond it.
-        start, head = await self._thread.run(self._marks)
+        start, head = await self.run(self._marks)
         check = ChainCheck(start, head)
 
         # Before a start that was moved there may be leftovers of a retention that was interrupted: given up, not read.
         after = INTEGER_MIN if start == ORIGIN else start.sequence
-        while page := await self._thread.run(self._read, after, VERIFY_PAGE):
+        while page := await self.run(self._read, after, VERIFY_PAGE):
             after = page[-1].sequence
-            if not await self._thread.run(lambda records: all(map(check.add, records)), page):
+            if not await self.run(lambda records: all(map(check.add, records)), page):
                 break
             if progress is not None:
                 progress(check.records)
@@ -106,19 +98,19 @@ class SqliteAuditReader:
         return verdict
 
     def _open(self) -> None:
-        if not self._file.is_open:
-            self._file.open_for_reading()
+        if not self.file.is_open:
+            self.file.open_for_reading()
             if self._head.path.exists():
                 self._head.open_for_reading()
 
     def _close(self) -> None:
-        self._file.close()
+        self.file.close()
         self._head.close()
 
     def _read(self, after: int, limit: int) -> list[ChainedRecord]:
         """Return up to `limit` records after the sequence `after`. Reading starts with the row that contains it."""
         records: list[ChainedRecord] = []
-        with contextlib.closing(self._file.db.execute(_ROWS_FROM, (after,))) as rows:
+        with contextlib.closing(self.file.db.execute(_ROWS_FROM, (after,))) as rows:
             for row in rows:
                 records += [record for record in _records(*row) if record.sequence > after]
                 if len(records) >= limit:
@@ -127,7 +119,7 @@ class SqliteAuditReader:
 
     def _tip(self) -> Mark:
         """Return the mark of the last record, or ORIGIN if the log is empty."""
-        row = self._file.db.execute(_LAST_ROW).fetchone()
+        row = self.file.db.execute(_LAST_ROW).fetchone()
         if row is None:
             return ORIGIN
         last = _records(*row)[-1]
@@ -147,21 +139,21 @@ class SqliteAudit(SqliteAuditReader):
         """Append the records in order, either all of them or none. Return the last sequence number after the records
         are on disk.
         """
-        return await self._thread.run(self._append, records)
+        return await self.run(self._append, records)
 
     async def give_up(self, sequence: int) -> int:
         """Remove the oldest records, up to about `sequence` and never beyond it. Return the number of removed records.
 
         The mark of the last removed record is stored, so that the rest of the log can still be verified.
         """
-        return await self._thread.run(self._give_up, int64(sequence))
+        return await self.run(self._give_up, int64(sequence))
 
     def _open(self) -> None:
         """Open the log and its head. An empty log gets a head, so that a missing head is always a flaw."""
-        if self._file.is_open:
+        if self.file.is_open:
             return
         self._head.open()
-        self._file.open()
+        self.file.open()
         if self._tip() == ORIGIN:
             with self._head.locked():
                 if self._head.get(HEAD_KEY) is None:
@@ -170,7 +162,7 @@ class SqliteAudit(SqliteAuditReader):
 
     def _append(self, records: Sequence[bytes]) -> int:
         """Append the records to the chain and update the head. Return the last sequence number."""
-        db = self._file.db
+        db = self.file.db
         if not records:
             return self._tip().sequence
         # The head is locked first, so that a store that cannot take the head stops the append.
@@ -198,7 +190,7 @@ class SqliteAudit(SqliteAuditReader):
 
         The mark of where the log now begins is on disk before anything is deleted.
         """
-        db = self._file.db
+        db = self.file.db
         with self._head.locked():
             start = self._head.get(START_KEY) or ORIGIN
             last = start

@@ -78,39 +78,9 @@ class Schema(msgspec.Struct, frozen=True, kw_only=True):
         return len(self.migrations)
 
 
-class SqliteThread:
-    """A worker thread on which a set of SQLite connections is opened, used and closed."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._pool: ThreadPoolExecutor | None = None
-
-    def start(self) -> None:
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(1, thread_name_prefix=self._path.name)
-
-    async def run(self, job: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        if self._pool is None:
-            raise Unavailable(f"{self._path.name} is not open")
-        return await self._run_in(self._pool, lambda: job(*args, **kwargs))
-
-    async def stop(self, last_job: Callable[[], None]) -> None:
-        pool, self._pool = self._pool, None
-        if pool is None:
-            return
-        try:
-            await self._run_in(pool, last_job)
-        finally:
-            pool.shutdown()
-
-    async def _run_in(self, pool: ThreadPoolExecutor, job: Callable[[], T]) -> T:
-        with errors_of(self._path):
-            return await asyncio.get_running_loop().run_in_executor(pool, job)
-
-
 @dataclass(eq=False)
 class SqliteFile:
-    """A connection to one SQLite file, usable between `open` and `close` and on one SqliteThread only."""
+    """A connection to one SQLite file, usable between `open` and `close` and on one thread only."""
 
     path: Path
     _schema: Schema
@@ -146,28 +116,57 @@ class SqliteFile:
 
 
 class SqliteJobs:
-    """A SQLite file with a thread of its own, on which reads and write transactions run."""
+    """A SQLite file and the worker thread on which its connection is opened, used and closed.
+
+    A subclass that has further connections opens and closes them in `_open` and `_close`, which run on the thread too.
+    """
 
     def __init__(self, path: Path, schema: Schema, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
         self.file = SqliteFile(path, schema, busy_timeout_s)
-        self._thread = SqliteThread(path)
+        self._pool: ThreadPoolExecutor | None = None
 
     async def open(self) -> None:
-        self._thread.start()
-        await self._thread.run(self.file.open)
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(1, thread_name_prefix=self.file.path.name)
+        await self.run(self._open)
 
     async def close(self) -> None:
-        await self._thread.stop(self.file.close)
+        pool, self._pool = self._pool, None
+        if pool is None:
+            return
+        try:
+            await self._run_in(pool, self._close)
+        finally:
+            pool.shutdown()
 
-    async def read(self, job: Callable[[sqlite3.Connection], T]) -> T:
-        return await self._thread.run(lambda: job(self.file.db))
+    def _open(self) -> None:
+        self.file.open()
 
-    async def write(self, job: Callable[[sqlite3.Connection], T]) -> T:
+    def _close(self) -> None:
+        self.file.close()
+
+    async def run(self, job: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a function on the thread of the file, and return its result."""
+        if self._pool is None:
+            raise Unavailable(f"{self.file.path.name} is not open")
+        return await self._run_in(self._pool, lambda: job(*args, **kwargs))
+
+    async def _run_in(self, pool: ThreadPoolExecutor, job: Callable[[], T]) -> T:
+        with errors_of(self.file.path):
+            return await asyncio.get_running_loop().run_in_executor(pool, job)
+
+    async def query(self, job: Callable[[sqlite3.Connection], T]) -> T:
+        """Run a function that reads the database, and return its result."""
+        return await self.run(lambda: job(self.file.db))
+
+    async def transact(self, job: Callable[[sqlite3.Connection], T]) -> T:
+        """Run a function in a write transaction, and return its result."""
+
         def transaction() -> T:
             with write_transaction(self.file.db):
                 return job(self.file.db)
 
-        return await self._thread.run(transaction)
+        return await self.run(transaction)
 
 
 def int64(number: int) -> int:
@@ -229,8 +228,8 @@ def _damage(path: Path, what: str) -> Damaged:
 def open_database(
     path: Path, schema: Schema, synchronous: Literal["FULL", "NORMAL"], busy_timeout_s: float = BUSY_TIMEOUT_S
 ) -> sqlite3.Connection:
-    """Open an Interlock database file. Create or migrate it if necessary. This call blocks, so run it on a
-    SqliteThread.
+    """Open an Interlock database file. Create or migrate it if necessary. This call blocks, so run it on the
+    thread of the file.
     """
     with errors_of(path):
         with _making:
@@ -258,8 +257,8 @@ def open_database(
 
 
 def open_for_reading(path: Path, schema: Schema, busy_timeout_s: float = BUSY_TIMEOUT_S) -> sqlite3.Connection:
-    """Open an existing file read-only, without creating or migrating anything. This call blocks, so run it on a
-    SqliteThread.
+    """Open an existing file read-only, without creating or migrating anything. This call blocks, so run it on the
+    thread of the file.
     """
     if not path.exists():
         raise StoreRefused(f"{path} is not there; a node makes it when it first runs.")
@@ -377,7 +376,7 @@ class SqliteKeyValue:
         self._jobs = jobs
 
     async def get(self, bucket: str, key: str, now: float) -> Entry | None:
-        return await self._jobs.read(lambda db: get_entry(db, bucket, key, now))
+        return await self._jobs.query(lambda db: get_entry(db, bucket, key, now))
 
     async def entries(self, bucket: str, now: float) -> list[Entry]:
         def read(db: sqlite3.Connection) -> list[Entry]:
@@ -388,7 +387,7 @@ class SqliteKeyValue:
             )
             return [Entry(*row) for row in rows]
 
-        return await self._jobs.read(read)
+        return await self._jobs.query(read)
 
     async def put(self, bucket: str, key: str, value: bytes, now: float, *, ttl_s: float | None = None) -> int:
         return await self._write(bucket, key, value, now, ttl_s, None)
@@ -412,7 +411,7 @@ class SqliteKeyValue:
         return await self._write(bucket, key, value, now, ttl_s, check)
 
     async def delete(self, bucket: str, key: str) -> bool:
-        return await self._jobs.write(
+        return await self._jobs.transact(
             lambda db: db.execute("DELETE FROM kv WHERE bucket = ? AND key = ?", (bucket, key)).rowcount > 0
         )
 
@@ -439,7 +438,7 @@ class SqliteKeyValue:
             )
             return put_value(db, bucket, key, value, expires_at)
 
-        return await self._jobs.write(write)
+        return await self._jobs.transact(write)
 
 
 class SqliteStreams:
@@ -457,7 +456,7 @@ class SqliteStreams:
             )
             return last + len(records)
 
-        return await self._jobs.write(write)
+        return await self._jobs.transact(write)
 
     async def read(self, stream: str, after: int = 0, limit: int = 1000) -> list[Record]:
         def read(db: sqlite3.Connection) -> list[Record]:
@@ -467,10 +466,10 @@ class SqliteStreams:
             )
             return [Record(*row) for row in rows]
 
-        return await self._jobs.read(read)
+        return await self._jobs.query(read)
 
     async def last(self, stream: str) -> int:
-        return await self._jobs.read(lambda db: _last(db, stream))
+        return await self._jobs.query(lambda db: _last(db, stream))
 
     async def trim(self, stream: str, upto: int) -> None:
         def write(db: sqlite3.Connection) -> None:
@@ -478,7 +477,7 @@ class SqliteStreams:
             end = min(int64(upto), _last(db, stream) - 1)
             db.execute("DELETE FROM stream WHERE stream = ? AND sequence <= ?", (stream, end))
 
-        await self._jobs.write(write)
+        await self._jobs.transact(write)
 
 
 def get_entry(db: sqlite3.Connection, bucket: str, key: str, now: float) -> Entry | None:
@@ -526,23 +525,20 @@ NAMES_SCHEMA = Schema(
 _ROWS = "SELECT sequence, CAST(data AS BLOB), CAST(hash AS BLOB) FROM record"
 
 
-class SqliteNamesLog:
+class SqliteNamesLog(SqliteJobs):
     """The log of the registry of names in one SQLite file. The first append creates the file."""
 
     def __init__(self, data: Path, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
-        self._jobs = SqliteJobs(data / NAMES_FILE, NAMES_SCHEMA, busy_timeout_s)
+        super().__init__(data / NAMES_FILE, NAMES_SCHEMA, busy_timeout_s)
 
     @property
     def is_begun(self) -> bool:
         """Return whether the file of the log exists. It is created by the first append, even by one that fails."""
-        return self._jobs.file.is_open or self._jobs.file.path.exists()
+        return self.file.is_open or self.file.path.exists()
 
     async def open(self) -> None:
         if self.is_begun:
-            await self._jobs.open()
-
-    async def close(self) -> None:
-        await self._jobs.close()
+            await super().open()
 
     async def read(self, after: int = 0, limit: int = 10_000) -> list[ChainedRecord]:
         return await self._select("sequence > ? ORDER BY sequence LIMIT ?", int64(after), int64(limit))
@@ -556,7 +552,7 @@ class SqliteNamesLog:
         if not self.is_begun:
             return []
         await self.open()
-        return await self._jobs.read(
+        return await self.query(
             lambda db: [ChainedRecord(*row) for row in db.execute(f"{_ROWS} WHERE {condition}", values)]
         )
 
@@ -564,7 +560,7 @@ class SqliteNamesLog:
         """Append the records after the mark `after`, either all of them or none. Raise Conflict if `after` is not the
         last record of the log, and Unavailable if the table does not accept a record.
         """
-        await self._jobs.open()
+        await super().open()
         hashes = chain(after, [record.data for record in records])
 
         def write(db: sqlite3.Connection) -> None:
@@ -580,7 +576,7 @@ class SqliteNamesLog:
             except sqlite3.IntegrityError as refused:
                 raise Unavailable(f"{NAMES_FILE} does not take this: {refused}") from refused
 
-        await self._jobs.write(write)
+        await self.transact(write)
         return Mark(after.sequence + len(records), hashes[-1]) if hashes else after
 
     def watch(self) -> None:
