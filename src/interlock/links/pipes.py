@@ -87,8 +87,11 @@ class Pipe(Protocol):
 
     def throttle(self, seconds: float) -> None:
         """Stop reading for some seconds, because the server sends too much."""
+        return
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Release the resources of the transport, if it holds any."""
+        return
 
 
 def refused(status: int, headers: Headers) -> Undelivered:

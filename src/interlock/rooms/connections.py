@@ -282,16 +282,14 @@ class PresenceLeases:
         self._lease_s = lease_s
 
     def _find(self, room: Room, participant: str) -> PresenceLease | None:
-        seat = room.seats.get(participant)
-        connections = () if seat is None else seat.connections
+        connections = room.connections_of(participant)
         return next((each for each in connections if isinstance(each, PresenceLease)), None)
 
     def begin(self, room: Room, who: Participant, principal: str) -> bool:
         """Begin or renew a lease. Return False if the room is full. A client that has a connection needs no lease."""
         if self.renew(room, who.id):
             return True
-        seat = room.seats.get(who.id)
-        if seat is not None and seat.connections:
+        if room.connections_of(who.id):
             return True
         if not room.has_free_seat(who.id):
             return False

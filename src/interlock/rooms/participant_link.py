@@ -29,7 +29,7 @@ from interlock.core.calls.check import CONFIRMATION_REQUIRED, CheckNumber, Refus
 from interlock.core.clock import Clock, rfc3339
 from interlock.links.connected_link import ID_DIGITS_MAX, ConnectedLink
 from interlock.links.link import LinkEvents, ServerFacts
-from interlock.links.pipes import Trouble, Undelivered
+from interlock.links.pipes import Pipe, Trouble, Undelivered
 from interlock.links.server_messages import CHANGES
 from interlock.mcp.meta import RAW_EMPTY
 from interlock.mcp.methods import CANCELLED, PROGRESS, Era
@@ -307,20 +307,14 @@ class ParticipantLink(ConnectedLink):
 
 
 @dataclass(frozen=True, slots=True)
-class RoomPipe:
-    """The message pipe of a link. It publishes each message in the room, addressed to one participant."""
+class RoomPipe(Pipe):
+    """The message pipe of a link. It publishes each message in the room, addressed to one participant.
+
+    A request in a room has no connection that could be closed, and the room limits the rate of every participant.
+    """
 
     owner: ParticipantLink
 
     def send(self, message: bytes, head: bytes, origin: Pending | None) -> object:
         """Publish a message. Return the id of its envelope, which identifies the message later."""
         return self.owner.publish(message, origin, origin)
-
-    def abort(self, handle: object) -> None:
-        """Do nothing, because a request in a room has no connection of its own."""
-
-    def throttle(self, seconds: float) -> None:
-        """Do nothing, because the room limits the rate of every participant."""
-
-    async def close(self) -> None:
-        """Do nothing, because this pipe holds no resources."""

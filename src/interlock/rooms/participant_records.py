@@ -27,23 +27,20 @@ WRITE_AFTER_S: Final = 0.5
 
 
 class MethodCounts(msgspec.Struct):
-    """The numbers of a participant's proposals for one method, by their outcome."""
+    """The numbers of proposals of a participant, of all or for one method, by their outcome."""
 
     proposals: int = 0
     approved: int = 0
     rejected: int = 0
 
 
-class ParticipantRecord(msgspec.Struct, kw_only=True):
+class ParticipantRecord(MethodCounts, kw_only=True):
     """The stored record of one participant in one room."""
 
     principal: str  # of its last connection or message
     privilege: Privilege  # what it had then
     first_seen: float
     last_seen: float
-    proposals: int = 0
-    approved: int = 0
-    rejected: int = 0
     violations: int = 0
     methods: dict[str, MethodCounts] = {}
 

@@ -205,8 +205,8 @@ class RemoteSeats:
                 room.set_privilege(participant, record.participant.privilege, record.replica)
         elif room is not None and change.entry is not None:
             # The connection is the newest one of its participant if it was stored after those of this replica.
-            revision, seat = change.entry.revision, room.seats.get(participant)
-            here_ids = [] if seat is None else [each.id for each in seat.connections if each.is_here]
+            revision = change.entry.revision
+            here_ids = [each.id for each in room.connections_of(participant) if each.is_here]
             is_newer = all(self._revisions.get(id, revision + 1) < revision for id in here_ids)
             connection = RemoteConnection((topic, participant), id, record, self)
             if room.join_elsewhere(connection, record.participant, record.principal, is_newer=is_newer):
@@ -245,9 +245,8 @@ class RemoteSeats:
 
     def set_privilege(self, room: Room, participant: str, privilege: Privilege, by: str) -> None:
         """Ask the replicas that hold connections of a participant to change its privilege without disconnecting it."""
-        seat = room.seats.get(participant)
-        remote = [] if seat is None else [each for each in seat.connections if isinstance(each, RemoteConnection)]
-        for replica in {each.record.replica for each in remote}:
+        connections = room.connections_of(participant)
+        for replica in {each.record.replica for each in connections if isinstance(each, RemoteConnection)}:
             self.ask(replica, ReplicaRequest("privilege", room.topic, participant, privilege=privilege, by=by))
 
     def ask(self, replica: str, request: ReplicaRequest) -> None:
@@ -271,11 +270,10 @@ class RemoteSeats:
         if change.entry is None or not change.key.startswith(f"{self._replicas.own_id}\n"):
             return
         request = msgspec.json.decode(change.entry.value, type=ReplicaRequest)
-        room = self._rooms.get(request.topic)
-        seat = None if room is None else room.seats.get(request.participant)
-        if room is None or seat is None:
+        if (room := self._rooms.get(request.topic)) is None:
             return
         if request.what == "privilege" and request.privilege is not None:
             room.set_privilege(request.participant, request.privilege, request.by)
-        for connection in [each for each in seat.connections if each.is_here and each.id == request.connection]:
-            connection.close(request.code, request.reason)
+        for connection in room.connections_of(request.participant):
+            if connection.is_here and connection.id == request.connection:
+                connection.close(request.code, request.reason)

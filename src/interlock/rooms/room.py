@@ -217,6 +217,10 @@ class Room:
         """Return the participants that have a seat, except the one with the id `but`."""
         return [seat.participant for id, seat in self.seats.items() if id != but]
 
+    def connections_of(self, participant: str) -> tuple[Connected, ...]:
+        """Return the connections of a participant to all replicas, oldest first."""
+        return tuple(self.seats[participant].connections) if participant in self.seats else ()
+
     def has_free_seat(self, participant: str) -> bool:
         """Return whether a participant is present or can still join. Reserved seats count as taken."""
         present = (self.seats.keys() | self._joining.keys()) - {OWN}
@@ -367,9 +371,8 @@ class Room:
         """Close the connections of a participant to this replica or, with `everywhere`, to all replicas. Return how
         many. With the code REMOVED, the participant leaves without a grace period.
         """
-        seat = self.seats.get(participant)
-        closing = [] if seat is None else [each for each in seat.connections if each.is_here or everywhere]
-        if seat is not None:
+        closing = [each for each in self.connections_of(participant) if each.is_here or everywhere]
+        if (seat := self.seats.get(participant)) is not None:
             seat.is_removed = code == REMOVED
             if seat.is_removed and seat.leave_timer is not None:  # it went a moment ago
                 seat.leave_timer.cancel()
@@ -453,7 +456,7 @@ class Room:
 
     def _find_refusal(self, envelope: Envelope, who: Participant) -> EnvelopeRefusal | None:
         """Check an envelope in the order of X-5.3-1. Return the first refusal, or None if it may be published."""
-        request = self._known.find_request(envelope.correlation_id, who.id)
+        request = self._known.find_request(envelope.correlation_id)
         return (
             enforcement.kind_refusal(envelope, self.settings)
             or enforcement.sender_refusal(envelope, who.id)
@@ -508,7 +511,7 @@ class Room:
         X-3.1-5).
         """
         named = envelope.to or ()
-        request = self._known.find_request(envelope.correlation_id, to)
+        request = self._known.find_request(envelope.correlation_id)
         # A requester that is absent receives the answer all the same: through the namespace, or by reading history.
         absent = [id for id in named if id not in self.seats and (request is None or id != request.by)]
         if absent:
@@ -545,10 +548,9 @@ class Room:
 
     def recipients(self, delivery: Delivery) -> list[Connected]:
         """Return the connections that receive a delivery now. Connections that join later read it from the history."""
-        seats = self.seats
         if delivery.only is not None:
-            return list(seats[delivery.only].connections) if delivery.only in seats else []
-        return [connection for seat in seats.values() for connection in seat.connections]
+            return list(self.connections_of(delivery.only))
+        return [connection for seat in self.seats.values() for connection in seat.connections]
 
     def on_delivered(self, delivery: Delivery) -> None:
         """Publish a delivered envelope on the node's feeds if it was stored. Only the replica that received it from its
@@ -564,7 +566,7 @@ class Room:
         sender = envelope.sender or ""
         if sender == GATEWAY:
             return
-        request = self._known.find_request(envelope.correlation_id, sender)
+        request = self._known.find_request(envelope.correlation_id)
         if sender != OWN and (envelope.kind != MCP or request is None or not request.awaits(sender)):
             self._window(sender).count(_counted(envelope), self._clock.now())  # X-7.3-3
         self.tracker.on_replicated(self, envelope, received_at)

@@ -91,10 +91,7 @@ class _Known(msgspec.Struct):
 
     digest: bytes
     sequence: int = 0  # 0: accepted, and not stored yet
-    by: str = ""
-    to: tuple[str, ...] = ()  # of a request
-    rpc_id: bytes = b""
-    answered_by: tuple[str, ...] = ()
+    request: OpenRequest | None = None
 
 
 class KnownEnvelopes:
@@ -121,9 +118,9 @@ class KnownEnvelopes:
         """Remember an envelope. If it answers a request, also record at the request who has answered."""
         entry = _Known(_digest(envelope, sender), sequence)
         if envelope.kind == MCP and envelope.to and is_request(envelope.payload):
-            entry.by, entry.to, entry.rpc_id = sender, envelope.to, rpc_id(envelope.payload)
+            entry.request = OpenRequest(sender, envelope.to, rpc_id(envelope.payload))
         self._by_id[envelope.id] = entry
-        request = self._by_id.get(envelope.correlation_id or "")
+        request = self.find_request(envelope.correlation_id)
         if request is not None and envelope.kind == MCP and sender in request.to and sender not in request.answered_by:
             request.answered_by += (sender,)
         if len(self._by_id) > self._most:
@@ -141,12 +138,10 @@ class KnownEnvelopes:
         entry = self._by_id.get(id)
         return entry.sequence if entry is not None and entry.sequence else None
 
-    def find_request(self, id: str | None, by: str) -> OpenRequest | None:
-        """Return the request with this id from the perspective of the participant `by`, who may answer it, or None."""
+    def find_request(self, id: str | None) -> OpenRequest | None:
+        """Return the request in the envelope with this id, or None if there is no such envelope or it has none."""
         entry = self._by_id.get(id or "")
-        if entry is None or not entry.to:
-            return None
-        return OpenRequest(entry.by, entry.to, entry.rpc_id, by in entry.answered_by)
+        return None if entry is None else entry.request
 
 
 def _digest(envelope: Envelope, sender: str) -> bytes:

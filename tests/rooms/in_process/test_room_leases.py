@@ -6,7 +6,7 @@ from typing import Any, cast
 from interlock.rooms.connections import PresenceLease, PresenceLeases
 from interlock.rooms.protocol.gateway_messages import Stamp
 from interlock.rooms.protocol.participants import Participant, Privilege
-from interlock.rooms.room import Room, Seat
+from interlock.rooms.room import Connected, Room, Seat
 
 AGENT = Participant(id="client:agent", privilege=Privilege.RESTRICTED)
 
@@ -22,6 +22,9 @@ class FakeRoom:
 
     def stamp(self) -> Stamp:
         return Stamp("id", "ts")
+
+    def connections_of(self, participant: str) -> tuple[Connected, ...]:
+        return tuple(self.seats[participant].connections) if participant in self.seats else ()
 
     def join(self, lease: PresenceLease, who: Participant, principal: str, source: str) -> None:
         self.seats[who.id] = Seat(who, principal, [lease])

@@ -276,7 +276,7 @@ def test_the_restricted_may_chat_unless_the_room_says_no() -> None:
 @pytest.mark.req("X-3.1-5")
 def test_a_restricted_answer_passes_only_to_what_was_asked_of_it_once() -> None:
     allows = RoomSettings(restricted_replies="allow")
-    open_request = OpenRequest(by="b", to=("a",), rpc_id=b"42", is_answered=False)
+    open_request = OpenRequest(by="b", to=("a",), rpc_id=b"42")
 
     def passes(
         payload: dict[str, Any], found: OpenRequest | None = open_request, settings: RoomSettings = allows
@@ -289,9 +289,9 @@ def test_a_restricted_answer_passes_only_to_what_was_asked_of_it_once() -> None:
     assert passes({"jsonrpc": "2.0", "id": 42, "error": {}})
     assert not passes(good, settings=SETTINGS)
     assert not passes(good, None)
-    assert not passes(good, OpenRequest(by="c", to=("b",), rpc_id=b"42", is_answered=False))
-    assert not passes(good, OpenRequest(by="b", to=("a",), rpc_id=b"42", is_answered=True))
-    assert not passes(good, OpenRequest(by="a", to=("a",), rpc_id=b"42", is_answered=False))  # no one asks themselves
+    assert not passes(good, OpenRequest(by="c", to=("b",), rpc_id=b"42"))
+    assert not passes(good, OpenRequest(by="b", to=("a",), rpc_id=b"42", answered_by=("a",)))
+    assert not passes(good, OpenRequest(by="a", to=("a",), rpc_id=b"42"))  # no one asks themselves
     assert not passes(good | {"method": "tools/call"})
     assert not passes(good | {"error": {}})
     assert not passes({"jsonrpc": "2.0", "id": 42})

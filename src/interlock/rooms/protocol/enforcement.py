@@ -41,19 +41,19 @@ _LATER: Final = "it is a kind of the released v0.1 or of MEW, which speak anothe
 _FORMATS: Final = ("plain", "markdown")
 
 
-class OpenRequest(msgspec.Struct, frozen=True):
+class OpenRequest(msgspec.Struct):
     """A stored `mcp` request to which another envelope may reply."""
 
     by: str
     to: tuple[str, ...]
     rpc_id: bytes  # as it is written in the payload
-    is_answered: bool  # by the one who answers now
+    answered_by: tuple[str, ...] = ()
 
     def awaits(self, participant: str) -> bool:
         """Return whether this participant has yet to answer the request. A request to its own sender is never
         awaited.
         """
-        return participant in self.to and participant != self.by and not self.is_answered
+        return participant in self.to and participant != self.by and participant not in self.answered_by
 
 
 def protocol_refusal(envelope: Envelope, *, is_needed: bool = True) -> EnvelopeRefusal | None:
