@@ -28,13 +28,12 @@ from interlock.core.clock import Clock, rfc3339
 from interlock.fronts.audience import Audience
 from interlock.links.link import LinkEvents, LocalLink, LocalResource, LocalTool, ToolResult
 from interlock.rooms.connections import PresenceLeases
-from interlock.rooms.participant_link import RoomMembers
 from interlock.rooms.proposals import SettledProposal
 from interlock.rooms.protocol.envelope import CHAT, PROPOSAL, EnvelopeRefusal
 from interlock.rooms.protocol.participants import Participant
 from interlock.rooms.protocol.proposals import STATUS, TOOLS_CALL, Proposed, secret_refusal
 from interlock.rooms.room import Room
-from interlock.rooms.room_links import ROOMS
+from interlock.rooms.room_links import ROOMS, RoomMembers
 from interlock.rooms.rooms import REMOVED_HINT, RoomRegistry
 from interlock.rooms.timeline import limit_bytes
 from interlock.wire.jsonrpc.codec import encode_value

@@ -17,24 +17,10 @@ import msgspec
 
 from interlock.store.audit_chain import HASH_BYTES, ORIGIN, Break, ChainCheck, ChainedRecord, Flaw, Mark, Verdict, chain
 from interlock.store.ports import StoreError
-from interlock.store.sqlite.store import (
-    BUSY_TIMEOUT_S,
-    INTEGER_MIN,
-    STORE_FILE,
-    STORE_SCHEMA,
-    Schema,
-    SqliteFile,
-    SqliteJobs,
-    errors_of,
-    get_entry,
-    int64,
-    put_value,
-    roll_back,
-    write_transaction,
-)
+from interlock.store.sqlite import store as sqlite
 
 AUDIT_FILE = Path("audit", "audit.db")
-AUDIT_SCHEMA = Schema(
+AUDIT_SCHEMA = sqlite.Schema(
     application_id=0x494C4155,  # "ILAU"
     migrations=(("CREATE TABLE record (seq INTEGER PRIMARY KEY, data BLOB NOT NULL, hash BLOB NOT NULL)",),),
 )
@@ -56,18 +42,18 @@ _LAST_ROW = _ROWS + "ORDER BY seq DESC LIMIT 1"
 _ROWS_FROM = _ROWS + "WHERE seq >= (SELECT coalesce(max(seq), ?1) FROM record WHERE seq <= ?1) ORDER BY seq"  # noqa: S608  (constants only)
 
 
-class SqliteAuditReader(SqliteJobs):
+class SqliteAuditReader(sqlite.SqliteJobs):
     """Read-only access to the audit log. A missing head is not created, so that `verify` reports it.
 
     The connections of the log and of its head are both used on one thread, by the methods that are not async.
     """
 
-    def __init__(self, data: Path, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
+    def __init__(self, data: Path, *, busy_timeout_s: float = sqlite.BUSY_TIMEOUT_S) -> None:
         super().__init__(data / AUDIT_FILE, AUDIT_SCHEMA, busy_timeout_s)
-        self._head = _Head(data / STORE_FILE, STORE_SCHEMA, busy_timeout_s, "NORMAL")
+        self._head = _Head(data / sqlite.STORE_FILE, sqlite.STORE_SCHEMA, busy_timeout_s, "NORMAL")
 
     async def read(self, after: int = 0, limit: int = 1000) -> list[ChainedRecord]:
-        return await self.run(self._read, int64(after), int64(limit))
+        return await self.run(self._read, sqlite.int64(after), sqlite.int64(limit))
 
     async def last(self) -> int:
         """Return the sequence of the last record, or 0 for an empty log."""
@@ -82,7 +68,7 @@ class SqliteAuditReader(SqliteJobs):
         check = ChainCheck(start, head)
 
         # Before a start that was moved there may be leftovers of a retention that was interrupted: given up, not read.
-        after = INTEGER_MIN if start == ORIGIN else start.sequence
+        after = sqlite.INTEGER_MIN if start == ORIGIN else start.sequence
         while page := await self.run(self._read, after, VERIFY_PAGE):
             after = page[-1].sequence
             if not await self.run(lambda records: all(map(check.add, records)), page):
@@ -92,7 +78,7 @@ class SqliteAuditReader(SqliteJobs):
         verdict = check.finish()
         if verdict.intact and verdict.records and head is None:
             last = verdict.last.sequence
-            reason = f"no head is kept in {STORE_FILE}: nothing shows that record {last} is the last"
+            reason = f"no head is kept in {sqlite.STORE_FILE}: nothing shows that record {last} is the last"
             broken = Break(last, Flaw.HEAD_MISSING, reason)
             return Verdict(records=verdict.records, last=verdict.last, start=start, broken=broken)
         return verdict
@@ -146,7 +132,7 @@ class SqliteAudit(SqliteAuditReader):
 
         The mark of the last removed record is stored, so that the rest of the log can still be verified.
         """
-        return await self.run(self._give_up, int64(sequence))
+        return await self.run(self._give_up, sqlite.int64(sequence))
 
     def _open(self) -> None:
         """Open the log and its head. An empty log gets a head, so that a missing head is always a flaw."""
@@ -167,7 +153,7 @@ class SqliteAudit(SqliteAuditReader):
             return self._tip().sequence
         # The head is locked first, so that a store that cannot take the head stops the append.
         with self._head.locked():
-            with write_transaction(db):
+            with sqlite.write_transaction(db):
                 mark = self._tip()
                 head = self._head.get(HEAD_KEY)
                 if head is not None and head.sequence >= mark.sequence:
@@ -205,7 +191,7 @@ class SqliteAudit(SqliteAuditReader):
                 return 0
             self._head.put(START_KEY, last)
             self._head.commit()
-        with write_transaction(db):
+        with sqlite.write_transaction(db):
             db.execute("DELETE FROM record WHERE seq <= ?", (last.sequence,))
         return last.sequence - start.sequence
 
@@ -237,7 +223,7 @@ def _records(sequence: int, data: bytes, hashes: bytes) -> list[ChainedRecord]:
     ]
 
 
-class _Head(SqliteFile):
+class _Head(sqlite.SqliteFile):
     """The marks that store.db keeps for the log, on a connection that no other part of the store uses.
 
     Errors are raised as those of store.db: the thread would take them for errors of the log.
@@ -248,24 +234,24 @@ class _Head(SqliteFile):
         """Hold the write lock of store.db during the block of this context manager. What the block changes is kept only
         if it calls `commit`.
         """
-        with errors_of(self.path):
+        with sqlite.errors_of(self.path):
             self.db.execute("BEGIN IMMEDIATE")
         try:
             yield
         finally:
-            roll_back(self.db)
+            sqlite.roll_back(self.db)
 
     def put(self, key: str, mark: Mark) -> None:
-        with errors_of(self.path):
-            put_value(self.db, HEAD_BUCKET, key, msgspec.json.encode(mark))
+        with sqlite.errors_of(self.path):
+            sqlite.put_value(self.db, HEAD_BUCKET, key, msgspec.json.encode(mark))
 
     def commit(self) -> None:
-        with errors_of(self.path):
+        with sqlite.errors_of(self.path):
             self.db.execute("COMMIT")
 
     def get(self, key: str) -> Mark | None:
-        with errors_of(self.path):
-            entry = get_entry(self.db, HEAD_BUCKET, key, 0.0)
+        with sqlite.errors_of(self.path):
+            entry = sqlite.get_entry(self.db, HEAD_BUCKET, key, 0.0)
         if entry is None:
             return None
         try:

@@ -24,19 +24,8 @@ from typing import Literal, ParamSpec, TypeVar
 
 import msgspec
 
+from interlock.store import ports
 from interlock.store.audit_chain import ORIGIN, ChainedRecord, Mark, chain
-from interlock.store.ports import (
-    Conflict,
-    Damaged,
-    Entry,
-    FolderUnusable,
-    NamedRecord,
-    NewerSchema,
-    Record,
-    StoreRefused,
-    Unavailable,
-    expiry,
-)
 
 # Opening a SQLite file of ours, and the one thread that works on it.
 #
@@ -96,7 +85,7 @@ class SqliteFile:
     def db(self) -> sqlite3.Connection:
         """The open connection. Raise Unavailable if the file is not open."""
         if self._db is None:
-            raise Unavailable(f"{self.path.name} is not open")
+            raise ports.Unavailable(f"{self.path.name} is not open")
         return self._db
 
     def open(self) -> None:
@@ -148,7 +137,7 @@ class SqliteJobs:
     async def run(self, job: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a function on the thread of the file, and return its result."""
         if self._pool is None:
-            raise Unavailable(f"{self.file.path.name} is not open")
+            raise ports.Unavailable(f"{self.file.path.name} is not open")
         return await self._run_in(self._pool, lambda: job(*args, **kwargs))
 
     async def _run_in(self, pool: ThreadPoolExecutor, job: Callable[[], T]) -> T:
@@ -210,16 +199,16 @@ def errors_of(path: Path) -> Iterator[None]:
         if code in _DAMAGE:
             raise _damage(path, str(error)) from error
         if code in _NO_ENTRY:
-            raise FolderUnusable(
+            raise ports.FolderUnusable(
                 f"{path} cannot be written ({error}). "
                 "Give the node's user write access to the folder, or choose another with `data`."
             ) from error
-        raise Unavailable(f"{path.name}: {error}") from error
+        raise ports.Unavailable(f"{path.name}: {error}") from error
 
 
-def _damage(path: Path, what: str) -> Damaged:
+def _damage(path: Path, what: str) -> ports.Damaged:
     """Return the Damaged error for a file that cannot be read. `what` describes the problem."""
-    return Damaged(
+    return ports.Damaged(
         f"{path} is damaged or not an Interlock file ({what}). "
         "Stop the node, move the file aside, and put a backup in its place or start with a new one."
     )
@@ -261,7 +250,7 @@ def open_for_reading(path: Path, schema: Schema, busy_timeout_s: float = BUSY_TI
     thread of the file.
     """
     if not path.exists():
-        raise StoreRefused(f"{path} is not there; a node makes it when it first runs.")
+        raise ports.StoreRefused(f"{path} is not there; a node makes it when it first runs.")
     with errors_of(path):
         db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=busy_timeout_s)
         try:
@@ -272,7 +261,7 @@ def open_for_reading(path: Path, schema: Schema, busy_timeout_s: float = BUSY_TI
             raise
     if version < schema.version:
         db.close()
-        raise StoreRefused(
+        raise ports.StoreRefused(
             f"{path} was written by an older Interlock; run `interlock serve` once to bring it up to date."
         )
     return db
@@ -289,7 +278,7 @@ def _make_private(path: Path) -> None:
         if path.stat().st_mode & 0o077:
             path.chmod(0o600)  # SQLite gives its -wal and -shm files the same mode
     except OSError as error:
-        raise FolderUnusable(
+        raise ports.FolderUnusable(
             f"The folder {path.parent} cannot be used ({error.strerror}). "
             "Make it a folder that the node's user may write, or choose another with `data`."
         ) from error
@@ -305,9 +294,11 @@ def _version(db: sqlite3.Connection, schema: Schema, path: Path) -> int:
     version = int(db.execute("PRAGMA user_version").fetchone()[0])
     is_new = application_id == 0 and version == 0 and not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     if application_id != schema.application_id and not is_new:
-        raise Damaged(f"{path} is a database of another program. Move it aside, or choose another folder with `data`.")
+        raise ports.Damaged(
+            f"{path} is a database of another program. Move it aside, or choose another folder with `data`."
+        )
     if version > schema.version:
-        raise NewerSchema(
+        raise ports.NewerSchema(
             f"{path} was written by a newer Interlock (schema {version}; this one knows {schema.version}). "
             "Update Interlock, or choose another folder with `data`."
         )
@@ -327,11 +318,11 @@ def _switch_to_wal(db: sqlite3.Connection, path: Path) -> None:
             continue
         if mode == "wal":
             return
-        raise FolderUnusable(
+        raise ports.FolderUnusable(
             f"{path} is on a file system without shared memory (a network share?). "
             "Choose a folder on a local disk with `data`."
         )
-    raise Unavailable(f"{path.name} is locked by another process")
+    raise ports.Unavailable(f"{path.name} is locked by another process")
 
 
 STORE_FILE = "store.db"
@@ -375,17 +366,17 @@ class SqliteKeyValue:
     def __init__(self, jobs: SqliteJobs) -> None:
         self._jobs = jobs
 
-    async def get(self, bucket: str, key: str, now: float) -> Entry | None:
+    async def get(self, bucket: str, key: str, now: float) -> ports.Entry | None:
         return await self._jobs.query(lambda db: get_entry(db, bucket, key, now))
 
-    async def entries(self, bucket: str, now: float) -> list[Entry]:
-        def read(db: sqlite3.Connection) -> list[Entry]:
+    async def entries(self, bucket: str, now: float) -> list[ports.Entry]:
+        def read(db: sqlite3.Connection) -> list[ports.Entry]:
             rows = db.execute(
                 "SELECT key, value, revision, expires_at FROM kv"
                 " WHERE bucket = ? AND (expires_at IS NULL OR expires_at > ?) ORDER BY key",
                 (bucket, now),
             )
-            return [Entry(*row) for row in rows]
+            return [ports.Entry(*row) for row in rows]
 
         return await self._jobs.query(read)
 
@@ -393,20 +384,20 @@ class SqliteKeyValue:
         return await self._write(bucket, key, value, now, ttl_s, None)
 
     async def create(self, bucket: str, key: str, value: bytes, now: float, *, ttl_s: float | None = None) -> int:
-        def check(current: Entry | None) -> None:
+        def check(current: ports.Entry | None) -> None:
             if current is not None:
-                raise Conflict(f"{bucket}/{key} exists")
+                raise ports.Conflict(f"{bucket}/{key} exists")
 
         return await self._write(bucket, key, value, now, ttl_s, check)
 
     async def update(
         self, bucket: str, key: str, value: bytes, revision: int, now: float, *, ttl_s: float | None = None
     ) -> int:
-        def check(current: Entry | None) -> None:
+        def check(current: ports.Entry | None) -> None:
             if current is None:
-                raise Conflict(f"{bucket}/{key} is gone")
+                raise ports.Conflict(f"{bucket}/{key} is gone")
             if current.revision != revision:
-                raise Conflict(f"{bucket}/{key} has revision {current.revision}, not {revision}")
+                raise ports.Conflict(f"{bucket}/{key} has revision {current.revision}, not {revision}")
 
         return await self._write(bucket, key, value, now, ttl_s, check)
 
@@ -422,12 +413,12 @@ class SqliteKeyValue:
         value: bytes,
         now: float,
         ttl_s: float | None,
-        check: Callable[[Entry | None], None] | None,
+        check: Callable[[ports.Entry | None], None] | None,
     ) -> int:
         """Write a value and return its revision. `check` receives the live entry, read under the write lock, and raises
         Conflict to prevent the write.
         """
-        expires_at = expiry(now, ttl_s)
+        expires_at = ports.expiry(now, ttl_s)
 
         def write(db: sqlite3.Connection) -> int:
             if check is not None:
@@ -458,13 +449,13 @@ class SqliteStreams:
 
         return await self._jobs.transact(write)
 
-    async def read(self, stream: str, after: int = 0, limit: int = 1000) -> list[Record]:
-        def read(db: sqlite3.Connection) -> list[Record]:
+    async def read(self, stream: str, after: int = 0, limit: int = 1000) -> list[ports.Record]:
+        def read(db: sqlite3.Connection) -> list[ports.Record]:
             rows = db.execute(
                 "SELECT sequence, data FROM stream WHERE stream = ? AND sequence > ? ORDER BY sequence LIMIT ?",
                 (stream, int64(after), int64(limit)),
             )
-            return [Record(*row) for row in rows]
+            return [ports.Record(*row) for row in rows]
 
         return await self._jobs.query(read)
 
@@ -480,14 +471,14 @@ class SqliteStreams:
         await self._jobs.transact(write)
 
 
-def get_entry(db: sqlite3.Connection, bucket: str, key: str, now: float) -> Entry | None:
+def get_entry(db: sqlite3.Connection, bucket: str, key: str, now: float) -> ports.Entry | None:
     """Return the entry of a key, or None if there is none or it has expired."""
     row = db.execute(
         "SELECT key, value, revision, expires_at FROM kv"
         " WHERE bucket = ? AND key = ? AND (expires_at IS NULL OR expires_at > ?)",
         (bucket, key, now),
     ).fetchone()
-    return None if row is None else Entry(*row)
+    return None if row is None else ports.Entry(*row)
 
 
 def put_value(db: sqlite3.Connection, bucket: str, key: str, value: bytes, expires_at: float | None = None) -> int:
@@ -556,7 +547,7 @@ class SqliteNamesLog(SqliteJobs):
             lambda db: [ChainedRecord(*row) for row in db.execute(f"{_ROWS} WHERE {condition}", values)]
         )
 
-    async def append(self, after: Mark, records: Sequence[NamedRecord]) -> Mark:
+    async def append(self, after: Mark, records: Sequence[ports.NamedRecord]) -> Mark:
         """Append the records after the mark `after`, either all of them or none. Raise Conflict if `after` is not the
         last record of the log, and Unavailable if the table does not accept a record.
         """
@@ -566,7 +557,7 @@ class SqliteNamesLog(SqliteJobs):
         def write(db: sqlite3.Connection) -> None:
             row = db.execute("SELECT sequence, hash FROM record ORDER BY sequence DESC LIMIT 1").fetchone()
             if (ORIGIN if row is None else Mark(*row)) != after:
-                raise Conflict("another process has changed the registry")
+                raise ports.Conflict("another process has changed the registry")
             rows = [
                 (after.sequence + count, record.name, record.data, hash)
                 for count, (record, hash) in enumerate(zip(records, hashes, strict=True), 1)
@@ -574,7 +565,7 @@ class SqliteNamesLog(SqliteJobs):
             try:
                 db.executemany("INSERT INTO record (sequence, name, data, hash) VALUES (?, ?, ?, ?)", rows)
             except sqlite3.IntegrityError as refused:
-                raise Unavailable(f"{NAMES_FILE} does not take this: {refused}") from refused
+                raise ports.Unavailable(f"{NAMES_FILE} does not take this: {refused}") from refused
 
         await self.transact(write)
         return Mark(after.sequence + len(records), hashes[-1]) if hashes else after
