@@ -285,9 +285,8 @@ def encrypt_pem(pkcs8: bytes, passphrase: bytes) -> bytes:
     from cryptography.hazmat.primitives.ciphers.modes import CBC
 
     salt, start = secrets.token_bytes(BLOCK_BYTES), secrets.token_bytes(BLOCK_BYTES)
-    key = hashlib.scrypt(
-        passphrase, salt=salt, n=SCRYPT_N, r=SCRYPT_R, p=SCRYPT_P, maxmem=SCRYPT_BYTES_MAX, dklen=KEY_BYTES
-    )
+    cost = {"n": SCRYPT_N, "r": SCRYPT_R, "p": SCRYPT_P, "maxmem": SCRYPT_BYTES_MAX}
+    key = hashlib.scrypt(passphrase, salt=salt, **cost, dklen=KEY_BYTES)
     filling = BLOCK_BYTES - len(pkcs8) % BLOCK_BYTES  # RFC 8018 B.2.5: at least one, and each says how many
     writer = Cipher(AES256(key), CBC(start)).encryptor()
     secret = writer.update(pkcs8 + bytes([filling]) * filling) + writer.finalize()

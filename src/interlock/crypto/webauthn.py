@@ -189,9 +189,8 @@ def read_assertion_untrusted(token: str) -> Assertion | Wrong:
     limits = (CREDENTIAL_BYTES_MAX, CLIENT_DATA_BYTES_MAX, SIGNATURE_BYTES_MAX)
     if any(len(part) > most for part, most in zip((credential, client_data, signature), limits, strict=True)):
         return Wrong("too_long", "a part of the proof is longer than any that authenticators make")
-    return Assertion(
-        credential=parts[0], client_data=client_data, authenticator_data=authenticator_data, signature=signature
-    )
+    texts = {"client_data": client_data, "authenticator_data": authenticator_data}
+    return Assertion(credential=parts[0], **texts, signature=signature)
 
 
 def find_challenge(client_data: bytes) -> bytes | None:

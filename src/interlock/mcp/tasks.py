@@ -108,9 +108,8 @@ def renamed_answer(result: Raw, method: str, theirs: str, rename: Rename) -> dic
             return "a result about another task than was asked for"
         members["taskId"] = Raw(encode_value(rename(theirs)))
     rename_related(members, rename)
-    inner: dict[str, Any] | None = (
-        decode_object(members["result"]) if _MARK in bytes(members.get("result", b"")) else None
-    )
+    is_related = _MARK in bytes(members.get("result", b""))
+    inner: dict[str, Any] | None = decode_object(members["result"]) if is_related else None
     if method != methods.TASKS_RESULT and inner is not None:
         rename_related(inner, rename)
         members["result"] = inner

@@ -20,7 +20,7 @@ from interlock.crypto.signing import write_once
 from interlock.names.protocol.criteria import read_reference
 from interlock.names.protocol.entry import EntryStatus, RegistryEntry, days_between
 from interlock.names.protocol.registry import CheckFinding, NameRequest, NamesRegistry, RegistryStep, Retrieval
-from interlock.names.requests import REGISTRY, Fetch
+from interlock.names.requests import REGISTRY, Fetch, request_step
 from interlock.names.state import RegistryChange, RegistryState, changes_registry
 from interlock.net.fetch import Fetcher, FetchFailed
 from interlock.net.protocol.address_scope import Scope
@@ -166,10 +166,7 @@ async def attach_copy(
         attached = CheckFinding(2, "needs_expert", "copy_attached", reason)
         findings = tuple(attached if finding.code in _CODES else finding for finding in request.findings)
         after = replace(request, retrieval=copy, findings=findings)
-        step = RegistryStep(
-            at=now, by=by, what="attach", subject=request.subject, reason=f"sha256:{digest}", request=after
-        )
-        return RegistryChange((step,), after)
+        return RegistryChange((request_step(after, now, by, "attach", f"sha256:{digest}"),), after)
 
     return await state.change(decide), path
 
@@ -185,7 +182,6 @@ def _waiting(registry: NamesRegistry, subject: str) -> NameRequest:
     if len(requests) != 1:
         raise NotFound("request", subject, [each.subject for each in registry.open_requests()])
     if not any(each.code in _CODES for each in requests[0].findings):
-        raise Refused(
-            "not_offline", f"the document of {requests[0].subject} was asked for where it is; no copy is needed"
-        )
+        why = f"the document of {requests[0].subject} was asked for where it is; no copy is needed"
+        raise Refused("not_offline", why)
     return requests[0]

@@ -75,7 +75,7 @@ class NameOperations:
         """
         name = body.name
         routes = {
-            route.qualified: route for route in self._routes() if name in (route.qualified, route.original, route.local)
+            each.qualified: each for each in self._routes() if name in (each.qualified, each.original, each.local)
         }
         if body.remove:
             pins = [pin for pin in self._pins.all() if pin.tool in routes or pin.tool == name]
@@ -125,7 +125,7 @@ class NameOperations:
         StoreError if the log cannot be read.
         """
         await self._refresh()
-        registry, today = self._state.registry, self._state.today
+        registry = self._state.registry
         entries = []
         for entry in registry.in_order():
             texts = (entry.surface_name, entry.change_controller, entry.specification_reference)
@@ -140,9 +140,7 @@ class NameOperations:
         calls = await self._count_calls() if only_public else None
         due = self._parts.reminders.due()
         return api.Names(
-            names=tuple(
-                self._summary(entry, today, offers.get(entry.surface_name, ()), calls) for entry in entries[:limit]
-            ),
+            names=tuple(self._summary(entry, offers.get(entry.surface_name, ()), calls) for entry in entries[:limit]),
             total=len(registry.entries),
             matching=len(entries),
             overdue=due.overdue,
@@ -162,12 +160,13 @@ class NameOperations:
         steps = await self._state.steps_of(name) if with_log or entry is None else []
         if entry is None and not requests and not steps:
             raise NotFound("name", name, list(registry.entries)[:10_000])
+        implementations = registry.implementations.values()
         return api.NameDetails(
             surface_name=name,
             entry=NONE if entry is None else _raw(published_entry(entry, self._state.today)),
             requests=tuple(_raw(replace(record, proposal=None)) for record in requests),
             implementations=tuple(
-                _raw(record) for record in registry.implementations.values() if record.surface_name == name
+                _raw(each) for each in registry.implementations.values() if each.surface_name == name
             ),
             log=tuple(_raw(replace(step, entry=None)) for step in steps) if with_log else (),
         )
@@ -239,7 +238,7 @@ class NameOperations:
             await self._state.refresh()
 
     def _summary(
-        self, entry: RegistryEntry, today: str, offers: Sequence[tuple[str, str]], calls: Mapping[str, int] | None
+        self, entry: RegistryEntry, offers: Sequence[tuple[str, str]], calls: Mapping[str, int] | None
     ) -> api.NameSummary:
         """Return the summary of an entry. `offers` are pairs of a server's segment and a tool's qualified name."""
         return copied(
@@ -247,8 +246,8 @@ class NameOperations:
             api.NameSummary,
             status=entry.status.value,
             is_trusted=self._state.is_trusted(entry),
-            is_overdue=is_overdue(entry, today),
-            is_unconfirmed=is_unconfirmed(entry, today),
+            is_overdue=is_overdue(entry, self._state.today),
+            is_unconfirmed=is_unconfirmed(entry, self._state.today),
             servers=tuple(sorted({segment for segment, _ in offers})),
             calls=None if calls is None else sum(calls.get(tool, 0) for _, tool in offers),
         )

@@ -26,13 +26,10 @@ class RegistryParts(CapabilityParts):
         define_name_metrics(stores.metrics, names.reminders.due)
         self.rejudgement = Rejudgement(names.state, lambda: calls.catalog.namespace, approvals.ruled)
         self.tools = NamesTools(calls.catalog, calls.link_events, stores.clock, names, node.plan)
-        self.operations = NameOperations(
-            names, calls.catalog, self._surfaces.pins, approvals.ruled, stores.audit, stores.recorder
-        )
-        tokens, refusals, own_id = stores.tokens, stores.refusals, stores.identity.aggregator_id
-        self.endpoint = NamesEndpoint(
-            stores.current, tokens, refusals, node.fronts.bearers, stores.clock, names, own_id
-        )
+        pins, ruled = self._surfaces.pins, approvals.ruled
+        self.operations = NameOperations(names, calls.catalog, pins, ruled, stores.audit, stores.recorder)
+        tokens, refusals, clock, own_id = stores.tokens, stores.refusals, stores.clock, stores.identity.aggregator_id
+        self.endpoint = NamesEndpoint(stores.current, tokens, refusals, node.fronts.bearers, clock, names, own_id)
 
     def stages(self) -> Mapping[Stage, tuple[Part, ...]]:
         records = (self._names, self._surfaces.pins, self._surfaces.questions, self.rejudgement)

@@ -150,9 +150,7 @@ class RequestDecisions(DecisionReceiver):
         move = RequestMove.RETURN if is_returned else RequestMove.REJECT
         day, by = self._state.today if failure else rfc3339(decision.at)[:10], _decided_by(decision)
         moved = moved_request(request, move, day, by, failure or decision.reason or "")
-        step = RegistryStep(
-            at=self._state.now, by=by, what=move.value, subject=request.subject, reason=moved.reason, request=moved
-        )
+        step = request_step(moved, self._state.now, by, move.value, moved.reason)
         entry = registry.entries.get(request.subject)
         if request.kind == "review" and entry is not None and not failure:
             step = replace(step, entry=replace(entry, answer_due=days_after(day, ANSWER_DAYS)))
@@ -167,9 +165,7 @@ class RequestDecisions(DecisionReceiver):
             return RegistryChange((), None)
         by = _decided_by(decision)
         moved = moved_request(request, RequestMove.ACCEPT, state.today, by, decision.reason or "")
-        step = RegistryStep(
-            at=state.now, by=by, what="accept", subject=request.subject, reason=decision.reason or "", request=moved
-        )
+        step = request_step(moved, state.now, by, "accept", decision.reason or "")
         key = decision.proof.key if decision.proof is not None else None
         is_own = self._is_party(request, decision, key) or request.filed_by in UNNAMED
         self_reviewed = is_own and self._is_sole(request)
@@ -191,18 +187,16 @@ class RequestDecisions(DecisionReceiver):
             if (amends.status, move) not in ENTRY_MOVES:  # REG-7.3-6: its controller has changed it meanwhile
                 raise Refused("illegal_transition", f"{amends.surface_name} is {amends.status.value} by now")
             if move is EntryMove.REMOVE:
-                return RegistryChange(
-                    (replace(step, what=move.value, entry=amends, is_removed=True),), None
-                )  # REG-5-14
+                step = replace(step, what=move.value, entry=amends, is_removed=True)  # REG-5-14
+                return RegistryChange((step,), None)
         proposal = criteria.proposal_of(amends) if request.kind == "review" and amends is not None else request.proposal
         findings = criteria.judge_proposal(proposal, registry, state.today, request.retrieval, amends=amends)
         barred = [finding for finding in findings if finding.verdict in ("fail", "revise")]
         if barred:  # REG-5-14
             raise Refused(barred[0].code, "; ".join(finding.reason for finding in barred))
         if request.kind == "review" and amends is not None:
-            entry = replace(
-                amends, status=EntryStatus.ACTIVE, review_due=None, answer_due=None, self_reviewed=self_reviewed
-            )
+            entry = replace(amends, status=EntryStatus.ACTIVE, review_due=None, answer_due=None)
+            entry = replace(entry, self_reviewed=self_reviewed)
             return RegistryChange((replace(step, what=EntryMove.PROMOTE.value, entry=entry),), None)
         if amends is not None:
             entry = criteria.amended_entry(amends, proposal, request.retrieval, state.today, is_breaking=True)
@@ -247,6 +241,11 @@ def moved_request(request: NameRequest, move: RequestMove, day: str, by: str, re
     if after is None:
         raise Refused("illegal_transition", f"a request that is {request.state.value} does not {move.value}")
     return replace(request, state=after, decided_on=day, decided_by=by, reason=reason or request.reason)
+
+
+def request_step(request: NameRequest, at: str, by: str, what: str, reason: str = "") -> RegistryStep:
+    """Return a step that stores a request."""
+    return RegistryStep(at=at, by=by, what=what, subject=request.subject, reason=reason, request=request)
 
 
 def _decided_by(decision: Decision) -> str:
@@ -337,8 +336,8 @@ class RequestService:
             request = self._new_request(
                 kind,
                 proposal.surface_name,
-                actor.shown,
-                proposal.change_controller,
+                filed_by=actor.shown,
+                controller=proposal.change_controller,
                 state=RequestState.REVISION_REQUESTED if returned else RequestState.SUBMITTED,  # REG-5-6
                 is_signed=actor.statement is not None,
                 is_proven=registry.controller(proposal.change_controller).is_proven,
@@ -391,7 +390,8 @@ class RequestService:
                 raise Refused("not_disputed", f"{controller} holds {prefix} already")
             if registry.controller(controller).is_proven or actor.statement is not None:
                 check_controller(actor, registry.controller(controller), registry)
-            request = self._new_request("dispute", prefix, actor.shown, controller, evidence=evidence)
+            parties = {"filed_by": actor.shown, "controller": controller}
+            request = self._new_request("dispute", prefix, **parties, evidence=evidence)
             return RegistryChange((actor.step(self._state.now, "dispute", prefix, request=request),), request)
 
         return await self._bring(await self._state.change(decide))
@@ -414,14 +414,10 @@ class RequestService:
             await self._inbox.withdraw(approval_id)
         return cancelled
 
-    def _new_request(
-        self, kind: RequestKind, subject: str, filed_by: str, controller: str, **others: Any
-    ) -> NameRequest:
+    def _new_request(self, kind: RequestKind, subject: str, **others: Any) -> NameRequest:
         """Return a new request. Its other fields are `others`."""
         fields = {"state": RequestState.SUBMITTED, "filed_on": self._state.today, **others}
-        return NameRequest(
-            id=str(uuid.uuid4()), kind=kind, subject=subject, filed_by=filed_by, controller=controller, **fields
-        )
+        return NameRequest(id=str(uuid.uuid4()), kind=kind, subject=subject, **fields)
 
     def find_approval_id(self, request: NameRequest) -> str | None:
         """Return the id of the open approval that belongs to a request, or None if no expert has to decide on it."""
@@ -454,20 +450,20 @@ class RequestService:
         request = self._new_request(
             "review",
             name,
-            REGISTRY,
-            entry.change_controller,
+            filed_by=REGISTRY,
+            controller=entry.change_controller,
             proposal=proposal,
             retrieval=retrieval,
             findings=criteria.judge_proposal(proposal, registry, state.today, retrieval, amends=entry),
             reason=f"its review is due on {entry.answer_due or entry.review_due}",
         )
-        step = RegistryStep(at=state.now, by=REGISTRY, what="review", subject=name, request=request)
-        return RegistryChange((step,), request)
+        return RegistryChange((request_step(request, state.now, REGISTRY, "review"),), request)
 
     async def _bring(self, request: NameRequest) -> NameRequest:
         """Put a submitted request into the inbox if it is not there already, and mark it as in review."""
         if request.state not in OPEN:
             return request
+        factors = (finding.code for finding in request.findings if finding.verdict == "needs_expert")
         draft = self._inbox.draft(
             Kind.REQUEST,
             Source.NAMES,
@@ -478,9 +474,7 @@ class RequestService:
             method=NAMES_REVIEW if request.kind == "review" else f"names/{request.kind}",
             params=Raw(msgspec.json.encode(request)),
             reason=_REASONS[request.kind].format(request=request),
-            factors=tuple(
-                dict.fromkeys(finding.code for finding in request.findings if finding.verdict == "needs_expert")
-            ),
+            factors=tuple(dict.fromkeys(factors)),
         )
         raised = await self._inbox.raise_(draft)
         if isinstance(raised, Refusal):
@@ -488,15 +482,13 @@ class RequestService:
             return request
         if request.state is RequestState.IN_REVIEW:
             return request
-        now, subject = self._state.now, request.subject
 
         def decide(registry: NamesRegistry) -> RegistryChange[NameRequest]:
             current = found_request(registry, request.id)
             if current.state is not RequestState.SUBMITTED:
                 return RegistryChange((), current)
             moved = replace(current, state=RequestState.IN_REVIEW)
-            step = RegistryStep(at=now, by=REGISTRY, what="in_review", subject=subject, request=moved)
-            return RegistryChange((step,), moved)
+            return RegistryChange((request_step(moved, self._state.now, REGISTRY, "in_review"),), moved)
 
         return await self._state.change(decide)
 
@@ -505,9 +497,8 @@ def request_digest(request: NameRequest) -> str:
     """Return the digest of a request that an expert signs. It covers everything that was requested, and nothing that
     later steps add.
     """
-    requested = replace(
-        request, state=RequestState.SUBMITTED, retrieval=None, findings=(), decided_by="", decided_on="", reason=""
-    )
+    requested = replace(request, state=RequestState.SUBMITTED, retrieval=None, findings=())
+    requested = replace(requested, decided_by="", decided_on="", reason="")
     return hashlib.sha256(b"names/" + msgspec.json.encode(requested)).hexdigest()
 
 

@@ -57,10 +57,9 @@ class JsonCodec(Codec):
 
     def __init__(self, description: DeviceDescription) -> None:
         self._allows_values = description.link.allow_values
-        self._events = {event.name: event.id for event in description.events}
-        self._schemas = {
-            event.id: compile_schema(object_schema(event.response)) for event in description.events if event.response
-        }
+        events = description.events
+        self._events = {event.name: event.id for event in events}
+        self._schemas = {each.id: compile_schema(object_schema(each.response)) for each in events if each.response}
 
     def encode_call(self, request_id: int, tool: ToolDescription, arguments: Mapping[str, Any]) -> bytes:
         params = {"name": tool.name, "arguments": without_metadata(arguments)}

@@ -123,10 +123,9 @@ class CanTransport(Transport):
     def receive_untrusted(self, frame: can.Message) -> None:
         """Process a received frame that has the id of this device."""
         if self._layer is not None and not frame.is_remote_frame and not frame.is_error_frame:
-            self._owner.on_traffic(False, bytes(frame.data))
-            self._frames.append(
-                isotp.CanMessage(frame.arbitration_id, frame.dlc, bytes(frame.data), frame.is_extended_id, frame.is_fd)
-            )
+            id, data = frame.arbitration_id, bytes(frame.data)
+            self._owner.on_traffic(False, data)
+            self._frames.append(isotp.CanMessage(id, frame.dlc, data, frame.is_extended_id, frame.is_fd))
             self._process()
 
     def is_borne(self, now: float, waiting: int) -> bool:
@@ -152,9 +151,8 @@ class CanTransport(Transport):
     def _put_frame(self, frame: isotp.CanMessage) -> None:
         self._owner.on_traffic(True, bytes(frame.data))
         if self._bus is not None:
-            self._bus.put(
-                can.Message(arbitration_id=frame.arbitration_id, data=frame.data, is_extended_id=frame.is_extended_id)
-            )
+            is_extended = frame.is_extended_id
+            self._bus.put(can.Message(arbitration_id=frame.arbitration_id, data=frame.data, is_extended_id=is_extended))
 
     def _count(self, error: Exception) -> None:
         self._discarded[REASONS.get(type(error), "malformed")] += 1

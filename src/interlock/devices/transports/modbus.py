@@ -32,6 +32,8 @@ REST = 1.5  # times the time of a message: how long after a request a late answe
 ECHO = b"\x08\0\0"  # diagnostics, return query data
 _REQUESTS = DecodePDU(True)
 
+OnTraffic = Callable[[bool, bytes], None]  # whether this node sent the bytes, and the bytes
+
 logging.getLogger("pymodbus.logging").setLevel(logging.CRITICAL)  # what it says is an answer, a time or a loss here
 
 
@@ -93,7 +95,7 @@ class ModbusLine(SharedConnection[ModbusTransport]):
         self._client: AsyncModbusTcpClient | AsyncModbusSerialClient | None = None
         self._turn = asyncio.Lock()
         self._rests: dict[int, float] = {}  # by unit of which a late answer may come: until when it is not asked
-        self._on_traffic: Callable[[bool, bytes], None] | None = None
+        self._on_traffic: OnTraffic | None = None
 
     async def open(self) -> None:
         try:
@@ -121,7 +123,7 @@ class ModbusLine(SharedConnection[ModbusTransport]):
             client.close()
 
     async def answer(
-        self, unit: int, request: bytes, ends: float, rest_s: float, on_traffic: Callable[[bool, bytes], None]
+        self, unit: int, request: bytes, ends: float, rest_s: float, on_traffic: OnTraffic
     ) -> bytes | None:
         """Send a request and return its answer. Return None if no usable answer arrives until the time `ends`."""
         if (pdu := _REQUESTS.decode(request)) is None:
@@ -158,7 +160,7 @@ class ModbusLine(SharedConnection[ModbusTransport]):
             self._turn.release()
             await asyncio.sleep(rest_s)
 
-    async def _has_echoed(self, unit: int, ends: float, on_traffic: Callable[[bool, bytes], None]) -> bool:
+    async def _has_echoed(self, unit: int, ends: float, on_traffic: OnTraffic) -> bool:
         """Send echo requests to a unit until it answers one, and drop late answers to other requests. Return
         whether it answered one. Raise TimeoutError at the time `ends`.
         """
@@ -175,9 +177,7 @@ class ModbusLine(SharedConnection[ModbusTransport]):
                 return True
             await asyncio.sleep(DRAIN_S)  # the echo itself is still to come
 
-    async def _response(
-        self, pdu: ModbusPDU, ends: float, rest_s: float, on_traffic: Callable[[bool, bytes], None]
-    ) -> ModbusPDU | None:
+    async def _response(self, pdu: ModbusPDU, ends: float, rest_s: float, on_traffic: OnTraffic) -> ModbusPDU | None:
         client = self._client
         begun = asyncio.get_running_loop().time()
         if client is None or self.loss is not None or begun >= ends:

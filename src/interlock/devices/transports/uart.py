@@ -10,7 +10,7 @@ once the gap has passed, so that a good frame inside an incomplete one is found 
 
 import asyncio
 from pathlib import Path
-from typing import Final, cast
+from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 from interlock.devices.protocol.description import PARITIES, SIMULATED
@@ -63,20 +63,14 @@ class UartTransport(Transport, asyncio.Protocol):
         try:
             import serialx
         except ImportError as missing:
-            raise TransportFailed(
-                "a serial port needs the library serialx: install the extra interlock[devices]"
-            ) from missing
+            why = "a serial port needs the library serialx: install the extra interlock[devices]"
+            raise TransportFailed(why) from missing
         closed = serialx.PinState.LOW if self._link.reset_on_open else serialx.PinState.UNDEFINED
         try:
-            await serialx.create_serial_connection(
-                loop,
-                lambda: self,
-                port,
-                self._link.baud,
-                serialx.Parity(PARITIES[self._link.parity]),
-                dtr_on_close=closed,  # with HUPCL the next opening raises DTR, which resets many boards
-                rts_on_close=closed,
-            )
+            baud, parity = self._link.baud, serialx.Parity(PARITIES[self._link.parity])
+            # With HUPCL the next opening raises DTR, which resets many boards.
+            ends: dict[str, Any] = {"dtr_on_close": closed, "rts_on_close": closed}
+            await serialx.create_serial_connection(loop, lambda: self, port, baud, parity, **ends)
         except serialx.SerialException as error:
             raise TransportFailed(f"{port}: {error}") from error
 

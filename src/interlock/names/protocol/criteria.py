@@ -143,9 +143,8 @@ def read_reference(text: str) -> DocumentReference:
     except ValueError:
         parts, host = urlsplit(""), ""
     if parts.scheme not in ("http", "https") or not host or len(text) > REFERENCE_CHARS_MAX or not text.isprintable():
-        return DocumentReference(
-            kind="unknown", data=text, unstable="it is no document identifier: an RFC, a draft, a DOI, https"
-        )
+        unstable = "it is no document identifier: an RFC, a draft, a DOI, https"
+        return DocumentReference(kind="unknown", data=text, unstable=unstable)
     if parts.scheme == "http":  # REG-4.1-4
         return DocumentReference(kind="uri", data=text, unstable="it is http, which anyone on the way can change")
     if parts.username is not None:
@@ -156,9 +155,8 @@ def read_reference(text: str) -> DocumentReference:
         return DocumentReference(kind="uri", data=text, unstable="its host is not public")
     owner = None if host in _SHARED_HOSTS else host
     if host in _CODE_HOSTS and _COMMIT.search(parts.path) is None:  # REG-4.1-4
-        return DocumentReference(
-            kind="uri", data=text, url=text, unstable="it names a branch of a code host, not a commit"
-        )
+        unstable = "it names a branch of a code host, not a commit"
+        return DocumentReference(kind="uri", data=text, url=text, unstable=unstable)
     return DocumentReference(kind="uri", data=text, url=text, owner=owner)
 
 

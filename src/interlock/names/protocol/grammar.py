@@ -117,9 +117,8 @@ def length_warnings(name: str) -> tuple[tuple[str, str], ...]:
     if len(name) > AX_SEGMENT_MAX:  # REG-4.2-4
         warnings.append(("ax_segment_overflow", f"a segment of MCP-AX has at most {AX_SEGMENT_MAX} octets"))
     if len(name) >= ALIAS_BUDGET:  # REG-4.2-4
-        warnings.append(
-            ("alias_budget", "with a namespace prefix it exceeds the 64 characters that common clients take")
-        )
+        reason = "with a namespace prefix it exceeds the 64 characters that common clients take"
+        warnings.append(("alias_budget", reason))
     return tuple(warnings)
 
 
