@@ -160,7 +160,6 @@ class NameOperations:
         steps = await self._state.steps_of(name) if with_log or entry is None else []
         if entry is None and not requests and not steps:
             raise NotFound("name", name, list(registry.entries)[:10_000])
-        implementations = registry.implementations.values()
         return api.NameDetails(
             surface_name=name,
             entry=NONE if entry is None else _raw(published_entry(entry, self._state.today)),
