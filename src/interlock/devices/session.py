@@ -132,8 +132,7 @@ class DeviceSession:
         self._events = {event.id: event.name for event in description.events}
         self._events_heard: deque[float] = deque(maxlen=EVENTS_PER_S)
         self.requests = requests.RequestQueue(link, self._codec, self.counters, self, self._presence == "poll")
-        self._discarded = 0
-        self._last_discarded = ""
+        self._verdict: str | None = None  # why the last message was dropped
         self._asked = -inf  # when the device was last asked for its registration
         self._asks_open = 0  # such questions without an answer
         self._answered_ask = -inf
@@ -343,7 +342,7 @@ class DeviceSession:
 
     def on_message(self, message: bytes) -> None:
         self.counters.received += 1
-        before = self._discarded
+        self._verdict = None
         try:
             match self._codec.decode_untrusted(message):
                 case DeviceAnswer() as answer:
@@ -358,14 +357,12 @@ class DeviceSession:
             self._discard(fault.code)
             if isinstance(fault, messages.AnnouncementFault):
                 self._note_refused(fault)
-        verdict = self._last_discarded if self._discarded > before else None
-        self.traffic.add(message, is_sent=False, verdict=verdict)
+        self.traffic.add(message, is_sent=False, verdict=self._verdict)
         self.requests.send_next()
 
     def _discard(self, reason: str) -> None:
         """Count a message that is dropped."""
-        self._discarded += 1
-        self._last_discarded = reason
+        self._verdict = reason
         self.counters.discarded[reason] += 1
 
     def _note_life(self) -> None:

@@ -233,13 +233,12 @@ class SurfaceChecks(Surfaces):
         like a registered one.
         """
         policy = self._policy()
-        worst: Surface | None = None
-        for name in names:
-            entry = self._state.entry(name)
-            if entry is not None and policy.enforcement(name) != "off":
-                surface = self._judge_entry(entry, policy, segment, tool, item, meta, effort)
-                if worst is None or _is_worse(surface, worst):
-                    worst = surface
+        surfaces = [
+            self._judge_entry(entry, policy, segment, tool, item, meta, effort)
+            for name in names
+            if (entry := self._state.entry(name)) is not None and policy.enforcement(name) != "off"
+        ]
+        worst = max(surfaces, key=_severity, default=None)
         if (pin := self.pins.get(tool)) is not None and (worst is None or not worst.is_refused):
             worst = _held_to_pin(pin, worst, names[0], item, policy, effort)
         if worst is not None or policy.enforce == "off" or (near := self._near(names[0])) is None:
@@ -300,13 +299,9 @@ class SurfaceChecks(Surfaces):
         return prepared[1]
 
 
-def _is_worse(surface: Surface, other: Surface) -> bool:
-    """Return whether a result is worse than another one: the tool is refused, or its verdict comes later in the
-    order.
-    """
-    if surface.is_refused is not other.is_refused:
-        return surface.is_refused
-    return _VERDICTS.index(surface.judgement.verdict) > _VERDICTS.index(other.judgement.verdict)
+def _severity(surface: Surface) -> tuple[bool, int]:
+    """Return how bad a result is: whether the tool is refused, and the place of its verdict in the order."""
+    return surface.is_refused, _VERDICTS.index(surface.judgement.verdict)
 
 
 def _listed(differences: tuple[judgement.SurfaceDifference, ...]) -> str:

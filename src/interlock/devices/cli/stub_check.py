@@ -155,7 +155,9 @@ class StubCheck:
         yield "a frame with a wrong checksum is dropped", "B.1", self._drops_wrong_checksum
         yield "a LEN below 3 and one beyond the buffer are dropped", "B.1", self._drops_wrong_lengths
         yield "a frame that stops is given up after silence", "B.1", self._gives_up_stopped_frame
-        yield "types that are not for stubs are not answered", "B.1", self._ignores_types
+        kinds = (frame_codec.RESPONSE, frame_codec.REGISTRATION, 0x05, 0xFF)
+        of_kinds = {f"TYPE 0x{kind:02X}": bytes((kind, 0, 1)) for kind in kinds}
+        yield "types that are not for stubs are not answered", "B.1", partial(self._drops_messages, of_kinds)
         yield "an unknown id is answered with a status", "B.1", self._refuses_unknown_command
         for tool in self._description.tools:
             yield f"{tool.name} answers as described", "B.1", partial(self._serves, tool)
@@ -168,8 +170,16 @@ class StubCheck:
         yield "key 0 is accepted as 2 and as text", "8.2", partial(self._answers_beats, {0: 2}, {0: "2.0"})
         more_keys = {19: [1, {2: 3}], "more": "text"}
         yield "unknown keys are ignored", "8.2", partial(self._answers_beats, more_keys)
-        yield "what has no id is not answered", "8.2", self._ignores_without_id
-        yield "what is no CBOR map is dropped", "B.2", self._drops_no_maps
+        beat, framed = self._codec.encode_heartbeat(5), partial(self._framed, frame_codec.HEARTBEAT, 0)
+        no_id = {"a heartbeat without an id": framed(frame_codec.UNASKED, encoded({1: "h"}))}
+        yield "what has no id is not answered", "8.2", partial(self._drops_messages, no_id)
+        no_maps = {
+            "an array": framed(5, encoded([1, "h"])),
+            "two items in one frame": beat + b"\x00",
+            "an item that ends too early": beat[:-1],
+            "a length that lies": framed(5, b"\xa2\x01\x61h\x02\x9a\xff\xff\xff\xff"),
+        }
+        yield "what is no CBOR map is dropped", "B.2", partial(self._drops_messages, no_maps)
         no_frames = {"a code byte beyond its frame": b"\x09\x01\x02\x00", "an empty frame": b"\x00\x00"}
         yield "what is no COBS frame is dropped", "B.2", partial(self._drops_frames, no_frames)
         too_large = {"more bytes than a frame has": b"\x01" * (2 * self._description.link.max_frame) + b"\x00"}
@@ -299,10 +309,6 @@ class StubCheck:
             self._line.drain(self.gap_s)
         self._beats(8)
 
-    def _ignores_types(self) -> None:
-        for kind in (frame_codec.RESPONSE, frame_codec.REGISTRATION, 0x05, 0xFF):
-            self._drops(f"TYPE 0x{kind:02X}", self._line.framing.encode(bytes((kind, 0, 1))))
-
     def _refuses_unknown_command(self) -> None:
         if not self._description.tools:
             raise NotTried("needs a description: an id that is not described might do something")
@@ -354,18 +360,9 @@ class StubCheck:
         for members in members_added:
             self._ask_for(self._framed(frame_codec.HEARTBEAT, 0, 11, encoded({1: "h", 2: 11, **members})), 11)
 
-    def _ignores_without_id(self) -> None:
-        beat = self._framed(frame_codec.HEARTBEAT, 0, frame_codec.UNASKED, encoded({1: "h"}))
-        self._drops("a heartbeat without an id", self._line.framing.encode(beat))
-
-    def _drops_no_maps(self) -> None:
-        beat, lying_length = self._codec.encode_heartbeat(5), b"\xa2\x01\x61h\x02\x9a\xff\xff\xff\xff"
-        for what, message in (
-            ("an array", self._framed(frame_codec.HEARTBEAT, 0, 5, encoded([1, "h"]))),
-            ("two items in one frame", beat + b"\x00"),
-            ("an item that ends too early", beat[:-1]),
-            ("a length that lies", self._framed(frame_codec.HEARTBEAT, 0, 5, lying_length)),
-        ):
+    def _drops_messages(self, dropped: dict[str, bytes]) -> None:
+        """Check that the stub answers none of these messages."""
+        for what, message in dropped.items():
             self._drops(what, self._line.framing.encode(message))
 
     def _drops_frames(self, frames: dict[str, bytes]) -> None:

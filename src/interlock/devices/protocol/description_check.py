@@ -86,7 +86,7 @@ def read_description(table: Mapping[str, Any]) -> DeviceDescription | tuple[Desc
     try:
         description = msgspec.convert(table, DeviceDescription)
     except msgspec.ValidationError as error:
-        return (_as_fault(str(error)),)
+        return (_convert_error(str(error)),)
     link = table.get("link")
     faults = tuple(check_description(description, link if isinstance(link, dict) else {}))
     return faults or description
@@ -299,10 +299,10 @@ def _check_limits(field: Field, at: Path) -> Iterator[DescriptionFault]:
     if field.minimum is not None and field.maximum is not None and field.minimum > field.maximum:
         message = f"minimum {field.minimum:.10g} of {field.name!r} is more than its maximum {field.maximum:.10g}"
         yield _fault((*at, "minimum"), message)
-    names, numbers = list(field.values), list(field.values.values())
-    for index, number in enumerate(numbers):
-        if (first := numbers.index(number)) < index:
-            message = f"{names[first][:64]!r} and {names[index][:64]!r} of {field.name!r} are both {number}"
+    names: dict[int, str] = {}
+    for name, number in field.values.items():
+        if (first := names.setdefault(number, name)) != name:
+            message = f"{first[:64]!r} and {name[:64]!r} of {field.name!r} are both {number}"
             yield _fault((*at, "values"), message, "give each its own number")
 
 
@@ -334,7 +334,7 @@ _WORDS: Final = {
 }
 
 
-def _as_fault(error: str) -> DescriptionFault:
+def _convert_error(error: str) -> DescriptionFault:
     """Convert an error of msgspec into a fault, in words for a person who writes TOML."""
     message, _, place = error.partition(" - at `$")
     steps = [name or (int(index) if index.isdigit() else index) for name, index in _STEP.findall(place)]
@@ -342,7 +342,6 @@ def _as_fault(error: str) -> DescriptionFault:
     if (kinds := _EXPECTED.fullmatch(message)) is not None:
         wanted = " or ".join(_WORDS.get(kind.strip(), kind) for kind in kinds[1].split("|") if kind.strip() != "null")
         message = f"must be {wanted}, not {_WORDS.get(kinds[2], kinds[2])}"
-    names = [step for step in path if isinstance(step, str)]
-    plain = message.replace("`", "'")
+    names, plain = [step for step in path if isinstance(step, str)], message.replace("`", "'")
     named = f"'{names[-1]}': " if names else ""
     return _fault(path, f"{named}{plain[:1].lower()}{plain[1:]}")

@@ -128,16 +128,9 @@ def is_lookalike(name: str, other: str) -> bool:
     """
     if name == other or abs(len(name) - len(other)) > 4:
         return False
-    return _skeleton(name) == _skeleton(other) or _is_one_edit(name, other)
-
-
-def _skeleton(name: str) -> str:
-    """Return a surface name without the differences that a reader could overlook."""
-    return name.replace("0", "o").replace("1", "l").replace("rn", "m").replace("vv", "w").replace("_", "")
-
-
-def _is_one_edit(name: str, other: str) -> bool:
-    """Return whether two names differ by one inserted, removed or changed character, or by two exchanged neighbours."""
+    if _skeleton(name) == _skeleton(other):
+        return True
+    # One edit inserts, removes or changes one character, or exchanges two neighbours.
     if abs(len(name) - len(other)) > 1:
         return False
     short, long = sorted((name, other), key=len)
@@ -149,6 +142,11 @@ def _is_one_edit(name: str, other: str) -> bool:
     if short[start + 1 :] == long[start + 1 :]:
         return True
     return short[start : start + 2] == long[start : start + 2][::-1] and short[start + 2 :] == long[start + 2 :]
+
+
+def _skeleton(name: str) -> str:
+    """Return a surface name without the differences that a reader could overlook."""
+    return name.replace("0", "o").replace("1", "l").replace("rn", "m").replace("vv", "w").replace("_", "")
 
 
 SKELETON_CHARS_MAX: Final = 256

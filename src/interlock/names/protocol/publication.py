@@ -105,8 +105,15 @@ def publish(publication: Publication, form: Form) -> bytes:
     match form:
         case "xml":
             return "".join(_xml(publication)).encode()
-        case "csv":
-            return _csv(publication.entries)
+        case "csv":  # RFC 4180
+            lines = io.StringIO(newline="")
+            writer = csv.writer(lines, lineterminator="\r\n")
+            writer.writerow([title for title, _ in COLUMNS])
+            for entry in publication.entries:
+                # An apostrophe is put before cells that a spreadsheet would execute as a formula.
+                # REG-9-2
+                writer.writerow([f"'{cell}" if cell.startswith(FORMULA_STARTS) else cell for cell in row_of(entry)])
+            return lines.getvalue().encode()
         case "txt":
             return "".join(_text(publication)).encode()
         case "json":
@@ -150,18 +157,6 @@ def _described(kind: type[msgspec.Struct], instead: dict[Any, Any]) -> Any:
 def row_of(entry: RegistryEntry) -> list[str]:
     """Return the seven fields of an entry, in the order of the columns."""
     return [entry.status.value if field == "status" else getattr(entry, field) for _, field in COLUMNS]
-
-
-def _csv(entries: Iterable[RegistryEntry]) -> bytes:
-    """Encode entries as CSV (RFC 4180). An apostrophe is put before cells that a spreadsheet would execute as a
-    formula.
-    """
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\r\n")
-    writer.writerow([title for title, _ in COLUMNS])
-    for entry in entries:
-        writer.writerow([f"'{cell}" if cell.startswith(FORMULA_STARTS) else cell for cell in row_of(entry)])  # REG-9-2
-    return text.getvalue().encode()
 
 
 def _xml(publication: Publication) -> Iterable[str]:
@@ -260,20 +255,16 @@ def _read_json(data: bytes) -> list[RegistryEntry]:
         raise BadDocument(f"the JSON is no published registry: {error}") from None
     entries = []
     for published in document.entries:
-        revisions = map(_with_own_digests, (*published.earlier_specifications, published.specification))
+        revisions = []
+        for revision in (*published.earlier_specifications, published.specification):
+            argument, returned = revision.argument_schema, revision.return_schema
+            if max(len(argument), len(returned)) > SCHEMA_BYTES_MAX:
+                raise BadDocument(f"a schema has more than {SCHEMA_BYTES_MAX} bytes")
+            # Digests are computed here, because those in the document are not trusted.
+            digests = {"argument_digest": schema_digest(argument), "return_digest": schema_digest(returned)}
+            revisions.append(msgspec.structs.replace(revision, **digests))
         entries.append(_checked(copied(published, RegistryEntry, revisions=tuple(revisions))))
     return entries
-
-
-def _with_own_digests(revision: Revision) -> Revision:
-    """Return a revision whose digests are computed here. Digests in the document are not trusted. Raise BadDocument if
-    a schema is too long.
-    """
-    for raw in (revision.argument_schema, revision.return_schema):
-        if len(raw) > SCHEMA_BYTES_MAX:
-            raise BadDocument(f"a schema has more than {SCHEMA_BYTES_MAX} bytes")
-    argument_digest, return_digest = schema_digest(revision.argument_schema), schema_digest(revision.return_schema)
-    return msgspec.structs.replace(revision, argument_digest=argument_digest, return_digest=return_digest)
 
 
 def _entry(row: list[str]) -> RegistryEntry:
