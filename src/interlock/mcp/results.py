@@ -20,15 +20,7 @@ from interlock.mcp.tasks import requires_tasks, tool_across_eras
 from interlock.wire import refusal
 from interlock.wire.jsonrpc import codec
 from interlock.wire.jsonrpc.codec import CodecError, Response, decode_object, decode_value, encode_value, find_string
-from interlock.wire.refusal import (
-    FORMS,
-    INTERNAL_ERROR,
-    INVALID_PARAMS,
-    INVALID_REQUEST,
-    Refusal,
-    RefusalCode,
-    find_code,
-)
+from interlock.wire.refusal import FORMS, INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, Refusal, RefusalCode
 
 # Error numbers of MCP-AX as a 2026-07-28 client reads them (MCP-AX 13.2).
 
@@ -288,7 +280,7 @@ def _recode(error: Raw, codes: dict[RefusalCode, RefusalCode]) -> bytes:
     if (members := decode_object(error)) is None:
         return codec.error_body(Refusal(INTERNAL_ERROR, "the server's error is not an object"))
     try:
-        code = find_code(decode_value(members["code"]))
+        code = refusal.find_code(decode_value(members["code"]))
     except (KeyError, CodecError):
         return bytes(error)
     if code is not None and code in codes:

@@ -27,17 +27,7 @@ from msgspec.structs import astuple, replace
 from interlock.core.clock import Clock
 from interlock.names.api import NameCheck, NameVerification
 from interlock.names.protocol.criteria import criteria_document, has_schema, judge_proposal, proposal_of
-from interlock.names.protocol.entry import (
-    ENTRY_MOVES,
-    NO_SCHEMA,
-    PUBLIC,
-    SEEN_DAYS,
-    EntryMove,
-    EntryStatus,
-    RegistryEntry,
-    is_day,
-    withdrawable_on,
-)
+from interlock.names.protocol.entry import ENTRY_MOVES, NO_SCHEMA, PUBLIC, EntryMove, EntryStatus, RegistryEntry, is_day
 from interlock.names.protocol.grammar import is_name
 from interlock.names.protocol.judgement import VERIFIED, Specification, absent_verdict, judge, read_claim
 from interlock.names.protocol.publication import BadDocument, Form, Publication, publish, read_published_untrusted
@@ -61,6 +51,7 @@ from interlock.wire.refusal import NotFound, Refused
 from interlock.wire.schemas.inclusion import Effort, EffortSpent
 
 SEEN_BUCKET: Final = "names-seen"
+SEEN_DAYS: Final = 90  # for which a server that offered a name counts as its implementation
 _DAY_S: Final = 86_400.0
 
 Offered = Iterable[tuple[str, str]]  # the name as its server has it, and the segment of the server
@@ -249,7 +240,7 @@ class NamesActions:
         seen, today = await self._sightings.of(name), self._state.today
 
         def check(entry: RegistryEntry) -> None:
-            day = withdrawable_on(entry.deprecated_on or today)
+            day = entry.withdrawable_on(today)
             if entry.status is not EntryStatus.DEPRECATED or today < day:  # REG-7.3-3
                 raise Refused("deprecation_too_short", f"{name} can be withdrawn on {day} at the earliest")
             left = [implementation.who for implementation in self._state.registry.remaining_implementations(name)]

@@ -16,6 +16,7 @@ import hashlib
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -78,16 +79,14 @@ _UNREAD: Final = (
 _PARTY: Final = "a party to the request does not decide it; another expert has to"
 
 
+@dataclass(eq=False)
 class RequestDecisions(DecisionReceiver):
     """The rules for decisions of experts on requests, and their execution."""
 
-    def __init__(self, state: RegistryState, inbox: Inbox, experts: Callable[[str], tuple[str, ...]]) -> None:
-        """Create the decisions. `experts` returns the people who may decide on a subject, which is written
-        `names.SUBJECT`.
-        """
-        self._state = state
-        self._inbox = inbox
-        self._experts = experts
+    _state: RegistryState
+    _inbox: Inbox
+    # Returns the people who may decide on a subject, which is written `names.SUBJECT`.
+    _experts: Callable[[str], tuple[str, ...]]
 
     def find_refusal(self, approval: Approval, decision: Decision, key: str | None) -> Refusal | None:
         """Return why an expert's decision is not acceptable, or None if it is. `key` is the thumbprint of the key that
@@ -268,25 +267,16 @@ REGISTRY: Final = "registry"  # the author of steps that the registry takes by i
 Fetch = Callable[[str], Awaitable[Retrieval]]
 
 
+@dataclass(eq=False)
 class RequestService:
     """The service that files requests and submits them to an expert."""
 
-    def __init__(
-        self,
-        state: RegistryState,
-        inbox: Inbox,
-        fetch: Fetch,
-        decisions: RequestDecisions,
-        observed: Callable[[str], Mapping[str, str]] = lambda _: {},
-    ) -> None:
-        """Create the service. `observed` returns the names under a prefix that servers of this node offer, with one
-        server for each name.
-        """
-        self._state = state
-        self._inbox = inbox
-        self._fetch = fetch
-        self._decisions = decisions
-        self._observed = observed
+    _state: RegistryState
+    _inbox: Inbox
+    _fetch: Fetch
+    _decisions: RequestDecisions
+    # Returns the names under a prefix that servers of this node offer, with one server for each name.
+    _observed: Callable[[str], Mapping[str, str]]
 
     async def open(self) -> None:
         """Continue after a restart: submit filed requests that are not in the inbox yet, and carry out decisions that

@@ -59,19 +59,13 @@ def initial_steps() -> tuple[RegistryStep, ...]:
     """Return the first steps of the log. They are the same in every installation (REG-6-3)."""
     read = msgspec.json.decode(_FILE.read_bytes(), type=_Initial)
     revision = copied(read, Revision, revision=1, registered=read.first_registered)
-    return tuple(
-        RegistryStep(
-            at=f"{read.first_registered}T00:00:00Z",
-            by=DRAFT,
-            what="initial",
-            subject=name,
-            controller=Controller(name=read.controller) if name == read.names[0] else None,
-            entry=copied(  # REG-6-1
-                read, RegistryEntry, surface_name=name, change_controller=read.controller, revisions=(revision,)
-            ),
-        )
-        for name in read.names  # REG-6-1
-    )
+    at, fields = f"{read.first_registered}T00:00:00Z", {"change_controller": read.controller, "revisions": (revision,)}
+    steps = []
+    for name in read.names:  # REG-6-1
+        entry = copied(read, RegistryEntry, surface_name=name, **fields)
+        controller = Controller(name=read.controller) if name == read.names[0] else None
+        steps.append(RegistryStep(at=at, by=DRAFT, what="initial", subject=name, controller=controller, entry=entry))
+    return tuple(steps)
 
 
 log = logging.getLogger("interlock.names")

@@ -13,6 +13,7 @@ conforms, `SurfaceQuestions` asks a person, once for each pair of schemas.
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
@@ -204,24 +205,17 @@ def _schemas(pair: SchemaPair) -> dict[str, Any]:
     return {"argument": pair.argument} | ({} if pair.returned is None else {"return": pair.returned})
 
 
+@dataclass(eq=False)
 class SurfaceChecks(Surfaces):
     """A check that compares the tools that a server lists with the registered specifications of their names."""
 
-    def __init__(
-        self,
-        state: RegistryState,
-        policy: Callable[[], judgement.SurfacePolicy],
-        questions: SurfaceQuestions,
-        pins: SurfacePins,
-        near: Callable[[str], str | None] = lambda name: None,
-    ) -> None:
-        """Create the check. `near` returns a registered name that looks like the given name, or None."""
-        self._state = state
-        self._policy = policy
-        self.questions = questions
-        self.pins = pins
-        self._near = near
-        self._prepared: dict[str, tuple[RegistryEntry, tuple[judgement.Specification, ...]]] = {}
+    _state: RegistryState
+    _policy: Callable[[], judgement.SurfacePolicy]
+    questions: SurfaceQuestions
+    pins: SurfacePins
+    # Returns a registered name that looks like the given name, or None.
+    _near: Callable[[str], str | None] = lambda name: None
+    _prepared: dict[str, tuple[RegistryEntry, tuple[judgement.Specification, ...]]] = field(default_factory=dict)
 
     def judge(
         self, segment: str, tool: str, names: tuple[str, ...], item: Item, meta: Item, effort: Effort

@@ -54,6 +54,14 @@ _NAMED_DEFINITION: Final = {"name": _TEXT, "definition": _DEFINITION}
 _VERIFY: Final = {"type": "object", "properties": _NAMED_DEFINITION, "required": ["name", "definition"]}
 
 
+_DESCRIPTIONS: Final = {
+    "check": "Run the machine checks of a request for a tool surface name, and file nothing.",
+    "lookup": "Look up a tool surface name: what it means, who may change it, and its status.",
+    "request": "Ask for a tool surface name. A person decides.",
+    "verify": "Compare a tool's definition with the registered specification of its name.",
+}
+
+
 class _Lookup(msgspec.Struct, frozen=True):
     """The arguments of `lookup`."""
 
@@ -78,32 +86,20 @@ class NamesTools:
             (SEGMENT,),
             events,
             clock,
-            tools=(
+            tools=tuple(
                 LocalTool(
-                    name="check",
-                    description="Run the machine checks of a request for a tool surface name, and file nothing.",
-                    input_schema=_PROPOSAL,
-                    handler=self._handler(self._check, NameProposal),
-                ),
-                LocalTool(
-                    name="lookup",
-                    description="Look up a tool surface name: what it means, who may change it, and its status.",
-                    input_schema=_LOOKUP,
-                    handler=self._handler(self._look_up, _Lookup),
-                ),
-                LocalTool(
-                    name="request",
-                    description="Ask for a tool surface name. A person decides.",
-                    input_schema=_PROPOSAL,
-                    handler=self._handler(self._request, NameProposal),
-                    has_effect=True,
-                ),
-                LocalTool(
-                    name="verify",
-                    description="Compare a tool's definition with the registered specification of its name.",
-                    input_schema=_VERIFY,
-                    handler=self._handler(self._verify, _Verify),
-                ),
+                    name=name,
+                    description=_DESCRIPTIONS[name],
+                    input_schema=schema,
+                    handler=handler,
+                    has_effect=name == "request",
+                )
+                for name, schema, handler in (
+                    ("check", _PROPOSAL, self._handler(self._check, NameProposal)),
+                    ("lookup", _LOOKUP, self._handler(self._look_up, _Lookup)),
+                    ("request", _PROPOSAL, self._handler(self._request, NameProposal)),
+                    ("verify", _VERIFY, self._handler(self._verify, _Verify)),
+                )
             ),
         )
         self._is_shown = False

@@ -15,8 +15,9 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from typing import Final, Literal
 
-from interlock.devices.protocol.description import LinkDescription, Profile
+from interlock.devices.protocol.description import Checksum, LinkDescription, Profile
 
+LenForm = Literal["auto", 1, 2]  # bytes of LEN; auto: one byte, or two for long messages
 CRC16_START = 0xFFFF
 
 
@@ -85,7 +86,7 @@ class CobsFraming(Framing):
     A zero byte ends the frame.
     """
 
-    def __init__(self, *, max_message: int, crc: Literal["none", "crc8", "crc16"] = "none") -> None:
+    def __init__(self, *, max_message: int, crc: Checksum = "none") -> None:
         from cobs import cobs  # an extra, which the other framings do without
 
         super().__init__(max_message)
@@ -209,13 +210,7 @@ class SofFraming(Framing):
     """
 
     def __init__(
-        self,
-        *,
-        max_message: int,
-        gap_s: float,
-        sof: int = 0x7E,
-        len_form: Literal["auto", 1, 2] = "auto",
-        crc: Literal["auto", "crc8", "crc16"] = "auto",
+        self, *, max_message: int, gap_s: float, sof: int = 0x7E, len_form: LenForm = "auto", crc: Checksum = "auto"
     ) -> None:
         super().__init__(min(max_message, 0xFF if len_form == 1 else LEN_MAX))
         self.gap_s: float = gap_s

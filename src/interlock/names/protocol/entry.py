@@ -97,6 +97,10 @@ class RegistryEntry(SevenFields, frozen=True, kw_only=True, omit_defaults=True, 
         """Return the current revision of the specification."""
         return self.revisions[-1]
 
+    def withdrawable_on(self, today: str) -> str:
+        """Return the day from which this name may be withdrawn, if it is deprecated today or has been before."""
+        return withdrawable_on(self.deprecated_on or today)
+
     @property
     def deprecation(self) -> str | None:
         """Return the warning about a deprecated name, or None if it is not deprecated. The text is the same in all
@@ -114,7 +118,6 @@ QUARANTINE_MONTHS: Final = 60  # REG-7.3-5; section 7.3: five years
 ANSWER_DAYS: Final = 90  # REG-5-14; after a review that returned the entry
 NOTICE_DAYS: Final = (60, 30, 7)  # REG-5-13; before a review is due
 PUBLIC_DAYS: Final = 90  # after which a public entry wants to be confirmed
-SEEN_DAYS: Final = 90  # for which a server that offered a name counts as its implementation
 
 
 class EntryMove(enum.Enum):

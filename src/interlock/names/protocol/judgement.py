@@ -377,33 +377,19 @@ def compare(registered: SchemaPair, offered: SchemaPair, effort: Effort) -> Comp
     (REG-8.1-4).
     """
     arguments, results = InclusionOutcome(), InclusionOutcome()
+    accepts, rejects = InclusionVerdict.ACCEPTS, InclusionVerdict.REJECTS
     is_same_argument = registered.argument_digest == offered.argument_digest
     if not is_same_argument:
-        arguments = includes(
-            offered.accepted,
-            offered.accepted.root,
-            registered.declared,
-            registered.declared.root,
-            unnamed=InclusionVerdict.REJECTS,
-            tighter=InclusionVerdict.REJECTS,
-            effort=effort,
-        )
+        wide, narrow = offered.accepted, registered.declared
+        arguments = includes(wide, wide.root, narrow, narrow.root, unnamed=rejects, tighter=rejects, effort=effort)
     is_same_return = registered.return_digest == offered.return_digest
     if not is_same_return and registered.has_results and offered.has_results:
-        results = includes(
-            registered.results,
-            registered.results.root,
-            offered.results,
-            offered.results.root,
-            unnamed=InclusionVerdict.ACCEPTS,
-            tighter=InclusionVerdict.REJECTS,
-            effort=effort,
-        )
+        wide, narrow = registered.results, offered.results
+        results = includes(wide, wide.root, narrow, narrow.root, unnamed=accepts, tighter=rejects, effort=effort)
     worst = max(arguments.verdict, results.verdict)
     differences = (*_differences("argument", arguments, worst), *_differences("return", results, worst))
-    if worst is not InclusionVerdict.ACCEPTS:
-        is_certain = worst is InclusionVerdict.REJECTS
-        verdict = SurfaceVerdict.MISMATCH if is_certain else SurfaceVerdict.UNDECIDED
+    if worst is not accepts:
+        verdict = SurfaceVerdict.MISMATCH if worst is rejects else SurfaceVerdict.UNDECIDED
         return Comparison(verdict=verdict, differences=differences)
     if registered.has_results and not offered.has_results:
         return Comparison(verdict=SurfaceVerdict.INPUT_ONLY)
