@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from interlock.approvals.protocol.approval import Source
 from interlock.ax.parts import AxParts
 from interlock.config.plan import Plan
-from interlock.core.feed import AsyncFeed
 from interlock.core.part import Part
 from interlock.drivers.registry.service import ContractParts, DriverWatcher, LazyContracts
 from interlock.node.capability_parts import CapabilityParts, NodeParts, Stage
@@ -50,12 +49,11 @@ class DriverParts(CapabilityParts):
         from interlock.drivers.registry.operations import DriverService
         from interlock.drivers.registry.registry import Registry
         from interlock.drivers.registry.trust_requests import TrustRequests
-        from interlock.drivers.workspace.declaration import Declaration, Memory
+        from interlock.drivers.workspace.declaration import Memory
         from interlock.drivers.workspace.survey import this_machine
 
         node, stores, calls = self._node, self._node.stores, self._node.calls
         offered, kv, clock = self.contracts.get(), stores.local.kv, stores.clock
-        declared = AsyncFeed[Declaration]()
         registry = Registry(
             plan,
             Memory(kv, clock),
@@ -71,7 +69,6 @@ class DriverParts(CapabilityParts):
                 plan=lambda: stores.current.plan,
             ),
             contracts=offered,
-            declared=declared,
         )
         service = DriverService(
             registry,
@@ -81,7 +78,7 @@ class DriverParts(CapabilityParts):
             examples=ExampleRunner(node.fronts.modern, calls.dispatch, calls.catalog, offered),
             locks=Locks(kv, clock),
         )
-        calls.deciding.receive(Source.DRIVERS, TrustRequests(node.approvals.inbox, service, declared))
+        calls.deciding.receive(Source.DRIVERS, TrustRequests(node.approvals.inbox, service, registry.declared))
         return service
 
     def stages(self) -> Mapping[Stage, tuple[Part, ...]]:

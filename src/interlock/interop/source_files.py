@@ -261,15 +261,15 @@ def put_entry(path: Path, client: ClientProgram, name: str, entry: dict[str, obj
 
     Return whether the file was changed, and the path of the backup of its former content, if there is one.
 
-    Raise CannotEdit if the file cannot be read or written, or its format is not understood.
+    Raise UnreadableFile if the file cannot be read, and CannotEdit if it cannot be written or changed safely.
     """
     data = read_bounded(path, BYTES_MAX)
     if isinstance(data, str):
-        raise CannotEdit(data)
+        raise UnreadableFile(data)
     try:
         text = "" if data is None else data.decode("utf-8")
     except UnicodeDecodeError:
-        raise CannotEdit("it is not UTF-8") from None
+        raise UnreadableFile("it is not UTF-8") from None
     mark = "\ufeff" if text.startswith("\ufeff") else ""
     edited = mark + with_entry(text.removeprefix("\ufeff"), client, name, entry)
     if edited == text:

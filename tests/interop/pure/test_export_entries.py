@@ -5,7 +5,7 @@ import pytest
 from interlock.interop.protocol.client_files import http_entry, read_client_file, stdio_entry
 from interlock.interop.protocol.clients import BY_NAME, CLIENTS, ClientProgram
 from interlock.interop.protocol.launchers import is_own
-from interlock.interop.protocol.text_edits import CannotEdit, with_entry
+from interlock.interop.protocol.text_edits import CannotEdit, UnreadableFile, with_entry
 
 COMMAND = ["/srv/bin/interlock", "serve", "--stdio", "--config", "/srv/my tree/interlock.toml"]
 URL = "http://127.0.0.1:7411/mcp"
@@ -184,7 +184,7 @@ def test_a_list_of_servers_keeps_the_others(text: str) -> None:
     ],
 )
 def test_a_file_that_cannot_be_changed_safely_is_refused(name: str, text: str) -> None:
-    with pytest.raises(CannotEdit):
+    with pytest.raises((CannotEdit, UnreadableFile)):
         put(name, text)
 
 

@@ -20,16 +20,8 @@ if TYPE_CHECKING:
     from interlock.cli.terminal.output import Output
     from interlock.drivers.protocol.authoring import ToolProposal
 
-_STYLES = {
-    "ready": "green",
-    "partial": "yellow",
-    "untrusted": "magenta",
-    "unauthed": "magenta",
-    "unavailable": "red",
-    "rejected": "red",
-    "installing": "cyan",
-    "checking": "cyan",
-}
+_STYLES = {"ready": "green", "partial": "yellow", "untrusted": "magenta", "unauthed": "magenta"}
+_STYLES |= {"unavailable": "red", "rejected": "red", "installing": "cyan", "checking": "cyan"}
 _DIFFERENCE = {"+": "green", "-": "red", "@": "cyan"}
 _SEVERITY = {"error": "red", "warning": "yellow", "note": "dim"}
 

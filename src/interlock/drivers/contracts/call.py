@@ -48,7 +48,6 @@ from interlock.drivers.protocol.binding.results import error_result
 from interlock.drivers.protocol.binding.uri_access import Reach, denial, schemes_of
 from interlock.drivers.protocol.model import Driver
 from interlock.drivers.protocol.problems import DriverRefusal
-from interlock.drivers.protocol.resolver import SelectionChoice
 from interlock.drivers.protocol.server_name import server_name
 from interlock.drivers.provider.keeper import InstanceLease
 from interlock.drivers.provider.provider import DriverProvider
@@ -387,11 +386,8 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
     inputs: dict[str, Any] = msgspec.field(default_factory=dict)  # the arguments, decoded, as the contract has them
     pinned: str | None = None  # the driver that asked for the round this call answers
     state: Raw | None = None  # ... and the state that its server wants back
-    # The drivers that can serve the call, their providers, and what each audit row says of them.
-    choices: tuple[SelectionChoice, ...] = ()
-    providers: tuple[DriverProvider, ...] = ()
-    facts: tuple[bytes, ...] = ()
-    at: int = 0  # the index of the current driver in the three tuples above
+    decision: contract.ServingDecision = contract.UNDECIDED  # the drivers that can serve the call
+    at: int = 0  # the index of the current driver in it
     tries: int = 0  # with the current driver
     prepared: contract.PreparedBinding | None = None  # the binding of the current driver
     sent_at: float | None = None  # while the call is with a server
@@ -449,19 +445,17 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         if error is not None:
             self.fail(error)
             return
-        self.choices = decision.resolution.ranked
-        self.providers = decision.providers
-        self.facts = decision.facts
+        self.decision = decision
         self._try()
 
     @property
     def provider(self) -> DriverProvider:
         """Return the provider of the driver that is being tried."""
-        return self.providers[self.at]
+        return self.decision.providers[self.at]
 
     def _try(self) -> None:
         self.tries += 1
-        if self.choices[self.at].check_first:
+        if self.decision.resolution.ranked[self.at].check_first:
             # AIP-30.resolve-2: its last health check failed too long ago to count
             self.begin(self.provider.check_health(), self._on_health)
         else:
@@ -541,7 +535,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
 
     def _try_next_driver(self) -> bool:
         """Try the next driver. Return False if no driver is left."""
-        if self.at + 1 >= len(self.choices):  # AIP-30.resolve-7
+        if self.at + 1 >= len(self.decision.providers):  # AIP-30.resolve-7
             return False
         self.at += 1
         self.tries = 0
@@ -726,7 +720,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         self.answer_result(results.error_result(error, ref, content), outcome)
 
     def _log_ref(self, error: DriverRefusal) -> str:
-        driver = server_name(self.choices[self.at].candidate.key) if self.choices else "no driver"
+        driver = server_name(self.provider.driver.key) if self.decision.providers else "no driver"
         return self.log_failure(driver, error)
 
     def _record_invocation(self, code: str | None) -> None:
@@ -736,7 +730,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         if self.sent_at is None:
             return
         seconds = self.services.clock.now() - self.sent_at
-        self._add_row(contract.invoked_row, self.facts[self.at], code, tuple(self.inputs), seconds)
+        self._add_row(contract.invoked_row, self.decision.facts[self.at], code, tuple(self.inputs), seconds)
         self.sent_at = None
 
 

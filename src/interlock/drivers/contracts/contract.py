@@ -149,6 +149,9 @@ class ServingDecision(msgspec.Struct, frozen=True):
     facts: tuple[bytes, ...]  # of each ranked driver: what its audit rows say
 
 
+UNDECIDED: Final = ServingDecision(resolver.DriverResolution(), (), b"", ())  # of a call before drivers are chosen
+
+
 class PreparedBinding(msgspec.Struct, frozen=True, kw_only=True):
     """Values that all calls of one binding need, computed once."""
 

@@ -348,7 +348,7 @@ class DriverService:
             forgotten = (declared.key,) if await self.registry.memory.forget(declared.key) else ()
         await self.registry.refresh()
         if forget and declared.driver is not None:
-            await self.registry.wait_until_stopped()  # a running server keeps its package
+            await self.registry.stopping.finish()  # a running server keeps its package
             await remove_packages(self.registry.plan.data / PACKAGES, declared.driver)
         return api.RemovedDriver(removed=removed, forgotten=forgotten)
 

@@ -69,7 +69,7 @@ class Registry:
         self._surveyor = Surveyor(self.plan, self.machine)
         self._basis: tuple[ScanResult, int, Surveyor] | None = None  # the inputs of the declaration
         self._entries: dict[str, _ProviderEntry] = {}
-        self._stopping = BackgroundTasks()
+        self.stopping = BackgroundTasks()  # the ends of replaced and removed providers
         self._refreshing = asyncio.Lock()
         self._publishing: asyncio.Task[None] | None = None
         self._published = ContractTable()
@@ -154,11 +154,7 @@ class Registry:
 
     def _stop_provider(self, key: str, *, at_once: bool = False) -> None:
         provider = self._entries.pop(key).provider
-        self._stopping.begin(provider.stop(at_once=at_once), f"stopping driver {key}")
-
-    async def wait_until_stopped(self) -> None:
-        """Wait until every replaced or removed provider has ended."""
-        await self._stopping.finish()
+        self.stopping.begin(provider.stop(at_once=at_once), f"stopping driver {key}")
 
     async def close(self) -> None:
         async with self._refreshing:
@@ -167,7 +163,7 @@ class Registry:
             if self._publishing is not None:
                 self._publishing.cancel()
                 await asyncio.gather(self._publishing, return_exceptions=True)
-            await self._stopping.finish()
+            await self.stopping.finish()
 
     # The table of contracts
 

@@ -232,7 +232,7 @@ def _data(invocation: Invocation) -> str | None:
 def _deliver(invocation: Invocation, client: "ClientProgram", name: str, entry: dict[str, Any], *, write: bool) -> None:
     from interlock.cli.terminal.text import one_line
     from interlock.interop.cli.import_ import own_addresses
-    from interlock.interop.protocol.text_edits import CannotEdit, with_entry
+    from interlock.interop.protocol.text_edits import CannotEdit, UnreadableFile, with_entry
     from interlock.interop.source_files import ClientMachine, client_file, look, put_entry, without_own
 
     out = invocation.out
@@ -248,7 +248,7 @@ def _deliver(invocation: Invocation, client: "ClientProgram", name: str, entry: 
         return
     try:
         is_changed, backup_path = put_entry(path, client, name, entry)
-    except CannotEdit as cannot:
+    except (CannotEdit, UnreadableFile) as cannot:
         hint = f"nothing was changed; interlock export client --for {client.name} prints the entry to paste"
         raise Refused("not_written", f"{path}: {cannot}", hint=hint) from None
     backup = None if backup_path is None else str(backup_path)

@@ -67,19 +67,6 @@ _PLACES: Final = {
 _APPLICATION: Final = ("xdg@linux", "support@darwin", "appdata@win32")
 
 
-def _read_places(text: str) -> Iterator[ConfigPlace]:
-    for place in text.split(", "):
-        bases, _, path = place.partition(" ")
-        paths = [path]
-        if bases == "extension":
-            paths = [f"{editor}/User/globalStorage/{path}" for editor in ("Code", "Cursor")]
-        for each in paths:
-            for base in _APPLICATION if bases in ("app", "extension") else (bases,):
-                name, _, systems = base.partition("@")
-                only = cast("tuple[System, ...]", tuple(systems.split("+"))) if systems else EVERYWHERE
-                yield ConfigPlace(cast(Base, name), each, only)
-
-
 class ClientProgram(msgspec.Struct, frozen=True):
     """An MCP client: where it stores its servers, and in which format."""
 
@@ -95,8 +82,18 @@ class ClientProgram(msgspec.Struct, frozen=True):
     expands: str | None = None  # how it writes a variable of the environment: ${VAR}; None: it expands none
 
     @property
-    def places(self) -> tuple[ConfigPlace, ...]:
-        return tuple(_read_places(_PLACES[self.name]))
+    def places(self) -> Iterator[ConfigPlace]:
+        """Yield the files in which the client stores servers, read from its row in `_PLACES`."""
+        for place in _PLACES[self.name].split(", "):
+            bases, _, path = place.partition(" ")
+            paths = [path]
+            if bases == "extension":
+                paths = [f"{editor}/User/globalStorage/{path}" for editor in ("Code", "Cursor")]
+            for each in paths:
+                for base in _APPLICATION if bases in ("app", "extension") else (bases,):
+                    name, _, systems = base.partition("@")
+                    only = cast("tuple[System, ...]", tuple(systems.split("+"))) if systems else EVERYWHERE
+                    yield ConfigPlace(cast(Base, name), each, only)
 
 
 CLIENTS: Final[tuple[ClientProgram, ...]] = (

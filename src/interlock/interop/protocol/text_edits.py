@@ -212,7 +212,7 @@ class CannotEdit(Exception):
 def with_entry(text: str, client: ClientProgram, name: str, entry: Mapping[str, Any]) -> str:
     """Return the file with this entry, which replaces an entry of the same name.
 
-    Raise CannotEdit if the text cannot be read or changed safely.
+    Raise UnreadableFile if the text cannot be read, and CannotEdit if it cannot be changed safely.
     """
     form = client.form
     before = _read_fields(text, form)
@@ -237,10 +237,7 @@ def with_entry(text: str, client: ClientProgram, name: str, entry: Mapping[str, 
 
 
 def _read_fields(text: str, form: Format) -> dict[str, Any]:
-    try:
-        data = read_data(text.encode(), form)
-    except UnreadableFile as error:
-        raise CannotEdit(str(error)) from None
+    data = read_data(text.encode(), form)
     if not isinstance(data, dict):
         raise CannotEdit("it holds no fields")
     return data
