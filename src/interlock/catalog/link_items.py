@@ -16,7 +16,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Any, Final
@@ -155,6 +154,8 @@ def near_names(name: str, listed: Iterable[str]) -> list[str]:
     first; otherwise names with a similar spelling are returned. The work is bounded, because a caller may send any name
     as often as it likes.
     """
+    from difflib import get_close_matches  # here, because an idle node needs it for nothing
+
     if not name or len(name) > NAME_MAX:
         return []
     names = list(listed)

@@ -159,7 +159,8 @@ class StructTable(ValueType, frozen=True):
 def keys_of(plan: type[msgspec.Struct], *, defaults: bool = True) -> dict[str, Key]:
     """Return the keys declared on the fields of `plan`, by name. Inherited keys come last."""
     keys: dict[str, Key] = {}
-    help_texts = _help_of_keys(plan)
+    sections = (inspect.cleandoc(each.__doc__ or "").partition("\n\nKeys:\n")[2] for each in plan.__mro__)
+    help_texts = {name: " ".join(text.split()) for section in sections for name, text in _KEY_HELP.findall(section)}
     own = inspect.get_annotations(plan)
     for field in sorted(msgspec.structs.fields(plan), key=lambda field: field.name not in own):
         declared: Key | None = None
@@ -213,12 +214,6 @@ def _field_types(plan: type[msgspec.Struct], without: tuple[str, ...] = ()) -> M
         for field in msgspec.structs.fields(plan)
         if field.name not in without
     }
-
-
-def _help_of_keys(plan: type[msgspec.Struct]) -> dict[str, str]:
-    """Return the help of each key of `plan`, from the section "Keys:" in the docstrings of the class and its bases."""
-    sections = (inspect.cleandoc(each.__doc__ or "").partition("\n\nKeys:\n")[2] for each in plan.__mro__)
-    return {name: " ".join(text.split()) for section in sections for name, text in _KEY_HELP.findall(section)}
 
 
 def _split_annotation(type_: Any) -> tuple[Any, tuple[Any, ...]]:

@@ -9,7 +9,6 @@ A `Layer` is one source of settings (a file, the environment, the command line).
 types read the value `at` it and report there what is wrong.
 """
 
-import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -100,10 +99,12 @@ def nearest(word: str, words: Iterable[str], likeness: float = 0.6) -> str | Non
 
     Return None if none has at least the similarity `likeness`.
     """
+    from difflib import get_close_matches  # here, because an idle node needs it for nothing
+
     if len(word) > _WORD_MAX:
         return None
     plain = {each.lower().replace("-", "_"): each for each in words}
-    matches = difflib.get_close_matches(word.lower().replace("-", "_"), plain, n=1, cutoff=likeness)
+    matches = get_close_matches(word.lower().replace("-", "_"), plain, n=1, cutoff=likeness)
     return plain[matches[0]] if matches else None
 
 

@@ -14,7 +14,6 @@ Messages and details are sent to peers. They never contain a path, a class name 
 """
 
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from typing import Any, ClassVar, Final, NamedTuple, NewType, Self
 
 import msgspec
@@ -223,6 +222,8 @@ class NotFound(Refused):
     """
 
     def __init__(self, what: str, name: str, existing: Iterable[str] = (), *, few: bool = False) -> None:
+        from difflib import get_close_matches  # here, because an idle node needs it for nothing
+
         names = list(existing)
         self.what = what
         self.name = name

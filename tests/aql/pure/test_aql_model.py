@@ -414,8 +414,6 @@ def test_the_name_that_was_meant_is_found_among_many_alike(written: str, meant: 
 
 def test_a_batch_of_unknown_names_compares_few_of_them_letter_by_letter(monkeypatch: pytest.MonkeyPatch) -> None:
     compared = []
-    monkeypatch.setattr(
-        search_module, "get_close_matches", lambda name, among, **bounds: compared.append(len(among)) or []
-    )
+    monkeypatch.setattr("difflib.get_close_matches", lambda name, among, **bounds: compared.append(len(among)) or [])
     nearest("unknown", [f"name_{number}" for number in range(300)])
     assert compared == [search_module.COMPARED_MAX]

@@ -12,7 +12,6 @@ import unicodedata
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from difflib import SequenceMatcher, get_close_matches
 from functools import lru_cache
 from heapq import nlargest, nsmallest
 from itertools import pairwise
@@ -43,6 +42,8 @@ def nearest(name: str, candidates: Sequence[str], most: int = 3) -> list[str]:
     """Return the candidates that are most similar to a name, best first. Only the first KNOWN_MAX candidates are
     compared.
     """
+    from difflib import get_close_matches  # here, because an idle node needs it for nothing
+
     form = folded(name)
     same = [each for each in candidates if folded(each) == form] if len(candidates) <= KNOWN_MAX else []
     written = snake(name[:NAME_CHARS_MAX])
@@ -59,6 +60,8 @@ def _pairs(name: str) -> frozenset[str]:
 
 def ranked(name: str, candidates: Iterable[str], most: int) -> list[str]:
     """Return the candidates that are most similar to a name, best first."""
+    from difflib import SequenceMatcher
+
     matcher = SequenceMatcher(b=snake(name[:NAME_CHARS_MAX]))
 
     def likeness(candidate: str) -> float:

@@ -169,20 +169,18 @@ class SandboxView:
                 for name in (*LIBRARIES, "share"):
                     if (folder / name).is_dir() and not (folder / name).is_symlink():
                         self._put(MountKind.READ, folder / name)
-            self._hide_programs(USR / "lib", programs)
+            # Hide folders in /usr/lib that contain programs, except those of languages and of the named programs.
+            libraries = USR / "lib"
+            for folder in sorted(libraries.iterdir()) if libraries.is_dir() else ():
+                is_needed = folder.name.startswith((*LANGUAGES, *(Path(each).name for each in programs)))
+                if folder.is_dir() and not folder.is_symlink() and not is_needed and "-linux-" not in folder.name:
+                    self._put(MountKind.HIDDEN, folder)
+            for each in programs:
+                for folder in (USR / "libexec").glob(f"{glob.escape(Path(each).name)}*"):
+                    self._put(MountKind.READ, folder)
         for path in (*SETTINGS, Path("/nix/store")):
             if path.exists():
                 self.show(path)
-
-    def _hide_programs(self, libraries: Path, programs: Sequence[str]) -> None:
-        """Hide folders in `libraries` that contain programs, except those of languages and of the named programs."""
-        for folder in sorted(libraries.iterdir()) if libraries.is_dir() else ():
-            is_needed = folder.name.startswith((*LANGUAGES, *(Path(each).name for each in programs)))
-            if folder.is_dir() and not folder.is_symlink() and not is_needed and "-linux-" not in folder.name:
-                self._put(MountKind.HIDDEN, folder)
-        for each in programs:
-            for folder in (USR / "libexec").glob(f"{glob.escape(Path(each).name)}*"):
-                self._put(MountKind.READ, folder)
 
     def show_package(self, package: ProgramFiles) -> None:
         """Mount the files of a package. Raise SandboxFailed if a link leads elsewhere."""

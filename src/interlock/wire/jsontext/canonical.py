@@ -87,7 +87,17 @@ def _write(value: Any, parts: list[str], exact: bool) -> None:
     elif isinstance(value, float):
         parts.append(_double(value))
     elif isinstance(value, Mapping):
-        _write_object(value, parts, exact)
+        if not all(isinstance(key, str) for key in value):
+            raise NotCanonical("the keys of an object are strings")
+        # RFC 8785 3.2.3: keys are ordered by their UTF-16 code units. Of ASCII that is the usual order.
+        is_ascii = all(map(str.isascii, value))
+        keys = sorted(value, key=None if is_ascii else lambda key: key.encode("utf-16-be", "surrogatepass"))
+        for position, key in enumerate(keys):
+            parts.append("," if position else "{")
+            parts.append(encode_basestring(key))
+            parts.append(":")
+            _write(value[key], parts, exact)
+        parts.append("}" if value else "{}")
     elif isinstance(value, list | tuple):
         for position, item in enumerate(value):
             parts.append("," if position else "[")
@@ -95,20 +105,6 @@ def _write(value: Any, parts: list[str], exact: bool) -> None:
         parts.append("]" if value else "[]")
     else:
         raise NotCanonical("it holds something that is not JSON")
-
-
-def _write_object(value: Mapping[Any, Any], parts: list[str], exact: bool) -> None:
-    if not all(isinstance(key, str) for key in value):
-        raise NotCanonical("the keys of an object are strings")
-    # RFC 8785 3.2.3: keys are ordered by their UTF-16 code units. Of ASCII that is the usual order.
-    is_ascii = all(map(str.isascii, value))
-    keys = sorted(value, key=None if is_ascii else lambda key: key.encode("utf-16-be", "surrogatepass"))
-    for position, key in enumerate(keys):
-        parts.append("," if position else "{")
-        parts.append(encode_basestring(key))
-        parts.append(":")
-        _write(value[key], parts, exact)
-    parts.append("}" if value else "{}")
 
 
 def _integer(value: int, exact: bool) -> str:

@@ -5,7 +5,6 @@ and direction marks, other spaces, what no font shows) stands as its escape. Wha
 (`fold`): values may then be left out, keys never.
 """
 
-import difflib
 import re
 import unicodedata
 from itertools import islice
@@ -82,10 +81,12 @@ def differences(before: bytes, after: bytes) -> list[str]:
     """Compare two JSON texts line by line. Removed lines begin with "- ", added lines with "+ ", and unchanged lines
     near them with two spaces. If a text has more than COMPARED_MAX lines, all lines count as removed and added.
     """
+    from difflib import unified_diff  # here, because an idle node needs it for nothing
+
     old, new = layout_lines(before), layout_lines(after)
     if max(len(old), len(new)) > COMPARED_MAX:
         return [*(f"- {line}" for line in old), *(f"+ {line}" for line in new)]
-    diff = islice(difflib.unified_diff(old, new, lineterm="", n=2), 3, None)  # two heads, and where the first part is
+    diff = islice(unified_diff(old, new, lineterm="", n=2), 3, None)  # two heads, and where the first part is
     return [f"{line[0]} {line[1:]}" if line[0] in "+- " else "..." for line in diff]
 
 

@@ -84,7 +84,10 @@ class _Rewriting:
         if key == "additionalItems":
             return {"items": self.schema(value, depth)} if tuples else {}
         if key == "dependencies" and isinstance(value, Mapping):
-            return self._dependencies(value, depth)
+            required = {name: each for name, each in value.items() if isinstance(each, list)}
+            schemas = {name: self.schema(each, depth) for name, each in value.items() if not isinstance(each, list)}
+            rewritten: dict[str, Any] = {"dependentRequired": required} if required else {}
+            return rewritten | ({"dependentSchemas": schemas} if schemas else {})
         if key in _OLDER_NAMED and isinstance(value, Mapping):
             return {self._definition_key(schema, key): {name: self.schema(each, depth) for name, each in value.items()}}
         if key in _OLDER_MANY and isinstance(value, list):
@@ -108,12 +111,6 @@ class _Rewriting:
         also finds definitions under their old keyword.
         """
         return "$defs" if key == "definitions" and "$defs" not in schema else key
-
-    def _dependencies(self, value: Mapping[str, Any], depth: int) -> dict[str, Any]:
-        required = {name: each for name, each in value.items() if isinstance(each, list)}
-        schemas = {name: self.schema(each, depth) for name, each in value.items() if not isinstance(each, list)}
-        rewritten: dict[str, Any] = {"dependentRequired": required} if required else {}
-        return rewritten | ({"dependentSchemas": schemas} if schemas else {})
 
     def _moved_pointer(self, reference: str) -> str:
         """Return a pointer into this document, changed to the place to which its target moved. A step of the pointer
