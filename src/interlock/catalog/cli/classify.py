@@ -99,26 +99,32 @@ SKIP = "skip"
 
 def classify(
     invocation: Invocation,
-    pattern: Annotated[
-        str | None,
-        typer.Argument(metavar="PATTERN", help="A glob of names, or one name.", autocompletion=tool_names),
-    ] = None,
+    pattern: Annotated[str | None, typer.Argument(metavar="PATTERN", autocompletion=tool_names)] = None,
     *,
-    classes: Annotated[
-        list[str] | None, typer.Option("--class", metavar="TOOL=CLASS", help="What it is; may be repeated.")
-    ] = None,
-    rules: Annotated[bool, typer.Option("--rules", help="Print rules to paste instead of asking.")] = False,
-    key: Annotated[
-        str | None, typer.Option("--key", metavar="NAME", help="Which of your keys signs.", show_default=False)
-    ] = None,
+    classes: Annotated[list[str] | None, typer.Option("--class", metavar="TOOL=CLASS")] = None,
+    rules: Annotated[bool, typer.Option("--rules")] = False,
+    key: Annotated[str | None, typer.Option("--key", metavar="NAME", show_default=False)] = None,
     passphrase_fd: FromDescriptor = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Sign what is proposed without asking.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y")] = False,
 ) -> None:
     """Classify the tools that do not say what they do.
 
     It proposes a class for each of them, from annotations, names and arguments, takes your corrections and signs all
     of them with one signature; that is remembered as long as a definition stays the same. A tool that is said to only
     read, and whose name says otherwise, is asked about. Without a terminal it prints strict rules, for you to loosen.
+
+    Options:
+        pattern: A glob of names, or one name.
+        classes: What it is; may be repeated.
+        rules: Print rules to paste instead of asking.
+        key: Which of your keys signs.
+        yes: Sign what is proposed without asking.
+
+    Examples:
+        interlock tools classify
+        interlock tools classify 'notes.*' --class notes.tidy=reversible
+        interlock tools classify --yes --key ada --json
+        interlock tools classify --rules >> interlock.toml
     """
     from interlock.approvals.api import PROPOSE_CLASSES, ClassProposals
 
