@@ -37,7 +37,6 @@ from interlock.process.sandbox.sandbox import SandboxedCommand
 from interlock.process.stderr import StderrRing
 from interlock.store.ports import Damaged, KeyValue
 
-ENGINES: Final = ("docker", "podman")  # in this order, the first on the PATH
 PULL_LIMIT_S: Final = 600.0
 ANSWER_LIMIT_S: Final = 30.0
 
@@ -337,7 +336,7 @@ class Installation:
     @cached_property
     def engine(self) -> Engine:
         """Return the client of docker or podman, whichever is found first. Raise MethodFailed if there is none."""
-        for name in ENGINES:
+        for name in ("docker", "podman"):
             program = shutil.which(name, path=self.search_path)
             if program is not None:
                 return Engine(program, self.environment, self.reaper)

@@ -28,7 +28,6 @@ log = logging.getLogger("interlock.drivers")
 # People find the containers of a driver by the first two labels. The third is random for each command that
 # `container_command` returns, so that the node removes only the containers which that command started.
 LABEL: Final = "dev.interlock.driver"
-NODE_LABEL: Final = "dev.interlock.node"
 RUN_LABEL: Final = "dev.interlock.run"
 
 # Variables that the engine's client obeys itself: which engine to speak to, which files to trust, what to load.
@@ -131,7 +130,8 @@ def container_command(
         raise TypeError("only a server of kind docker runs in a container")
     # AIP-server-6
     words = [program, "run", "-i", "--rm", "--init", "--pull", "never", "--security-opt", "no-new-privileges"]
-    for label in (f"{LABEL}={driver.key}", f"{NODE_LABEL}={node}", f"{RUN_LABEL}={secrets.token_hex(8)}"):
+    # People find the containers of a driver by the first two labels.
+    for label in (f"{LABEL}={driver.key}", f"dev.interlock.node={node}", f"{RUN_LABEL}={secrets.token_hex(8)}"):
         words += ["--label", label]
     names = dict.fromkeys(server.env)
     if driver.sandbox is not None and driver.sandbox.env is not None:

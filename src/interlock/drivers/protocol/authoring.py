@@ -41,8 +41,6 @@ TEXT_OUTPUTS: Final[Mapping[str, Any]] = {  # of a tool without outputSchema, AI
     "required": ["content"],
     "properties": {"content": {"type": "string"}},
 }
-OWN_TOOLS: Final = "tools"  # the folder of a driver's own contracts
-ALWAYS: Final = "always"  # the approval of a contract that a person confirms before each call
 SUGGESTED: Final = ("name", "schema", "nothing")  # signs that only suggest a class: a person has to accept it
 
 Tool = Mapping[str, Any]
@@ -393,11 +391,12 @@ def compose(
     bindings: dict[str, dict[str, Any]] = {}
     reviews: list[str] = []
     for each in drafted:
-        path = f"{OWN_TOOLS}/{each.contract.id}/{TOOL_FILE}"
+        # The folder of a driver's own contracts.
+        path = f"tools/{each.contract.id}/{TOOL_FILE}"
         files[path] = each.text
         front = read_frontmatter(each.text.encode(), TOOL_FILE).value
         if front is not None and (asks is True or each.tool_name in (asks or ())):
-            files[path] = frontmatter_text({**front.data, "approval": ALWAYS})
+            files[path] = frontmatter_text({**front.data, "approval": "always"})
         bindings[each.tool_name] = each.binding(f"./{path}")
     for proposal in proposals:
         existing = contracts.get(proposal.contract_id)

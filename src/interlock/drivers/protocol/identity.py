@@ -20,8 +20,6 @@ from interlock.drivers.protocol.model import Driver, Narrowing
 from interlock.drivers.protocol.problems import FileProblem, Severity
 from interlock.net.protocol.address_scope import Scope, find_scope
 
-CODE = "major_bump_required"  # AIP-identity-1
-
 _MAJOR = re.compile(r"[^0-9]*([0-9]{1,9})(?![0-9])")
 
 
@@ -66,7 +64,7 @@ def changes_of_identity(registered: Driver | Manifest, changed: Driver) -> Itera
 
     def change(pointer: str, what: str, severity: Severity = "error") -> FileProblem:
         message = f"{what} changed since {before.version}"
-        return changed.places.problem(pointer, CODE, message, hint, severity=severity)
+        return changed.places.problem(pointer, "major_bump_required", message, hint, severity=severity)
 
     if before.protocol_version != now.protocol_version:  # AIP-identity-1
         yield change("/protocol_version", "protocol_version")
@@ -105,7 +103,6 @@ def successor_problems(registered: Manifest | None, changed: Driver, *, dev: boo
 
 
 UNMET: Final = "requirement_unmet"  # AIP-30.front-5
-UNVERIFIED: Final = "policy_tag_unverified"  # AIP-security-12
 SELF_HOSTED: Final = "self-hosted"
 
 _NEAR: Final = (".local", ".localhost", ".lan", ".internal", ".home.arpa")  # names no public resolver answers for
@@ -151,7 +148,7 @@ def unverified_tags(driver: Driver) -> Iterator[FileProblem]:
     if not is_near(host):  # AIP-security-12
         index = driver.policy_tags.index(SELF_HOSTED)
         message = f"{host} is a public host, so that this server is not {SELF_HOSTED}"
-        yield driver.places.problem(f"/policy_tags/{index}", UNVERIFIED, message, "remove the tag")
+        yield driver.places.problem(f"/policy_tags/{index}", "policy_tag_unverified", message, "remove the tag")
 
 
 def is_near(host: str) -> bool:

@@ -197,7 +197,6 @@ _NPM_PACKAGE = re.compile(
     r"(?P<name>(?:@[A-Za-z0-9~][A-Za-z0-9._~-]*/)?[A-Za-z0-9~][A-Za-z0-9._~-]*)(?:@(?P<version>[A-Za-z0-9^~][\w.+-]*))?",
     re.ASCII,
 )
-_NPM_PIN = re.compile(r"(?<=.)@[^/@]*$")
 
 
 class PackageServer(LocalServer, frozen=True, kw_only=True):
@@ -259,7 +258,7 @@ class NpmServer(PackageServer, frozen=True, kw_only=True, tag="npm"):
 
     @classmethod
     def name_parts(cls, reference: str) -> tuple[str, str]:
-        scope, _, name = _NPM_PIN.sub("", reference).rpartition("/")
+        scope, _, name = re.sub(r"(?<=.)@[^/@]*$", "", reference).rpartition("/")
         return scope, name
 
 
@@ -342,7 +341,6 @@ class PypiServer(PackageServer, frozen=True, kw_only=True, tag="pypi"):
 _IMAGE = re.compile(
     r"[A-Za-z0-9][A-Za-z0-9._/:-]*?(?P<tag>:[A-Za-z0-9_][A-Za-z0-9._-]*)?(?P<digest>@sha256:[0-9a-f]{64})?", re.ASCII
 )
-_URL_PATH = re.compile(r"/[!-~]*")
 
 
 class DockerServer(LocalServer, frozen=True, kw_only=True, tag="docker"):
@@ -376,7 +374,7 @@ class DockerServer(LocalServer, frozen=True, kw_only=True, tag="docker"):
         if context.transport == "http" and "port" not in block:
             hint = "name the port the container serves HTTP on"
             context.findings.add_invalid("/server/port", "port is missing", hint)
-        if "path" in block and not _URL_PATH.fullmatch(block["path"]):
+        if "path" in block and not re.fullmatch(r"/[!-~]*", block["path"]):
             context.findings.add_invalid("/server/path", "this is no path of a URL", "write one like /mcp")
         return msgspec.convert(block, cls)
 

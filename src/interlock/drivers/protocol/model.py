@@ -29,13 +29,10 @@ KINDS: Final = ("cli", "http", "mcp", "sdk", "builtin")  # AIP-30.front-2
 DURATION_S_MAX: Final = 366 * 86400.0
 
 Milliseconds = Annotated[int, rule(minimum=100)]
-AtLeast0 = Annotated[int, rule(minimum=0)]
-Duration = Annotated[str, rule(pattern=r"^PT?[^\s]+$")]
 Name = Annotated[str, rule(minLength=1, maxLength=80)]
 Description = Annotated[str, rule(minLength=1, maxLength=2000)]
 Version = Annotated[str, rule(pattern=SEMVER)]
-DriverTag = Annotated[str, rule(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
-DriverTags = Annotated[tuple[DriverTag, ...], rule(uniqueItems=True)]
+DriverTags = Annotated[tuple[Annotated[str, rule(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")], ...], rule(uniqueItems=True)]
 DriverKinds = Annotated[tuple[str, ...], rule(items={"enum": [*KINDS]}, uniqueItems=True)]
 CostClass = Literal["trivial", "metered", "expensive"]
 Isolation = Literal["driver", "tenant", "user"]
@@ -56,7 +53,7 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
 
     max_attempts: Annotated[int, rule(minimum=1, maximum=10)]
     backoff: Literal["fixed", "exponential"] | None = None
-    initial_ms: AtLeast0 | None = None
+    initial_ms: Annotated[int, rule(minimum=0)] | None = None
 
 
 class Narrowing(msgspec.Struct, frozen=True, kw_only=True):
@@ -243,7 +240,7 @@ def duration_s(text: str) -> float | None:
 class Repeated(msgspec.Struct, frozen=True, kw_only=True):
     """Base of the blocks whose action is repeated."""
 
-    every: Duration | None = None
+    every: Annotated[str, rule(pattern=r"^PT?[^\s]+$")] | None = None
 
     @property
     def every_s(self) -> float | None:
@@ -403,9 +400,6 @@ class DriverConstraints(msgspec.Struct, frozen=True, kw_only=True):
     require_kind: DriverKinds = ()
 
 
-ContractTag = Annotated[str, rule(pattern="^[a-z0-9][a-z0-9-]*$")]
-
-
 class ContractExample(msgspec.Struct, frozen=True, kw_only=True):
     """An example call, which can also be run to test a driver."""
 
@@ -434,7 +428,7 @@ class Contract(msgspec.Struct, frozen=True, kw_only=True):
     retry: Retry | None = None
     default_implementation: Annotated[str, rule(type=["string", "null"], pattern=DRIVER_ID)] | None = None
     driver_constraints: DriverConstraints = DriverConstraints()
-    tags: Annotated[tuple[ContractTag, ...], rule(uniqueItems=True)] = ()
+    tags: Annotated[tuple[Annotated[str, rule(pattern="^[a-z0-9][a-z0-9-]*$")], ...], rule(uniqueItems=True)] = ()
     examples: tuple[ContractExample, ...] = ()
     listed_as: str | None = None  # metadata.interlock.name
     context_schema: JsonObject | None = None  # metadata.interlock.context_schema

@@ -24,8 +24,6 @@ KINDS: Final = ("builtin", "sdk", "http", "mcp", "cli")  # the order of preferen
 COST_OF_CLASS: Final = {"trivial": 0.0, "metered": 100.0, "expensive": 1000.0}  # millicents, AIP-30.resolve-5
 HEALTH_EVERY_S: Final = 300.0  # of a check that does not say how often
 HEALTH_COUNTS: Final = 2  # times its every, AIP-30.resolve-2
-GLOBAL: Final = "global"
-SELF_HOSTED: Final = "self-hosted"
 
 # If all candidates were removed for the same one of these reasons, it is the error of the call, because it tells the
 # caller more than no_route does.
@@ -217,9 +215,9 @@ def _rejections(
     if policy.allow and not set(driver.policy_tags).intersection(policy.allow):  # AIP-30.resolve-3
         yield 3, "policy_violation", "it has no tag of policy.allow"
     region = request.region
-    is_in_region = region is None or GLOBAL in driver.region or region in driver.region  # AIP-30.resolve-3
+    is_in_region = region is None or "global" in driver.region or region in driver.region  # AIP-30.resolve-3
     # A driver that runs on this host leaves the data where the host is.
-    if not is_in_region and not (SELF_HOSTED in driver.region and policy.region == region):  # AIP-30.resolve-3
+    if not is_in_region and not ("self-hosted" in driver.region and policy.region == region):  # AIP-30.resolve-3
         yield 3, "region_mismatch", f"it serves {', '.join(driver.region)}, not {region}"
 
 

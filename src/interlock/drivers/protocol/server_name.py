@@ -4,16 +4,12 @@ People see a server under this name everywhere, whether a driver or the configur
 driver and version (`filesystem-mcp@1`) is only used in caches, records and the driver registry (AIP-30).
 """
 
-from typing import Final
-
 from interlock.ax.protocol.names import normalise
-
-_DRIVER_SUFFIX: Final = "-mcp"
 
 
 def exposed_segment(driver_id: str) -> str:
     """Return the server name for a driver id: filesystem for filesystem-mcp."""
-    return normalise(driver_id.removesuffix(_DRIVER_SUFFIX) or driver_id)
+    return normalise(driver_id.removesuffix("-mcp") or driver_id)
 
 
 def server_name(segment: str) -> str:

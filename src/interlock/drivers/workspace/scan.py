@@ -31,14 +31,13 @@ FILES_MAX: Final = 10_000  # in one driver's folder, or below .tools
 FOLDERS_MAX: Final = 2_000  # in one root
 DEPTH_MAX: Final = 16
 
-RootKind = Literal["workspace", "own", "configured"]
 Stat = tuple[int, int, int, int, int]
 
 
 class Root(msgspec.Struct, frozen=True, kw_only=True):
     """A folder that contains driver folders. An id may occur only once in all roots of the same rank (AIP-file-1)."""
 
-    kind: RootKind
+    kind: Literal["workspace", "own", "configured"]
     rank: int
     path: Path
     below_tools: bool = False  # a driver may be at any depth, beside a TOOL.md

@@ -124,11 +124,8 @@ def _read_hints(annotations: object) -> dict[str, bool]:
 
 
 CONTRACT_KEY: Final = "dev.interlock/contract"  # AIP-tools-16
-NO_CONTRACT: Final = "none"  # AIP-tools-16
 UNDOTTED_SEGMENT: Final = "tools"  # of contracts whose id names no other; AIP-tools-15
-_OWN_PREFIXES: Final = ("x-mcpax-", "dev.interlock/")
 RISK_IRREVERSIBLE: Final = 3
-_DECIDED_BY_CLASS: Final = ("auto", GATE, UNANNOTATED)
 _COSTS: Final = {"trivial": "free", "metered": "metered", "expensive": "expensive"}
 
 
@@ -260,7 +257,7 @@ def needs_confirmation(contract: Contract) -> bool:
     """Return whether a person must confirm each call, whichever driver serves it and whatever gate.mode is."""
     if contract.approval == "on-mutate":  # AIP-14.rules-1
         return bool(contract.mutates)
-    return contract.approval not in _DECIDED_BY_CLASS  # AIP-14.rules-1
+    return contract.approval not in ("auto", GATE, UNANNOTATED)  # AIP-14.rules-1
 
 
 def exposed_item(tool: Mapping[str, Any], driver_id: str) -> dict[str, Any]:
@@ -274,10 +271,10 @@ def exposed_item(tool: Mapping[str, Any], driver_id: str) -> dict[str, Any]:
     meta = {
         key: value
         for key, value in (listed_meta.items() if isinstance(listed_meta, Mapping) else ())
-        if not key.lower().startswith(_OWN_PREFIXES)
+        if not key.lower().startswith(("x-mcpax-", "dev.interlock/"))
     }
     declared: dict[str, Any] = {}
     if effects.approval != UNANNOTATED:
         declared = {"mutable": bool(effects.mutates), "reversible": effects.risk_level < RISK_IRREVERSIBLE}
         declared["idempotent"] = effects.idempotent
-    return {**tool, "_meta": {**meta, CAPABILITY: declared, CONTRACT_KEY: NO_CONTRACT}}
+    return {**tool, "_meta": {**meta, CAPABILITY: declared, CONTRACT_KEY: "none"}}

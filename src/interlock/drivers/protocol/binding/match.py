@@ -42,8 +42,6 @@ NAMES_MAX: Final = 10  # in one message
 
 BRANCHES_DEPTH_MAX: Final = 4  # alternatives inside alternatives
 
-INVALID: Final = "mapping_invalid"  # AIP-map-3
-
 
 class ArgumentSource(msgspec.Struct, frozen=True, kw_only=True):
     """Mapping of one input of the contract to the argument of the server that receives its value."""
@@ -189,7 +187,7 @@ def check_binding(
     declared = declared_names(side, side.shape(contract.inputs))
     inputs_hint = f"its inputs are {_join_names(declared)}" if declared else "it has no inputs"
 
-    def problem(field: str, message: str, hint: str, code: str = INVALID) -> FileProblem:
+    def problem(field: str, message: str, hint: str, code: str = "mapping_invalid") -> FileProblem:
         return driver.places.problem(f"{binding.pointer}{field}", code, message, hint)
 
     keys: dict[str, str] = {}
@@ -245,11 +243,7 @@ def check_binding(
 
 
 UNAVAILABLE: Final = "tool_unavailable"
-NARROWING: Final = "narrowing_invalid"  # AIP-30.implements-4
-WIDENED: Final = "timeout_widened"  # AIP-30.implements-5
 MISMATCH: Final = "contract_mismatch"  # AIP-tools-2
-UNVERIFIED: Final = "contract_unverified"
-ANY_ARGUMENTS: Final[Mapping[str, Any]] = {"type": "object"}  # of a tool without inputSchema
 MESSAGE_CHARS_MAX: Final = 4096  # of an error that a hook returns
 # fmt: off
 STANDARD: Final = frozenset((  # AIP-30.errors-1
@@ -346,7 +340,7 @@ def contract_misfits(driver: Driver, binding: ToolBinding, contract: Contract) -
             if fault:
                 pointer = f"{binding.pointer}/schema_narrowing/{key}/{index}"
                 hint = "drop only what the contract has and does not require"
-                yield places.problem(pointer, NARROWING, f"{quoted(name)} of {contract.id} {fault}", hint)
+                yield places.problem(pointer, "narrowing_invalid", f"{quoted(name)} of {contract.id} {fault}", hint)
     # The timeout of the binding takes precedence over the driver's.
     is_own = binding.timeout_ms is not None
     timeout_ms = binding.timeout_ms if is_own else driver.timeout_ms
@@ -354,7 +348,7 @@ def contract_misfits(driver: Driver, binding: ToolBinding, contract: Contract) -
         message = f"this is longer than the {contract.timeout_ms} ms that the contract {contract.id} allows"
         pointer = f"{binding.pointer}/timeout_override_ms" if is_own else "/timeout_override_ms"
         hint = "shorten it; a driver never lengthens a contract's time"
-        yield places.problem(pointer, WIDENED, message, hint)
+        yield places.problem(pointer, "timeout_widened", message, hint)
 
 
 def match(
@@ -401,7 +395,7 @@ class _ToolComparison:
 
     def bind(self, *, strict: bool) -> Bound | None:
         """Return the checked binding, or None if `problems` contains an error."""
-        schema = self.tool.get("inputSchema", ANY_ARGUMENTS)
+        schema = self.tool.get("inputSchema", {"type": "object"})
         accepted = self._compile(schema, "input")
         listed_outputs = self.tool.get("outputSchema")
         if listed_outputs is not None:
@@ -513,7 +507,7 @@ class _ToolComparison:
         message = f"the contract has {contract}, the server has {server}"
         # A server that does not describe its results makes no mistake, so this is only a note (AIP-tools-6).
         severity: Severity = "note" if server == UNLISTED else "warning"  # AIP-tools-6
-        self._add(UNVERIFIED, side, path, message, "nothing to do: it is checked at every call", severity)
+        self._add("contract_unverified", side, path, message, "nothing to do: it is checked at every call", severity)
 
     def _add(
         self, code: str, side: str, path: str, message: str, hint: str, severity: Severity = "error", pointer: str = ""

@@ -148,7 +148,6 @@ def _unescape(escape: re.Match[str]) -> str:
 
 Mode = Literal["structured", "text", "json", "python_literal", "lines", "records"]
 
-UNKNOWN: Final = "unknown"  # AIP-tools-13: the message of an error without a text
 LINES_MAX: Final = 100_000
 
 
@@ -253,7 +252,7 @@ class ResultReader(msgspec.Struct, frozen=True, kw_only=True):
 
 def upstream_error(result: Mapping[str, Any]) -> DriverRefusal:
     """Return the refusal for a result that the server marked as an error (AIP-tools-13)."""
-    return DriverRefusal("upstream_error", "\n".join(_texts(result)) or UNKNOWN)  # AIP-tools-13
+    return DriverRefusal("upstream_error", "\n".join(_texts(result)) or "unknown")  # AIP-tools-13
 
 
 def _failure(message: str, **cause: Any) -> DriverRefusal:

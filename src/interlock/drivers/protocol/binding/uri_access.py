@@ -38,8 +38,6 @@ BASE_KINDS: Final = frozenset(  # AIP-resources-3
 REF_CHARS_MAX: Final = templates.URI_CHARS_MAX
 
 _REF = re.compile(r"([a-z][a-z0-9_]*):(.+)", re.DOTALL)
-_ENCODED_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*%3[Aa]")
-_RESERVED = re.compile(r"%(?:3[Aa]|40|23|25)")
 _CHECK = re.compile(r"#sha256=([0-9a-fA-F]{64})\Z")
 _LAST_SIMPLE = re.compile(r"\{(?=[A-Za-z0-9_])([^{}]*)\}\Z")
 
@@ -109,8 +107,8 @@ def parse_reference(text_untrusted: str, kinds: Mapping[str, ResourceKind]) -> R
     sha256 = None
     if check := _CHECK.search(body):
         body, sha256 = body[: check.start()], check[1].lower()
-    if _ENCODED_SCHEME.match(body):
-        body = _RESERVED.sub(lambda escape: chr(int(escape[0][1:], 16)), body)
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*%3[Aa]", body):
+        body = re.sub(r"%(?:3[Aa]|40|23|25)", lambda escape: chr(int(escape[0][1:], 16)), body)
     if not any(matches_template(each, body) for each in kind.templates):  # AIP-resources-2
         return _invalid("the URI is none of those that this kind names")
     return ResourceRef(kind=name, uri=body, sha256=sha256)
@@ -137,10 +135,7 @@ Resolve = Callable[[str], str | None]
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _DROPPED = re.compile("[\x00-\x20\x7f-\xa0\ud800-\udfff]")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
-_WEB: Final = ("http", "https")
 _URI_FORMATS: Final = ("uri", "uri-reference", "iri", "iri-reference")
-_COMBINATORS: Final = ("allOf", "anyOf", "oneOf")
-_BRANCHES: Final = ("if", "then", "else")
 
 
 class Reach(msgspec.Struct, frozen=True, kw_only=True):
@@ -250,7 +245,7 @@ def _find_reason(uri: str, reach: Reach, resolve: Resolve) -> str | None:
             if resolved is None or not is_within(resolved, reach.roots) or is_within(resolved, reach.denied):
                 return "its path is outside of the sandbox"
         return None
-    if scheme in _WEB:
+    if scheme in ("http", "https"):
         return _find_host_reason(uri, reach)
     return None if scheme in reach.schemes else "no declared resource has its scheme"  # AIP-security-6
 
@@ -294,10 +289,10 @@ def _spread(schemas: Iterable[Any], root: Any) -> Iterator[Mapping[str, Any]]:
         if not isinstance(schema, Mapping):
             continue
         yield schema
-        for key in _COMBINATORS:
+        for key in ("allOf", "anyOf", "oneOf"):
             branches = schema.get(key)
             todo += branches if isinstance(branches, list) else []
-        todo += [schema[key] for key in _BRANCHES if key in schema]
+        todo += [schema[key] for key in ("if", "then", "else") if key in schema]
         reference = schema.get("$ref")
         if isinstance(reference, str):
             target = reference_target(root, reference)

@@ -24,11 +24,10 @@ REFERENCE_URI: Final = "https://agentproto.sh/docs/aip-27/REF.schema.json"
 _TEXT: Final = {"type": "string", "minLength": 1}
 _SHA256: Final = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
 _INSIDE: Final = {"type": "string", "minLength": 1, "not": {"pattern": r"^/|\\|(^|/)\.\.(/|$)"}}
-_WEB: Final = {"type": "string", "pattern": "^https?://"}
 # By kind: the members that an object must have, and those that it may have.
 _KINDS: Final[dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
     "local": ({"path": _INSIDE}, {"sha256": _SHA256}),
-    "url": ({"href": _WEB}, {"sha256": _SHA256}),
+    "url": ({"href": {"type": "string", "pattern": "^https?://"}}, {"sha256": _SHA256}),
     "git": ({"url": _TEXT, "ref": _TEXT}, {"path": _TEXT}),
     "github": ({"owner": _TEXT, "repo": _TEXT}, {"ref": _TEXT, "path": _TEXT}),
     "ipfs": ({"cid": _TEXT}, {"path": _TEXT}),
@@ -52,7 +51,6 @@ def _kind(name: str, needed: dict[str, Any], optional: dict[str, Any]) -> dict[s
     }
 
 
-_PROOF: Final = {"anyOf": [_kind(name, *_KINDS[name]) for name in ("local", "url")]}
 _COMPACT: Final = {
     "type": "string",
     "pattern": f"^({'|'.join((*_KINDS, 'ots'))}):.",
@@ -63,13 +61,12 @@ REFERENCE: Final = {
     "anyOf": [
         _COMPACT,
         *(_kind(name, *fields) for name, fields in _KINDS.items()),
-        _kind("ots", {"proof": _PROOF}, {}),
+        _kind("ots", {"proof": {"anyOf": [_kind(name, *_KINDS[name]) for name in ("local", "url")]}}, {}),
     ],
 }
 
 
 TOOL_FILE: Final = "TOOL.md"
-NOT_ENFORCED: Final = "not_enforced"
 REFERENCE_NAME: Final = "agentref-v1"
 MOVED: Final = {  # AIP-14.front-3
     "code": "driver.py beside the DRIVER.md (AIP-30)",
@@ -163,7 +160,7 @@ def _check_contract(front: Frontmatter, findings: FileFindings) -> None:
     if any(data.get("requires", {}).values()):
         message = "requires is read and not enforced"
         hint = "a driver reaches what its own network and SECRETS.md say; limit callers with [[access]]"
-        findings.add("/requires", NOT_ENFORCED, message, hint, "note")
+        findings.add("/requires", "not_enforced", message, hint, "note")
     for field in ("inputs", "outputs"):
         _check_json_schema(f"/{field}", data[field], findings)
     if "type" in data["inputs"] and data["inputs"]["type"] != "object":

@@ -33,7 +33,6 @@ from interlock.wire.schemas.validators import PATTERN_CHARS_MAX
 
 DRIVER_FILE: Final = "DRIVER.md"
 ENTRY: Final = "driver.py"
-FOREIGN_ENTRIES: Final = ("driver.ts", "driver.js", "driver.mjs")
 LIMITS: Final = ("memory_mb", "cpu_ms")  # of a runner
 INSTALL_NEEDS: Final[dict[str, tuple[str, ...]]] = {  # AIP-29, and docker, which is ours
     **dict.fromkeys(("brew", "apt", "dnf", "pacman", "choco", "scoop", "npm", "pip", "cargo", "go"), ("package",)),
@@ -42,7 +41,6 @@ INSTALL_NEEDS: Final[dict[str, tuple[str, ...]]] = {  # AIP-29, and docker, whic
     "vendored": ("path",),
     "docker": ("image",),
 }
-DETECTS: Final = ("http_status:", "exit_code:", "exception:", "header:")
 
 _KNOWN_TOP: Final = frozenset(DRIVER_SCHEMA["properties"]) | frozenset(MCP_SCHEMA["properties"]) | {"spec", "schema"}
 _ORDER: Final = {"error": 0, "warning": 1, "note": 2}
@@ -157,7 +155,7 @@ def _check_surroundings(
         findings.add("/id", "folder_name", message, "give both the same name", "warning")
     if not identifier.endswith("-mcp"):  # AIP-file-3
         findings.add("/id", "id_suffix", "the id does not end with -mcp", f"write {identifier}-mcp", "warning")
-    foreign = next((name for name in FOREIGN_ENTRIES if name in beside), None)
+    foreign = next((name for name in ("driver.ts", "driver.js", "driver.mjs") if name in beside), None)
     if foreign is not None and ENTRY not in beside:  # AIP-file-4
         findings.add("", "entry_not_run", f"{foreign} is not run here", f"write the hooks in {ENTRY}", "warning")
     for key in front.data:
@@ -396,7 +394,7 @@ def _check_auth(driver: Driver, findings: FileFindings) -> None:
             hint = f'write {name}: "${{secrets.{name}}}" below server.env if the server reads it'
             findings.add(pointer, "state_env_unused", f"{quoted(name)} is not given to the server", hint, "note")
     detect = auth.expiry.detect if auth.expiry is not None else None
-    if detect is not None and not detect.startswith(DETECTS):
+    if detect is not None and not detect.startswith(("http_status:", "exit_code:", "exception:", "header:")):
         message = "this way of noticing an expiry is not known here, so none is noticed"
         hint = "write http_status:401, exit_code:N, exception:NAME or header:NAME:VALUE"
         findings.add("/auth/expiry/detect", "detect_unknown", message, hint, "warning")

@@ -36,7 +36,6 @@ DIGITS_MAX: Final = 40  # of one number
 CODE: Final = "frontmatter_invalid"
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 FENCE: Final = "---"
-MERGE_KEY: Final = "<<"
 
 _CORE = "tag:yaml.org,2002:"
 _NULL = re.compile(r"(?:~|null|Null|NULL|)")
@@ -241,7 +240,7 @@ class _Builder:
         key = event.value if type(value) is int and _NUMBER_KEY.fullmatch(event.value) is not None else value
         if not isinstance(key, str):
             raise self._fault("a key is not text", "put quotes around the key")
-        if key == MERGE_KEY:
+        if key == "<<":
             raise self._fault("the merge key << is not part of YAML 1.2", "write the fields out")
         if key in fields:  # AIP-front-10: twice
             raise self._fault(f"the key {quoted(key)} is written twice", "keep one of the two")

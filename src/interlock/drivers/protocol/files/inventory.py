@@ -31,7 +31,6 @@ from interlock.drivers.protocol.problems import FileFindings, FileProblem, Parse
 from interlock.wire.jsontext.canonical import pointer_step, quoted
 
 SECRETS_FILE: Final = "SECRETS.md"
-VALUE_KEYS: Final = ("value", "plaintext", "ciphertext", "secret", "data", "key", "token")  # AIP-19.file-2
 IN_MANIFEST: Final = "secret_in_manifest"
 NOT_ENFORCED: Final = "not_enforced"
 
@@ -48,7 +47,7 @@ def read_secrets(data_untrusted: bytes, file: str) -> ParsedFile[SecretInventory
         if not isinstance(entry, Mapping):
             continue
         hint = "remove it, replace that secret, and store the new one with `interlock secrets set NAME`"
-        for key in VALUE_KEYS:
+        for key in ("value", "plaintext", "ciphertext", "secret", "data", "key", "token"):
             if key in entry:  # AIP-19.file-2
                 findings.add(f"/secrets/{index}/{key}", IN_MANIFEST, f"the key {key} would hold a value", hint)
         if _has_token(entry):  # AIP-19.file-2

@@ -63,7 +63,6 @@ _SECRET_LAST: Final = _PASSWORDS | _set(
     "secretkey accesskey privatekey authkey masterkey sshkey signingkey accountkey encryptionkey"
 )
 _PASSWORD_ENDS: Final = ("password", "passwd", "passphrase", "secret", "pass", "pwd")  # PGPASSWORD, DBPASS
-_SECRET_ENDS: Final = (*_PASSWORD_ENDS, "token", "apikey")
 _OTHER_WORDS: Final = _set("compass bypass encompass surpass trespass overpass underpass")
 _NOT_BEFORE_KEY: Final = frozenset(["public", "primary", "foreign", "partition", "sort", "row", "cache", "index"])
 _SPEAKING: Final = _set(
@@ -85,7 +84,6 @@ _BITS_MIN: Final = 2.8  # a UUID has about 3.3, a word repeated far less
 _ADDRESS: Final = re.compile(r"https?://[\w.:-]{1,300}(?:/[\w./~-]{0,500})?", re.ASCII)
 _HARMLESS: Final = re.compile(r"(?i:|true|false|yes|no|on|off|none|null|auto|[0-9]{1,5})")
 _HARMLESS_PASSWORD: Final = re.compile(r"(?i:|true|false|yes|no|on|off|none|null|auto|[0-9])")  # not 1234
-_SHORT_FLAGS: Final = frozenset("pPk")  # -p is a password as often as a port
 _ATTACHED: Final = re.compile(
     r"-p(?=[^=]*[^a-z=-])(?![0-9.:]*\Z)(?P<value>[^\s=]{3,500})"
 )  # -pS3cret; not -port, -p8080
@@ -112,7 +110,7 @@ def names_secret(name: str) -> bool:
     PUBLIC_KEY and COMPASS.
     """
     words = _name_words(name)
-    if not words or not (words[-1] in _SECRET_LAST or _ends(words[-1], _SECRET_ENDS)):
+    if not words or not (words[-1] in _SECRET_LAST or _ends(words[-1], (*_PASSWORD_ENDS, "token", "apikey"))):
         return False
     return not (words[-1] in {"key", "keys"} and len(words) > 1 and words[-2] in _NOT_BEFORE_KEY)
 
@@ -170,7 +168,8 @@ def short_flag_may_be_secret(flag: str, text: str) -> bool:
 
     The flag alone does not decide: a port, path, address, version, package name or file name is not a secret.
     """
-    if flag not in _SHORT_FLAGS or SECRET.search(text) or _HARMLESS.fullmatch(text):
+    # -p is a password as often as a port.
+    if flag not in {"p", "P", "k"} or SECRET.search(text) or _HARMLESS.fullmatch(text):
         return False
     return not (_PATH.fullmatch(text) or _ADDRESS.fullmatch(text) or _PLAIN_VALUE.fullmatch(text))
 

@@ -24,7 +24,6 @@ from interlock.wire.jsontext.canonical import pointer_step, quoted
 from interlock.wire.schemas.validators import is_bounded
 
 TEXT: Final = {"type": "string"}
-STRINGS: Final = {"type": "array", "items": TEXT}
 _OBJECT: Final = {"type": "object"}
 _TYPE_NAMES: Final = {str: "string", int: "integer", float: "number", bool: "boolean"}
 
@@ -241,7 +240,7 @@ _EXPOSURE = {
             ["placeholderName", "allowedByDefault"],
             placeholderName=_ENVIRONMENT_NAME,
             allowedByDefault={"type": "boolean"},
-            intendedProviders=STRINGS,
+            intendedProviders={"type": "array", "items": TEXT},
         ),
     ],
 }

@@ -32,7 +32,6 @@ _FIXED: Final = tuple(
 SERVER_JSON: Final = "server.json"
 BYTES_MAX: Final = 256 * 1024
 
-_SERVER_JSON_INVALID = "server_json_invalid"
 _KINDS: Final = {each.registry_type: each for each in SERVERS.values() if each.registry_type is not None}
 _REMOTES: Final = {"streamable-http": "http", "sse": "sse"}
 
@@ -146,7 +145,7 @@ def server_from_json(data_untrusted: bytes, transport: Any, findings: FileFindin
     else:  # AIP-file-5
         message = "server.json is neither a server block nor a registry's description"
         hint = "begin it with kind"
-    findings.add("/server", _SERVER_JSON_INVALID, message, hint)
+    findings.add("/server", "server_json_invalid", message, hint)
     return None
 
 
