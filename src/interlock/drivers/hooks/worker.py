@@ -95,8 +95,7 @@ def _open_exchange() -> tuple[Iterator[bytes], Callable[[dict[str, Any]], None]]
     """
     lines = os.fdopen(os.dup(0), "rb")
     out = os.fdopen(os.dup(1), "wb", buffering=0)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
 
     def answer(message: dict[str, Any]) -> None:

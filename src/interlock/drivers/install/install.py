@@ -112,7 +112,7 @@ async def attempt(installation: Installation, entry: Install) -> MethodResult:
                 return await _script(installation, options, options.get("verify_sha256"))
             case "vendored":
                 path = _required(options, "path")
-                program = resolve_inside(path, folder=installation.folder, workspace=installation.workspace)
+                program = resolve_inside(path, installation)
                 if not program.exists():
                     raise MethodFailed(f"{path} is not in the driver's folder; put it there or correct install")
                 return MethodResult(lock=_lock(installation, "vendored"), programs=(program,), folder=program)
@@ -216,8 +216,7 @@ async def _script(installation: Installation, options: Mapping[str, Any], wanted
                 async with asyncio.timeout(INSTALL_LIMIT_S):
                     ran = await _run_script(installation, url, fetched, home)
             except TimeoutError as error:
-                message = f"the installer took longer than {INSTALL_LIMIT_S:g} s and was ended"
-                raise MethodFailed(message) from error
+                raise MethodFailed(f"the installer took longer than {INSTALL_LIMIT_S:g} s and was ended") from error
         if ran.returncode != 0:
             raise MethodFailed(f"the installer {ran.reason}{ran.gist}", ran.output)
         (home / COMPLETE).touch()

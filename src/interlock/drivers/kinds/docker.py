@@ -52,19 +52,10 @@ class DockerKind(ServerKind[DockerServer]):
     async def complete(self, server: DockerServer, installation: Installation, brought: MethodResult) -> Installed:
         if brought.image is None:
             raise MethodFailed(f"this does not bring the image {server.image}")
-        driver, engine = installation.driver, installation.engine
-        port = free_port() if driver.transport == "http" else None
-        command = container_command(
-            engine.program,
-            driver,
-            brought.image.reference,
-            node=installation.node,
-            data=installation.packages.parent,
-            host_port=port,
-            is_open=driver.id in installation.settings.sandbox,
-        )
+        port = free_port() if installation.driver.transport == "http" else None
+        command = container_command(installation, server, brought.image.reference, port)
         url = None if port is None else f"http://127.0.0.1:{port}{server.path}"
-        return brought.installed(command, env=engine.env, url=url)
+        return brought.installed(command, env=installation.engine.env, url=url)
 
     def of_new_process(self, installed: Installed) -> Installed:
         """Return the same installed container with another free loopback port, because every process needs one."""
@@ -110,28 +101,23 @@ def free_port() -> int:
 
 
 def container_command(
-    program: str,
-    driver: Driver,
-    image: str,
-    *,
-    node: str,
-    data: Path,
-    host_port: int | None = None,
-    is_open: bool = False,
+    installation: Installation, server: DockerServer, image: str, host_port: int | None
 ) -> tuple[str, ...]:
     """Return the words of the command that starts a container, without server.args.
 
-    `node` labels the container, to find it later. `host_port` is the loopback port on which the node reaches an HTTP
-    server. `is_open` means that the operator allows this driver to run without a sandbox. Raise MethodFailed for a
-    network, a variable or a volume that is not allowed.
+    `host_port` is the loopback port on which the node reaches an HTTP server. Raise MethodFailed for a network, a
+    variable or a volume that is not allowed.
     """
-    server = driver.server
-    if not isinstance(server, DockerServer):
-        raise TypeError("only a server of kind docker runs in a container")
+    driver = installation.driver
     # AIP-server-6
-    words = [program, "run", "-i", "--rm", "--init", "--pull", "never", "--security-opt", "no-new-privileges"]
+    options = "run -i --rm --init --pull never --security-opt no-new-privileges"
+    words = [installation.engine.program, *options.split()]
     # People find the containers of a driver by the first two labels.
-    for label in (f"{LABEL}={driver.key}", f"dev.interlock.node={node}", f"{RUN_LABEL}={secrets.token_hex(8)}"):
+    for label in (
+        f"{LABEL}={driver.key}",
+        f"dev.interlock.node={installation.node}",
+        f"{RUN_LABEL}={secrets.token_hex(8)}",
+    ):
         words += ["--label", label]
     names = dict.fromkeys(server.env)
     if driver.sandbox is not None and driver.sandbox.env is not None:
@@ -145,7 +131,8 @@ def container_command(
         words += ["-e", name]  # AIP-server-6
     # AIP-security-2, AIP-security-3: the engine cannot limit a network to a list of hosts, so none is given.
     egress = driver.network.egress if driver.network is not None else ()
-    if not is_open and "*" not in egress:
+    # An operator can allow this driver to run without a sandbox.
+    if driver.id not in installation.settings.sandbox and "*" not in egress:
         if egress or host_port is not None:
             kind = "that serves HTTP" if host_port is not None else "with a list of hosts in network.egress"
             raise MethodFailed(
@@ -158,7 +145,7 @@ def container_command(
     if host_port is not None:
         words += ["-p", f"127.0.0.1:{host_port}:{server.port}"]  # AIP-server-6
     for volume in server.volumes:
-        words += ["-v", _volume(volume, data)]
+        words += ["-v", _volume(volume, installation.packages.parent)]
     if server.cwd is not None:
         words += ["-w", server.cwd]
     return (*words, image)

@@ -15,7 +15,6 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -75,14 +74,7 @@ class ProgramKind(ServerKind[LocalServer]):
 def _installed_program(server: LocalServer, installation: Installation, brought: MethodResult) -> Installed:
     """Return the command of a program that needs no interpreter. Raise MethodFailed if the program is not found."""
     folder = installation.folder
-    program = find_program(
-        server.program,
-        folder=folder,
-        workspace=installation.workspace,
-        brought=brought.programs,
-        # A method that should bring the program does not succeed because of one that was there before.
-        search=installation.search_path if brought.lock.method == "present" else "",
-    )
+    program = find_program(server.program, installation, brought)
     real = program.resolve()
     # A program of the driver or of the node may read the files beside it, any other program only itself.
     around = folder if real.is_relative_to(folder.resolve()) else real.parent
@@ -90,39 +82,39 @@ def _installed_program(server: LocalServer, installation: Installation, brought:
     return brought.installed((str(program), *server.program_args), reads=(around,) if is_ours else (real,))
 
 
-def find_program(path: str, *, folder: Path, workspace: Path, brought: Sequence[Path], search: str) -> Path:
-    """Return the file that server.path names: absolute, relative to `folder`, or a bare name (AIP-server-1).
+def find_program(path: str, installation: Installation, brought: MethodResult) -> Path:
+    """Return the file that server.path names: absolute, relative to the driver's folder, or a bare name (AIP-server-1).
 
-    A bare name is searched for in `brought`, the folders and programs of an installation method, and then on `search`,
-    a PATH. Raise MethodFailed if the program is not found or not allowed.
+    A bare name is searched for among the folders and programs of an installation method, or on the PATH if the server
+    is already present. Raise MethodFailed if the program is not found or not allowed.
     """
     if os.sep in path:
-        program = Path(path) if path.startswith(os.sep) else resolve_inside(path, folder=folder, workspace=workspace)
+        program = Path(path) if path.startswith(os.sep) else resolve_inside(path, installation)
         if not program.is_file():
             raise MethodFailed(f"{path} does not exist; install the server or correct server.path")
         if not os.access(program, os.X_OK):
             raise MethodFailed(f"{path} is not executable; run chmod +x on it, or correct server.path")
         return program
-    for place in brought:
+    for place in brought.programs:
         candidate = place / path if place.is_dir() else place
         if candidate.name == path and candidate.is_file() and os.access(candidate, os.X_OK):
             return candidate
-    on_path = shutil.which(path, path=search)
+    # A method that should bring the program does not succeed because of one that was there before.
+    on_path = shutil.which(path, path=installation.search_path if brought.lock.method == "present" else "")
     if on_path is None:
         raise MethodFailed(f"no program {path!r} is on the PATH; install the server or write the whole path")
     return Path(on_path).absolute()
 
 
-def resolve_inside(path: str, *, folder: Path, workspace: Path) -> Path:
+def resolve_inside(path: str, installation: Installation) -> Path:
     """Return the absolute path for a path in DRIVER.md.
 
     Raise MethodFailed if the path leads outside the workspace, directly or through a symbolic link.
     """
-    target = folder / path
-    if not target.resolve().is_relative_to(workspace.resolve()):
-        raise MethodFailed(
-            f"{path} leads out of the workspace; keep the file inside, or write an absolute path", code=PATH_ESCAPE
-        )
+    target = installation.folder / path
+    if not target.resolve().is_relative_to(installation.workspace.resolve()):
+        message = f"{path} leads out of the workspace; keep the file inside, or write an absolute path"
+        raise MethodFailed(message, code=PATH_ESCAPE)
     return Path(os.path.normpath(target))
 
 
@@ -133,9 +125,8 @@ class NpmKind(ServerKind[NpmServer]):
         return (Install(method="npm", options={"package": server.package}),)  # AIP-30.install-1
 
     def pin_package(self, server: NpmServer, method: str, package: str) -> str:
-        if method != "npm":
-            return package
-        return pin_reference(package, "@", server.package, server.package, server.version)
+        is_own = method == "npm"
+        return pin_reference(package, "@", server.package, server.package, server.version) if is_own else package
 
     async def complete(self, server: NpmServer, installation: Installation, brought: MethodResult) -> Installed:
         folder, pins = brought.folder, brought.pins
@@ -181,9 +172,8 @@ class PypiKind(ServerKind[PypiServer]):
         return (Install(method="pip", options={"package": server.package}),)  # AIP-30.install-1
 
     def pin_package(self, server: PypiServer, method: str, package: str) -> str:
-        if method != "pip":
-            return package
-        return pin_reference(package, "==", server.package.partition("[")[0], server.package, server.version)
+        name = server.package.partition("[")[0]
+        return package if method != "pip" else pin_reference(package, "==", name, server.package, server.version)
 
     async def complete(self, server: PypiServer, installation: Installation, brought: MethodResult) -> Installed:
         pins = brought.pins

@@ -13,6 +13,7 @@ the result is either a valid file or the problems that prevent it. This module d
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -119,11 +120,12 @@ class DraftedContract(msgspec.Struct, frozen=True, kw_only=True):
 
         The entry refers to the contract by `reference`, a path, or by the contract's id if `reference` is None.
         """
-        return {
-            "tool": reference or self.contract.id,
-            "version": f"^{self.contract.version}",
-            "metadata": {"mcp": {"tool_name": self.tool_name}},
-        }
+        return _binding(reference, self.contract, {"tool_name": self.tool_name})
+
+
+def _binding(reference: str | None, contract: Contract, block: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an implements[] entry for a contract. `block` is its metadata.mcp."""
+    return {"tool": reference or contract.id, "version": f"^{contract.version}", "metadata": {"mcp": block}}
 
 
 class DraftedDriver(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,8 +140,8 @@ def draft_contracts(
     tools: Iterable[Any],
     driver_id: str,
     *,
-    contract_ids: Mapping[str, str] | None = None,
-    classes: Mapping[str, ToolClass] | None = None,
+    contract_ids: Mapping[str, str] = MappingProxyType({}),
+    classes: Mapping[str, ToolClass] = MappingProxyType({}),
 ) -> tuple[list[DraftedContract], list[FileProblem]]:
     """Draft a contract for every tool. `contract_ids` and `classes` are keyed by tool name.
 
@@ -152,9 +154,7 @@ def draft_contracts(
     problems: list[FileProblem] = []
     for tool in tools:
         name = str(tool.get("name")) if isinstance(tool, Mapping) else ""
-        drafted = draft_contract(
-            tool, driver_id, contract_id=(contract_ids or {}).get(name), tool_class=(classes or {}).get(name)
-        )
+        drafted = draft_contract(tool, driver_id, contract_id=contract_ids.get(name), tool_class=classes.get(name))
         if isinstance(drafted, DraftedContract):
             contracts.append(drafted)
         else:
@@ -426,23 +426,19 @@ def _bind_existing(
     Return the entry of implements[], or a problem if the tool does not satisfy the contract. If the tool only uses
     other names for its arguments, the entry renames them, and the renames are added to `reviews` (AIP-author-3).
     """
-    contract = existing.contract
-    plain = {
-        "tool": f"./{existing.path}" if existing.path is not None else contract.id,
-        "version": f"^{contract.version}",
-        "metadata": {"mcp": {"tool_name": proposal.tool_name}},
-    }
+    contract, name = existing.contract, proposal.tool_name
+    reference = f"./{existing.path}" if existing.path is not None else None
+    plain = _binding(reference, contract, {"tool_name": name})
     fault = _find_fault(data, plain, contract, tool)
     if fault is None:
         return plain
     arguments = tool.get("inputSchema")
     renames = proposed_renames(contract.inputs, arguments) if isinstance(arguments, Mapping) else {}
-    renamed = {**plain, "metadata": {"mcp": {"tool_name": proposal.tool_name, "argument_mapping": renames}}}
+    renamed = _binding(reference, contract, {"tool_name": name, "argument_mapping": renames})
     if renames and _find_fault(data, renamed, contract, tool) is None:
         pairs = ", ".join(f"{ours} to {theirs}" for ours, theirs in renames.items())
-        reviews.append(f"{contract.id} is bound to {proposal.tool_name} with {pairs}; the types match, no more.")
+        reviews.append(f"{contract.id} is bound to {name} with {pairs}; the types match, no more.")
         return renamed
-    name = proposal.tool_name
     message = f"the tool {quoted(name)} does not keep the contract {contract.id} that is there: {fault.message}"
     hint = f"name another contract: --tools {name}:ID"
     return FileProblem(file=DRIVER_FILE, code="contract_mismatch", message=message, hint=hint)

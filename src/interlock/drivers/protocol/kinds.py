@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from interlock.drivers.protocol.problems import FileFindings
+from interlock.drivers.protocol.problems import FileFindings, Severity
 from interlock.net.protocol.address_scope import is_loopback
 from interlock.wire.jsontext.canonical import quoted
 
@@ -215,8 +215,7 @@ class PackageServer(LocalServer, frozen=True, kw_only=True):
 
     def registry_package(self) -> dict[str, Any]:
         pin = {"version": self.version} if self.version not in {None, "latest"} else {}
-        transport = {"type": "stdio"}
-        return {"registryType": self.registry_type, "identifier": self.package, **pin, "transport": transport}
+        return {"registryType": self.registry_type, "identifier": self.package, **pin, "transport": {"type": "stdio"}}
 
 
 class NpmServer(PackageServer, frozen=True, kw_only=True, tag="npm"):
@@ -455,13 +454,9 @@ class RemoteServer(ServerBlock, frozen=True, kw_only=True, tag="remote"):
             message = "this is not the address of a server"
             context.findings.add("/server/url", "url_invalid", message, "write https://host/path, without a fragment")
         elif parts.scheme == "http" and not is_loopback(host):  # AIP-security-10
-            context.findings.add(
-                "/server/url",
-                "insecure_url",
-                "this address is not encrypted",
-                "write https://, or let the operator name the host in drivers.insecure_hosts",
-                "warning" if host in context.insecure_hosts else "error",
-            )
+            severity: Severity = "warning" if host in context.insecure_hosts else "error"
+            hint = "write https://, or let the operator name the host in drivers.insecure_hosts"
+            context.findings.add("/server/url", "insecure_url", "this address is not encrypted", hint, severity)
         return msgspec.convert(block, cls)
 
     @property

@@ -109,8 +109,6 @@ class DriverResolution(msgspec.Struct, frozen=True, kw_only=True):
     rejected: tuple[Rejection, ...] = ()
     error: DriverRefusal | None = None
     total: int = 0
-    passed_capability: int = 0
-    passed_policy: int = 0
     decided_by: str = ""  # why the first is first: pin, only, default_implementation, cost, kind, health, id
 
     @property
@@ -146,8 +144,6 @@ def resolve(request: SelectionRequest, candidates: Sequence[Candidate], policy: 
         rejected=tuple(rejected),
         error=error,
         total=len(candidates),
-        passed_capability=len(candidates) - sum(each.phase < 3 for each in rejected),
-        passed_policy=len(allowed),
         decided_by=decided_by if ranked else "",
     )
 
@@ -166,8 +162,8 @@ def resolved_row(request: SelectionRequest, resolution: DriverResolution) -> dic
         "tool_id": request.contract.id,
         "tool_version": request.contract.version,
         "candidates_total": resolution.total,
-        "candidates_passed_phase_2_capability": resolution.passed_capability,
-        "candidates_passed_phase_3_policy": resolution.passed_policy,
+        "candidates_passed_phase_2_capability": resolution.total - sum(each.phase < 3 for each in resolution.rejected),
+        "candidates_passed_phase_3_policy": resolution.total - len(resolution.rejected),
         "pinned_provider": request.pinned,
         "rejected": _rows(resolution.rejected),
         "selected": selected,

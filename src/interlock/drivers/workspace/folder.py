@@ -95,9 +95,8 @@ def read_folder(location: scan.FoundFolder) -> DriverFolder:
             continue
         bytes_left -= status.st_size
         if data is None and is_declaration(name):
-            add_problem(
-                name, "frontmatter_invalid", f"the file is longer than {FILE_BYTES_MAX >> 20} MiB", "shorten it"
-            )
+            message = f"the file is longer than {FILE_BYTES_MAX >> 20} MiB"
+            add_problem(name, "frontmatter_invalid", message, "shorten it")
         elif data is not None:
             texts[name] = data
             text_bytes_left -= 0 if is_declaration(name) else len(data)
@@ -107,11 +106,8 @@ def read_folder(location: scan.FoundFolder) -> DriverFolder:
 def is_declaration(name: str) -> bool:
     """Return whether a file declares something about a driver, so that its text is read and not only its digest."""
     base = name.rpartition("/")[2]
-    return (base == scan.TOOL_FILE and _NOT_OURS not in name) or name in (
-        scan.DRIVER_FILE,
-        scan.SECRETS_FILE,
-        "server.json",
-    )
+    is_contract = base == scan.TOOL_FILE and _NOT_OURS not in name
+    return is_contract or name in (scan.DRIVER_FILE, scan.SECRETS_FILE, "server.json")
 
 
 def read_file(path: Path) -> tuple[bytes, str]:

@@ -504,8 +504,7 @@ def _with_problems(declared: Declared, problems: Sequence[FileProblem]) -> Decla
     """Return the driver with these problems instead of its own, errors first, and with the resulting state."""
     ordered = tuple(sorted(dict.fromkeys(problems), key=lambda each: _SEVERITY[each.severity]))
     codes = frozenset(each.code for each in ordered if each.severity == "error")
-    state = _STATES.get(codes, DriverState.REJECTED)
-    return msgspec.structs.replace(declared, problems=ordered, state=state)
+    return msgspec.structs.replace(declared, problems=ordered, state=_STATES.get(codes, DriverState.REJECTED))
 
 
 def _agree_on_contracts(drivers: Sequence[Declared], workspace: Path) -> list[Declared]:

@@ -170,19 +170,14 @@ def offer(contracts: Iterable[Contract]) -> Offering:
             claims.setdefault(name, []).append(contract)
     offered = []
     for (segment, local), claimants in sorted(claims.items()):
-        if len(claimants) == 1:
-            (contract,) = claimants
-            item = tool_item(contract)
-            offered.append(
-                OfferedContract(
-                    contract=contract, segment=segment, local=local, item=item, asks=needs_confirmation(contract)
-                )
-            )
-        else:
-            files = sorted(each.places.file for each in claimants)
-            message = f"{', '.join(map(quoted, files))} would all be listed as {segment}.{local}"
-            hint = "give one of them another metadata.interlock.name"
-            for contract in claimants:
+        files = sorted(each.places.file for each in claimants)
+        message = f"{', '.join(map(quoted, files))} would all be listed as {segment}.{local}"
+        hint = "give one of them another metadata.interlock.name"
+        for contract in claimants:
+            if len(claimants) == 1:
+                item, asks = tool_item(contract), needs_confirmation(contract)
+                offered.append(OfferedContract(contract=contract, segment=segment, local=local, item=item, asks=asks))
+            else:
                 pointer = "/id" if contract.listed_as is None else "/metadata/interlock/name"
                 problems.append(contract.places.problem(pointer, "name_collision", message, hint))
     return Offering(offered=tuple(offered), problems=tuple(problems))
@@ -198,9 +193,8 @@ def qualified_name(contract: Contract) -> tuple[str, str] | FileProblem:
         segment, _, local = contract.listed_as.partition(".")
         place = "/metadata/interlock/name"
         if "." in local:
-            return contract.places.problem(
-                place, "name_invalid", "a contract stands directly below its segment", "write segment.tool, one dot"
-            )
+            message = "a contract stands directly below its segment"
+            return contract.places.problem(place, "name_invalid", message, "write segment.tool, one dot")
     else:
         head, dot, rest = contract.id.partition(".")
         segment, local = (normalise(head), normalise(rest)) if dot else (UNDOTTED_SEGMENT, normalise(head))
@@ -217,32 +211,24 @@ def tool_item(contract: Contract) -> dict[str, Any]:
     forbids it.
     """
     name = qualified_name(contract)
+    # AIP-14.rules-1: a contract that does not declare its effect has neither `mutable` nor `reversible`. It counts as
+    # irreversible until a person classifies it.
+    declared: dict[str, Any] = {"latency_class": latency_class(contract.timeout_ms).value}
+    if contract.approval != UNANNOTATED:
+        irreversible = contract.risk_level >= RISK_IRREVERSIBLE
+        declared["mutable"] = bool(contract.mutates) or irreversible
+        declared["reversible"] = not irreversible
+    declared |= {"idempotent": contract.idempotent, "cost_class": _COSTS[contract.cost_class]}
+    if capability.is_semver(contract.version):
+        declared["schema_version"] = contract.version
     return {
         "name": contract.id if isinstance(name, FileProblem) else name[1],
         "title": contract.name,
         "description": contract.description,  # AIP-tools-15
         "inputSchema": {"type": "object", **contract.inputs},
         "outputSchema": dict(contract.outputs),
-        "_meta": {CAPABILITY: capability_of(contract), CONTRACT_KEY: f"{contract.id}@{contract.version}"},
+        "_meta": {CAPABILITY: declared, CONTRACT_KEY: f"{contract.id}@{contract.version}"},
     }
-
-
-def capability_of(contract: Contract) -> dict[str, Any]:
-    """Return the capability keys that a contract defines (AIP-14.rules-1).
-
-    A contract that does not declare its effect has neither `mutable` nor `reversible`: it counts as irreversible until
-    a person classifies it.
-    """
-    declared: dict[str, Any] = {"latency_class": latency_class(contract.timeout_ms).value}
-    if contract.approval != UNANNOTATED:
-        irreversible = contract.risk_level >= RISK_IRREVERSIBLE
-        declared["mutable"] = bool(contract.mutates) or irreversible
-        declared["reversible"] = not irreversible
-    declared["idempotent"] = contract.idempotent
-    declared["cost_class"] = _COSTS[contract.cost_class]
-    if capability.is_semver(contract.version):
-        declared["schema_version"] = contract.version
-    return declared
 
 
 def latency_class(timeout_ms: int) -> capability.LatencyClass:

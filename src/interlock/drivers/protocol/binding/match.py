@@ -206,19 +206,15 @@ def check_binding(
         if transform is not None and (transforms is None or transform not in transforms):  # AIP-map-4
             lack = "there is no driver.py" if transforms is None else "driver.py does not have it"
             message = f"the transform {quoted(transform)} is not there: {lack}"
-            yield problem(
-                field, message, "write it in driver.py beside the DRIVER.md, or remove it", "transform_missing"
-            )
+            hint = "write it in driver.py beside the DRIVER.md, or remove it"
+            yield problem(field, message, hint, "transform_missing")
     renames = _renames(binding)
     new_names = {name: renames.get(name, (name, None))[0] for name in declared}
     for key, target in binding.argument_mapping.items():
         field = f"/metadata/mcp/argument_mapping/{pointer_step(key)}"
         if key in renames and renames[key][0] != key:  # AIP-map-4
-            renamed = quoted(renames[key][0])
-            message = (
-                f"mapping renames {quoted(key)} to {renamed}, "
-                f"and argument_mapping renames {quoted(key)} to {quoted(target)}"
-            )
+            name, renamed = quoted(key), quoted(renames[key][0])
+            message = f"mapping renames {name} to {renamed}, and argument_mapping renames {name} to {quoted(target)}"
             hint = f"keep one of the two, or rename {renamed} here: mapping runs first"
             yield problem(field, message, hint, "mapping_conflict")
         elif key not in new_names.values():  # AIP-map-3

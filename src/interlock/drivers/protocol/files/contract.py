@@ -129,8 +129,7 @@ def _with_reference(schema: Any) -> Any:
     """Add the definition of AIP-27's reference type to a schema that refers to it, so nothing has to be fetched."""
 
     def point_inside(each: Mapping[str, Any]) -> Mapping[str, Any]:
-        is_reference = each.get("$ref") == REFERENCE_URI
-        return {**each, "$ref": f"#/$defs/{REFERENCE_NAME}"} if is_reference else each
+        return {**each, "$ref": f"#/$defs/{REFERENCE_NAME}"} if each.get("$ref") == REFERENCE_URI else each
 
     local = rewritten(schema, point_inside)
     defined = local.get("$defs", {}) if local != schema else None

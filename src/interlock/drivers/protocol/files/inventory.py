@@ -90,8 +90,7 @@ def merge_inventories(
                 files = f"{other[1].file} and {inventory.places.file}"
                 message = f"{quoted(entry.slug)} is described differently in {files}"
                 hint = "give one of the two another slug, or make them equal"
-                pointer = f"/secrets/{index}/slug"
-                problems.append(inventory.places.problem(pointer, "duplicate_slug", message, hint))
+                problems.append(inventory.places.problem(f"/secrets/{index}/slug", "duplicate_slug", message, hint))
     return tuple(entry for slug, (entry, _) in entries.items() if slug not in refused), tuple(problems)
 
 
