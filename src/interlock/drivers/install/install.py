@@ -118,9 +118,8 @@ async def attempt(installation: Installation, entry: Install) -> MethodResult:
                 return MethodResult(lock=_lock(installation, "vendored"), programs=(program,), folder=program)
     if method in SYSTEM:
         package = shlex.quote(terminal_safe(str(options.get("package", ""))))
-        raise MethodFailed(
-            f"a gateway does not use the package manager of the system; do it yourself: {SYSTEM[method]} {package}"
-        )
+        command = f"{SYSTEM[method]} {package}"
+        raise MethodFailed(f"a gateway does not use the package manager of the system; do it yourself: {command}")
     raise MethodFailed("this method is not known here, and it was skipped")
 
 
@@ -238,10 +237,8 @@ async def _run_script(installation: Installation, url: str, script: Path, home: 
 
 def _refuse_unverified(installation: Installation, what: str, sha256: str | None) -> None:
     if sha256 is None and not installation.settings.allow_unverified_install:  # AIP-30.install-2
-        raise MethodFailed(
-            f"{what} without verify_sha256 is not run; "
-            "add the hash, or let the operator set drivers.allow_unverified_install"
-        )
+        remedy = "add the hash, or let the operator set drivers.allow_unverified_install"
+        raise MethodFailed(f"{what} without verify_sha256 is not run; {remedy}")
 
 
 @asynccontextmanager

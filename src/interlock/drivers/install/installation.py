@@ -161,10 +161,7 @@ def plain_runner(reaper: OrphanReaper | None, cwd: Path | None = None) -> Comman
     Its commands get the environment that the node gives to every child process.
     """
 
-    async def run_plain(words: tuple[str, ...]) -> Ran:
-        return await run(words, child_environment({}, os.environ), cwd, reaper=reaper)
-
-    return run_plain
+    return lambda words: run(words, child_environment({}, os.environ), cwd, reaper=reaper)
 
 
 def sandboxed_runner(connector_parts: ConnectorParts, segment: str, plan: SandboxPlan) -> CommandRunner:
@@ -368,11 +365,11 @@ async def remove_packages(packages: Path, driver: Driver) -> None:
 
 def differences(before: Locked, after: Locked) -> tuple[str, ...]:
     """Describe what an update would change. An empty result means that the installed bytes stay the same."""
-    changes = []
-    if before.version != after.version:  # AIP-30.install-3
-        changes.append(f"version {before.version or 'unknown'} -> {after.version or 'unknown'}")
-    if before.integrity != after.integrity:
-        changes.append(f"integrity {before.integrity or 'none'} -> {after.integrity or 'none'}")
+    pairs = {
+        "version": (before.version or "unknown", after.version or "unknown"),  # AIP-30.install-3
+        "integrity": (before.integrity or "none", after.integrity or "none"),
+    }
+    changes = [f"{name} {old} -> {new}" for name, (old, new) in pairs.items() if old != new]
     if not changes and before.pins != after.pins:
         changes.append("packages below it have changed")
     if before.method != after.method:
@@ -399,10 +396,9 @@ class Locks:
         try:
             return msgspec.json.decode(entry.value, type=Locked)
         except msgspec.DecodeError as error:
-            raise Damaged(
-                f"what is recorded of the installation of {server_name(key)} cannot be read; "
-                f"run `interlock drivers update {server_name(key)}`"
-            ) from error
+            name = server_name(key)
+            message = f"what is recorded of the installation of {name} cannot be read"
+            raise Damaged(f"{message}; run `interlock drivers update {name}`") from error
 
     async def put(self, key: str, lock: Locked) -> None:
         await self.kv.put(LOCKS, key, msgspec.json.encode(lock), self.clock.wall())

@@ -124,10 +124,8 @@ def container_command(
         names |= dict.fromkeys((*driver.sandbox.env.passed, *driver.sandbox.env.set))
     for name in names:
         if _CLIENTS_OWN.fullmatch(name):
-            raise MethodFailed(
-                f"{name} would be obeyed by the client of the container engine itself; "
-                "set it in the image, or give the server another name for it"
-            )
+            remedy = "set it in the image, or give the server another name for it"
+            raise MethodFailed(f"{name} would be obeyed by the client of the container engine itself; {remedy}")
         words += ["-e", name]  # AIP-server-6
     # AIP-security-2, AIP-security-3: the engine cannot limit a network to a list of hosts, so none is given.
     egress = driver.network.egress if driver.network is not None else ()
@@ -135,12 +133,10 @@ def container_command(
     if driver.id not in installation.settings.sandbox and "*" not in egress:
         if egress or host_port is not None:
             kind = "that serves HTTP" if host_port is not None else "with a list of hosts in network.egress"
-            raise MethodFailed(
-                f"a container {kind} needs a network, and the engine's cannot be held to that list; "
-                "write egress: ['*'] if any host may be reached, "
-                f"or let the operator set drivers.sandbox {driver.id} = off",
-                code="sandbox_unavailable",
-            )
+            message = f"a container {kind} needs a network, and the engine's cannot be held to that list"
+            remedy = "write egress: ['*'] if any host may be reached"
+            remedy += f", or let the operator set drivers.sandbox {driver.id} = off"
+            raise MethodFailed(f"{message}; {remedy}", code="sandbox_unavailable")
         words += ["--network", "none"]
     if host_port is not None:
         words += ["-p", f"127.0.0.1:{host_port}:{server.port}"]  # AIP-server-6

@@ -64,12 +64,11 @@ def changes_of_identity(registered: Driver | Manifest, changed: Driver) -> Itera
 
     def change(pointer: str, what: str, severity: Severity = "error") -> FileProblem:
         message = f"{what} changed since {before.version}"
-        return changed.places.problem(pointer, "major_bump_required", message, hint, severity=severity)
+        return changed.places.problem(pointer, "major_bump_required", message, hint, severity)
 
-    if before.protocol_version != now.protocol_version:  # AIP-identity-1
-        yield change("/protocol_version", "protocol_version")
-    if before.transport != now.transport:  # AIP-identity-3
-        yield change("/transport", "transport")
+    for name in ("protocol_version", "transport"):
+        if getattr(before, name) != getattr(now, name):  # AIP-identity-1, AIP-identity-3
+            yield change(f"/{name}", name)
     if before.kind != now.kind:  # AIP-identity-2
         yield change("/server/kind", "server.kind")
     elif before.source != now.source:  # AIP-identity-2
@@ -123,20 +122,17 @@ class HostMachine(msgspec.Struct, frozen=True, kw_only=True):
 def unmet_requirements(driver: Driver, machine: HostMachine) -> Iterator[FileProblem]:
     """Yield a problem for each requirement that the machine does not meet (AIP-30.front-5)."""
     requires = driver.requires
+    messages: dict[str, str] = {}
     for key, wanted, have in (("os", requires.os, machine.os), ("arch", requires.arch, machine.arch)):
         if wanted and have not in wanted:  # AIP-30.front-5
-            yield _problem(driver, key, f"this machine has {have or 'an unknown one'}, not {' or '.join(wanted)}")
-    for key, least, available_mb in (
-        ("min_disk_mb", requires.min_disk_mb, machine.disk_mb),
-        ("min_memory_mb", requires.min_memory_mb, machine.memory_mb),
-    ):
+            messages[key] = f"this machine has {have or 'an unknown one'}, not {' or '.join(wanted)}"
+    needs = (("disk", requires.min_disk_mb, machine.disk_mb), ("memory", requires.min_memory_mb, machine.memory_mb))
+    for name, least, available_mb in needs:
         if least is not None and (available_mb is None or available_mb < least):
             has = "an unknown amount" if available_mb is None else f"{available_mb:.0f} MB"
-            yield _problem(driver, key, f"this machine has {has}, and {least:.0f} MB are needed")
-
-
-def _problem(driver: Driver, key: str, message: str) -> FileProblem:
-    return driver.places.problem(f"/requires/{key}", UNMET, message, "use this driver on another machine")
+            messages[f"min_{name}_mb"] = f"this machine has {has}, and {least:.0f} MB are needed"
+    for key, message in messages.items():
+        yield driver.places.problem(f"/requires/{key}", UNMET, message, "use this driver on another machine")
 
 
 def unverified_tags(driver: Driver) -> Iterator[FileProblem]:

@@ -95,12 +95,10 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
             pointer = pointer.rpartition("/")[0]
         return self.lines[pointer]
 
-    def problem(self, pointer: str, code: str, message: str, hint: str, *, severity: Severity = "error") -> FileProblem:
+    def problem(self, pointer: str, code: str, message: str, hint: str, severity: Severity = "error") -> FileProblem:
         """Return a problem with the line of the field that `pointer` names."""
-        file, line = self.file, self.line(pointer)
-        return FileProblem(
-            file=file, line=line, field=pointer, code=code, message=message, hint=hint, severity=severity
-        )
+        place: dict[str, Any] = {"file": self.file, "line": self.line(pointer), "field": pointer}
+        return FileProblem(**place, code=code, message=message, hint=hint, severity=severity)
 
 
 class FileFindings:
@@ -112,7 +110,7 @@ class FileFindings:
 
     def add(self, pointer: str, code: str, message: str, hint: str, severity: Severity = "error") -> None:
         """Add a problem at the field that `pointer` names."""
-        self.problems.append(self.places.problem(pointer, code, message, hint, severity=severity))
+        self.problems.append(self.places.problem(pointer, code, message, hint, severity))
 
     def add_invalid(self, pointer: str, message: str, hint: str) -> None:
         """Add an error with the code of schema errors, for a rule about a single value that a schema cannot express."""

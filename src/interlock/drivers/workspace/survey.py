@@ -112,9 +112,7 @@ def ungranted_secrets(declared: Declared) -> Iterator[UngrantedSecret]:
             message = f"no inventory grants the driver the secret {slug}, and the node does not start the server"
             is_beside = declared.own_secrets is not None and entry in declared.own_secrets.entries
             hint = inventory.lines_to_grant(driver, is_beside=is_beside, has_access=entry.access is not None)
-        yield UngrantedSecret(
-            slug=slug, problem=driver.places.problem("/server", code, message, hint, severity="warning")
-        )
+        yield UngrantedSecret(slug=slug, problem=driver.places.problem("/server", code, message, hint, "warning"))
 
 
 class Surveyor:
@@ -493,7 +491,7 @@ def _drop_repeated_drivers(folders: Sequence[ParsedFolder]) -> Iterator[ParsedFo
             elif hidden:  # AIP-file-1
                 message = f"{files[0]} is used, and {' and '.join(hidden)} with the same id and major version is not"
                 hint = "remove one of them"
-                problem = driver.places.problem("/id", "driver_shadowed", message, hint, severity="warning")
+                problem = driver.places.problem("/id", "driver_shadowed", message, hint, "warning")
             else:
                 yield candidate
                 continue
@@ -588,9 +586,7 @@ def _with_secrets(declared: Declared, merged: tuple[SecretEntry, ...]) -> Declar
         if secret is None and name not in driver.secret_names:
             message = f"no inventory describes the secret {name}"
             hint = f"add it to {SECRETS_FILE} beside {DRIVER_FILE}"
-            problems.append(
-                driver.places.problem("/auth/state/env", inventory.UNDECLARED, message, hint, severity="warning")
-            )
+            problems.append(driver.places.problem("/auth/state/env", inventory.UNDECLARED, message, hint, "warning"))
         # AIP-security-8: a user's own secret would be available to every user
         elif secret is not None and name in driver.secret_names and is_shared and inventory.is_for_users_alone(secret):
             message = f"the secret {name} is for single users, and all callers share the server"

@@ -85,7 +85,7 @@ def register_kinds(drivers: Iterable[Driver]) -> Kinds:
                 owner = "a base kind" if is_base else f"the kind {name} of {kinds[name].driver}"
                 pointer, message = f"/resources/{index}/ref_kind_id", f"this is {owner}, so it is not registered"
                 hint = "choose another ref_kind_id"
-                problems.append(driver.places.problem(pointer, "ref_kind_conflict", message, hint, severity="warning"))
+                problems.append(driver.places.problem(pointer, "ref_kind_conflict", message, hint, "warning"))
             else:
                 wanted.setdefault(name, []).append(resource.uri_template)
         for name, uri_templates in wanted.items():

@@ -59,16 +59,11 @@ class Frontmatter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Fault(Exception):
-    """Error for a text that is not valid frontmatter."""
-
-    def __init__(self, line: int, message: str, hint: str) -> None:
-        super().__init__(message)
-        self.line = line
-        self.message = message
-        self.hint = hint
+    """Error for a text that is not valid frontmatter. Its arguments are the line, a message and a hint."""
 
     def reading(self, file: str) -> ParsedFile[Any]:
-        problem = FileProblem(file=file, line=self.line, code=CODE, message=self.message, hint=self.hint)
+        line, message, hint = self.args
+        problem = FileProblem(file=file, line=line, code=CODE, message=message, hint=hint)
         return ParsedFile(problems=(problem,))
 
 
@@ -200,7 +195,8 @@ class _Builder:
         if kind == "ScalarEvent":
             value = self._resolve(event)
         else:
-            self._check_tag(event)
+            if str(event.tag) not in {"None", "!", _CORE + ("map" if kind == "MappingStartEvent" else "seq")}:
+                raise self._fault("a tag is not one of YAML's own", "remove the tag (the word after !)")
             if depth >= DEPTH_MAX:
                 raise self._fault(f"values are nested deeper than {DEPTH_MAX}", "flatten them")
             self._anchors[anchor] = None
@@ -220,20 +216,12 @@ class _Builder:
             self._anchors[anchor] = (value, self._values - values_before)
         return value
 
-    def _check_tag(self, event: Any) -> None:
-        """Refuse a tag of a list or mapping that is not the core tag of its kind."""
-        kind = "map" if type(event).__name__ == "MappingStartEvent" else "seq"
-        if str(event.tag) not in {"None", "!", _CORE + kind}:
-            raise self._fault("a tag is not one of YAML's own", "remove the tag (the word after !)")
-
     def _key(self, event: Any, fields: dict[str, Any]) -> str:
         """Return the key that an event denotes. `fields` are the fields that the mapping already has."""
-        match type(event).__name__:
-            case "AliasEvent":
-                raise self._fault("a key is an alias", "write the key out")
-            case "MappingStartEvent" | "SequenceStartEvent":
-                self._check_tag(event)
-                raise self._fault("a key is not text", "write a plain word as key")
+        if type(event).__name__ == "AliasEvent":
+            raise self._fault("a key is an alias", "write the key out")
+        if type(event).__name__ != "ScalarEvent":
+            raise self._fault("a key is not text", "write a plain word as key")
         value = self._resolve(event)
         if event.anchor is not None:
             raise self._fault("a key has an anchor", "write the key out each time")
