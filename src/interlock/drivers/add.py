@@ -57,15 +57,11 @@ from interlock.wire.refusal import Refused
 
 PATH_CHARS_MAX: Final = 4096  # PATH_MAX of Linux
 
+_ANY_OBJECT: Final = {"type": "object"}
+# Stands in for the contracts that are not known yet.
 _PENDING_CONTRACT: Final = frontmatter_text(
-    {
-        "name": "pending",
-        "id": PENDING["tool"],
-        "description": "In the place of contracts that are not known yet.",
-        "version": "1.0.0",
-        "inputs": {"type": "object"},
-        "outputs": {"type": "object"},
-    }
+    {"name": "pending", "id": PENDING["tool"], "description": "In the place of contracts that are not known yet."}
+    | {"version": "1.0.0", "inputs": _ANY_OBJECT, "outputs": _ANY_OBJECT}
 )
 
 
@@ -156,11 +152,9 @@ class ServerAdder:
         folder = read_imported_folder(path)
         if not folder.data:
             raise NotAdded("bad_draft", f"{path} cannot be read", "interlock import writes it again")
-        return DriverRequest(
-            data={key: value for key, value in folder.data.items() if key != "implements"},
-            files={SECRETS_FILE: folder.secrets_text} if folder.secrets_text else {},
-            hints=folder.record.hints if folder.record is not None else {},
-        )
+        data = {key: value for key, value in folder.data.items() if key != "implements"}
+        files = {SECRETS_FILE: folder.secrets_text} if folder.secrets_text else {}
+        return DriverRequest(data=data, files=files, hints=folder.record.hints if folder.record is not None else {})
 
     def _read_reference(self, request: AddRequest) -> DriverRequest:
         reference = request.reference

@@ -46,9 +46,8 @@ class DriverParts(CapabilityParts):
         from interlock.drivers.install.installation import Locks
         from interlock.drivers.provider.provider import ProviderFactory
         from interlock.drivers.registry.contract_tests import ExampleRunner
-        from interlock.drivers.registry.operations import DriverService
+        from interlock.drivers.registry.operations import DriverService, TrustRequests
         from interlock.drivers.registry.registry import Registry
-        from interlock.drivers.registry.trust_requests import TrustRequests
         from interlock.drivers.workspace.declaration import Memory
         from interlock.drivers.workspace.survey import this_machine
 

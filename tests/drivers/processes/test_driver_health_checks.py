@@ -11,7 +11,7 @@ from tests.drivers.installs import Files, declared, program, serving
 
 from interlock.drivers.install.installation import Installed, Locked, plain_runner
 from interlock.drivers.protocol.model import Driver, HealthCheck
-from interlock.drivers.provider.health import exec_health, http_health
+from interlock.drivers.provider.checks import exec_health, http_health
 from interlock.process.child import Ran
 
 INSTALLED = Installed(command=("/bin/true",), version=None, lock=Locked(asked="", method="present"))

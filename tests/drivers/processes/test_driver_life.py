@@ -27,7 +27,7 @@ from tests.drivers.scripted_server import Scripted
 from interlock.core.link_state import LinkState
 from interlock.drivers.driver_state import DriverState
 from interlock.drivers.protocol.problems import DriverRefusal
-from interlock.drivers.provider import contract_check
+from interlock.drivers.provider import checks
 
 KEY = "driven-mcp@1"
 SECOND = {"metadata": {"idle_timeout_ms": 1000}}
@@ -342,14 +342,14 @@ async def test_a_replaced_driver_ends_its_calls_before_its_process(stage: Driver
 async def test_a_list_that_takes_long_to_check_holds_up_nobody_else(
     stage: DriverStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hold, checking = threading.Event(), contract_check.check
+    hold, checking = threading.Event(), checks.check
 
     def slow(driver: Any, *more: Any) -> Any:
         if driver.id == "slow-mcp":
             hold.wait(20)
         return checking(driver, *more)
 
-    monkeypatch.setattr(contract_check, "check", slow)
+    monkeypatch.setattr(checks, "check", slow)
     held = stage.provider(id="slow-mcp")
     other = await wait_until_settled(stage.provider())
     lease = await lend_link(other)

@@ -24,7 +24,7 @@ from tests.drivers.driver_stage import (
 from interlock.core.link_state import LinkState
 from interlock.drivers.driver_state import DriverState
 from interlock.drivers.protocol.problems import DriverRefusal
-from interlock.drivers.provider import health as checkup
+from interlock.drivers.provider import checks as checkup
 
 KEY = "driven-mcp@1"
 

@@ -28,17 +28,9 @@ if TYPE_CHECKING:
 
 State = Literal["answers", "credential", "fails", "private", "unusable", "untried"]
 
-_GREETING: Final = msgspec.json.encode(
-    {
-        "jsonrpc": "2.0",
-        "id": 1,
-        "method": "initialize",
-        "params": {
-            "protocolVersion": "2025-06-18",
-            "capabilities": {},
-            "clientInfo": {"name": "interlock-discover", "version": "1"},
-        },
-    }
+_GREETING: Final = (
+    b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},'
+    b'"clientInfo":{"name":"interlock-discover","version":"1"}}}'
 )
 _HEADERS: Final = b"content-type: application/json\r\naccept: application/json, text/event-stream\r\n"
 _STREAM: Final = "an event stream"

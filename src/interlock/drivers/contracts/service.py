@@ -395,11 +395,7 @@ class Contracts:
         names = {segment: frozenset(each.local for each in offers) for segment, offers in contracts.items()}
         exposure = expose(table.drivers, names)
         problems = [*offering.problems, *exposure.problems]
-        segments = {
-            segment: shown
-            for segment, shown in exposure.segments.items()
-            if shown.tools or shown.prompts or shown.resources or shown.templates
-        }
+        segments = {segment: shown for segment, shown in exposure.segments.items() if shown != ExposedItems()}
         for segment in [key for key in (contracts.keys() | segments.keys()) if key in self._parts.taken]:
             for offered in contracts.pop(segment, ()):
                 place = "/metadata/interlock/name" if offered.contract.listed_as is not None else "/id"

@@ -38,7 +38,6 @@ from interlock.drivers.driver_state import DriverState
 from interlock.drivers.install.installation import Installed, InstallFailed
 from interlock.drivers.protocol.files.inventory import Detected, find_detector
 from interlock.drivers.protocol.model import Driver
-from interlock.drivers.provider.contract_check import ContractVerdict
 from interlock.drivers.provider.vault import DriverRevealer, Vault
 from interlock.drivers.workspace.folder import BROKEN, WORDS
 from interlock.links.connected_link import ConnectedLink, ServerLink
@@ -54,6 +53,7 @@ from interlock.wire.jsonrpc.codec import CodecError, Notification, Request, Resp
 from interlock.wire.refusal import METHOD_NOT_FOUND, Refusal
 
 if TYPE_CHECKING:
+    from interlock.drivers.provider.checks import ContractVerdict
     from interlock.drivers.provider.provider import DriverProvider
 
 

@@ -55,8 +55,8 @@ from interlock.drivers.protocol.binding.match import Bound
 from interlock.drivers.protocol.files.driver import ENTRY
 from interlock.drivers.protocol.model import Driver, ToolBinding
 from interlock.drivers.protocol.problems import DriverRefusal, FileProblem
-from interlock.drivers.provider import contract_check
-from interlock.drivers.provider.health import HealthSchedule
+from interlock.drivers.provider import checks
+from interlock.drivers.provider.checks import HealthSchedule
 from interlock.drivers.provider.hooks import DriverHooks, HookFailed, HookProcess, load_hooks
 from interlock.drivers.provider.keeper import DriverEnvironment, DriverKeeper, Instance, InstanceLease, Instances
 from interlock.drivers.provider.vault import (
@@ -179,9 +179,9 @@ class DriverProvider:
         slugs = [declared.secrets[name].slug for name in driver.secret_names if name in declared.secrets]
         self._logins = Logins(environment.kv, environment.vault, driver, slugs)
         self._login_tasks = BackgroundTasks()
-        self._snapshots = contract_check.Snapshots(environment.kv, environment.connector_parts.clock, driver.key)
+        self._snapshots = checks.Snapshots(environment.kv, environment.connector_parts.clock, driver.key)
         # The digest of a list, and the result of its check.
-        self._checked: tuple[bytes, contract_check.ContractVerdict] | None = None
+        self._checked: tuple[bytes, checks.ContractVerdict] | None = None
         self._judged: tuple[DriverState, str | None, str | None] = (DriverState.READY, None, None)
         self._task: asyncio.Task[None] | None = None
         self._instances: Instances | None = None  # once the server is installed
@@ -346,12 +346,12 @@ class DriverProvider:
         if verdict.state in _SERVES:
             tools = {contract: bound.tool_digest for contract, bound in verdict.bound.items()}
             protocol = link.facts.version if link.facts is not None else ""
-            await self._snapshots.keep(contract_check.Snapshot(about=self._about(), protocol=protocol, tools=tools))
+            await self._snapshots.keep(checks.Snapshot(about=self._about(), protocol=protocol, tools=tools))
         if who is None and self.driver.interlock.isolation != "driver":
             # This process gets no calls: it was started for its lists to be checked (AIP-tenant-1).
             asyncio.get_running_loop().call_soon(instances.rest, instance)
 
-    async def _check(self, listing: Listing) -> contract_check.ContractVerdict:
+    async def _check(self, listing: Listing) -> checks.ContractVerdict:
         """Check a list of tools against the contracts.
 
         Equal lists are checked only once, even if several processes send them. The check runs in a thread, because the
@@ -363,16 +363,16 @@ class DriverProvider:
         on_mismatch = self.environment.plan.on_mismatch
         entry = None if self.hooks is None else self.hooks.entry
         verdict = await asyncio.to_thread(
-            contract_check.check, self.driver, self._declared.contracts, listing, on_mismatch, self.bound, entry
+            checks.check, self.driver, self._declared.contracts, listing, on_mismatch, self.bound, entry
         )
         self._checked = digest, verdict
         return verdict
 
-    def _apply_verdict(self, verdict: contract_check.ContractVerdict, listing: Listing, link: Link) -> None:
+    def _apply_verdict(self, verdict: checks.ContractVerdict, listing: Listing, link: Link) -> None:
         """Apply the result of a check, with warnings about the greeting, the installation and the hooks."""
         places = self.driver.places
         facts, hint = link.facts, "nothing needs to be done"
-        greeting = () if facts is None else contract_check.greeting_warnings(self.driver, facts, link.transport)
+        greeting = () if facts is None else checks.greeting_warnings(self.driver, facts, link.transport)
         notes = self.installed.notes if self.installed is not None else ()
         installing = (places.problem("/install", each.code, each.message, hint, severity="note") for each in notes)
         before = _offer_digest(self.listing, self.bound)
@@ -594,7 +594,7 @@ class DriverProvider:
         """
         return None if self.driver.interlock.isolation == "driver" else caller.principal.name
 
-    def _refusal(self, verdict: contract_check.ContractVerdict | None = None) -> DriverRefusal:
+    def _refusal(self, verdict: checks.ContractVerdict | None = None) -> DriverRefusal:
         if verdict is None and self.state is not DriverState.REJECTED:
             message = "the server of this tool is not ready"
             return self._refuse("tool_unavailable", message, retryable=True, code=self.code, reason=self.reason)
@@ -611,7 +611,7 @@ class DriverProvider:
     def _about(self) -> str:
         """Return a digest of all inputs of the contract check."""
         contracts = [self._declared.contracts[each.index] for each in self.driver.implements]
-        return contract_check.about(self._declared.digest, self.installed, contracts)
+        return checks.about(self._declared.digest, self.installed, contracts)
 
     # For people
 

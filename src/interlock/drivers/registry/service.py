@@ -6,6 +6,7 @@ operation. `DriverWatcher` then opens the registry, and `LazyContracts` creates 
 """
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -142,11 +143,9 @@ class DriverWatcher:
         """Wait, for at most `seconds`, until all drivers that were present at the start have completed their first
         attempt.
         """
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self.settle_all()
-        except TimeoutError:
-            return
 
     async def settle_all(self) -> None:
         """Wait until all drivers that were present at the start have completed their first attempt."""
@@ -178,10 +177,8 @@ class DriverWatcher:
             except Exception:
                 log.exception("the drivers could not be looked at")
             self.settled.set()
-            try:
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._scan_now.wait(), min(max(LOOK_S, took * SHARE), LOOK_MAX_S))
-            except TimeoutError:
-                continue
             self._scan_now.clear()
 
     async def _scan(self) -> float:
