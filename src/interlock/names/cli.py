@@ -48,10 +48,6 @@ def _text(name: str, help: str, metavar: str) -> Any:
     return Annotated[str | None, option(name, help, metavar)]
 
 
-def _required(name: str, help: str, metavar: str) -> Any:
-    return Annotated[str, option(name, help, metavar)]
-
-
 def _flag(name: str, help: str) -> Any:
     return Annotated[bool, option(name, help)]
 
@@ -89,15 +85,10 @@ def _with_options(names: tuple[str, ...]) -> Callable[[Body], Body]:
         signature = inspect.signature(body)
         own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
         place = next((place for place, each in enumerate(own) if each.kind is each.KEYWORD_ONLY), len(own))
-        own[place:place] = [
-            inspect.Parameter(
-                name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=False if get_args(_PROPOSAL[name])[0] is bool else None,
-                annotation=_PROPOSAL[name],
-            )
-            for name in names
-        ]
+        for name in reversed(names):
+            default = False if get_args(_PROPOSAL[name])[0] is bool else None
+            parameter = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
+            own.insert(place, parameter.replace(annotation=_PROPOSAL[name]))
         body.__signature__ = signature.replace(parameters=own)  # type: ignore[attr-defined]
         return body
 
@@ -343,24 +334,6 @@ def amend(invocation: Invocation, name: Name, *, override: Override = "", **memb
     _act(invocation, "amend", name, _read_members(members), override)
 
 
-def _add_action(
-    action: api.NamesAction, help: str, *, examples: str, subject: Any = Name, has_override: bool = True, **options: Any
-) -> None:
-    """Add the command of an action. Each of its `options` sets the member of the request with this name."""
-
-    def run(invocation: Invocation, subject: str, *, override: str = "", **members: str) -> None:
-        _act(invocation, action, subject, members, override)
-
-    kind = inspect.Parameter.KEYWORD_ONLY
-    parameters = [inspect.Parameter("invocation", kind), inspect.Parameter("subject", kind, annotation=subject)]
-    for name, annotation in options.items():
-        parameters.append(inspect.Parameter(name, kind, annotation=annotation))
-    if has_override:
-        parameters.append(inspect.Parameter("override", kind, annotation=Override, default=""))
-    run.__doc__, run.__signature__ = help, inspect.Signature(parameters)  # type: ignore[attr-defined]
-    verb(app, action, examples=examples)(run)
-
-
 @verb(app, "deprecate")
 def deprecate(
     invocation: Invocation,
@@ -377,45 +350,108 @@ def deprecate(
     _act(invocation, "deprecate", name, {"successor": successor}, override)
 
 
-_add_action("reinstate", "Make a deprecated name active again.", examples="interlock names reinstate acme_search")
-_add_action(
-    "withdraw",
-    "Withdraw a name. It was deprecated for a year, and no known server implements it.",
-    examples="interlock names withdraw acme_search",
-)
-_add_action(
-    "transfer",
-    "Hand an entry to another controller. Each of the two asks for it once.",
-    examples='interlock names transfer acme_search --to "Zebra Ltd"',
-    to=_required("--to", "Who is to have it.", "CONTROLLER"),
-)
-_add_action(
-    "confirm-public",
-    "Confirm that a public surface is meant to be public.",
-    examples="interlock names confirm-public acme_search",
-)
-_add_action(
-    "declare",
-    "Put an implementation of a surface on record.",
-    examples='interlock names declare acme_search --by "Zebra\'s server"',
-    has_override=False,
-    who=_required("--by", "Who implements it.", "WHO"),
-)
-_add_action(
-    "end",
-    "Put the end of an implementation on record.",
-    examples="interlock names end acme_search --by zebra --evidence 'switched off'",
-    who=_required("--by", "Who implemented it.", "WHO"),
-    evidence=_required("--evidence", "What shows that it ended.", "TEXT"),
-)
-_add_action(
-    "consent",
-    "Let another controller register names under a prefix.",
-    examples='interlock names consent acme_ --controller "Zebra Ltd" --until 2027-12-31',
-    subject=Prefix,
-    controller=_required("--controller", "Who may register under it.", "NAME"),
-    until=_required("--until", "The last day.", "DAY"),
-)
+@verb(app, "reinstate")
+def reinstate(invocation: Invocation, name: Name, *, override: Override = "") -> None:
+    """Make a deprecated name active again.
+
+    Examples:
+        interlock names reinstate acme_search
+    """
+    _act(invocation, "reinstate", name, {}, override)
+
+
+@verb(app, "withdraw")
+def withdraw(invocation: Invocation, name: Name, *, override: Override = "") -> None:
+    """Withdraw a name. It was deprecated for a year, and no known server implements it.
+
+    Examples:
+        interlock names withdraw acme_search
+    """
+    _act(invocation, "withdraw", name, {}, override)
+
+
+@verb(app, "transfer")
+def transfer(
+    invocation: Invocation,
+    name: Name,
+    *,
+    to: Annotated[str, option("--to", metavar="CONTROLLER")],
+    override: Override = "",
+) -> None:
+    """Hand an entry to another controller. Each of the two asks for it once.
+
+    Options:
+        to: Who is to have it.
+
+    Examples:
+        interlock names transfer acme_search --to "Zebra Ltd"
+    """
+    _act(invocation, "transfer", name, {"to": to}, override)
+
+
+@verb(app, "confirm-public")
+def confirm_public(invocation: Invocation, name: Name, *, override: Override = "") -> None:
+    """Confirm that a public surface is meant to be public.
+
+    Examples:
+        interlock names confirm-public acme_search
+    """
+    _act(invocation, "confirm-public", name, {}, override)
+
+
+@verb(app, "declare")
+def declare(invocation: Invocation, name: Name, *, who: Annotated[str, option("--by", metavar="WHO")]) -> None:
+    """Put an implementation of a surface on record.
+
+    Options:
+        who: Who implements it.
+
+    Examples:
+        interlock names declare acme_search --by "Zebra's server"
+    """
+    _act(invocation, "declare", name, {"who": who})
+
+
+@verb(app, "end")
+def end(
+    invocation: Invocation,
+    name: Name,
+    *,
+    who: Annotated[str, option("--by", metavar="WHO")],
+    evidence: Annotated[str, option("--evidence", metavar="TEXT")],
+    override: Override = "",
+) -> None:
+    """Put the end of an implementation on record.
+
+    Options:
+        who: Who implemented it.
+        evidence: What shows that it ended.
+
+    Examples:
+        interlock names end acme_search --by zebra --evidence 'switched off'
+    """
+    _act(invocation, "end", name, {"who": who, "evidence": evidence}, override)
+
+
+@verb(app, "consent")
+def consent(
+    invocation: Invocation,
+    prefix: Prefix,
+    *,
+    controller: Annotated[str, option("--controller", metavar="NAME")],
+    until: Annotated[str, option("--until", metavar="DAY")],
+    override: Override = "",
+) -> None:
+    """Let another controller register names under a prefix.
+
+    Options:
+        controller: Who may register under it.
+        until: The last day.
+
+    Examples:
+        interlock names consent acme_ --controller "Zebra Ltd" --until 2027-12-31
+    """
+    _act(invocation, "consent", prefix, {"controller": controller, "until": until}, override)
 
 
 @verb(app, "dispute")
@@ -438,12 +474,19 @@ def dispute(
     _act(invocation, "dispute", prefix, {"controller": controller, "evidence": items}, override)
 
 
-_add_action(
-    "cancel",
-    "Take a request back.",
-    examples="interlock names cancel 3f9c0a1b-0000-4000-8000-000000000000",
-    subject=Annotated[str, typer.Argument(metavar="ID", help="The request.")],
-)
+@verb(app, "cancel")
+def cancel(
+    invocation: Invocation, request_: Annotated[str, typer.Argument(metavar="ID")], *, override: Override = ""
+) -> None:
+    """Take a request back.
+
+    Options:
+        request_: The request.
+
+    Examples:
+        interlock names cancel 3f9c0a1b-0000-4000-8000-000000000000
+    """
+    _act(invocation, "cancel", request_, {}, override)
 
 
 @verb(app, "attach")
@@ -463,9 +506,8 @@ def attach(
 
     _require_local(invocation, "a copy is attached on the node's own machine")
     copy = _read_file(document, DOCUMENT_BYTES_MAX)
-    request, path = _change_stored_names(
-        invocation, lambda state: attach_copy(state, invocation.data_folder, "local", request_, copy)
-    )
+    folder = invocation.data_folder
+    request, path = _change_stored_names(invocation, lambda state: attach_copy(state, folder, "local", request_, copy))
     digest = (request.retrieval.digest if request.retrieval is not None else None) or ""
     if invocation.out.as_json:
         invocation.out.json({"request": request.id, "subject": request.subject, "digest": digest, "path": str(path)})
@@ -547,7 +589,9 @@ def sign(
     invocation.out.remark(f"send it within {seconds // 60} minutes, as application/jose: POST {path}")
 
 
-def _act(invocation: Invocation, action: api.NamesAction, subject: str, body: dict[str, Any], override: str) -> None:
+def _act(
+    invocation: Invocation, action: api.NamesAction, subject: str, body: dict[str, Any], override: str = ""
+) -> None:
     """Perform an action at the node and print its outcome. Exit with 3 if an expert still has to decide, and
     with 1 if the request was returned.
     """

@@ -313,10 +313,15 @@ def _scope(proposal: NameProposal, registry: NamesRegistry, amends: RegistryEntr
 def _collisions(proposal: NameProposal, registry: NamesRegistry, today: str) -> Iterator[CheckFinding]:
     """Check criterion 5: the name collides with no entry and no vendor prefix, and is not easily confused with one."""
     name, prefix, controller = proposal.surface_name, proposal.vendor_prefix, proposal.change_controller
-    collision = registry.find_collision(name, controller, today)
-    if collision is not None:  # REG-5-7
-        yield CheckFinding(5, "fail", collision[0], collision[1])
     standing = registry.entries.get(name)
+    if standing is not None and (standing.status is not EntryStatus.WITHDRAWN or standing.source):  # REG-5-7
+        reason = f"{name} is registered to {standing.change_controller}, {standing.status.value}"
+        yield CheckFinding(5, "fail", "name_taken", reason)
+    elif standing is not None and standing.change_controller != controller:
+        free_on = standing.free_on(today)
+        if today < free_on:  # REG-7.3-5
+            reason = f"{name} was withdrawn on {standing.withdrawn_on} and is free on {free_on}"
+            yield CheckFinding(5, "fail", "name_in_quarantine", reason)
     if standing is not None and standing.deprecation is not None:  # REG-7.3-2
         yield CheckFinding(5, "note", "deprecated", standing.deprecation)
     if prefix != NONE and not (grammar.is_prefix(prefix) and grammar.covers(prefix, name)):  # REG-4.1-7

@@ -101,6 +101,12 @@ class RegistryEntry(SevenFields, frozen=True, kw_only=True, omit_defaults=True, 
         """Return the day from which this name may be withdrawn, if it is deprecated today or has been before."""
         return withdrawable_on(self.deprecated_on or today)
 
+    def free_on(self, today: str) -> str:
+        """Return the day from which another registrant may register this name, if it is withdrawn today or has been
+        before.
+        """
+        return free_on(self.withdrawn_on or today)
+
     @property
     def deprecation(self) -> str | None:
         """Return the warning about a deprecated name, or None if it is not deprecated. The text is the same in all

@@ -14,15 +14,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Raw
 
-from interlock.names.protocol.entry import (
-    NO_SCHEMA,
-    NONE,
-    EntryStatus,
-    RegistryEntry,
-    RequestState,
-    SchemaSource,
-    free_on,
-)
+from interlock.names.protocol.entry import NO_SCHEMA, NONE, RegistryEntry, RequestState, SchemaSource
 from interlock.names.protocol.grammar import covers
 
 TEXT_CHARS_MAX: Final = 4000  # of a reason, the semantics, a contact
@@ -274,20 +266,6 @@ class NamesRegistry:
     def in_order(self) -> list[RegistryEntry]:
         """Return all entries in the order of the octets of their names."""
         return [self.entries[name] for name in sorted(self.entries)]
-
-    def find_collision(self, name: str, controller: str, today: str) -> tuple[str, str] | None:
-        """Return why a name cannot be registered, as code and reason (criterion 5, section 7.3). Return None if it can
-        be registered.
-        """
-        entry = self.entries.get(name)
-        if entry is None:
-            return None
-        if entry.status is not EntryStatus.WITHDRAWN or entry.source:  # REG-5-7
-            return "name_taken", f"{name} is registered to {entry.change_controller}, {entry.status.value}"
-        day = free_on(entry.withdrawn_on or today)
-        if entry.change_controller == controller or today >= day:  # REG-7.3-5
-            return None
-        return "name_in_quarantine", f"{name} was withdrawn on {entry.withdrawn_on} and is free on {day}"
 
     def prefix_conflict(self, name: str, prefix: str, controller: str, today: str) -> str | None:
         """Return a text that says which prefix conflicts with a name (REG-5-8), or None if no prefix does.
