@@ -42,11 +42,12 @@ from interlock.devices.protocol.description import DeviceDescription
 from interlock.devices.protocol.device_tools import AnnouncedTooOften, Announcements, DeviceTool, device_tool
 from interlock.devices.protocol.messages import DeviceAnswer, DeviceFault, without_metadata
 from interlock.devices.requests import AnswerLost, DeviceFailure, DeviceRequest, Succeeded
-from interlock.devices.transports.transport import SharedConnections, Transport, TransportFailed, make_transport
+from interlock.devices.transports.transport import Transport, TransportFailed, TransportOwner, make_transport
 from interlock.store.ports import StoreError
 
 if TYPE_CHECKING:
     from interlock.devices.device_link import DeviceKeeper
+    from interlock.devices.transports.transport import SharedConnections
 
 FRAMES_MAX: Final = 1000  # messages in the record
 WATCHED_S: Final = 30.0  # after an operator last asked for messages, the recording ends
@@ -100,7 +101,7 @@ EVENTS_PER_S: Final = 20  # that are passed on; the others are counted
 
 
 @dataclass(eq=False)
-class DeviceSession:
+class DeviceSession(TransportOwner):
     """A session with one device. The module docstring explains how it works.
 
     The keeper and operators read `is_present`, `tools`, `reason` and `loss`. `open` and `close` are called once each;
@@ -111,7 +112,7 @@ class DeviceSession:
     description: DeviceDescription
     _clock: Clock
     _owner: "DeviceKeeper"
-    _connections: SharedConnections
+    _connections: "SharedConnections"
     _revealer: SecretResolver | None = None
 
     def __post_init__(self) -> None:
@@ -327,9 +328,6 @@ class DeviceSession:
             self._transport.send(message)
 
     # Reports of the transport (TransportOwner)
-
-    def on_traffic(self, sent: bool, data: bytes) -> None:
-        """Do nothing: operators watch complete messages, not bytes."""
 
     def on_transport_lost(self, reason: str, rest_s: float = 0.0) -> None:
         self._rest_s = rest_s

@@ -566,9 +566,8 @@ def sign(
         body = {"controller_key": public, **body, "surface_name": subject, "change_controller": controller}
     signer = keys.open(key, lambda: read_passphrase(key, passphrase_fd))
     jti = secrets.token_urlsafe(JTI_BYTES)
-    statement = signer.sign(
-        TYP, statement_claims(controller, action, subject, body, registry=registry, jti=jti, now=time.time())
-    )
+    claims = statement_claims(controller, action, subject, body, registry=registry, jti=jti, now=time.time())
+    statement = signer.sign(TYP, claims)
     if len(statement) > CHARS_MAX:
         raise Refused("too_large", f"a statement has at most {CHARS_MAX} characters")
     match action:

@@ -70,13 +70,9 @@ class Reminders:
         and StoreError if a notice cannot be stored.
         """
         now, registry = self._state.now, self._state.registry
-        own = [
-            entry
-            for entry in registry.entries.values()
-            if not entry.source and (entry.status is EntryStatus.PROVISIONAL or entry.authentication_scope == PUBLIC)
-        ]
-        for step in [step for entry in own for step in _due_notices(entry, now) if not _is_given(registry, step)]:
-            if await self._give(step):
+        steps = [step for entry in registry.entries.values() for step in _due_notices(entry, now)]
+        for step in steps:
+            if not _is_given(registry, step) and await self._give(step):
                 log.warning("%s: %s", step.subject, step.reason)
                 if step.what == REVIEW:
                     self._remind(step.subject)
@@ -107,7 +103,11 @@ def _is_given(registry: NamesRegistry, step: RegistryStep) -> bool:
 
 
 def _due_notices(entry: RegistryEntry, now: str) -> Iterator[RegistryStep]:
-    """Yield the notices about an entry that are due now, including those that were sent before."""
+    """Yield the notices about an entry that are due now, including those that were sent before. Nobody here has to act
+    on an imported entry.
+    """
+    if entry.source:
+        return
     today, name = now[:10], entry.surface_name
     due = entry.answer_due or entry.review_due
     days = reached_notice(today, due) if entry.status is EntryStatus.PROVISIONAL and due is not None else None

@@ -252,7 +252,7 @@ async def _watch(invocation: Invocation, description: "DeviceDescription", count
 
     from interlock.core.clock import rfc3339
     from interlock.devices.protocol.message_text import MessageTexts
-    from interlock.devices.transports.transport import SharedConnections, TransportFailed
+    from interlock.devices.transports.transport import SharedConnections, TransportFailed, TransportOwner
     from interlock.devices.transports.uart import UartTransport
     from interlock.links.api import Frame
 
@@ -260,7 +260,7 @@ async def _watch(invocation: Invocation, description: "DeviceDescription", count
     shown = 0
     ended: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
 
-    class Watcher:
+    class Watcher(TransportOwner):
         def on_message(self, message: bytes) -> None:
             nonlocal shown
             text = texts.text(message)
@@ -275,9 +275,6 @@ async def _watch(invocation: Invocation, description: "DeviceDescription", count
         def on_transport_lost(self, reason: str, rest_s: float = 0.0) -> None:
             if not ended.done():
                 ended.set_result(reason)
-
-        def on_traffic(self, sent: bool, data: bytes) -> None:
-            """Do nothing: the command shows complete messages, not bytes."""
 
     transport = UartTransport("monitor", description, Watcher(), SharedConnections())
     try:

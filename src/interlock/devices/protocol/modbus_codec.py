@@ -17,7 +17,6 @@ from interlock.devices.protocol.layouts import decode_payload, encode_payload, s
 from interlock.devices.protocol.messages import Codec, DeviceAnswer, DeviceFault, Received, check_names
 
 ID_MAX: Final = 0xFFFF
-UNIT_BYTES_MAX: Final = 253  # of one protocol data unit
 WORDS_MAX: Final = 123  # registers that one request may write
 EXCEPTION: Final = 0x80  # this bit of the function code says that it failed
 COIL_ON: Final = 0xFF00

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from interlock.devices.protocol.description import DeviceDescription
 
@@ -27,10 +27,8 @@ class TransportFailed(Exception):
     """Error for a transport that could not be opened. The message says why."""
 
 
-class TransportOwner(Protocol):
-    """Interface of the object that receives a transport's messages: a device session, or the command that watches a
-    port.
-    """
+class TransportOwner:
+    """Base class of what receives the messages of a transport: a device session, or the command that watches a port."""
 
     def on_message(self, message: bytes) -> None:
         """Handle one complete message. Its content is untrusted."""
@@ -43,7 +41,9 @@ class TransportOwner(Protocol):
         """
 
     def on_traffic(self, sent: bool, data: bytes) -> None:
-        """Record bytes as they are on the wire, for operators who watch. `sent` says whether this node sent them."""
+        """Take note of bytes as they are on the wire. `sent` says whether this node sent them. By default nothing
+        happens, because people watch complete messages and not bytes.
+        """
 
 
 @dataclass(eq=False)
