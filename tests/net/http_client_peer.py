@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from interlock.net.http.client import FailureKind, Headers, HttpClient, HttpFailure
+from interlock.net.http.client import HttpClient
+from interlock.net.http.connection import FailureKind, Headers, HttpFailure
 
 BOUND_S = 10.0
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"

@@ -43,7 +43,7 @@ from interlock.mcp import methods
 from interlock.mcp.methods import Era
 from interlock.mcp.modern_requests import modern_head
 from interlock.mcp.tasks import TAKEN_AS_TASK
-from interlock.net.http.client import header
+from interlock.net.http.connection import header
 from interlock.process.child import Child, ChildStartFailed, child_environment
 from interlock.process.limits import StartLimits
 from interlock.process.orphan_reaper import OrphanReaper

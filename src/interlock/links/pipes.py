@@ -27,8 +27,9 @@ from urllib.parse import urljoin, urlsplit
 import msgspec
 
 from interlock.core.calls.call import PARKED_MAX, Inquiry, Pending
-from interlock.net.http.client import FailureKind, Handle, Headers, HttpClient, HttpFailure, Parts, ResponseSink, header
-from interlock.net.paced_delivery import PacedDelivery
+from interlock.net.http.client import HttpClient
+from interlock.net.http.connection import FailureKind, Handle, Headers, HttpFailure, Parts, ResponseSink, header
+from interlock.net.message_pipe import PacedDelivery
 from interlock.process.child import Child
 from interlock.process.sandbox.sandbox import Sandbox
 from interlock.wire.jsonrpc.oversized import Oversized

@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from interlock.credentials.protocol.resource import is_protected
-from interlock.net.http.client import Headers, HttpClient, HttpFailure
-from interlock.net.http.connection import header
+from interlock.net.http.client import HttpClient
+from interlock.net.http.connection import Headers, HttpFailure, header
 from interlock.net.protocol.address_scope import Scope, find_scope, scope_of
 
 FETCH_S: Final = 5.0  # from the request to the whole answer

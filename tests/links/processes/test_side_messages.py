@@ -21,7 +21,7 @@ from interlock.links import pipes
 from interlock.links.connected_link import UNSOLICITED_PER_S, Noise, ServerLink
 from interlock.links.pipes import HttpPipe, StdioPipe, Trouble, Undelivered, _Exchange
 from interlock.links.server_messages import ServerQuestions
-from interlock.net.paced_delivery import PER_TURN
+from interlock.net.message_pipe import PER_TURN
 from interlock.process.child import Child, child_environment
 from interlock.process.stderr import StderrRing
 

@@ -3,7 +3,8 @@
 import pytest
 from tests.net.http_client_peer import OK, STREAM, Sink, chunk, client_of, post, serving, turns
 
-from interlock.net.http.client import FailureKind, HttpClient, header
+from interlock.net.http.client import HttpClient
+from interlock.net.http.connection import FailureKind, header
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 UNTIL_CLOSE = HEAD + b"content-type: application/json\r\n\r\n"

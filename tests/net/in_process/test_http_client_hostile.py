@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.net.http_client_peer import OK, STREAM, Peer, Server, Sink, chunk, client_of, post, serving, turns
 
-from interlock.net.http.client import HEAD_BYTES_MAX, FailureKind, HttpClient
-from interlock.net.http.connection import KNOWN_HEADS_MAX, Handle, HttpConnection
+from interlock.net.http.client import HttpClient
+from interlock.net.http.connection import HEAD_BYTES_MAX, KNOWN_HEADS_MAX, FailureKind, Handle, HttpConnection
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"

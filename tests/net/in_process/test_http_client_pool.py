@@ -22,7 +22,8 @@ from tests.net.http_client_peer import (
 )
 
 from interlock.net.http import client as http
-from interlock.net.http.client import FailureKind, Handle, HttpClient, HttpFailure
+from interlock.net.http.client import HttpClient
+from interlock.net.http.connection import FailureKind, Handle, HttpFailure
 
 
 async def echo(peer: Peer) -> None:

@@ -14,7 +14,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from tests.net.http_client_peer import BOUND_S, OK, STREAM, Server, chunk, post, serving
 
-from interlock.net.http.client import FailureKind, HttpClient
+from interlock.net.http.client import HttpClient
+from interlock.net.http.connection import FailureKind
 
 DAY = datetime.timedelta(days=1)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from interlock.net.paced_delivery import PER_TURN, PacedDelivery
+from interlock.net.message_pipe import PER_TURN, PacedDelivery
 
 
 class Stream(PacedDelivery, eq=False):

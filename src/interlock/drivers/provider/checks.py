@@ -44,7 +44,8 @@ from interlock.links.listing import Listing
 from interlock.links.server_messages import LostRefusal
 from interlock.mcp.methods import DISCOVER, PING
 from interlock.mcp.modern_requests import modern_head
-from interlock.net.http.client import Headers, HttpClient, HttpFailure
+from interlock.net.http.client import HttpClient
+from interlock.net.http.connection import Headers, HttpFailure
 from interlock.net.protocol.address_scope import Scope, is_loopback, scope_of
 from interlock.net.protocol.egress import Permit, names_this_machine, permits, port_of
 from interlock.store.ports import KeyValue, StoreError

@@ -20,7 +20,6 @@ from collections import OrderedDict
 from urllib.parse import urlsplit
 
 from interlock.net.http.connection import (
-    HEAD_BYTES_MAX,
     IDLE_S,
     FailureKind,
     Handle,
@@ -29,22 +28,9 @@ from interlock.net.http.connection import (
     HttpFailure,
     Parts,
     ResponseSink,
-    header,
     tls_detail,
 )
 from interlock.net.http.messages import VaryingLines
-
-__all__ = [
-    "HEAD_BYTES_MAX",
-    "FailureKind",
-    "Handle",
-    "Headers",
-    "HttpClient",
-    "HttpFailure",
-    "Parts",
-    "ResponseSink",
-    "header",
-]
 
 WAITING_MAX = 1024  # requests without a connection; as many as a node has calls in flight by default
 # A connection that carried a stream is given back only while fewer are idle: streams that waited for people end in
