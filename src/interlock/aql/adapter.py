@@ -215,10 +215,7 @@ class AqlAdapter:
             "capabilities": {
                 "batch": aql.batch,
                 "field_selection": aql.field_selection,
-                "aggregations": False,
-                "computed_fields": False,
-                "pagination": False,
-                "relationship_queries": False,
+                **dict.fromkeys(("aggregations", "computed_fields", "pagination", "relationship_queries"), False),
                 "warnings": True,
                 "confirmation": aql.danger.enforce,
                 "dangerous_operations": aql.danger.enforce,

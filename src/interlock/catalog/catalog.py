@@ -545,12 +545,13 @@ class Catalog:
         ticket = object()
         self._stocking[ticket] = link
         try:
-            revision = self._said
-            items = await self._make_items(link, listing, old)
+            before, revision = old, -1
             while revision != self._said:  # by rules that hold no more, a tool could be let through that is held by now
                 revision = self._said
+                items = await make_link_items(
+                    link, listing, self.plan, before, self.rulings, checks_for=self.checks_for, surfaces=self.surfaces
+                )
                 before = msgspec.structs.replace(old, stale=True) if old is not None else None
-                items = await self._make_items(link, listing, before)
         finally:
             left = self._stocking.pop(ticket, None) is None
         if left:
@@ -566,11 +567,6 @@ class Catalog:
         if changed := changes(old, items):
             self.redefined.publish(changed)
         return ListUpdate(items=items, changed=changed)
-
-    async def _make_items(self, link: Link, listing: Listing, old: LinkItems | None) -> LinkItems | Refusal:
-        return await make_link_items(
-            link, listing, self.plan, old, self.rulings, checks_for=self.checks_for, surfaces=self.surfaces
-        )
 
     async def stock_again(self, link: Link, listing: Listing) -> None:
         """Apply the same list under changed rules. A degraded server stays degraded."""

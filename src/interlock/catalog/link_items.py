@@ -388,7 +388,9 @@ class _LinkItemsBuilder:
             reason = f"it is {stated.hops} hops away; ax.max_hops is {self.plan.ax.max_hops}"
             return WithheldName(name=original, reason=reason, code="hops_exceeded")
         annotations = find_value(item, "annotations")
-        is_open = self._is_open(original, stated, annotations, rule)
+        # The effect of the tool is unknown. An aggregator states the effect of every tool that it lists.
+        is_open = not stated.flagged and self._may_be_open(original, rule)
+        is_open = is_open and not says_its_effect(as_declared(stated.capability, {}), annotations)
         snapshot = DefinitionSnapshot(
             qualified, original, item, stated.capability, stated.declared, is_open=is_open, is_flagged=stated.flagged
         )
@@ -487,14 +489,6 @@ class _LinkItemsBuilder:
         if checks := self.checks_for(route):
             msgspec.structs.force_setattr(route, "checks", checks)  # no other part has seen it yet
         return route
-
-    def _is_open(self, original: str, stated: ItemMetadata, annotations: object, rule: ToolRule | None) -> bool:
-        """Return whether the effect of the tool is unknown. An aggregator states the effect of every tool that it
-        lists.
-        """
-        if stated.flagged or not self._may_be_open(original, rule):
-            return False
-        return not says_its_effect(as_declared(stated.capability, {}), annotations)
 
     def _may_be_open(self, original: str, rule: ToolRule | None) -> bool:
         return not (self.offer.is_aggregator or self._reclassify(original, rule))

@@ -173,22 +173,20 @@ class ToolOperations:
     @handles(api.LIST_ROUTES)
     def routes(self) -> api.ToolRoutes:
         """Return the route of every qualified name (MCP-AX 7.1)."""
-        return {
-            route.qualified: api.ToolRoute(
-                downstream_session=masked_session(route.link.registration.session_id)
-                if isinstance(route.link, RegisteredLink)
-                else f"{route.link.segment}:***",
-                downstream_name=route.original,
-                capability=as_object(route.capability) if route.capability else {},
-                registered_at=rfc3339(
-                    route.link.registered_wall
-                    if isinstance(route.link, RegisteredLink)
-                    else route.link.standing.since_wall
-                ),
-            )
-            for items in self.catalog.namespace.link_items
-            for route in self.catalog.namespace.without_collisions(items.tools)
-        }
+        routes: api.ToolRoutes = {}
+        for items in self.catalog.namespace.link_items:
+            link = items.link
+            session, since = f"{link.segment}:***", link.standing.since_wall
+            if isinstance(link, RegisteredLink):
+                session, since = masked_session(link.registration.session_id), link.registered_wall
+            for route in self.catalog.namespace.without_collisions(items.tools):
+                routes[route.qualified] = api.ToolRoute(
+                    downstream_session=session,
+                    downstream_name=route.original,
+                    capability=as_object(route.capability) if route.capability else {},
+                    registered_at=rfc3339(since),
+                )
+        return routes
 
     def _tool(self, route: Route, advice: Mapping[str, SiblingAdvice]) -> api.Tool:
         clash = self.catalog.namespace.clashing.get(route.qualified)
@@ -256,7 +254,18 @@ class CallOperations:
                 if (progress := sink.take_progress()) is not None:
                     yield api.CallEvent(progress=progress)
             if sink.message is not None:
-                yield _answer(sink.message)
+                reply = decode_object(sink.message) or {}
+                result = reply.get("result")
+                if result is None:
+                    yield api.CallEvent(error=reply.get("error", Raw(b"{}")))
+                    return
+                meta = decode_object((decode_object(result) or {}).get("_meta", b"{}")) or {}
+                held = decode_object(meta.get(CONFIRMATION, b"{}")) or {}
+                wait: api.CallHeld | UnsetType = UNSET
+                if find_string(held.get("status")) == REQUIRED:
+                    approval_id = find_string(held.get("confirmation_id")) or ""
+                    wait = api.CallHeld(approval_id=approval_id, url=find_string(held.get("approval_url")))
+                yield api.CallEvent(result=result, held=wait)
         finally:
             call.cancel("the operator cancelled it")
 
@@ -291,19 +300,6 @@ class _ProgressSink:
             return msgspec.json.decode(notification.get("params", b"{}"), type=api.CallProgress)
         except msgspec.DecodeError:
             return None
-
-
-def _answer(message: bytes) -> api.CallEvent:
-    reply = decode_object(message) or {}
-    if "result" not in reply:
-        return api.CallEvent(error=reply.get("error", Raw(b"{}")))
-    result = reply["result"]
-    meta = decode_object((decode_object(result) or {}).get("_meta", b"{}")) or {}
-    held = decode_object(meta.get(CONFIRMATION, b"{}")) or {}
-    if find_string(held.get("status")) != REQUIRED:
-        return api.CallEvent(result=result)
-    id, url = find_string(held.get("confirmation_id")), find_string(held.get("approval_url"))
-    return api.CallEvent(result=result, held=api.CallHeld(approval_id=id or "", url=url))
 
 
 def _surface(route: Route, advice: SiblingAdvice | None) -> api.ToolSurface | UnsetType:

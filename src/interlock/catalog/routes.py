@@ -38,7 +38,7 @@ from interlock.config.plan import ToolClass
 from interlock.core.calls.check import Check
 from interlock.gate.protocol.policy import GateRule, ToolClaims, read_claims
 from interlock.links.api import Below
-from interlock.links.link import Link, LocalLink, LocalTool
+from interlock.links.link import Link, LocalLink
 from interlock.mcp.items import Item, find_value
 from interlock.mcp.methods import MODERN, TOOLS_CALL, Era
 from interlock.mcp.modern_requests import Mirrored, modern_head
@@ -390,7 +390,31 @@ def below(routes: Iterable[Route]) -> tuple[Below, ...]:
 def local_items(link: LocalLink, root_segment: str | None) -> LinkItems:
     """Return the items that a link to the node's own tools adds to the namespace, under `root_segment`."""
     root = () if root_segment is None else (root_segment,)
-    routes = (_tool_route(link, root, tool) for tool in link.tools.values())
+    below = () if link.is_root else link.path
+    routes = []
+    for tool in link.tools.values():
+        qualified = ".".join((*root, *below, tool.name))
+        definition = {"name": tool.name, "description": tool.description, "inputSchema": tool.input_schema}
+        output = {} if tool.output_schema is None else {"outputSchema": tool.output_schema}
+        capability = tool.capability
+        route = Route(
+            link=link,
+            qualified=qualified,
+            alias=alias(qualified),
+            local=tool.name,
+            original=tool.name,
+            wire_name=Raw(encode_value(tool.name)),
+            head=modern_head(TOOLS_CALL, tool.name),
+            item=_encode_members({**definition, **output}),
+            segments=(*root, *below),
+            below=below,
+            capability=capability,
+            meta={CAPABILITY: hop_metadata.published_annotation(None, capability), HOPS: 1},
+            hints=hints(capability, None),
+            timeout_s=tool.timeout_s,
+            scope=tool.scope,
+        )
+        routes.append(route)
     return LinkItems(
         link=link,
         tools=tuple(sorted(routes, key=lambda route: route.qualified)),
@@ -399,32 +423,6 @@ def local_items(link: LocalLink, root_segment: str | None) -> LinkItems:
             for uri, resource in link.resources.items()
         ),
         digests=dict.fromkeys(("tools", "prompts", "resources", "templates"), b""),
-    )
-
-
-def _tool_route(link: LocalLink, root: tuple[str, ...], tool: LocalTool) -> Route:
-    below = () if link.is_root else link.path
-    segments = (*root, *below)
-    qualified = ".".join((*segments, tool.name))
-    definition = {"name": tool.name, "description": tool.description, "inputSchema": tool.input_schema}
-    output = {} if tool.output_schema is None else {"outputSchema": tool.output_schema}
-    capability = tool.capability
-    return Route(
-        link=link,
-        qualified=qualified,
-        alias=alias(qualified),
-        local=tool.name,
-        original=tool.name,
-        wire_name=Raw(encode_value(tool.name)),
-        head=modern_head(TOOLS_CALL, tool.name),
-        item=_encode_members({**definition, **output}),
-        segments=segments,
-        below=below,
-        capability=capability,
-        meta={CAPABILITY: hop_metadata.published_annotation(None, capability), HOPS: 1},
-        hints=hints(capability, None),
-        timeout_s=tool.timeout_s,
-        scope=tool.scope,
     )
 
 

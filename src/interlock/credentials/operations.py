@@ -1,10 +1,11 @@
 """Operations on secrets, whose values are never shown, and on consents to OAuth tokens. Each change is recorded."""
 
+import hmac
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from interlock.core.audit_record import AuditRecord
 from interlock.core.clock import Clock, rfc3339
@@ -46,16 +47,15 @@ class SecretOperations:
 
         With `unless_kept`, an existing secret is not replaced; `state` in the result is then new, same or differs.
         """
-        state: Literal["new", "same", "differs"] | UnsetType = UNSET
+        if body.unless_kept:
+            before = await self.credentials.secrets.get("secret", body.name, self.clock.wall())
+            if before is not None:
+                is_same = hmac.compare_digest(before, body.value.encode())
+                return api.StoredSecret(name=body.name, state="same" if is_same else "differs", restarted=())
         try:
-            if body.unless_kept:
-                state = await self.credentials.keep_secret(body.name, body.value)
-            else:
-                await self.credentials.set_secret(body.name, body.value)
+            await self.credentials.set_secret(body.name, body.value)
         except BadSecretName as error:
             raise refused_as(api.BAD_SECRET_NAME, str(error)) from None
-        if state in ("same", "differs"):
-            return api.StoredSecret(name=body.name, state=state, restarted=())
         await self._record("set", "secret", body.name, by)
         # Restart the servers whose configuration or driver refers to the secret.
         users = [
@@ -70,7 +70,7 @@ class SecretOperations:
         segments = (*(keeper.link.segment for keeper in users), *self.restart_drivers(body.name))
         names = shown_names(self.keepers)
         restarted = tuple(names.get(segment, segment) for segment in segments)
-        return api.StoredSecret(name=body.name, state=state, restarted=restarted)
+        return api.StoredSecret(name=body.name, state="new" if body.unless_kept else UNSET, restarted=restarted)
 
     @handles(api.REMOVE_SECRET)
     async def remove(self, kind: str, name: str, by: str) -> api.RemovedSecret:

@@ -95,8 +95,3 @@ class SecretResolver:
         if value is None:
             raise Unobtainable(f"it needs the secret {slug}: interlock secrets set {slug}")
         return value.decode("utf-8", "replace")
-
-
-def secrets_named(*texts: str) -> frozenset[str]:
-    """Return the slugs of the secrets to which these texts refer."""
-    return frozenset(secret_slug(reference[1]) for text in texts for reference in SECRET_REFERENCE.finditer(text))

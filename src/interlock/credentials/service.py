@@ -4,20 +4,18 @@ A node has one service, from which links get their token holders. Until the firs
 created and `cryptography` is not imported.
 """
 
-import hmac
 from pathlib import Path
-from typing import Literal
 
 from msgspec.structs import replace
 
 from interlock.config.plan import Dial, ServerPlan, Spawn
-from interlock.config.value_types import is_slug
+from interlock.config.value_types import SECRET_REFERENCE, is_slug, secret_slug
 from interlock.core.clock import Clock
 from interlock.core.current_plan import Addresses
 from interlock.credentials.authorization_server import ClientIdentity, Clients, TokenStore
 from interlock.credentials.protocol.oauth_client import DOCUMENT_PATH, client_document, client_metadata
 from interlock.credentials.protocol.resource import is_loopback_url
-from interlock.credentials.secret_references import SecretResolver, secrets_named
+from interlock.credentials.secret_references import SecretResolver
 from interlock.credentials.token import Consents, TokenHolder, TokenServices
 from interlock.store.sqlite.secrets import KINDS, Kind, SealedSecrets
 
@@ -26,11 +24,12 @@ def referenced_secrets(plan: ServerPlan) -> frozenset[str]:
     """Return the slugs of the secrets to which a server's configuration refers."""
     match plan.reach:
         case Spawn():
-            return secrets_named(*plan.reach.command, *plan.reach.env.values())
+            texts = [*plan.reach.command, *plan.reach.env.values()]
         case Dial():
             auth = plan.reach.auth
-            written = (*plan.reach.headers.values(), *plan.reach.query.values())
-            return secrets_named(*written, auth.client_secret or "" if auth is not None else "")
+            texts = [*plan.reach.headers.values(), *plan.reach.query.values()]
+            texts.append(auth.client_secret or "" if auth is not None else "")
+    return frozenset(secret_slug(reference[1]) for text in texts for reference in SECRET_REFERENCE.finditer(text))
 
 
 class BadSecretName(ValueError):
@@ -98,14 +97,3 @@ class CredentialService:
         if not is_slug(name):
             raise BadSecretName("a secret's name has 2 to 80 small letters, digits and dashes, like github-token")
         await self.secrets.put("secret", name, value.encode(), self._clock.wall())
-
-    async def keep_secret(self, name: str, value: str) -> Literal["new", "same", "differs"]:
-        """Store a secret unless one with this name exists.
-
-        Return "new" if it was stored, "same" if the stored value is equal, or "differs" if it is not.
-        """
-        before = await self.secrets.get("secret", name, self._clock.wall())
-        if before is not None:
-            return "same" if hmac.compare_digest(before, value.encode()) else "differs"
-        await self.set_secret(name, value)
-        return "new"

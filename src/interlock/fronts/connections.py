@@ -50,24 +50,21 @@ class TrustedProxies:
         Return None if the headers name no client, or if they disagree. A proxy writes one of the two headers and may
         pass on the other unchecked, so if both are present they must agree.
         """
-        chains = [chain for name in (b"forwarded", b"x-forwarded-for") if (chain := _chain(name, headers))]
-        clients = {self._nearest(chain) for chain in chains}
+        clients: set[IpAddress | None] = set()
+        for name in (b"forwarded", b"x-forwarded-for"):
+            lines = [value.decode("latin-1") for header, value in headers if header == name]
+            if not lines:
+                continue
+            # The lines of the header are joined. The chain has the addresses with the client end first.
+            joined = ",".join(lines)
+            is_standard = name == b"forwarded"
+            chain = _forwarded_for(joined) if is_standard else [part.strip() for part in joined.split(",")]
+            # Read the chain from the right: each proxy appends the address of its client, and only the last addresses
+            # are reliable.
+            addresses = [address_of(hop) for hop in reversed(chain[-HOPS_MAX:])]
+            first = addresses[-1] if len(chain) <= HOPS_MAX else None
+            clients.add(next((address for address in addresses if not self.trusts(address)), first))
         return clients.pop() if len(clients) == 1 else None
-
-    def _nearest(self, chain: list[str]) -> IpAddress | None:
-        """Return the last address in the chain that is not a trusted proxy, or the first one if all are.
-
-        Return None if this entry is no address, or if all are trusted proxies and there are more than HOPS_MAX.
-
-        The chain is read from the right: each proxy appends the address of its client, and only the last addresses are
-        reliable.
-        """
-        address = None
-        for hop in reversed(chain[-HOPS_MAX:]):
-            address = address_of(hop)
-            if not self.trusts(address):
-                return address
-        return address if len(chain) <= HOPS_MAX else None
 
 
 def address_of(text: str | None) -> IpAddress | None:
@@ -89,14 +86,6 @@ def source_of(address: IpAddress | None) -> str:
     if isinstance(address, ipaddress.IPv6Address):
         return str(ipaddress.IPv6Network((address, 64), strict=False))
     return str(address)
-
-
-def _chain(wanted: bytes, headers: Iterable[tuple[bytes, bytes]]) -> list[str]:
-    """Return the addresses in a header, client end first. The lines of the header are joined."""
-    if not (lines := [value.decode("latin-1") for name, value in headers if name == wanted]):
-        return []
-    joined = ",".join(lines)
-    return [part.strip() for part in joined.split(",")] if wanted == b"x-forwarded-for" else _forwarded_for(joined)
 
 
 def _forwarded_for(header: str) -> list[str]:

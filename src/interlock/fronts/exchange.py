@@ -147,12 +147,11 @@ class Exchange(msgspec.Struct, eq=False):
         length = len(body)
         if self.head.method == b"HEAD":
             body = b""
+        values = (status, REASONS.get(status, b"-"), content_type, length, extra)
         if len(body) <= TOGETHER_BYTES_MAX:
-            head = _HEAD % (status, REASONS.get(status, b"-"), content_type, length, extra, body)
-            self.protocol.transport.write(head)
+            self.protocol.transport.write(_HEAD % (*values, body))
         else:
-            head = _HEAD % (status, REASONS.get(status, b"-"), content_type, length, extra, b"")
-            self.protocol.transport.writelines((head, body))
+            self.protocol.transport.writelines((_HEAD % (*values, b""), body))
 
     def open_stream(self) -> None:
         self.streaming = True

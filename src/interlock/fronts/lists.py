@@ -226,10 +226,23 @@ class ListCache:
 
     def when_fresh(self, method: str, then: Callable[[], None]) -> None:
         """Call `then` once the lists are fresh or the time limit for waiting is reached."""
-        waits = self.arrivals.maybe_wait() or self._waits(KIND.get(method, "resources"))
+        waits: Coroutine[Any, Any, Any] | None = self.arrivals.maybe_wait()
         if waits is None:
-            then()
-            return
+            kind, now = KIND.get(method, "resources"), self.clock.now()
+            old = [
+                keeper
+                for keeper in self.keepers.values()
+                if keeper.is_offered
+                and keeper.is_reread
+                and keeper.link.standing.state in _LISTS
+                # A list counts as fresh for as long as configured, or shorter if its server suggests that.
+                and now - keeper.listed_at[kind]
+                >= min(self.list_ttl_s, max(LEAST_TTL_S, inf if keeper.list_hint_s is None else keeper.list_hint_s))
+            ]
+            if not old:
+                then()
+                return
+            waits = _wait([keeper.refreshed(kind) for keeper in old], REREAD_S)
 
         async def call_later() -> None:
             await waits
@@ -240,20 +253,6 @@ class ListCache:
     async def quiet(self) -> None:
         """Wait until no request is waiting for a list. This takes no longer than a list may wait."""
         await self._tasks.finish(self.arrivals.wait_s)
-
-    def _waits(self, kind: str) -> Coroutine[Any, Any, Any] | None:
-        now = self.clock.now()
-        old = [
-            keeper
-            for keeper in self.keepers.values()
-            if keeper.is_offered
-            and keeper.is_reread
-            and keeper.link.standing.state in _LISTS
-            # A list counts as fresh for as long as configured, or shorter if its server suggests that.
-            and now - keeper.listed_at[kind]
-            >= min(self.list_ttl_s, max(LEAST_TTL_S, inf if keeper.list_hint_s is None else keeper.list_hint_s))
-        ]
-        return _wait([keeper.refreshed(kind) for keeper in old], REREAD_S) if old else None
 
     def _ttl_ms(self, hint: float | None) -> int:
         listed = (

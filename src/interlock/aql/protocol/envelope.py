@@ -50,23 +50,16 @@ def success(
         return b'{"success":true,"data":%b}' % text  # AQL-5.1-1
     parts = [b'{"success":true,"data":', text]
     if warnings:
-        parts += [b',"warnings":', _encode(_limited(warnings))]
+        # Remove repeated warnings. If more than ten are left, drop the least severe ones.
+        distinct = [each for place, each in enumerate(warnings) if each not in warnings[:place]]
+        if len(distinct) > WARNINGS_MAX:
+            ranked = sorted(distinct, key=lambda each: _RANK.get(each.severity or "low", 2))[:WARNINGS_MAX]
+            distinct = [each for each in distinct if each in ranked]
+        parts += [b',"warnings":', _encode(distinct)]
     if request_id is not None or duration_ms is not None:
         meta = {"request_id": request_id, "duration_ms": duration_ms}
         parts += [b',"_meta":', _encode({key: value for key, value in meta.items() if value is not None})]
     return b"".join((*parts, b"}"))
-
-
-def _limited(warnings: Sequence[AnswerWarning]) -> list[AnswerWarning]:
-    """Remove repeated warnings. If more than ten are left, drop the least severe ones."""
-    distinct: list[AnswerWarning] = []
-    for each in warnings:
-        if each not in distinct:
-            distinct.append(each)
-    if len(distinct) <= WARNINGS_MAX:
-        return distinct
-    best = sorted(range(len(distinct)), key=lambda index: (_RANK.get(distinct[index].severity or "low", 2), index))
-    return [distinct[index] for index in sorted(best[:WARNINGS_MAX])]
 
 
 def error_object(failure: AqlFailure, *, bare: bool = False) -> dict[str, Any]:

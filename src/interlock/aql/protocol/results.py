@@ -96,7 +96,10 @@ def read_result(result: Raw | bytes, *, tool: str, operation: str, danger: str =
         return OperationAnswer(failure=_tool_failure(decoded, tool, operation, danger), meta=meta)
     if decoded.structured is not msgspec.UNSET:
         content = bytes(decoded.content)
-        blocks = _others(decoded.content) if b'"type"' in content else ()
+        # A structured result may also have content blocks that are not text, for example images. They are kept.
+        kinds = content.count(b'"type"')
+        typed = decode_array(decoded.content) if kinds and (kinds > 1 or b'"type":"text"' not in content) else None
+        blocks = tuple(raw for raw in typed or () if find_string((decode_object(raw) or {}).get("type")) != "text")
         # Keep the annotations of the first content block if this block is text.
         raws = decode_array(decoded.content) if b'"annotations"' in content else None
         first = (decode_object(raws[0]) if raws else None) or {}
@@ -135,17 +138,6 @@ def _content(result: _Result, meta: Raw | None) -> OperationAnswer:
             summary["mime_type"] = mime
         listed.append({**summary, "content_index": len(others)})
     return OperationAnswer(data={"content": listed}, blocks=tuple(others), meta=meta)
-
-
-def _others(content: Raw) -> tuple[Raw, ...]:
-    """Return the content blocks that are not text.
-
-    A structured result may also have such blocks, for example images.
-    """
-    if b'"type":"text"' in bytes(content) and bytes(content).count(b'"type"') == 1:
-        return ()
-    typed = [(raw, find_string((decode_object(raw) or {}).get("type"))) for raw in decode_array(content) or ()]
-    return tuple(raw for raw, kind in typed if kind != "text")
 
 
 def _text_data(text: str) -> Raw | str:
@@ -287,7 +279,13 @@ def read_error(error: Raw | bytes, *, tool: str, operation: str) -> AqlFailure:
     if error_code == refusal.METHOD_NOT_FOUND:
         return unknown_operation(operation)
     if error_code == refusal.BUDGET_EXCEEDED:
-        return _over_budget(data)
+        # A rate limit if the budget recovers by itself, otherwise a quota.
+        limit, wait = data.get("limit"), data.get("retry_after_ms")
+        if isinstance(wait, int):
+            shown = {"limit": limit, "remaining": 0, "window": "minute", "retry_after_seconds": -(-wait // 1000)}
+            return failure(Code.RATE_LIMIT_EXCEEDED, "API rate limit exceeded", shown)
+        quota = {"metric": data.get("budget"), "current": data.get("used"), "hard_stop_threshold": limit}
+        return failure(Code.RATE_LIMIT_QUOTA_EXHAUSTED, "Quota exhausted", {**quota, "resets_at": None})
     if detail == "auth_required" or (
         error_code is not None and refusal.forms_of(error_code).aql == Code.PERMISSION_DENIED.value
     ):
@@ -304,14 +302,3 @@ def read_error(error: Raw | bytes, *, tool: str, operation: str) -> AqlFailure:
         return internal_error(f"the tool cannot be reached now: {details['reason']}", **details)
     more = {key: data[key] for key in ("ref", "limit_bytes", "outcome", "next") if isinstance(data.get(key), str | int)}
     return internal_error(message, upstream_error=message, source_tool=tool, **more)
-
-
-def _over_budget(data: Mapping[str, Any]) -> AqlFailure:
-    """Return the failure for an exhausted budget: a rate limit if the budget recovers by itself, otherwise a quota."""
-    limit, used, wait = data.get("limit"), data.get("used"), data.get("retry_after_ms")
-    if isinstance(wait, int):
-        seconds = -(-wait // 1000)
-        details = {"limit": limit, "remaining": 0, "window": "minute", "retry_after_seconds": seconds}
-        return failure(Code.RATE_LIMIT_EXCEEDED, "API rate limit exceeded", details)
-    details = {"metric": data.get("budget"), "current": used, "hard_stop_threshold": limit, "resets_at": None}
-    return failure(Code.RATE_LIMIT_QUOTA_EXHAUSTED, "Quota exhausted", details)

@@ -173,26 +173,21 @@ class SearchIndex:
         scores: dict[int, float] = {}
         for word in terms:
             rarity, best = self._rarity[word], self._best.get(word)
-            if best is not None:
-                scores = self._order(scores, word, best, rarity)
+            places, shares = self._places[word], self._shares[word]
+            if best is None:
+                get = scores.get
+                for place, share in zip(places, shares, strict=True):
+                    scores[place] = get(place, 0.0) + share * rarity
                 continue
-            get = scores.get
-            for place, share in zip(self._places[word], self._shares[word], strict=True):
-                scores[place] = get(place, 0.0) + share * rarity
+            # A common word adds new candidates only if no other word matched any document.
+            if not scores:
+                scores = {place: share * rarity for place, share in best.items()}
+                continue
+            if len(scores) > CANDIDATES_MAX:
+                leading = nsmallest(CANDIDATES_MAX, scores, key=lambda place: (-scores[place], place))
+                scores = {place: scores[place] for place in leading}
+            for place in scores:
+                index = bisect_left(places, place)
+                if index < len(places) and places[index] == place:
+                    scores[place] += shares[index] * rarity
         return nsmallest(most, scores, key=lambda place: (-scores[place], place))
-
-    def _order(self, scores: dict[int, float], word: str, best: dict[int, float], rarity: float) -> dict[int, float]:
-        """Add the weight of a common word to the scores. New candidates are added only if no other word matched any
-        document.
-        """
-        if not scores:
-            return {place: share * rarity for place, share in best.items()}
-        if len(scores) > CANDIDATES_MAX:
-            leading = nsmallest(CANDIDATES_MAX, scores, key=lambda place: (-scores[place], place))
-            scores = {place: scores[place] for place in leading}
-        places, shares = self._places[word], self._shares[word]
-        for place in scores:
-            index = bisect_left(places, place)
-            if index < len(places) and places[index] == place:
-                scores[place] += shares[index] * rarity
-        return scores

@@ -161,7 +161,11 @@ class Validator:
                     hint = "Beyond 9007199254740991 a number is sent as a string"
                     return errors.invalid_type(name, "string", "integer", hint=hint)
             return None
-        faults = [] if is_valid else [_failure(error, operation) for error in _errors(compiled, value)]
+        faults: list[tuple[bool, AqlFailure]] = []
+        # The validator raises ValueError for a value that it cannot represent. The errors before that are enough.
+        with suppress(ValueError):
+            for error in () if is_valid else islice(compiled.validator.iter_errors(value), ERRORS_READ_MAX):
+                faults.append(_failure(error, operation))
         type_faults = [fault for is_type, fault in faults if is_type]
         if type_faults:
             return type_faults[0]  # AQL-4.5.3-3
@@ -190,14 +194,6 @@ def _is_ours(operation: AqlOperation, name: str) -> bool:
     """
     schema = operation.arguments_schema
     return schema is not None and name not in (schema.get("properties") or {})
-
-
-def _errors(compiled: Compiled, value: Any) -> list[Any]:
-    problems: list[Any] = []
-    # The validator raises ValueError for a value that it cannot represent. The errors before that are enough.
-    with suppress(ValueError):
-        problems.extend(islice(compiled.validator.iter_errors(value), ERRORS_READ_MAX))
-    return problems
 
 
 def _failure(error: Any, operation: AqlOperation) -> tuple[bool, AqlFailure]:
