@@ -20,7 +20,7 @@ from interlock.net.protocol.dns import find_dns_name
 from interlock.wire.refusal import Refused
 
 if TYPE_CHECKING:
-    from interlock.crypto.certificate_authority import DevelopmentAuthority
+    from interlock.crypto.certificate_authority import Issued
 
 ROOMS_NAMED = 5
 _WHERE_IT_BELONGS = (
@@ -274,57 +274,48 @@ def certificate(
         interlock access certificate edge --revoke
     """
 
-    from interlock.crypto.certificate_authority import DevelopmentAuthority
+    from interlock.crypto.certificate_authority import DevelopmentAuthority, NameTaken
 
     place = Path(folder).expanduser().absolute() if folder else invocation.data_folder / CERTIFICATE_FOLDER
     authority = DevelopmentAuthority(place)
+    out = invocation.out
     try:
-        if not revoke:
-            names = _names(name, dns)
-            try:
-                addresses = [str(ip_address(text)) for text in ip or []]
-            except ValueError as error:
-                raise BadUsage("usage", f"{error}", hint="--ip 10.0.0.7") from None
-            if renew and not dns and not ip:  # a renewal without names keeps those of the certificate
-                existing_names, existing_addresses = authority.names_of(name)
-                if existing_names or existing_addresses:
-                    names, addresses = existing_names, existing_addresses
-            _issue_certificate(invocation, authority, name, names, addresses, days, renew)
+        if revoke:
+            if dns or ip or renew:
+                raise BadUsage("usage", "--revoke takes no other option than --folder")
+            crl = str(authority.revoke(name, now=time.time()))
+            if out.as_json:
+                out.json({"crl": crl})
+                return
+            out.line(f"crl = {toml_text(crl)}")
+            out.remark("revoked; give the line to every node that has this CA as client_ca, and a copy of the file")
             return
-        if dns or ip or renew:
-            raise BadUsage("usage", "--revoke takes no other option than --folder")
-        crl = authority.revoke(name, now=time.time())
-    except KeyFileError as refused:
-        raise Refused("not_written", str(refused)) from None
-    if invocation.out.as_json:
-        invocation.out.json({"crl": str(crl)})
-        return
-    invocation.out.line(f"crl = {toml_text(str(crl))}")
-    invocation.out.remark("revoked; give the line to every node that has this CA as client_ca, and a copy of the file")
-
-
-def _issue_certificate(
-    invocation: Invocation,
-    authority: "DevelopmentAuthority",
-    name: str,
-    dns: list[str],
-    addresses: list[str],
-    days: int,
-    renew: bool,
-) -> None:
-
-    from interlock.crypto.certificate_authority import CA_KEY, NameTaken
-
-    try:
-        issued = authority.issue(name, dns, addresses, now=time.time(), days=days, renew=renew)
+        names = _names(name, dns)
+        try:
+            addresses = [str(ip_address(text)) for text in ip or []]
+        except ValueError as error:
+            raise BadUsage("usage", f"{error}", hint="--ip 10.0.0.7") from None
+        if renew and not dns and not ip:  # a renewal without names keeps those of the certificate
+            existing_names, existing_addresses = authority.names_of(name)
+            if existing_names or existing_addresses:
+                names, addresses = existing_names, existing_addresses
+        issued = authority.issue(name, names, addresses, now=time.time(), days=days, renew=renew)
     except NameTaken as taken:
         raise Refused("exists", str(taken), hint="--renew writes over it") from None
+    except KeyFileError as refused:
+        raise Refused("not_written", str(refused)) from None
+    _print_certificate(invocation, name, issued, names + addresses)
+
+
+def _print_certificate(invocation: Invocation, name: str, issued: "Issued", names: list[str]) -> None:
+
+    from interlock.crypto.certificate_authority import CA_KEY
+
     paths = {"tls_cert": str(issued.certificate), "tls_key": str(issued.key)}
-    ca = str(issued.authority)
-    out = invocation.out
+    out, ca = invocation.out, str(issued.authority)
     expires = datetime.fromtimestamp(issued.expires_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     if out.as_json:
-        out.json({**paths, "ca": ca, "ca_made": issued.authority_made, "names": dns + addresses, "expires_at": expires})
+        out.json({**paths, "ca": ca, "ca_made": issued.authority_made, "names": names, "expires_at": expires})
         return
     out.line(f"# interlock.toml of {name}, for those who dial it")
     out.line("[node]")
@@ -337,7 +328,7 @@ def _issue_certificate(
         out.line(f"# {key} = {toml_text(value)}")
     if issued.authority_made:
         out.remark(f"made a CA; {CA_KEY} beside it signs for every node and is copied nowhere")
-    out.remark(f"for {', '.join(dns + addresses)}, until {local_time(expires, '%Y-%m-%d')}; on another machine copy")
+    out.remark(f"for {', '.join(names)}, until {local_time(expires, '%Y-%m-%d')}; on another machine copy")
     out.remark(f"  {issued.certificate}, {issued.key} and {ca}")
 
 

@@ -5,6 +5,7 @@ tools in its view. There is one adapter per node.
 import secrets
 import uuid
 from collections.abc import Mapping
+from dataclasses import InitVar, dataclass, field
 from functools import partial
 from typing import Any, Final
 
@@ -51,41 +52,34 @@ LABEL_META: Final = "dev.interlock/aql-label"
 LABEL_CHARS_MAX: Final = 100
 
 
+@dataclass(eq=False)
 class AqlAdapter:
     """The state that all AQL surfaces of a node share: operations and their names, sessions, and confirmation tokens.
 
     The operations of a caller depend on its view of the namespace. There is one index for each view, which is kept
     until the namespace, the native operations or the configuration change. Views share the entries of their indexes, so
     a second kind of caller costs little.
+
+    `dispatch` asks AQL servers below this node for their operations; if it is None, they are not asked.
     """
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        names: LiveOperationNames,
-        recorder: Recorder,
-        clock: Clock,
-        loop: LoopOperations,
-        dispatch: Dispatch | None = None,
-    ) -> None:
-        """Create the adapter. `dispatch` asks AQL servers below this node for their operations; if it is None, they are
-        not asked.
-        """
-        self._current = current = names.current
-        self._native = names.native
-        self._names = names
-        self._catalog = catalog
-        self.recorder = recorder
-        self.clock = clock
-        lives = token_lives(current.plan.aql.danger)
-        self.tokens = ConfirmationTokens(clock.wall, partial(secrets.token_urlsafe, 32), lives, self._record_token)
-        self.lifted_servers = LiftedServers(dispatch, names.lifted)
-        self.loop = loop
-        self._entries: dict[tuple[Route, str], OperationEntry] = {}
-        self._indexes: dict[ViewKey, tuple[Namespace, int, OperationIndex]] = {}
-        self._plan = current.plan
-        self._endpoints: dict[Mode, tuple[Plan, AqlEndpoints]] = {}
-        names.lifted.changed.subscribe(lambda _: self._forget_indexes())
+    catalog: Catalog
+    names: LiveOperationNames
+    recorder: Recorder
+    clock: Clock
+    loop: LoopOperations
+    dispatch: InitVar[Dispatch | None] = None
+    _entries: dict[tuple[Route, str], OperationEntry] = field(default_factory=dict)
+    _indexes: dict[ViewKey, tuple[Namespace, int, OperationIndex]] = field(default_factory=dict)
+    _endpoints: dict[Mode, tuple[Plan, AqlEndpoints]] = field(default_factory=dict)
+
+    def __post_init__(self, dispatch: Dispatch | None) -> None:
+        self._current, self._native = self.names.current, self.names.native
+        self._plan = self.plan
+        lives = token_lives(self.plan.aql.danger)
+        self.tokens = ConfirmationTokens(self.clock.wall, partial(secrets.token_urlsafe, 32), lives, self._record_token)
+        self.lifted_servers = LiftedServers(dispatch, self.names.lifted)
+        self.names.lifted.changed.subscribe(lambda _: self._forget_indexes())
 
     @property
     def plan(self) -> Plan:
@@ -116,7 +110,7 @@ class AqlAdapter:
             self._plan = plan
             self._forget_indexes()
             self.tokens.lives = token_lives(plan.aql.danger)
-        namespace = self._catalog.namespace
+        namespace = self.catalog.namespace
         key = namespace.view(caller.key).key
         cached = self._indexes.get(key)
         if cached is None or cached[0] is not namespace or cached[1] != self._native.version:  # AQL-2.3.3-2
@@ -129,19 +123,19 @@ class AqlAdapter:
         """Build the index of a caller: introspection, native operations, and the operations of the tools in
         its view.
         """
-        names = self._names.names()
+        names = self.names.names()
         routes = namespace.view(caller.key).tool_routes
         entries = self._native_entries(caller)
         if len(self._entries) > 2 * len(names.by_tool) + ENTRIES_SPARE:
             self._entries.clear()
         self.lifted_servers.look(routes)
         for route in routes:
-            lifted, name = self._names.lifted.operations(route), names.by_tool[route.qualified]
+            lifted, name = self.names.lifted.operations(route), names.by_tool[route.qualified]
             if lifted is None:
                 entries.append(self._entry(names, route, name))
             else:
                 for upstream, operation in lifted.items():
-                    name = self._names.lifted.name(route, upstream, names.taken)
+                    name = self.names.lifted.name(route, upstream, names.taken)
                     entries.append(self._entry(names, route, name, operation, upstream))
         return OperationIndex(entries, names.doubled)
 
@@ -172,9 +166,9 @@ class AqlAdapter:
         Return None for a tool without an operation name, and for an endpoint tool of an AQL server, which is replaced
         by the server's operations.
         """
-        names = self._names.names()
+        names = self.names.names()
         name = names.by_tool.get(route.qualified)
-        if name is None or self._names.lifted.operations(route) is not None:
+        if name is None or self.names.lifted.operations(route) is not None:
             return None
         return name, self._entry(names, route, name).classification[0]
 
@@ -184,7 +178,7 @@ class AqlAdapter:
         The node then knows which calls the server would refuse, and refuses them before a person is asked to approve
         them.
         """
-        routes = self._catalog.tool_routes(link)
+        routes = self.catalog.tool_routes(link)
         if any(route.is_held for route in routes):
             self.lifted_servers.look(routes)
 

@@ -9,11 +9,10 @@ from msgspec import UNSET
 
 from interlock.core.audit_record import AuditRecord
 from interlock.core.clock import Clock, rfc3339
-from interlock.core.operator_errors import refused_as
 from interlock.core.recorder import Recorder
 from interlock.credentials import api
 from interlock.credentials.secret_references import Unobtainable, secret_line
-from interlock.credentials.service import BadSecretName, CredentialService, referenced_secrets
+from interlock.credentials.service import CredentialService, referenced_secrets
 from interlock.credentials.token import ConsentPage
 from interlock.drivers.protocol.server_name import server_name
 from interlock.fronts.audience import Audience
@@ -52,10 +51,7 @@ class SecretOperations:
             if before is not None:
                 is_same = hmac.compare_digest(before, body.value.encode())
                 return api.StoredSecret(name=body.name, state="same" if is_same else "differs", restarted=())
-        try:
-            await self.credentials.set_secret(body.name, body.value)
-        except BadSecretName as error:
-            raise refused_as(api.BAD_SECRET_NAME, str(error)) from None
+        await self.credentials.set_secret(body.name, body.value)
         await self._record("set", "secret", body.name, by)
         # Restart the servers whose configuration or driver refers to the secret.
         users = [

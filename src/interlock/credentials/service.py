@@ -12,6 +12,8 @@ from interlock.config.plan import Dial, ServerPlan, Spawn
 from interlock.config.value_types import SECRET_REFERENCE, is_slug, secret_slug
 from interlock.core.clock import Clock
 from interlock.core.current_plan import Addresses
+from interlock.core.operator_errors import refused_as
+from interlock.credentials.api import BAD_SECRET_NAME
 from interlock.credentials.authorization_server import ClientIdentity, Clients, TokenStore
 from interlock.credentials.protocol.oauth_client import DOCUMENT_PATH, client_document, client_metadata
 from interlock.credentials.protocol.resource import is_loopback_url
@@ -30,12 +32,6 @@ def referenced_secrets(plan: ServerPlan) -> frozenset[str]:
             texts = [*plan.reach.headers.values(), *plan.reach.query.values()]
             texts.append(auth.client_secret or "" if auth is not None else "")
     return frozenset(secret_slug(reference[1]) for text in texts for reference in SECRET_REFERENCE.finditer(text))
-
-
-class BadSecretName(ValueError):
-    """Exception for the name of a secret that is not a slug. References write the slug in capitals
-    (`${secrets.MY_TOKEN}`).
-    """
 
 
 class CredentialService:
@@ -94,6 +90,11 @@ class CredentialService:
         return [(kind, name) for kind in KINDS for name in await self.secrets.names(kind, now)]
 
     async def set_secret(self, name: str, value: str) -> None:
+        """Store a secret. Its name is a slug, which references write in capitals (`${secrets.MY_TOKEN}`).
+
+        Raise Refused if the name is not a slug, or StoreError.
+        """
         if not is_slug(name):
-            raise BadSecretName("a secret's name has 2 to 80 small letters, digits and dashes, like github-token")
+            message = "a secret's name has 2 to 80 small letters, digits and dashes, like github-token"
+            raise refused_as(BAD_SECRET_NAME, message)
         await self.secrets.put("secret", name, value.encode(), self._clock.wall())

@@ -22,6 +22,8 @@ import hashlib
 import logging
 import secrets
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, InitVar, dataclass, field
+from math import inf
 from typing import Final
 
 import msgspec
@@ -231,54 +233,48 @@ class TokenServices(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     clock: Clock
 
 
+@dataclass(eq=False)
 class TokenHolder:
-    """A holder of the token for one server. The token belongs to the node or to one user."""
+    """A holder of the token for one server. The token belongs to the node or to one user.
 
-    def __init__(
-        self,
-        services: TokenServices,
-        segment: str,
-        dial: Dial,
-        *,
-        principal: str = "",
-        node_own: "TokenHolder | None" = None,
-    ) -> None:
-        """Create a holder.
+    For the token of a user, `node_own` is the holder of the node's token for the same server.
+    """
 
-        For the token of a user, `node_own` is the holder of the node's token for the same server.
-        """
-        self.segment = segment
-        self.principal = principal
-        self.name = server_name(segment)
-        self._look_at_headers = f"check its headers in {settings_place(segment)}"
-        self.title = self.name if not principal else f"{self.name}, for {principal},"
-        self.line = b""
-        self._on_line: list[Callable[[], None]] = []
-        self._services = services
+    services: TokenServices
+    segment: str
+    dial: InitVar[Dial]
+    _: KW_ONLY
+    principal: str = ""
+    node_own: "TokenHolder | None" = None
+    line: bytes = b""
+    # True if there is no token that the server accepts, and a person could agree to one.
+    waits_for_consent: bool = False
+    _on_line: list[Callable[[], None]] = field(default_factory=list)
+    _grant: TokenGrant | None = None
+    _source: TokenSource | None = None
+    # The scopes of the next token.
+    _wanted: tuple[str, ...] = ()
+    # When the present token was received, and when it last replaced a refused one, by our own clock.
+    _given_at: float = -inf
+    _replaced_at: float = -inf
+    _step_ups: int = 0
+    _failures: int = 0
+    _loaded: bool = False
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _timer: asyncio.TimerHandle | None = None
+    _renewing: asyncio.Task[None] | None = None
+
+    def __post_init__(self, dial: Dial) -> None:
+        self.name = server_name(self.segment)
+        self._look_at_headers = f"check its headers in {settings_place(self.segment)}"
+        self.title = self.name if not self.principal else f"{self.name}, for {self.principal},"
         self._plan = dial.auth or OAuthPlan()
         self._server = oauth_client.server_resource(dial.url)
-        self._node_own = node_own
-        self._authority: AuthorizationServers = (
-            AuthorizationServers(dial.url, self._plan.issuer, services.clock, dial.egress)
-            if node_own is None
-            else node_own._authority
-        )
-        self._challenge: Challenge = NO_CHALLENGE if node_own is None else node_own._challenge
-        self._grant: TokenGrant | None = None
-        self._source: TokenSource | None = None
-        # The scopes of the next token.
-        self._wanted: tuple[str, ...] = ()
-        # When the present token was received, and when it last replaced a refused one, by our own clock.
-        self._given_at = float("-inf")
-        self._replaced_at = float("-inf")
-        self._step_ups = 0
-        self._failures = 0
-        self._loaded = False
-        # True if there is no token that the server accepts, and a person could agree to one.
-        self.waits_for_consent = False
-        self._lock = asyncio.Lock()
-        self._timer: asyncio.TimerHandle | None = None
-        self._renewing: asyncio.Task[None] | None = None
+        if self.node_own is None:
+            self._authority = AuthorizationServers(dial.url, self._plan.issuer, self.services.clock, dial.egress)
+            self._challenge = NO_CHALLENGE
+        else:
+            self._authority, self._challenge = self.node_own._authority, self.node_own._challenge
 
     @property
     def expires_at(self) -> float | None:
@@ -303,8 +299,8 @@ class TokenHolder:
         if self._renewing is not None:
             self._renewing.cancel()
             await asyncio.gather(self._renewing, return_exceptions=True)
-        self._services.consents.forget(self)
-        if self._node_own is None:
+        self.services.consents.forget(self)
+        if self.node_own is None:
             await self._authority.close()
 
     async def ready(self) -> None:
@@ -315,7 +311,7 @@ class TokenHolder:
         async with self._lock:
             if not self._loaded:
                 try:
-                    grant = await self._services.records.find_grant(self.segment, self.principal, self._server)
+                    grant = await self.services.records.find_grant(self.segment, self.principal, self._server)
                 except StoreError as error:
                     log.warning("the token for %s cannot be read: %s", self.name, error)
                     return
@@ -362,7 +358,7 @@ class TokenHolder:
             log.info("link %s: its authorization server is now %s", self.name, printable(source.server.issuer))
             await self._forget()
             before = None
-        now = self._services.clock.now()
+        now = self.services.clock.now()
         self._wanted = self._plan.scopes or union(before.scopes if before else (), challenge.scope) or source.scopes
         replaced = before is not None and now - self._replaced_at < JUST_GIVEN_S
         if self._plan.grant == "client_credentials":
@@ -427,7 +423,7 @@ class TokenHolder:
                 raise Unobtainable("no consent is needed: the node gets its token with client credentials")
             if by_operator:
                 self._step_ups = 0
-            grant = self._grant or (self._node_own._grant if self._node_own is not None else None)
+            grant = self._grant or (self.node_own._grant if self.node_own is not None else None)
             if self._source is None or by_operator:
                 # Without a refusal of the server to read, use the last one, the usual places, or the issuer of the
                 # previous token.
@@ -439,10 +435,10 @@ class TokenHolder:
                         raise
                     self._source = await self._source_of(grant)
             wanted = self._wanted or self._plan.scopes or (grant.scopes if grant is not None else ())
-            redirect_uri = self._services.clients.redirect_uri()
+            redirect_uri = self.services.clients.redirect_uri()
             source = self._source
-            client = await self._services.clients.find(self.segment, self._plan, source.server, self._authority)
-            return self._services.consents.ask(self, source, client, redirect_uri, wanted or source.scopes)
+            client = await self.services.clients.find(self.segment, self._plan, source.server, self._authority)
+            return self.services.consents.ask(self, source, client, redirect_uri, wanted or source.scopes)
 
     async def _source_of(self, grant: TokenGrant) -> TokenSource:
         return TokenSource(resource=grant.resource, server=await self._authority.server(grant.issuer))
@@ -458,12 +454,12 @@ class TokenHolder:
 
     async def _acquire(self, source: TokenSource) -> None:
         """Get a token with client credentials (OAuth 2.1 4.2), without a person."""
-        client = await self._services.clients.find(self.segment, self._plan, source.server, self._authority)
+        client = await self.services.clients.find(self.segment, self._plan, source.server, self._authority)
         token = await self._request(source.server, client, oauth_client.credentials_form(self._wanted, source.resource))
         await self._keep(token, client.client_id, source.server.issuer, source.resource, self._wanted)
 
     async def _refresh(self, grant: TokenGrant) -> None:
-        stored = await self._services.records.find_grant(self.segment, self.principal, self._server)
+        stored = await self.services.records.find_grant(self.segment, self.principal, self._server)
         if stored is None:
             raise TokenRefused("it was removed")
         if stored.access_token != grant.access_token:
@@ -473,7 +469,7 @@ class TokenHolder:
                 self._adopt(stored, is_new=True)
                 return
         server = await self._authority.server(grant.issuer)
-        client = await self._services.clients.of_grant(self._plan, grant, server)
+        client = await self.services.clients.of_grant(self._plan, grant, server)
         form = oauth_client.refresh_form(grant.refresh_token or "", grant.resource)
         token = await self._request(server, client, form)
         if token.refresh_token is None:
@@ -489,20 +485,20 @@ class TokenHolder:
             from interlock.credentials.client_assertion import client_assertion  # `cryptography`
 
             accepted = server.token_endpoint_auth_signing_alg_values_supported
-            now = self._services.clock.wall()
+            now = self.services.clock.wall()
             assertion = await asyncio.to_thread(client_assertion, self._plan.private_key, client, accepted, now)
         try:
             return await self._authority.request(server, client, form, assertion)
         except TokenRefused as error:
             if error.code == "invalid_client" and self._plan.client_id is None:
                 # The authorization server no longer has our registration. The next attempt registers again.
-                await self._services.records.drop_client(server.issuer)
+                await self.services.records.drop_client(server.issuer)
             raise
 
     async def _keep(
         self, token: oauth_client.IssuedTokens, client_id: str, issuer: str, resource: str, scopes: tuple[str, ...]
     ) -> None:
-        now = self._services.clock.wall()
+        now = self.services.clock.wall()
         grant = TokenGrant(
             server=self._server,
             resource=resource,
@@ -513,14 +509,14 @@ class TokenHolder:
             expires_at=None if token.lifetime_s is None else now + token.lifetime_s,
             scopes=scopes,
         )
-        await self._services.records.keep_grant(self.segment, self.principal, grant)
+        await self.services.records.keep_grant(self.segment, self.principal, grant)
         self._adopt(grant, is_new=True, lifetime_s=token.lifetime_s)
 
     async def _forget(self) -> None:
         self._grant, self.line, self._step_ups = None, b"", 0
-        self._given_at = self._replaced_at = float("-inf")
+        self._given_at = self._replaced_at = -inf
         self._arm(None)
-        await self._services.records.drop_grant(self.segment, self.principal)
+        await self.services.records.drop_grant(self.segment, self.principal)
         for on_line in self._on_line[:]:
             on_line()
 
@@ -528,9 +524,9 @@ class TokenHolder:
         self._grant, self._loaded, self._failures, self.waits_for_consent = grant, True, 0, False
         self.line = b"authorization: Bearer %b\r\n" % grant.access_token.encode("ascii")
         if is_new:
-            self._given_at = self._services.clock.now()
+            self._given_at = self.services.clock.now()
         if grant.expires_at is not None and self._is_renewable(grant):
-            left = grant.expires_at - self._services.clock.wall()
+            left = grant.expires_at - self.services.clock.wall()
             self._arm(left - min(LEAD_S_MAX, (lifetime_s or left) * LEAD_SHARE))
         else:
             self._arm(None)
@@ -547,7 +543,7 @@ class TokenHolder:
 
         Other tokens are used until the server refuses them.
         """
-        is_over = grant.expires_at is not None and self._services.clock.wall() >= grant.expires_at
+        is_over = grant.expires_at is not None and self.services.clock.wall() >= grant.expires_at
         return is_over and self._is_renewable(grant)
 
     def _arm(self, seconds: float | None) -> None:

@@ -8,6 +8,7 @@ unknown token. Every issue, use, refusal and revocation of a token is passed to 
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
@@ -54,30 +55,26 @@ class _Token(msgspec.Struct):
     used_at: float | None = None
 
 
+@dataclass(eq=False)
 class ConfirmationTokens:
-    """The confirmation tokens of a node, in the order in which they were issued."""
+    """The confirmation tokens of a node, in the order in which they were issued.
 
-    def __init__(
-        self, now: Callable[[], float], secret: Callable[[], str], lives: TokenLives, note: Callable[[TokenNote], None]
-    ) -> None:
-        """Create an empty set of tokens.
+    `now` is the wall clock, `secret` returns 43 random characters, and `note` is called with every event of a token.
+    """
 
-        `now` is the wall clock, `secret` returns 43 random characters, and `note` is called with every event of a
-        token.
-        """
-        self.lives = lives
-        self._secret = secret
-        self._now = now
-        self._tell = note
-        self._tokens: OrderedDict[str, _Token] = OrderedDict()
+    now: Callable[[], float]
+    secret: Callable[[], str]
+    lives: TokenLives
+    note: Callable[[TokenNote], None]
+    _tokens: OrderedDict[str, _Token] = field(default_factory=OrderedDict)
 
     def issue(self, owner: str, principal: str, operation: str, digest: str, danger: Danger) -> tuple[str, str]:
         """Issue a token. Return the token and its expiry time."""
-        now = self._now()
+        now = self.now()
         self._purge(now)
         lives = self.lives
         life = {Danger.FORBIDDEN: lives.forbidden, Danger.DANGEROUS: lives.dangerous}.get(danger, lives.destructive)
-        token = PREFIX + self._secret()
+        token = PREFIX + self.secret()
         while len(self._tokens) >= TOKENS_MAX:
             oldest, evicted = self._tokens.popitem(last=False)
             if evicted.used_at is None:
@@ -88,7 +85,7 @@ class ConfirmationTokens:
 
     def redeem(self, token: str, owner: str, principal: str, operation: str, digest: str) -> AqlFailure | None:
         """Use up a token. Return None if it is valid for this operation, otherwise the failure."""
-        now = self._now()
+        now = self.now()
         self._purge(now)
         record = self._tokens.get(token) if len(token) <= TOKEN_CHARS_MAX else None
         code, details = None, {"token": token[:TOKEN_CHARS_MAX]}
@@ -131,7 +128,7 @@ class ConfirmationTokens:
         self, owner: str, principal: str, operation: str, token: str, event: str, reason: str | None = None
     ) -> None:
         named = hashlib.sha256(token.encode()).hexdigest()[:16]
-        self._tell(TokenNote(event, owner, principal, operation, named, reason))
+        self.note(TokenNote(event, owner, principal, operation, named, reason))
 
 
 def rfc3339(wall: float) -> str:
