@@ -59,10 +59,10 @@ class _Token(msgspec.Struct):
 class ConfirmationTokens:
     """The confirmation tokens of a node, in the order in which they were issued.
 
-    `now` is the wall clock, `secret` returns 43 random characters, and `note` is called with every event of a token.
+    `read_time` returns the wall clock, `secret` returns 43 random characters, and `note` is called with every event of a token.
     """
 
-    now: Callable[[], float]
+    read_time: Callable[[], float]
     secret: Callable[[], str]
     lives: TokenLives
     note: Callable[[TokenNote], None]
@@ -70,7 +70,7 @@ class ConfirmationTokens:
 
     def issue(self, owner: str, principal: str, operation: str, digest: str, danger: Danger) -> tuple[str, str]:
         """Issue a token. Return the token and its expiry time."""
-        now = self.now()
+        now = self.read_time()
         self._purge(now)
         lives = self.lives
         life = {Danger.FORBIDDEN: lives.forbidden, Danger.DANGEROUS: lives.dangerous}.get(danger, lives.destructive)
@@ -85,7 +85,7 @@ class ConfirmationTokens:
 
     def redeem(self, token: str, owner: str, principal: str, operation: str, digest: str) -> AqlFailure | None:
         """Use up a token. Return None if it is valid for this operation, otherwise the failure."""
-        now = self.now()
+        now = self.read_time()
         self._purge(now)
         record = self._tokens.get(token) if len(token) <= TOKEN_CHARS_MAX else None
         code, details = None, {"token": token[:TOKEN_CHARS_MAX]}
