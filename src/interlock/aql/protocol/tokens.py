@@ -59,8 +59,8 @@ class _Token(msgspec.Struct):
 class ConfirmationTokens:
     """The confirmation tokens of a node, in the order in which they were issued.
 
-    `read_time` returns the wall clock, `secret` returns 43 random characters, and `note` is called with every event of a
-    token.
+    `read_time` returns the wall clock, `secret` returns 43 random characters, and `note` is called with every event
+    of a token.
     """
 
     read_time: Callable[[], float]
