@@ -39,24 +39,11 @@ from interlock.fronts.http_protocol import UPGRADED
 from interlock.fronts.public import PROXY_HEADERS
 from interlock.net.protocol.address_scope import is_loopback
 from interlock.rooms.connections import Admission, ConnectionOptions, ParticipantConnection
-from interlock.rooms.protocol.envelope import (
-    PROTOCOLS,
-    V0,
-    V01,
-    EnvelopeRefusal,
-    decode_untrusted,
-    parse_moment,
-    violation_error,
-)
+from interlock.rooms.protocol import envelope as envelopes
+from interlock.rooms.protocol import participants
+from interlock.rooms.protocol.envelope import PROTOCOLS, V0, V01, EnvelopeRefusal
 from interlock.rooms.protocol.gateway_messages import HISTORY_DEFAULT, HISTORY_MAX
-from interlock.rooms.protocol.participants import (
-    PARTICIPANT_KINDS,
-    Participant,
-    Privilege,
-    is_display_name,
-    is_topic,
-    participant_of,
-)
+from interlock.rooms.protocol.participants import Participant, Privilege, participant_of
 from interlock.rooms.protocol.proposals import STATUS, read_reason
 from interlock.rooms.room import REMOVED, Room
 from interlock.rooms.rooms import CREDENTIAL_ENDED, CREDENTIAL_WHY, REMOVED_HINT, REMOVED_WHY, SHUTDOWN, RoomRegistry
@@ -204,7 +191,7 @@ class RoomsEndpoint:
             return HttpRefusal("topic_required", "say which room: ?topic=NAME")  # X-5.2-1
         if caller.topic is not None and caller.topic != topic:
             return HttpRefusal("wrong_topic", "this token is for another room")
-        room = await self._rooms.find_or_create_room(topic, caller.principal) if is_topic(topic) else None
+        room = await self._rooms.find_or_create_room(topic, caller.principal) if participants.is_topic(topic) else None
         if room is None:
             return _UNKNOWN_TOPIC
         if caller.topic is None and not self._rooms.is_member(room, caller.principal):
@@ -299,7 +286,7 @@ class RoomsEndpoint:
         elif not isinstance(answer, EnvelopeRefusal):
             await _say(send, status, answer)
         elif answer.code == "privilege_violation":
-            await _say(send, 403, {"jsonrpc": "2.0", "id": Raw(answer.answers), "error": violation_error()})
+            await _say(send, 403, {"jsonrpc": "2.0", "id": Raw(answer.answers), "error": envelopes.violation_error()})
         else:
             error = {"error": answer.code, "message": answer.message, "details": answer.details or {}}
             await _say(send, answer.http_status, error)
@@ -395,7 +382,7 @@ class RoomsEndpoint:
         elif before is None:
             position = upto + 1
         else:
-            moment = parse_moment(before)
+            moment = envelopes.parse_moment(before)
             position = timeline.find_position(before) if moment is None else 1 + await timeline.count_before(moment)
         if position is None:
             return HttpRefusal("history_gap", "no envelope of that id or number is kept here")
@@ -431,7 +418,7 @@ class RoomsEndpoint:
         if size > most:
             message = f"an envelope has at most {most} bytes"
             return EnvelopeRefusal("envelope_too_large", message, {"limit": most, "size": size}), again
-        envelope = decode_untrusted(body, most)
+        envelope = envelopes.decode_untrusted(body, most)
         if isinstance(envelope, EnvelopeRefusal):
             return envelope, again
         stamped = msgspec.structs.replace(envelope, ts=envelope.ts or rfc3339_ms(self._clock.wall()))
@@ -477,13 +464,13 @@ def _apply_options(joined: Admission, query: dict[str, str], token_protocol: str
     if (history := _parse_number(query.get("history", "0"), HISTORY_MAX)) is None:
         return HttpRefusal("invalid_query", f"history is a number up to {HISTORY_MAX}")
     name, version, requested_kind = query.get("name"), query.get("mcp"), query.get("kind")
-    if name is not None and not is_display_name(name):
+    if name is not None and not participants.is_display_name(name):
         return HttpRefusal("invalid_query", "name is 1 to 64 characters, none of them a control character")
     if version is not None and _VERSION.fullmatch(version) is None:
         return HttpRefusal("invalid_query", "mcp is a version of MCP, such as 2025-11-25")
-    kind = next((each for each in PARTICIPANT_KINDS if each == requested_kind), None)
+    kind = next((each for each in participants.PARTICIPANT_KINDS if each == requested_kind), None)
     if requested_kind is not None and kind is None:
-        return HttpRefusal("invalid_query", f"kind is one of {', '.join(PARTICIPANT_KINDS)}")
+        return HttpRefusal("invalid_query", f"kind is one of {', '.join(participants.PARTICIPANT_KINDS)}")
     if not room.has_free_seat(who.id):
         return HttpRefusal("room_full", f"at most {room.settings.max_participants} participants")
     if room.replaces_too_often(who.id):

@@ -38,18 +38,9 @@ from interlock.core.feed import Feed
 from interlock.core.recorder import Recorder
 from interlock.rooms.participant_records import ParticipantRecords
 from interlock.rooms.protocol import enforcement, gateway_messages
+from interlock.rooms.protocol import envelope as envelopes
 from interlock.rooms.protocol.enforcement import OpenRequest, RateWindow, What
-from interlock.rooms.protocol.envelope import (
-    CHAT,
-    MCP,
-    PROPOSAL,
-    V0,
-    Envelope,
-    EnvelopeRefusal,
-    decode_untrusted,
-    encode,
-    read_v0,
-)
+from interlock.rooms.protocol.envelope import CHAT, MCP, PROPOSAL, V0, Envelope, EnvelopeRefusal
 from interlock.rooms.protocol.gateway_messages import Stamp
 from interlock.rooms.protocol.participants import GATEWAY, OWN, Participant, Privilege
 from interlock.rooms.protocol.settings import RoomSettings
@@ -400,7 +391,7 @@ class Room:
             self._note_seen(who, principal)
         if (refusal := enforcement.protocol_refusal(envelope, is_needed=needs_protocol)) is None:
             if envelope.protocol == V0:
-                envelope = read_v0(envelope)
+                envelope = envelopes.read_v0(envelope)
             refusal = self._find_refusal(envelope, who)  # X-3.2-1
         if refusal is not None:
             self.refused[refusal.code] += 1
@@ -452,7 +443,7 @@ class Room:
         envelope = Envelope(
             id=stamp.id, ts=stamp.ts, sender=sender, to=to or None, kind=kind, correlation_id=answers, payload=payload
         )
-        return decode_untrusted(encode(envelope), self.settings.max_envelope_bytes)
+        return envelopes.decode_untrusted(envelopes.encode(envelope), self.settings.max_envelope_bytes)
 
     def _find_refusal(self, envelope: Envelope, who: Participant) -> EnvelopeRefusal | None:
         """Check an envelope in the order of X-5.3-1. Return the first refusal, or None if it may be published."""

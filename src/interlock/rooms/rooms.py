@@ -32,17 +32,8 @@ from interlock.core.replicas import Replicas
 from interlock.rooms import participant_records
 from interlock.rooms.participant_records import ParticipantRecords
 from interlock.rooms.proposals import ProposalTracker
-from interlock.rooms.protocol.participants import (
-    GATEWAY,
-    OWN,
-    AssignedPrivilege,
-    Participant,
-    Privilege,
-    assign_privilege,
-    is_topic,
-    matches_any,
-    participant_of,
-)
+from interlock.rooms.protocol import participants
+from interlock.rooms.protocol.participants import GATEWAY, OWN, Participant, Privilege, participant_of
 from interlock.rooms.protocol.settings import RoomSettings
 from interlock.rooms.remote_seats import RemoteSeats
 from interlock.rooms.room import REMOVED, Room, RoomAudit, RoomFeeds, SharedRoomParts
@@ -250,7 +241,7 @@ class RoomRegistry:
         """Return the room of a topic, or None. With `auto_create`, create a missing room."""
         room = self.by_topic.get(topic)
         may_create = self._plan.rooms.auto_create and len(self.by_topic) < ROOMS_MAX
-        if room is None and may_create and is_topic(topic) and not self.is_stopping:
+        if room is None and may_create and participants.is_topic(topic) and not self.is_stopping:
             try:
                 return await self.create(topic, principal) or self.by_topic.get(topic)
             except StoreError as away:
@@ -268,7 +259,7 @@ class RoomRegistry:
         settings = room.settings
         if settings.mode in ("open", "observe") and not settings.members and not settings.full:
             return True
-        if matches_any(principal, (*settings.members, *settings.full)):
+        if participants.matches_any(principal, (*settings.members, *settings.full)):
             return True
         grant = self._find_grant(room.topic, participant_of(principal))
         return grant is not None and grant.admits
@@ -279,7 +270,7 @@ class RoomRegistry:
     def is_listed(self, principal: str) -> bool:
         """Return whether the configured lists of any room contain a principal."""
         lists = ((*room.settings.members, *room.settings.full) for room in self.by_topic.values())
-        return any(matches_any(principal, patterns) for patterns in lists)
+        return any(participants.matches_any(principal, patterns) for patterns in lists)
 
     def may_anyone_join(self, room: Room) -> bool:
         """Return whether there is any client that may join a room, by its settings or by a grant. Room tokens are not
@@ -292,13 +283,15 @@ class RoomRegistry:
 
     def determine_privilege(
         self, room: Room, participant: str, principal: str, of_token: Privilege | None
-    ) -> AssignedPrivilege:
+    ) -> participants.AssignedPrivilege:
         """Determine the privilege of a connecting participant (X-5.1-4). `of_token` is the privilege in its room token,
         if any.
         """
-        is_full = matches_any(principal, room.settings.full)
+        is_full = participants.matches_any(principal, room.settings.full)
         granted = self._find_granted_privilege(room.topic, participant)
-        return assign_privilege(room.settings.mode, granted=granted, of_token=of_token, is_known_full=is_full)
+        return participants.assign_privilege(
+            room.settings.mode, granted=granted, of_token=of_token, is_known_full=is_full
+        )
 
     def participant(self, room: Room, principal: str) -> Participant:
         """Return the participant that represents a client in a room, whether or not it is present."""
@@ -522,8 +515,8 @@ def define_room_metrics(metrics: Metrics, rooms: RoomRegistry) -> None:
             yield Sample(waits.total_s, {"room": topic}, "_sum")
             yield Sample(waits.count, {"room": topic}, "_count")
 
-    participants = per_room(lambda room: sum(bool(seat.connections) for seat in room.seats.values()))
-    metrics.gauge("interlock_room_participants", "Participants that are connected.", participants)
+    connected = per_room(lambda room: sum(bool(seat.connections) for seat in room.seats.values()))
+    metrics.gauge("interlock_room_participants", "Participants that are connected.", connected)
     connections = per_room(lambda room: sum(len(seat.connections) for seat in room.seats.values()))
     metrics.gauge("interlock_room_connections", "Connections of participants.", connections)
     accepted = per_label("kind", lambda room: room.accepted)

@@ -29,18 +29,10 @@ import msgspec
 
 from interlock.core.background import BackgroundTasks
 from interlock.core.clock import Clock
+from interlock.rooms.protocol import envelope as envelopes
 from interlock.rooms.protocol import gateway_messages
 from interlock.rooms.protocol.enforcement import OpenRequest, is_request, rpc_id
-from interlock.rooms.protocol.envelope import (
-    MCP,
-    PROPOSAL,
-    V0,
-    Envelope,
-    EnvelopeRefusal,
-    decode_untrusted,
-    encode,
-    encode_v0,
-)
+from interlock.rooms.protocol.envelope import MCP, PROPOSAL, V0, Envelope, EnvelopeRefusal
 from interlock.rooms.protocol.gateway_messages import Stamp
 from interlock.store.ports import Following, Record, Store, StoreError, Unavailable
 
@@ -185,7 +177,7 @@ class Delivery(msgspec.Struct):
         if protocol != V0:
             return self.data
         if not self._v0:
-            self._v0 = encode_v0(self.envelope)
+            self._v0 = envelopes.encode_v0(self.envelope)
         return self._v0
 
     def sequence_event(self, stamp: Callable[[], Stamp]) -> Envelope:
@@ -237,7 +229,7 @@ class Timeline:
             if not records:
                 break
             for record in records:
-                envelope = decode_untrusted(record.data, len(record.data))
+                envelope = envelopes.decode_untrusted(record.data, len(record.data))
                 if isinstance(envelope, Envelope):
                     self.known.add(envelope, envelope.sender or "", record.sequence)
                     if envelope.kind == PROPOSAL:
@@ -260,7 +252,7 @@ class Timeline:
     def add(self, envelope: Envelope, **more: Any) -> None:
         """Queue an envelope, and start the writer if it is idle."""
         self.numbered += 1
-        self._queue.append(Delivery(envelope, encode(envelope), self.numbered, **more))
+        self._queue.append(Delivery(envelope, envelopes.encode(envelope), self.numbered, **more))
         if self._writer is None or self._writer.done():
             self._writer = self._background.begin(self._write(), f"room {self._room.topic}")
 
@@ -353,7 +345,7 @@ class Timeline:
 
     async def _take(self, record: StoredEnvelope) -> None:
         """Deliver one record of the shared stream, from this replica or another one."""
-        envelope = decode_untrusted(record.data, len(record.data))
+        envelope = envelopes.decode_untrusted(record.data, len(record.data))
         if not isinstance(envelope, Envelope):
             log.error("room %s: the record %d is no envelope", self._room.topic, record.sequence)
             self.delivered = record.sequence
@@ -421,7 +413,7 @@ class Timeline:
         """Return the stored envelope with this id, or None. Raise StoreError if reading fails."""
         sequence = self.known.find_sequence(id)
         records = [] if sequence is None else await self.read(sequence - 1, sequence, 1)
-        envelope = decode_untrusted(records[0].data, len(records[0].data)) if records else None
+        envelope = envelopes.decode_untrusted(records[0].data, len(records[0].data)) if records else None
         return envelope if isinstance(envelope, Envelope) and envelope.id == id else None
 
     async def count_before(self, moment: float) -> int:

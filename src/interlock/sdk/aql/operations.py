@@ -22,19 +22,10 @@ from interlock.aql.protocol.errors import AqlFailure, Code, OperationFailed, fai
 from interlock.aql.protocol.field_selection import Selection, read_selection, select
 from interlock.aql.protocol.model import AqlOperation, AqlParameter, Category, Lifecycle
 from interlock.aql.protocol.validation import Validator, merged
+from interlock.sdk.aql import values as json_values
 from interlock.sdk.aql.executions import AdapterExecutions, Execution
 from interlock.sdk.aql.signature import HandlerArgument, Signature
-from interlock.sdk.aql.values import (
-    Binary,
-    Context,
-    Listing,
-    check_integers,
-    etag_of,
-    listing_data,
-    plain,
-    read_base64,
-    read_page,
-)
+from interlock.sdk.aql.values import Binary, Context, Listing
 from interlock.sdk.subserver.tools import call_function
 
 Concurrency = Literal["serialized", "read-concurrent", "fully-concurrent", "resource-locked"]
@@ -142,13 +133,13 @@ class AdapterOperation:
         execution. Raise OperationFailed if the arguments are invalid, and whatever the handler raises.
         """
         for name, value in arguments.items():
-            check_integers(name, value)
+            json_values.check_integers(name, value)
         # The resource that a call concerns is named by its required parameters, except `input`.
         resource = tuple(str(arguments.get(name)) for name in self.declaration.required if name != "input")
         selection = self._read_selection(own)
         # The arguments are converted to the annotated types.
         signature, values = self.signature, dict[str, Any]()
-        page = read_page(arguments, self.declaration.name) if signature.page is not None else None
+        page = json_values.read_page(arguments, self.declaration.name) if signature.page is not None else None
         if signature.page is not None:
             values[signature.page] = page
         if signature.context is not None:
@@ -156,7 +147,7 @@ class AdapterOperation:
         for argument in signature.arguments:
             if argument.is_binary:
                 if (content := arguments.get(f"{argument.name}_content")) is not None:
-                    binary = read_base64(f"{argument.name}_content", content)
+                    binary = json_values.read_base64(f"{argument.name}_content", content)
                     mime_type = arguments.get(f"{argument.name}_mime_type", Binary(b"").mime_type)
                     values[argument.name] = Binary(binary, mime_type)
             elif argument.name in arguments:
@@ -171,7 +162,7 @@ class AdapterOperation:
         context.warnings += page.warnings() if page is not None else ()
         if isinstance(result, Listing):
             items = [select(self._describe(item), selection) for item in result.items]
-            return listing_data(result, items, self.declaration.name)
+            return json_values.listing_data(result, items, self.declaration.name)
         if isinstance(result, list | tuple):
             return [select(self._describe(item), selection) for item in result]
         return select(self._describe(result), selection)
@@ -183,7 +174,7 @@ class AdapterOperation:
         taken = inspect.signature(load).parameters
         stored = await call_function(load, {name: value for name, value in values.items() if name in taken})
         if if_match is not None:
-            current = etag_of(stored)
+            current = json_values.etag_of(stored)
             if if_match != current:
                 message = "The resource was changed by somebody else; read it again"
                 details = {"expected": if_match, "current": current}
@@ -218,8 +209,8 @@ class AdapterOperation:
 
     def _describe(self, value: Any) -> Any:
         """Convert one resource to JSON values. If its type is versioned, add its etag."""
-        shown = plain(value)
-        return {**shown, "_etag": etag_of(value)} if isinstance(value, self.versioned) else shown
+        shown = json_values.plain(value)
+        return {**shown, "_etag": json_values.etag_of(value)} if isinstance(value, self.versioned) else shown
 
     def _start(
         self, lifecycle: Lifecycle, values: dict[str, Any], context: Context, executions: AdapterExecutions
@@ -230,7 +221,7 @@ class AdapterOperation:
         async def work(execution: Execution) -> Any:
             if signature.execution is not None:
                 values[signature.execution] = execution
-            return plain(await call_function(signature.function, values))
+            return json_values.plain(await call_function(signature.function, values))
 
         execution = Execution(self.declaration.name, context.caller, lifecycle, self.states, work)
         return executions.start(execution).answer()

@@ -27,20 +27,8 @@ from typing import TypeVar
 import msgspec
 from nats.aio.msg import Msg
 
+from interlock.store.nats import jetstream
 from interlock.store.nats.connection import Connection
-from interlock.store.nats.jetstream import (
-    BATCH_MAX,
-    HEADERS_MAX,
-    JetStream,
-    Reader,
-    Stored,
-    StreamIterator,
-    StreamNames,
-    WrongSequence,
-    is_digest,
-    text_of,
-    token,
-)
 from interlock.store.ports import Change, Conflict, Damaged, Entry, StoreError, StoreRefused, Unavailable, expiry
 
 T = TypeVar("T")
@@ -69,7 +57,7 @@ class _Replaced(Exception):
 class _Unreadable(Damaged):
     """Exception for a stored entry that was not written by Interlock."""
 
-    def __init__(self, message: Stored) -> None:
+    def __init__(self, message: jetstream.Stored) -> None:
         super().__init__(f"what {message.subject} holds on the NATS server cannot be read; remove it there")
 
 
@@ -91,16 +79,16 @@ class NatsKeyValue:
     writing. `_own` has writes of this process that the reader has not reached yet; the reader skips what is older.
     """
 
-    def __init__(self, jetstream: JetStream, names: StreamNames) -> None:
-        self._jetstream, self._names = jetstream, names
+    def __init__(self, client: jetstream.JetStream, names: jetstream.StreamNames) -> None:
+        self._jetstream, self._names = client, names
         self._stream = names.kv_stream
         self._in_parts = asyncio.Lock()  # the server takes few batches at a time
         self._under_way: Counter[str] = Counter()  # by subject: writes of this process
         self._last_own = 0  # the highest sequence that this process has written
         self._watches: dict[str, list[NatsWatch]] = {}
-        self._held_back: dict[str, Stored] = {}  # by subject: the last message
+        self._held_back: dict[str, jetstream.Stored] = {}  # by subject: the last message
         self._own: dict[str, int] = {}  # by subject: a sequence that the reader has yet to come to
-        self._reader: Reader | None = None
+        self._reader: jetstream.Reader | None = None
         self._failure: StoreRefused | None = None
 
     async def open(self) -> None:
@@ -112,7 +100,7 @@ class NatsKeyValue:
             max_msgs_per_subject=1,
             allow_msg_ttl=True,
         )
-        self._reader = Reader(
+        self._reader = jetstream.Reader(
             self._jetstream.connection,
             self._stream,
             f"{self._names.entries}.>",
@@ -141,7 +129,7 @@ class NatsKeyValue:
         raise Unavailable(f"{bucket}/{key} is written too often to be read")
 
     async def entries(self, bucket: str, now: float) -> list[Entry]:
-        subjects = f"{self._names.entries}.{token(bucket)}.*"
+        subjects = f"{self._names.entries}.{jetstream.token(bucket)}.*"
         messages = await self._await_request(self._jetstream.all_of(self._stream, subjects))
         entries: dict[str, Entry] = {}  # a key that was written meanwhile may come twice: the later one counts
         for message in messages:
@@ -170,7 +158,7 @@ class NatsKeyValue:
         while True:
             try:
                 return await self._write(bucket, key, value, content, expires_at, ttl_s)
-            except WrongSequence:
+            except jetstream.WrongSequence:
                 content = await self._find(bucket, key)
                 if content.entry is not None and _lives(content.entry, now):
                     raise Conflict(f"{bucket}/{key} exists") from None
@@ -187,7 +175,7 @@ class NatsKeyValue:
                 raise Conflict(f"{bucket}/{key} has revision {content.sequence}, not {revision}")
             try:
                 return await self._write(bucket, key, value, content, expires_at, ttl_s)
-            except WrongSequence:
+            except jetstream.WrongSequence:
                 continue  # the next look says which conflict it is
 
     async def delete(self, bucket: str, key: str) -> bool:
@@ -199,12 +187,12 @@ class NatsKeyValue:
             subject = self._names.entry(bucket, key)
             try:
                 sequence = await self._await_own(subject, self._jetstream.publish(self._stream, subject, b"", headers))
-            except WrongSequence:
+            except jetstream.WrongSequence:
                 continue
             await self._clear_parts(bucket, key, content, sequence)
             return True
 
-    async def change_of(self, message: Stored) -> Change | None:
+    async def change_of(self, message: jetstream.Stored) -> Change | None:
         """Decode a message of the stream. Return None if it is unreadable or was already replaced by a later
         message.
         """
@@ -261,13 +249,13 @@ class NatsKeyValue:
         headers |= lifetime
         if expected:
             headers[EXPECTED] = str(content.sequence)
-        payload_max = self._jetstream.connection.payload_max - HEADERS_MAX - len(headers.get(KEY, ""))
+        payload_max = self._jetstream.connection.payload_max - jetstream.HEADERS_MAX - len(headers.get(KEY, ""))
         if len(value) <= payload_max:
             publish = self._jetstream.publish(self._stream, subject, value, headers)
             sequence = await self._await_own(subject, publish)
             await self._clear_parts(bucket, key, content, sequence)
             return sequence
-        value_max = min(VALUE_MAX, payload_max * (BATCH_MAX - 1))
+        value_max = min(VALUE_MAX, payload_max * (jetstream.BATCH_MAX - 1))
         if len(value) > value_max:
             raise StoreRefused(f"{bucket}/{key} would have {len(value)} bytes; the store takes {value_max}.")
         parts = [value[start : start + payload_max] for start in range(0, len(value), payload_max)]
@@ -307,7 +295,7 @@ class NatsKeyValue:
         return await self._jetstream.await_request(self._stream, request)
 
     def _parts(self, bucket: str, key: str) -> str:
-        return f"{self._names.parts}.{token(bucket)}.{token(key)}"
+        return f"{self._names.parts}.{jetstream.token(bucket)}.{jetstream.token(key)}"
 
     # Watches
 
@@ -317,7 +305,7 @@ class NatsKeyValue:
             raise Unavailable("the store is not open")
         # What this process has written before is not news to it, even where the reader has yet to come there.
         after = max(self._reader.position, self._last_own)
-        watches = self._watches.setdefault(token(bucket), [])
+        watches = self._watches.setdefault(jetstream.token(bucket), [])
         watch = NatsWatch(self._jetstream.connection, self.change_of, after, watches)
         watches.append(watch)
         if self._failure is not None:
@@ -328,7 +316,7 @@ class NatsKeyValue:
         """Handle a message of the stream: pass it to the watches, hold it back, or skip it because it is older than an
         own write.
         """
-        stored = Stored(message.subject, sequence, dict(message.headers or {}), message.data)
+        stored = jetstream.Stored(message.subject, sequence, dict(message.headers or {}), message.data)
         own = self._own.get(stored.subject, 0)
         self._own = {subject: later for subject, later in self._own.items() if later > sequence}
         if sequence <= own:
@@ -338,7 +326,7 @@ class NatsKeyValue:
         else:
             self._pass_on(stored)
 
-    def _pass_on(self, message: Stored) -> None:
+    def _pass_on(self, message: jetstream.Stored) -> None:
         for watch in self._watches_of(message.subject):
             watch.take(message)
 
@@ -370,7 +358,7 @@ class NatsKeyValue:
                 watch.end(failure)
 
 
-def _read_content(message: Stored) -> _Content:
+def _read_content(message: jetstream.Stored) -> _Content:
     """Decode a message of the stream. Raise _Unreadable if it was not written by Interlock."""
     if DELETED in message.headers:
         return _Content(sequence=message.sequence)
@@ -385,41 +373,41 @@ def _read_content(message: Stored) -> _Content:
         raise _Unreadable(message) from None
 
 
-def key_of(message: Stored) -> str:
+def key_of(message: jetstream.Stored) -> str:
     """Return the key of an entry. If the key's token in the subject is only a digest, the key is read from a header."""
     last = message.subject.rpartition(".")[2]
     try:
-        if is_digest(last):
+        if jetstream.is_digest(last):
             return base64.urlsafe_b64decode(message.headers[KEY]).decode()
-        return text_of(last)
+        return jetstream.text_of(last)
     except (ValueError, KeyError):
         raise _Unreadable(message) from None
 
 
 def _key_header(key: str) -> dict[str, str]:
-    return {KEY: base64.urlsafe_b64encode(key.encode()).decode()} if is_digest(token(key)) else {}
+    return {KEY: base64.urlsafe_b64encode(key.encode()).decode()} if jetstream.is_digest(jetstream.token(key)) else {}
 
 
 def _lives(entry: Entry, now: float) -> bool:
     return entry.expires_at is None or entry.expires_at > now
 
 
-class NatsWatch(StreamIterator):
+class NatsWatch(jetstream.StreamIterator):
     """An async iterator over the changes in one bucket, in order of revision."""
 
     def __init__(
         self,
         connection: Connection,
-        change_of: Callable[[Stored], Awaitable[Change | None]],
+        change_of: Callable[[jetstream.Stored], Awaitable[Change | None]],
         after: int,
         watches: list["NatsWatch"],
     ) -> None:
         """Create a watch of changes after a sequence. It removes itself from `watches` when it is closed."""
         super().__init__()
         self._connection, self._change_of, self._after, self._watches = connection, change_of, after, watches
-        self._waiting: dict[str, Stored] = {}  # by subject, in order of sequence
+        self._waiting: dict[str, jetstream.Stored] = {}  # by subject, in order of sequence
 
-    def take(self, message: Stored) -> None:
+    def take(self, message: jetstream.Stored) -> None:
         """Queue a change for the iterator. It replaces a queued older change of the same key."""
         waiting = self._waiting.get(message.subject)
         if message.sequence > self._after and (waiting is None or waiting.sequence < message.sequence):

@@ -19,18 +19,8 @@ import msgspec
 from nats.aio.msg import Msg
 
 from interlock.store.audit_chain import ORIGIN, ChainedRecord, Mark, chain
+from interlock.store.nats import jetstream
 from interlock.store.nats.connection import Connection, Headers, settle_with_message
-from interlock.store.nats.jetstream import (
-    BATCH_MAX,
-    HEADERS_MAX,
-    JetStream,
-    NatsFollowing,
-    NoStream,
-    Stored,
-    StreamNames,
-    WrongSequence,
-    token,
-)
 from interlock.store.nats.key_value import NatsKeyValue, NatsWatch
 from interlock.store.ports import Conflict, Damaged, NamedRecord, Record, SharedPlace, StoreRefused
 
@@ -49,11 +39,11 @@ class NatsStore:
 
     def __init__(self, place: SharedPlace) -> None:
         self._connection = Connection(place.servers, "the NATS store")
-        self._jetstream = JetStream(self._connection, place.replicas)
-        self._names = StreamNames(place.node)
+        self._jetstream = jetstream.JetStream(self._connection, place.replicas)
+        self._names = jetstream.StreamNames(place.node)
         self.kv = NatsKeyValue(self._jetstream, self._names)
         self.streams = self.replication = self
-        self._followings: list[NatsFollowing] = []
+        self._followings: list[jetstream.NatsFollowing] = []
         # Locks that serialize appends to each stream, because the server accepts only a few batches at a time.
         self._appending = defaultdict[str, asyncio.Lock](asyncio.Lock)
 
@@ -75,8 +65,8 @@ class NatsStore:
         """
         if not records:
             return await self.last(stream)
-        if len(records) > BATCH_MAX:
-            raise StoreRefused(f"{len(records)} records cannot be appended at once; the store takes {BATCH_MAX}.")
+        if len(records) > (most := jetstream.BATCH_MAX):
+            raise StoreRefused(f"{len(records)} records cannot be appended at once; the store takes {most}.")
         self._check(records)
         subject = self._names.records(stream)
         async with self._appending[stream]:
@@ -125,7 +115,7 @@ class NatsStore:
             self._names.stream(stream), (self._names.records(stream),), duplicate_window=DUPLICATES_S * 1_000_000_000
         )
 
-    def follow(self, stream: str, after: int) -> NatsFollowing:
+    def follow(self, stream: str, after: int) -> jetstream.NatsFollowing:
         """Yield every record after the sequence `after` once and in order, whichever node appended it."""
         name = self._names.stream(stream)
 
@@ -133,7 +123,7 @@ class NatsStore:
             await self._ensure(stream)
             await self._jetstream.confirm(name, position)
 
-        following = NatsFollowing(self._connection, name, self._names.records(stream), after, prepare)
+        following = jetstream.NatsFollowing(self._connection, name, self._names.records(stream), after, prepare)
         self._followings = [*(existing for existing in self._followings if not existing.is_closed), following]
         return following
 
@@ -156,11 +146,11 @@ class NatsStore:
         name = self._names.stream(stream)
         try:
             return await (self._jetstream.await_request(name, request) if self._jetstream.knows(name) else request)
-        except NoStream:
+        except jetstream.NoStream:
             return default
 
     def _check(self, records: Sequence[bytes]) -> None:
-        room = self._connection.payload_max - HEADERS_MAX
+        room = self._connection.payload_max - jetstream.HEADERS_MAX
         for record in records:
             if len(record) > room:
                 raise StoreRefused(
@@ -215,9 +205,9 @@ class NatsNamesLog:
     is_begun = True  # others may have begun it: only reading tells
 
     def __init__(self, place: SharedPlace) -> None:
-        names = StreamNames(place.node)
+        names = jetstream.StreamNames(place.node)
         self._connection = Connection(place.servers, "the registry's log on NATS")
-        self._jetstream = JetStream(self._connection, place.replicas)
+        self._jetstream = jetstream.JetStream(self._connection, place.replicas)
         self._stream = names.names_stream
         self._subject = names.names
         self._known = (0, 0)  # a record that was read, and the message that it is the last of
@@ -246,7 +236,7 @@ class NatsNamesLog:
 
     async def read_of(self, name: str, limit: int = 1000) -> list[ChainedRecord]:
         """Return at most `limit` of the newest records about a name, oldest first."""
-        messages = await self._messages(f"{self._subject}.{token(name)}")
+        messages = await self._messages(f"{self._subject}.{jetstream.token(name)}")
         messages += await self._messages(f"{self._subject}.{SEVERAL}")
         records = [
             record for message in messages for record, about in _records(_decode_run(message)) if name and about == name
@@ -274,7 +264,7 @@ class NatsNamesLog:
         ]
         try:
             await self._jetstream.await_request(self._stream, self._jetstream.publish_batch(self._stream, messages))
-        except WrongSequence:
+        except jetstream.WrongSequence:
             raise Conflict("another replica has changed the registry") from None
         return runs[-1].last
 
@@ -292,7 +282,7 @@ class NatsNamesLog:
 
     def _runs(self, first: int, rows: Sequence[_Row]) -> list[_NamesRun]:
         """Group the rows into runs that each fit into one message of the server."""
-        payload_max = self._connection.payload_max - HEADERS_MAX
+        payload_max = self._connection.payload_max - jetstream.HEADERS_MAX
         runs: list[list[_Row]] = []
         size = payload_max
         for row in rows:
@@ -307,7 +297,7 @@ class NatsNamesLog:
                 size = 0
             runs[-1].append(row)
             size += record_size
-        if len(runs) > BATCH_MAX:
+        if len(runs) > jetstream.BATCH_MAX:
             raise StoreRefused(f"{len(rows)} records cannot be appended to the registry at once.")
         messages: list[_NamesRun] = []
         for run in runs:
@@ -315,17 +305,17 @@ class NatsNamesLog:
             first += len(run)
         return messages
 
-    async def _messages(self, subject: str, after: int = 0) -> list[Stored]:
+    async def _messages(self, subject: str, after: int = 0) -> list[jetstream.Stored]:
         return await self._jetstream.await_request(self._stream, self._jetstream.all_of(self._stream, subject, after))
 
 
 def _subject_token(run: _NamesRun) -> str:
     """Return the last token of the subject for a message: the name that all its records share, or SEVERAL."""
     names = {row.name for row in run.rows}
-    return token(names.pop()) if len(names) == 1 and "" not in names else SEVERAL
+    return jetstream.token(names.pop()) if len(names) == 1 and "" not in names else SEVERAL
 
 
-def _decode_run(message: Stored) -> _NamesRun:
+def _decode_run(message: jetstream.Stored) -> _NamesRun:
     """Decode a message of the log. Raise Damaged if it was not written by Interlock."""
     try:
         run = msgspec.msgpack.decode(message.data, type=_NamesRun)
@@ -340,7 +330,7 @@ def _records(run: _NamesRun) -> list[tuple[ChainedRecord, str]]:
     return [(ChainedRecord(run.first + number, row.data, row.hash), row.name) for number, row in enumerate(run.rows)]
 
 
-class NamesWatch(NatsFollowing):
+class NamesWatch(jetstream.NatsFollowing):
     """An async iterator that signals possible new records. One signal may represent several records."""
 
     async def __anext__(self) -> Record:
