@@ -70,6 +70,7 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Coroutine[Any, Any, MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Coroutine[Any, Any, None]]
 Json = dict[str, Any]
+Readable = Literal["participants", "history", "rate-limit", "proposals"]
 
 
 class RoomCaller(msgspec.Struct, frozen=True, kw_only=True):
@@ -310,11 +311,7 @@ class RoomsEndpoint:
         return {"ticket": ticket, "expires_in": int(TICKET_S)}
 
     async def _read_room(
-        self,
-        caller: RoomCaller,
-        topic: str,
-        what: Literal["participants", "history", "rate-limit", "proposals"],
-        query: dict[str, str],
+        self, caller: RoomCaller, topic: str, what: Readable, query: dict[str, str]
     ) -> Json | HttpRefusal:
         """Answer a read request for participants, history, the rate limit or proposals."""
         joined = await self._join(caller, topic)

@@ -44,7 +44,7 @@ from interlock.rooms.protocol.envelope import CHAT, MCP, PROPOSAL, V0, Envelope,
 from interlock.rooms.protocol.gateway_messages import Stamp
 from interlock.rooms.protocol.participants import GATEWAY, OWN, Participant, Privilege
 from interlock.rooms.protocol.settings import RoomSettings
-from interlock.rooms.timeline import Delivery, Timeline
+from interlock.rooms.timeline import Delivery, Settle, Timeline
 from interlock.store.ports import Store
 
 
@@ -375,13 +375,7 @@ class Room:
     # What they send
 
     def receive(
-        self,
-        envelope: Envelope,
-        who: Participant,
-        principal: str,
-        settle: Callable[[EnvelopeRefusal | None], None],
-        *,
-        needs_protocol: bool = True,
+        self, envelope: Envelope, who: Participant, principal: str, settle: Settle, *, needs_protocol: bool = True
     ) -> EnvelopeRefusal | None:
         """Check an envelope and queue it. Return why it is refused, or None. `settle` is called with None after it was
         delivered, or with the reason why it could not be stored. For a decision about a proposal, which is not queued,

@@ -27,7 +27,7 @@ Whatever a participant says of its tools, every call of one counts as irreversib
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -42,19 +42,19 @@ from interlock.config.plan import ToolClass
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.call import Call, CallHold, Outcome, Pending
 from interlock.core.calls.check import CONFIRMATION_REQUIRED, CheckNumber, Refused, Release
-from interlock.core.clock import Clock, rfc3339
+from interlock.core.clock import rfc3339
 from interlock.core.current_plan import CurrentPlan
 from interlock.core.link_state import LinkState
 from interlock.links.connected_link import ID_DIGITS_MAX, ConnectedLink
 from interlock.links.connector import ConnectFailed, Connector, ConnectorParts, Manner, greet
-from interlock.links.keeper import Keeper, ServerKeeper, StockCatalog
+from interlock.links.keeper import Keeper, ServerKeeper
 from interlock.links.link import Link, LinkEvents, ServerFacts
 from interlock.links.listing import Listing
 from interlock.links.pipes import Pipe, Trouble, Undelivered
 from interlock.links.server_messages import CHANGES
 from interlock.mcp.meta import RAW_EMPTY
 from interlock.mcp.methods import CANCELLED, LATEST_MODERN, LEGACY_VERSIONS, PROGRESS, TOOLS_LIST, Era
-from interlock.rooms.proposals import ProposalTracker, SettledProposal
+from interlock.rooms.proposals import SettledProposal
 from interlock.rooms.protocol.envelope import MCP, PROPOSAL, Envelope, EnvelopeRefusal
 from interlock.rooms.protocol.participants import OWN, Participant, Privilege
 from interlock.rooms.protocol.proposals import STATUS, TOOLS_CALL, ProposalStatus, secret_refusal
@@ -117,16 +117,10 @@ CallKey = tuple[str, str, str, str, bytes]
 
 @dataclass(slots=True, eq=False)
 class ProposalHold(CallHold):
-    """The hold for a call by a restricted participant. It publishes the call as a proposal and never releases it.
+    """The hold for a call by a restricted participant. It publishes the call as a proposal and never releases it."""
 
-    `proposed` has the ids of the calls that were proposed, by room, client, tool and arguments. All holds share it.
-    """
-
-    proposals: ProposalTracker
-    proposed: dict[CallKey, str]
-    room: Room
+    link: "ParticipantLink"
     who: Participant
-    target: str
     tool: str
     is_waiting: bool = True
     is_asked_first: bool = True
@@ -135,24 +129,24 @@ class ProposalHold(CallHold):
         """Publish a call as a proposal, or find its earlier proposal. Return the answer to the client. If the
         target's reply has arrived, the call is answered with that before this method returns.
         """
-        arguments = bytes(call.params.get("arguments") or RAW_EMPTY)
-        principal = call.caller.principal.name
-        key = (self.room.topic, principal, self.target, self.tool, hashlib.sha256(arguments).digest())
-        proposal = self.proposed.get(key) or await self._propose(key, principal, arguments)
+        arguments, topic = bytes(call.params.get("arguments") or RAW_EMPTY), self.link.room.topic
+        principal, proposed = call.caller.principal.name, self.link.links.proposed
+        key = (topic, principal, self.link.participant, self.tool, hashlib.sha256(arguments).digest())
+        proposal = proposed.get(key) or await self._propose(key, principal, arguments)
         if isinstance(proposal, EnvelopeRefusal):
             return Refused(CheckNumber.GATE, refusal_for(proposal))
-        settled = await self.proposals.wait_until_settled(self.room.topic, proposal, TRACKED_S)
+        settled = await self.link.links.rooms.proposals.wait_until_settled(topic, proposal, TRACKED_S)
         if settled is None:
             return _UNTRACKED
         if STATUS[settled.approval.status] not in _UNDER_WAY:
-            self.proposed.pop(key, None)
+            proposed.pop(key, None)
         try:
             response = codec.decode_untrusted(settled.answer.payload) if settled.answer is not None else None
         except codec.CodecError:
             response = None
         if not isinstance(response, codec.Response):
             call.reason = "confirmation_required"
-            return Refused(CheckNumber.GATE, CONFIRMATION_REQUIRED.refusal, _result(call, self, settled))
+            return Refused(CheckNumber.GATE, CONFIRMATION_REQUIRED.refusal, _result(call, topic, settled))
         call.on_response(response, Era.LEGACY)
         return CONFIRMATION_REQUIRED  # the call has its answer
 
@@ -160,28 +154,29 @@ class ProposalHold(CallHold):
         """Publish a call as a proposal and return its id. Arguments that appear to contain a secret are refused
         first.
         """
-        warning = secret_refusal(arguments, self.room.settings.secret_patterns)  # X-7.2-1
+        room, proposed = self.link.room, self.link.links.proposed
+        warning = secret_refusal(arguments, room.settings.secret_patterns)  # X-7.2-1
         if warning is not None:
             return warning
         payload = codec.encode_value({"method": TOOLS_CALL, "params": {"name": self.tool, "arguments": Raw(arguments)}})
-        envelope = self.room.compose(PROPOSAL, self.who.id, (self.target,), payload)
+        envelope = room.compose(PROPOSAL, self.who.id, (self.link.participant,), payload)
         if isinstance(envelope, EnvelopeRefusal):
             return envelope
-        if len(self.proposed) >= KNOWN_MAX:
-            del self.proposed[next(iter(self.proposed))]
-        self.proposed[key] = envelope.id  # before anything is awaited: the same call made twice is proposed once
-        if (refusal := await self.room.publish(envelope, self.who, principal)) is not None:
-            self.proposed.pop(key, None)
+        if len(proposed) >= KNOWN_MAX:
+            del proposed[next(iter(proposed))]
+        proposed[key] = envelope.id  # before anything is awaited: the same call made twice is proposed once
+        if (refusal := await room.publish(envelope, self.who, principal)) is not None:
+            proposed.pop(key, None)
         return refusal or envelope.id
 
 
-def _result(call: Call, hold: ProposalHold, settled: SettledProposal) -> bytes:
+def _result(call: Call, topic: str, settled: SettledProposal) -> bytes:
     """Return the result that informs a client about the outcome of its proposal, in the same form as for held calls."""
     approval = settled.approval
     status = STATUS[approval.status]
     if status in _UNDER_WAY:
         text = (
-            f"confirmation_required: you are restricted in the room {hold.room.topic}, so the call is proposed there."
+            f"confirmation_required: you are restricted in the room {topic}, so the call is proposed there."
             " A full participant or a person decides; then make the same call again for its result."
         )
         confirmation: dict[str, Any] = {"status": "confirmation_required", "confirmation_id": approval.id}
@@ -191,7 +186,7 @@ def _result(call: Call, hold: ProposalHold, settled: SettledProposal) -> bytes:
         why = approval.decision.reason if approval.decision is not None else None
         text = f"confirmation_denied: the proposal is {status.value}" + (f": {why}" if why else "")
         confirmation = {"status": "confirmation_denied", "confirmation_id": approval.id}
-    confirmation |= {"room": hold.room.topic, "proposalId": approval.proposal_id}
+    confirmation |= {"room": topic, "proposalId": approval.proposal_id}
     era: dict[str, Any] = {"resultType": "complete"} if call.caller.era is Era.MODERN else {}
     content = [{"type": "text", "text": text}]
     meta = {"x-mcpax-confirmation": confirmation}
@@ -225,28 +220,20 @@ class ParticipantLink(ConnectedLink):
     members: RoomMembers
 
     def __init__(
-        self,
-        path: tuple[str, ...],
-        events: LinkEvents,
-        clock: Clock,
-        participant: str,
-        members: RoomMembers,
-        proposed: dict[CallKey, str],
-        *,
-        vendor_meta: bool,
+        self, path: tuple[str, ...], events: LinkEvents, links: "RoomLinks", room: Room, participant: str
     ) -> None:
-        segment = ".".join(path)
+        segment, clock, vendor_meta = ".".join(path), links.connector_parts.clock, links.vendor_meta
         super().__init__(segment, events, clock, kind="participant", transport="room", vendor_meta=vendor_meta)
         self.path = path
         self.participant = participant
-        self.members = members
-        self._room = members.room
+        self.links = links
+        self.room = room
+        self.members = RoomMembers(links.rooms, room)
         self.pipe = RoomPipe(self)
-        self._proposed = proposed
 
     @property
     def classes(self) -> Mapping[str, ToolClass]:  # type: ignore[override]
-        return {} if self._room.settings.trust_annotations else _UNTRUSTED
+        return {} if self.room.settings.trust_annotations else _UNTRUSTED
 
     def greeted(self, facts: ServerFacts) -> None:
         """Store the participant's facts, but only its capabilities for tools. Its other capabilities and its
@@ -262,9 +249,8 @@ class ParticipantLink(ConnectedLink):
         """
         call = Call(*fields)
         who = self.members.speaker(call.caller.principal.name)
-        if who.privilege is not Privilege.FULL and self._room.settings.tracker and isinstance(call.route, Route):
-            proposals, target = self.members.rooms.proposals, self.participant
-            call.hold = ProposalHold(proposals, self._proposed, self._room, who, target, call.route.original)
+        if who.privilege is not Privilege.FULL and self.room.settings.tracker and isinstance(call.route, Route):
+            call.hold = ProposalHold(self, who, call.route.original)
         return call
 
     def cancel(self, pending: Pending, reason: str) -> None:
@@ -286,7 +272,7 @@ class ParticipantLink(ConnectedLink):
         if isinstance(asking, Call):
             principal = asking.caller.principal.name
             who = self.members.speaker(principal)
-        envelope = self._room.compose(MCP, who.id, (self.participant,), message, correlation_id)
+        envelope = self.room.compose(MCP, who.id, (self.participant,), message, correlation_id)
         if isinstance(envelope, EnvelopeRefusal):
             self.on_refused(origin, envelope)
             return ""
@@ -295,7 +281,7 @@ class ParticipantLink(ConnectedLink):
             if failure is not None:
                 self.on_refused(origin, failure)
 
-        settle(self._room.receive(envelope, who, principal, settle))
+        settle(self.room.receive(envelope, who, principal, settle))
         return envelope.id
 
     def on_envelope(self, envelope: Envelope) -> None:
@@ -367,16 +353,12 @@ class ParticipantKeeper(ServerKeeper):
     reads = (TOOLS_LIST,)
     is_reread = False
 
-    def __init__(
-        self,
-        make_link: Callable[[LinkEvents], ParticipantLink],
-        connector_parts: ConnectorParts,
-        stock: StockCatalog,
-        events: LinkEvents,
-        mcp_version: str | None,
-    ) -> None:
-        parts = msgspec.structs.replace(connector_parts, manner=_NEWER if mcp_version == LATEST_MODERN else _OLDER)
-        super().__init__(make_link, parts, stock, events)
+    def __init__(self, links: "RoomLinks", room: Room, who: Participant, path: tuple[str, ...]) -> None:
+        manner = _NEWER if who.mcp_version == LATEST_MODERN else _OLDER
+        parts = msgspec.structs.replace(links.connector_parts, manner=manner)
+        super().__init__(
+            lambda events: ParticipantLink(path, events, links, room, who.id), parts, links.stock, links.events
+        )
         self._connector = _Present(self.link, parts, self.stderr, self._loss)
         self.listing = Listing()  # no caller waits for its tools
         self.settled.set()
@@ -440,7 +422,10 @@ ROOMS: Final = "rooms"  # the segment above all of them
 
 @dataclass(eq=False)
 class RoomLinks:
-    """The links to the participants of all rooms."""
+    """The links to the participants of all rooms.
+
+    `proposed` has the ids of the calls that were proposed, by room, client, participant, tool and arguments.
+    """
 
     current: CurrentPlan
     rooms: RoomRegistry
@@ -448,12 +433,12 @@ class RoomLinks:
     keepers: dict[str, Keeper]
     connector_parts: ConnectorParts
     events: LinkEvents
-    _proposed: dict[CallKey, str] = field(default_factory=dict)
+    proposed: dict[CallKey, str] = field(default_factory=dict)
     _by_room: defaultdict[Room, dict[str, ParticipantKeeper]] = field(default_factory=lambda: defaultdict(dict))
     _restocking: BackgroundTasks = field(default_factory=BackgroundTasks)
 
     def __post_init__(self) -> None:
-        self._vendor_meta = self.current.plan.mcp.meta_pass == "vendor"  # noqa: S105  (a choice, not a password)
+        self.vendor_meta = self.current.plan.mcp.meta_pass == "vendor"  # noqa: S105  (a choice, not a password)
         self.rooms.feeds.presence.subscribe(self._on_presence)
         self.rooms.feeds.published.subscribe(self._on_published)
         self.rooms.changed.subscribe(self._on_rooms_changed)
@@ -555,15 +540,8 @@ class RoomLinks:
 
     def _join(self, room: Room, seat: Seat, path: tuple[str, ...]) -> None:
         """Create the link of a participant and start its session."""
-        id, members, proposed = seat.participant.id, RoomMembers(self.rooms, room), self._proposed
-        clock, vendor_meta = self.connector_parts.clock, self._vendor_meta
-
-        def make_link(events: LinkEvents) -> ParticipantLink:
-            return ParticipantLink(path, events, clock, id, members, proposed, vendor_meta=vendor_meta)
-
-        parts, version = self.connector_parts, seat.participant.mcp_version
-        keeper = ParticipantKeeper(make_link, parts, self._stock, self.events, version)
-        self._by_room[room][id] = keeper
+        keeper = ParticipantKeeper(self, room, seat.participant, path)
+        self._by_room[room][seat.participant.id] = keeper
         self.keepers[keeper.link.segment] = keeper
         keeper.greet()
 
@@ -581,7 +559,7 @@ class RoomLinks:
         keeper.cut(LEFT)
         self.catalog.drop(keeper.link)
 
-    async def _stock(self, link: Link, listing: Listing | None) -> None:
+    async def stock(self, link: Link, listing: Listing | None) -> None:
         if listing is None or not listing.tools.items:
             self.catalog.drop(link)
         else:

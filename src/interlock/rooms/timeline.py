@@ -153,6 +153,10 @@ DAY_S: Final = 86_400
 _NOT_STORED: Final = EnvelopeRefusal("unavailable", "the room cannot store envelopes at the moment; send it again")
 
 
+# A function that is told that an envelope was delivered, by None, or why it was not.
+Settle = Callable[[EnvelopeRefusal | None], None]
+
+
 class Delivery(msgspec.Struct):
     """An envelope to be delivered to all connections or to those of one participant. It is encoded once per protocol
     version.
@@ -164,7 +168,7 @@ class Delivery(msgspec.Struct):
     sequence: int = 0  # 0: not kept in history
     received_at: float = 0.0
     is_stored: bool = False
-    settle: Callable[[EnvelopeRefusal | None], None] | None = None
+    settle: Settle | None = None
     principal: str = ""  # whose credential sent it; of the gateway's own: empty
     only: str | None = None  # the id of the only participant that receives it
     _v0: bytes = b""

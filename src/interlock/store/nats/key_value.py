@@ -20,7 +20,7 @@ import contextlib
 import logging
 import math
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -28,7 +28,6 @@ import msgspec
 from nats.aio.msg import Msg
 
 from interlock.store.nats import jetstream
-from interlock.store.nats.connection import Connection
 from interlock.store.ports import Change, Conflict, Damaged, Entry, StoreError, StoreRefused, Unavailable, expiry
 
 T = TypeVar("T")
@@ -81,6 +80,7 @@ class NatsKeyValue:
 
     def __init__(self, client: jetstream.JetStream, names: jetstream.StreamNames) -> None:
         self._jetstream, self._names = client, names
+        self.connection = client.connection
         self._stream = names.kv_stream
         self._in_parts = asyncio.Lock()  # the server takes few batches at a time
         self._under_way: Counter[str] = Counter()  # by subject: writes of this process
@@ -101,7 +101,7 @@ class NatsKeyValue:
             allow_msg_ttl=True,
         )
         self._reader = jetstream.Reader(
-            self._jetstream.connection,
+            self.connection,
             self._stream,
             f"{self._names.entries}.>",
             await self._jetstream.confirm(self._stream),
@@ -249,7 +249,7 @@ class NatsKeyValue:
         headers |= lifetime
         if expected:
             headers[EXPECTED] = str(content.sequence)
-        payload_max = self._jetstream.connection.payload_max - jetstream.HEADERS_MAX - len(headers.get(KEY, ""))
+        payload_max = self.connection.payload_max - jetstream.HEADERS_MAX - len(headers.get(KEY, ""))
         if len(value) <= payload_max:
             publish = self._jetstream.publish(self._stream, subject, value, headers)
             sequence = await self._await_own(subject, publish)
@@ -306,7 +306,7 @@ class NatsKeyValue:
         # What this process has written before is not news to it, even where the reader has yet to come there.
         after = max(self._reader.position, self._last_own)
         watches = self._watches.setdefault(jetstream.token(bucket), [])
-        watch = NatsWatch(self._jetstream.connection, self.change_of, after, watches)
+        watch = NatsWatch(self, after, watches)
         watches.append(watch)
         if self._failure is not None:
             watch.end(self._failure)
@@ -352,7 +352,7 @@ class NatsKeyValue:
     def _on_end(self, failure: StoreRefused | None) -> None:
         self._failure = failure
         if failure is not None:
-            self._jetstream.connection.fail(failure)  # what this process has in memory is of another stream
+            self.connection.fail(failure)  # what this process has in memory is of another stream
         for watches in list(self._watches.values()):
             for watch in list(watches):
                 watch.end(failure)
@@ -395,16 +395,10 @@ def _lives(entry: Entry, now: float) -> bool:
 class NatsWatch(jetstream.StreamIterator):
     """An async iterator over the changes in one bucket, in order of revision."""
 
-    def __init__(
-        self,
-        connection: Connection,
-        change_of: Callable[[jetstream.Stored], Awaitable[Change | None]],
-        after: int,
-        watches: list["NatsWatch"],
-    ) -> None:
+    def __init__(self, kv: NatsKeyValue, after: int, watches: list["NatsWatch"]) -> None:
         """Create a watch of changes after a sequence. It removes itself from `watches` when it is closed."""
         super().__init__()
-        self._connection, self._change_of, self._after, self._watches = connection, change_of, after, watches
+        self._kv, self._after, self._watches = kv, after, watches
         self._waiting: dict[str, jetstream.Stored] = {}  # by subject, in order of sequence
 
     def take(self, message: jetstream.Stored) -> None:
@@ -432,11 +426,11 @@ class NatsWatch(jetstream.StreamIterator):
                 await self.wait_for_change()
             subject, message = next(iter(self._waiting.items()))
             try:
-                change = await self._change_of(message)
+                change = await self._kv.change_of(message)
             except Unavailable:  # a value in parts, of which the rest is to be fetched
                 if self.is_closed:
                     raise StopAsyncIteration from None
-                await self._connection.until_reachable()
+                await self._kv.connection.until_reachable()
                 continue
             if self._waiting.get(subject) is message:  # otherwise a later message came, or this process wrote over it
                 del self._waiting[subject]
