@@ -7,8 +7,8 @@ connection in the order of the store. Besides, only the gateway itself publishes
 
 What else is here. `rooms` has the registry of all rooms and the decisions of admins. `proposals` and `proposal_records`
 follow proposals from their publication to their end. `room_links` makes participants servers of the
-namespace; `node_participant` is the reverse, the node as a participant. `remote_seats` shares between replicas who is
-connected. `protocol` has the rules, without I/O.
+namespace; `node_participant` is the reverse, the node as a participant. `connections` also shares between replicas who
+is connected. `protocol` has the rules, without I/O.
 
 The classes to import from here are the participant library, `interlock.sdk.rooms`. This package is its public
 import path (`from interlock.rooms import Participant`); the library is loaded when one of the names is first used.

@@ -42,7 +42,6 @@ from interlock.rooms.connections import Admission, ConnectionOptions, Participan
 from interlock.rooms.protocol import envelope as envelopes
 from interlock.rooms.protocol import participants
 from interlock.rooms.protocol.envelope import PROTOCOLS, V0, V01, EnvelopeRefusal
-from interlock.rooms.protocol.gateway_messages import HISTORY_DEFAULT, HISTORY_MAX
 from interlock.rooms.protocol.participants import Participant, Privilege, participant_of
 from interlock.rooms.protocol.proposals import STATUS, read_reason
 from interlock.rooms.room import REMOVED, Room
@@ -458,8 +457,8 @@ def _apply_options(joined: Admission, query: dict[str, str], token_protocol: str
     protocol = query.get("protocol", token_protocol)
     if protocol is not None and protocol not in PROTOCOLS:
         return HttpRefusal("unsupported_protocol", f"protocol is one of {', '.join(PROTOCOLS)}")
-    if (history := _parse_number(query.get("history", "0"), HISTORY_MAX)) is None:
-        return HttpRefusal("invalid_query", f"history is a number up to {HISTORY_MAX}")
+    if (history := _parse_number(query.get("history", "0"), envelopes.HISTORY_MAX)) is None:
+        return HttpRefusal("invalid_query", f"history is a number up to {envelopes.HISTORY_MAX}")
     name, version, requested_kind = query.get("name"), query.get("mcp"), query.get("kind")
     if name is not None and not participants.is_display_name(name):
         return HttpRefusal("invalid_query", "name is 1 to 64 characters, none of them a control character")
@@ -487,8 +486,8 @@ def _apply_options(joined: Admission, query: dict[str, str], token_protocol: str
 
 
 def _parse_limit(query: dict[str, str]) -> int | HttpRefusal:
-    limit = _parse_number(query.get("limit", str(HISTORY_DEFAULT)), HISTORY_MAX)
-    return limit or HttpRefusal("invalid_query", f"limit is a number from 1 to {HISTORY_MAX}")
+    limit = _parse_number(query.get("limit", str(envelopes.HISTORY_DEFAULT)), envelopes.HISTORY_MAX)
+    return limit or HttpRefusal("invalid_query", f"limit is a number from 1 to {envelopes.HISTORY_MAX}")
 
 
 def _parse_number(text: str, most: int) -> int | None:

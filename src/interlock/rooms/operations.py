@@ -19,10 +19,9 @@ from interlock.core.operator_errors import refused_as
 from interlock.core.recorder import Recorder
 from interlock.operator.operation import INVALID_BODY, handles
 from interlock.rooms import api
-from interlock.rooms.connections import ParticipantConnection
+from interlock.rooms.connections import ConnectionRecord, ParticipantConnection, RemoteConnection
 from interlock.rooms.protocol.envelope import EnvelopeRefusal, parse_moment
 from interlock.rooms.protocol.participants import Privilege, is_topic
-from interlock.rooms.remote_seats import ConnectionRecord, RemoteConnection
 from interlock.rooms.room import Room
 from interlock.rooms.rooms import RoomRegistry
 from interlock.store.sqlite.audit import SqliteAuditReader

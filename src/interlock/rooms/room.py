@@ -37,11 +37,10 @@ from interlock.core.clock import Clock, rfc3339_ms
 from interlock.core.feed import Feed
 from interlock.core.recorder import Recorder
 from interlock.rooms.participant_records import ParticipantRecords
-from interlock.rooms.protocol import enforcement, gateway_messages
+from interlock.rooms.protocol import enforcement
 from interlock.rooms.protocol import envelope as envelopes
 from interlock.rooms.protocol.enforcement import OpenRequest, RateWindow, What
 from interlock.rooms.protocol.envelope import CHAT, MCP, PROPOSAL, V0, Envelope, EnvelopeRefusal
-from interlock.rooms.protocol.gateway_messages import Stamp
 from interlock.rooms.protocol.participants import GATEWAY, OWN, Participant, Privilege
 from interlock.rooms.protocol.settings import RoomSettings
 from interlock.rooms.timeline import Delivery, Settle, Timeline
@@ -248,7 +247,7 @@ class Room:
         if seat is None:
             seat = self.seats[who.id] = Seat(who, principal, [connection])
             connection.since += 1  # it does not receive its own join
-            self._announce(gateway_messages.presence(self.stamp(), "join", who))
+            self._announce(envelopes.presence(self.stamp(), "join", who))
         else:
             seat.participant, seat.principal = who, principal
             self._add_connection(seat, connection, len(seat.connections))
@@ -258,7 +257,7 @@ class Room:
         self._feeds.presence.publish((self, who.id))
         self._feeds.seated.publish((self, who.id))
         keeps, others, last = self.settings.history_visibility != "none", self.present(who.id), self.timeline.delivered
-        return gateway_messages.welcome(self.stamp(), self.topic, who, others, keeps_history=keeps, last=last)
+        return envelopes.welcome(self.stamp(), self.topic, who, others, keeps_history=keeps, last=last)
 
     def join_elsewhere(self, connection: Connected, who: Participant, principal: str, *, is_newer: bool) -> bool:
         """Add a connection that another replica holds. If another principal already uses this participant id here,
@@ -269,7 +268,7 @@ class Room:
         """
         if (seat := self.seats.get(who.id)) is None:
             self.seats[who.id] = Seat(who, principal, [connection])
-            self._announce(gateway_messages.presence(self.stamp(), "join", who))
+            self._announce(envelopes.presence(self.stamp(), "join", who))
         elif seat.principal != principal and seat.connections and is_newer:
             connection.close(REPLACED, ID_TAKEN)
             return False
@@ -313,7 +312,7 @@ class Room:
         if (seat := self.seats.pop(participant, None)) is not None:
             if seat.was_here:
                 self._audit.add("leave", self.topic, seat.principal, "ok", participant=participant)
-            self._announce(gateway_messages.presence(self.stamp(), "leave", seat.participant))
+            self._announce(envelopes.presence(self.stamp(), "leave", seat.participant))
             self._feeds.presence.publish((self, participant))
 
     def _set_heartbeat(self) -> None:
@@ -325,7 +324,7 @@ class Room:
         def announce_heartbeats() -> None:
             for seat in self.seats.values():
                 if seat.connections:
-                    self._announce(gateway_messages.presence(self.stamp(), "heartbeat", seat.participant))
+                    self._announce(envelopes.presence(self.stamp(), "heartbeat", seat.participant))
             self._set_heartbeat()
 
         self._heartbeat = asyncio.get_running_loop().call_later(every_s, announce_heartbeats) if every_s else None
@@ -345,7 +344,7 @@ class Room:
         return old
 
     def announce_privilege(self, who: Participant, old: Privilege, by: str) -> None:
-        self._announce(gateway_messages.privilege_changed(self.stamp(), who, old, by))
+        self._announce(envelopes.privilege_changed(self.stamp(), who, old, by))
 
     def find_recorded_privilege(self, participant: str) -> Privilege | None:
         """Return the last known privilege of a participant that is not present: it left, or it sends over HTTP or from
@@ -489,7 +488,7 @@ class Room:
         if self._clock.now() - seat.noticed_at >= NOTICE_EVERY_S:
             seat.noticed_at = self._clock.now()
             event = {"event": "privilege_violation", "participant": who.id, "envelope": envelope.id}
-            self._announce(gateway_messages.system_event(self.stamp(), {**event, "kind": envelope.kind}))
+            self._announce(envelopes.system_event(self.stamp(), {**event, "kind": envelope.kind}))
 
     def notices(self, envelope: Envelope, to: str) -> Iterable[Envelope]:
         """Yield warnings for the sender of a published envelope, for example that a recipient is absent (X-4-8,
@@ -501,29 +500,29 @@ class Room:
         absent = [id for id in named if id not in self.seats and (request is None or id != request.by)]
         if absent:
             payload = {"event": "recipient_absent", "absent": absent}
-            yield gateway_messages.system_event(self.stamp(), payload, to=to, answers=envelope.id)
+            yield envelopes.system_event(self.stamp(), payload, to=to, answers=envelope.id)
         if envelope.kind == MCP and self.settings.restricted_replies == "deny":
             seats = [self.seats[id] for id in named if id in self.seats]
             mute = [seat.participant.id for seat in seats if seat.participant.privilege is not Privilege.FULL]
             if mute:
                 payload = {"event": "recipient_cannot_answer", "participants": mute}
-                yield gateway_messages.system_event(self.stamp(), payload, to=to, answers=envelope.id)
+                yield envelopes.system_event(self.stamp(), payload, to=to, answers=envelope.id)
 
     # What the gateway says
 
-    def stamp(self) -> Stamp:
+    def stamp(self) -> envelopes.Stamp:
         """Return a new id and the current time for a gateway message."""
-        return Stamp(str(uuid.uuid4()), rfc3339_ms(self._clock.wall()))
+        return envelopes.Stamp(str(uuid.uuid4()), rfc3339_ms(self._clock.wall()))
 
     def announce(self, payload: dict[str, Any], *, answers: str) -> None:
         """Publish and store a gateway event for everyone, so that it also appears in the history."""
-        envelope = gateway_messages.system_event(self.stamp(), payload, answers=answers)
+        envelope = envelopes.system_event(self.stamp(), payload, answers=answers)
         self._known.add(envelope, GATEWAY)
         self.timeline.add(envelope, is_stored=True, received_at=self._clock.wall())
 
     def tell(self, participant: str, refusal: EnvelopeRefusal) -> None:
         """Send the refusal of an envelope only to its sender."""
-        self.timeline.add(gateway_messages.refusal(self.stamp(), participant, refusal), only=participant)
+        self.timeline.add(envelopes.refusal(self.stamp(), participant, refusal), only=participant)
 
     def _announce(self, envelope: Envelope) -> None:
         """Queue a gateway event that is delivered but not stored."""

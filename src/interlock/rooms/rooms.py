@@ -30,12 +30,12 @@ from interlock.core.metrics import Metrics, Sample
 from interlock.core.recorder import Recorder
 from interlock.core.replicas import Replicas
 from interlock.rooms import participant_records
+from interlock.rooms.connections import RemoteSeats
 from interlock.rooms.participant_records import ParticipantRecords
 from interlock.rooms.proposals import ProposalTracker
 from interlock.rooms.protocol import participants
 from interlock.rooms.protocol.participants import GATEWAY, OWN, Participant, Privilege, participant_of
 from interlock.rooms.protocol.settings import RoomSettings
-from interlock.rooms.remote_seats import RemoteSeats
 from interlock.rooms.room import REMOVED, Room, RoomAudit, RoomFeeds, SharedRoomParts
 from interlock.store.ports import Change, Store, StoreError
 

@@ -30,10 +30,8 @@ import msgspec
 from interlock.core.background import BackgroundTasks
 from interlock.core.clock import Clock
 from interlock.rooms.protocol import envelope as envelopes
-from interlock.rooms.protocol import gateway_messages
 from interlock.rooms.protocol.enforcement import OpenRequest, is_request, rpc_id
 from interlock.rooms.protocol.envelope import MCP, PROPOSAL, V0, Envelope, EnvelopeRefusal
-from interlock.rooms.protocol.gateway_messages import Stamp
 from interlock.store.ports import Following, Record, Store, StoreError, Unavailable
 
 if TYPE_CHECKING:
@@ -184,10 +182,10 @@ class Delivery(msgspec.Struct):
             self._v0 = envelopes.encode_v0(self.envelope)
         return self._v0
 
-    def sequence_event(self, stamp: Callable[[], Stamp]) -> Envelope:
+    def sequence_event(self, stamp: Callable[[], envelopes.Stamp]) -> Envelope:
         """Return the event that contains the sequence number. It is the same for all connections."""
         if self._numbered is None:
-            self._numbered = gateway_messages.sequence(stamp(), self.sequence, self.envelope.id)
+            self._numbered = envelopes.sequence(stamp(), self.sequence, self.envelope.id)
         return self._numbered
 
 

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any, cast
 
 from interlock.rooms.connections import PresenceLease, PresenceLeases
-from interlock.rooms.protocol.gateway_messages import Stamp
+from interlock.rooms.protocol.envelope import Stamp
 from interlock.rooms.protocol.participants import Participant, Privilege
 from interlock.rooms.room import Connected, Room, Seat
 
