@@ -29,9 +29,8 @@ from interlock.approvals.api import SELF_APPROVAL
 from interlock.core.operator_errors import refused_as
 from interlock.credentials.protocol.oauth_client import CALLBACK_PATH
 from interlock.fronts.exchange import THIS_MACHINE, OwnAddress
-from interlock.operator import approvals, console, open_pages
+from interlock.operator import approvals, open_pages
 from interlock.operator.approvals import APPROVERS_PAGE, PATH, is_approval_page
-from interlock.operator.console import is_console
 from interlock.operator.endpoint import (
     FORM,
     KEY_HEADER,
@@ -43,7 +42,7 @@ from interlock.operator.endpoint import (
     media_type,
     wants_page,
 )
-from interlock.operator.open_pages import SESSION, is_invitation
+from interlock.operator.open_pages import SESSION, is_console, is_invitation
 from interlock.operator.openapi import OPERATIONS
 from interlock.operator.operation import FOREIGN_PAGE, MISDIRECTED, ROLE_REQUIRED, UNAUTHORISED, Handlers
 from interlock.store.ports import StoreError
@@ -57,10 +56,7 @@ _BASIC = 'Basic realm="operator token as the password", charset="UTF-8"'
 
 _log = logging.getLogger("interlock.operator")
 
-_PAGE_MODULES = (approvals, console, open_pages)
-REQUEST_HANDLERS: RequestHandlers = {
-    operation: handler for module in _PAGE_MODULES for operation, handler in module.REQUEST_HANDLERS.items()
-}
+REQUEST_HANDLERS: RequestHandlers = {**approvals.REQUEST_HANDLERS, **open_pages.REQUEST_HANDLERS}
 
 
 def operator_app(handlers: Handlers, *, authenticate: Authenticate | None, own: OwnAddress = THIS_MACHINE) -> Starlette:

@@ -3,5 +3,6 @@
 from interlock.core.capability import Capability
 
 CAPABILITY = Capability(
-    name="console", operations=("interlock.operator.console:CONSOLE_PAGES", "interlock.operator.api:CONSOLE_OPERATIONS")
+    name="console",
+    operations=("interlock.operator.open_pages:CONSOLE_PAGES", "interlock.operator.api:CONSOLE_OPERATIONS"),
 )

@@ -113,8 +113,10 @@ def build_routes(
             # Where a form may come instead, the request handler reads the body.
             if operation.input is not None and operation.form is None:
                 exchange.body = await json_body(request, operation.input)
-            if operation.takes_passphrase:
-                _refuse_remote(request)
+            # A passphrase must not be sent over a network without encryption. admin.sock has no address.
+            peer = request.client.host if request.client is not None else "localhost"
+            if operation.takes_passphrase and request.url.scheme != "https" and peer not in LOOPBACK_HOSTS:
+                raise refused_as(cases.NOT_LOCAL, "a passphrase is taken on the node's own machine, or over https")
             request_handler = request_handlers.get(operation)
             value = await (exchange.run() if request_handler is None else request_handler(exchange))
             return _response(exchange, value)
@@ -139,13 +141,6 @@ def _check_role(exchange: OperatorExchange[Any]) -> None:
     # A page is sent to a viewer too: its request handler refuses what a viewer may not do there.
     if operation.role == "operator" and not operation.is_page:
         check_may_decide(exchange.roles)
-
-
-def _refuse_remote(request: Request) -> None:
-    """Raise Refused if a passphrase was sent over a network without encryption."""
-    peer = request.client.host if request.client is not None else "localhost"  # admin.sock has no address
-    if request.url.scheme != "https" and peer not in LOOPBACK_HOSTS:
-        raise refused_as(cases.NOT_LOCAL, "a passphrase is taken on the node's own machine, or over https")
 
 
 def _check_arguments(operation: Operation[Any], handler: Callable[..., Any]) -> None:

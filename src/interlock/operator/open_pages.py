@@ -1,10 +1,11 @@
-"""Pages that a browser opens without an operator credential. Each page checks another proof instead.
+"""Pages that a browser opens without an operator credential. A page either checks another proof or contains no data.
 
 - Login: the ticket in a login link is exchanged for a session. The page sends the ticket in a POST, so that a program
   that only follows links does not use it up.
 - Return from an authorization server: the state parameter is checked. All text on the page is escaped.
 - Invitation: the ticket in the path allows a person to create a passkey and nothing else. The page shows the thumbprint
   of the passkey, which is valid only once the lines that the inviter gets are in the configuration.
+- The console: its pages and files contain no data of the node. Their scripts load the data with a credential.
 """
 
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from interlock.access.api import END_SESSION, GET_SESSION, USE_LOGIN, VISIT_LOGIN, Session, UseLogin
@@ -23,14 +25,27 @@ from interlock.approvals.api import Invitation as InvitationView
 from interlock.approvals.trust.passkeys import GONE, PATH, PasskeyInvitation, invitation_view
 from interlock.credentials.api import TAKE_OAUTH_RETURN
 from interlock.credentials.token import ConsentPage
+from interlock.operator.api import GET_CONSOLE_FILE, GET_OPENAPI
 from interlock.operator.endpoint import (
     KEY_HEADER,
     OperatorExchange,
     RequestHandlers,
     json_answer,
     refuse_unknown_parameters,
+    wants_page,
 )
-from interlock.operator.pages.frame import page, text
+from interlock.operator.operation import Operation
+from interlock.operator.pages.frame import (
+    CLASSIFICATION,
+    GRANTS,
+    NAMES,
+    PAGES,
+    PREFIX,
+    assets,
+    console_page,
+    page,
+    text,
+)
 
 SESSION: Final = "/session"
 
@@ -166,7 +181,62 @@ def _done_page(invitation: InvitationView) -> Response:
     return page("The passkey is made", body)
 
 
+# The console, whose pages and files contain no data of the node
+
+_PAGES = {page.path: page for page in (*PAGES, GRANTS, NAMES, CLASSIFICATION)}
+
+
+def is_console(request: Request) -> bool:
+    """Return whether a request is for a page or file that contains no data and is therefore the same for everybody."""
+    path = request.url.path
+    if path == "/approvals":
+        return request.method == "GET" and wants_page(request)
+    return path in _PAGES or path.startswith(PREFIX)
+
+
+_PATHS = (
+    *("/", "/activity", "/tools", "/servers", "/agents", "/rooms", "/names"),
+    *("/access", "/grants", "/classification"),
+)
+CONSOLE_PAGES: Final[tuple[Operation[None], ...]] = tuple(
+    Operation(
+        "console",
+        f"GET {path}",
+        f"The page {_PAGES[path].title} of the console, without data.",
+        name=f"show_{_PAGES[path].script.removesuffix('.js')}",
+        role="anyone",
+        takes_any_query=True,
+        is_page=True,
+    )
+    for path in _PATHS
+)
+
+
+async def show_console_page(exchange: OperatorExchange[None]) -> Response:
+    return console_page(_PAGES[exchange.operation.path])
+
+
+async def get_console_file(exchange: OperatorExchange[None]) -> Response:
+    asset = assets().get(exchange.request.path_params["file"])
+    if asset is None:
+        raise HTTPException(404)
+    headers = {"Cache-Control": "no-cache", "ETag": asset.etag, "Content-Security-Policy": "default-src 'none'"}
+    etags = exchange.request.headers.get("if-none-match", "")
+    if asset.etag in (etag.strip().removeprefix("W/") for etag in etags.split(",")):
+        return Response(status_code=304, headers=headers)
+    return Response(asset.body, media_type=asset.media_type, headers=headers)
+
+
+async def get_openapi(_: OperatorExchange[None]) -> Response:
+    from interlock.operator.openapi import encoded_document
+
+    return Response(encoded_document(), media_type="application/json")
+
+
 REQUEST_HANDLERS: RequestHandlers = {
+    **dict.fromkeys(CONSOLE_PAGES, show_console_page),
+    GET_CONSOLE_FILE: get_console_file,
+    GET_OPENAPI: get_openapi,
     VISIT_LOGIN: visit_login,
     USE_LOGIN: use_login,
     GET_SESSION: get_session,

@@ -188,15 +188,19 @@ def _describe(operation: Operation[Any], schemas: dict[Any, JsonObject]) -> Json
         "summary": operation.summary,
         "tags": [operation.noun],
         "x-interlock-role": operation.role,
-        "security": _security(operation),
+        "security": [],
     }
+    if operation.role != "anyone":
+        ways = ("token", "session", *(("password",) if operation.is_page else ()))
+        description["security"] = [{way: []} for way in ways]
     parameters = [
         {"name": name, "in": "path", "required": True, "description": _PARTS[name], "schema": {"type": "string"}}
         for name in _PATH_PART.findall(operation.path)
     ]
-    for query in operation.query:
-        shown = {"name": query.name, "in": "query", "description": query.description, "schema": query.schema}
-        parameters.append(shown)
+    parameters += [
+        {"name": query.name, "in": "query", "description": query.description, "schema": query.schema}
+        for query in operation.query
+    ]
     if parameters:
         description["parameters"] = parameters
     if bodies := _bodies(operation):
@@ -204,13 +208,6 @@ def _describe(operation: Operation[Any], schemas: dict[Any, JsonObject]) -> Json
         description["requestBody"] = {"required": True, "content": content}
     description["responses"] = _responses(operation, schemas)
     return description
-
-
-def _security(operation: Operation[Any]) -> list[JsonObject]:
-    if operation.role == "anyone":
-        return []
-    ways: list[JsonObject] = [{"token": []}, {"session": []}]
-    return [*ways, {"password": []}] if operation.is_page else ways
 
 
 def _responses(operation: Operation[Any], schemas: dict[Any, JsonObject]) -> JsonObject:

@@ -31,7 +31,7 @@ from tests.servers.minting import key
 from tests.support.node_process import RunningNode, running_node, wait_for
 
 from interlock.approvals.api import Approval
-from interlock.operator.approvals_page import approval_page
+from interlock.operator.approvals import approval_page
 
 WIDER = {"type": "object", "properties": {"q": {"type": "string"}, "n": {"type": "integer"}}, "required": ["q"]}
 

@@ -21,8 +21,8 @@ from tools.operator_api import main
 import interlock
 from interlock.catalog.operations import CallOperations
 from interlock.operator.app import operator_app
-from interlock.operator.console import CONSOLE_PAGES
 from interlock.operator.endpoint import BODY_BYTES_MAX
+from interlock.operator.open_pages import CONSOLE_PAGES
 from interlock.operator.openapi import OPERATIONS, document, member_help
 from interlock.operator.operation import Operation, RequestBody, handlers_of
 from interlock.rooms.operations import RoomOperations

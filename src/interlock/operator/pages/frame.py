@@ -114,6 +114,12 @@ def page(
     navigation entry to highlight, or None for a page without navigation, which is for people who may see no other
     page.
     """
+    links = ""
+    for entry in PAGES:
+        here = ' aria-current="page"' if entry.path == current else ""
+        count = '<span class="count" id="waiting" hidden></span>' if entry.path == "/approvals" else ""
+        icon = f'<svg viewBox="0 0 20 20" aria-hidden="true"><path d="{entry.icon}"/></svg>'
+        links += f'<li><a href="{entry.path}"{here}>{icon}<span>{entry.title}</span>{count}</a></li>'
     html = _PAGE.format(
         title=text(title),
         body=body,
@@ -121,7 +127,7 @@ def page(
         script="" if script is None else f'<script type="module" src="{PREFIX}{script}"></script>',
         logo=_LOGO,
         about="" if current is None else _ABOUT,
-        nav="" if current is None else _navigation(current),
+        nav="" if current is None else f'<nav aria-label="Console"><ul>{links}</ul></nav>\n',
         lone=' class="lone"' if current is None else "",
     )
     return HTMLResponse(html, status, headers=HEADERS)
@@ -131,15 +137,3 @@ def console_page(shown: ConsolePage) -> Response:
     """Return a page of the console as a response, without data: its script loads the content."""
     body = f"<main><h1>{text(shown.title)}</h1>{_NEEDS_SCRIPT}</main>"
     return page(shown.title, body, script=shown.script, current=shown.under or shown.path)
-
-
-def _navigation(current: str) -> str:
-    links = ""
-    for page in PAGES:
-        here = ' aria-current="page"' if page.path == current else ""
-        count = '<span class="count" id="waiting" hidden></span>' if page.path == "/approvals" else ""
-        links += (
-            f'<li><a href="{page.path}"{here}><svg viewBox="0 0 20 20" aria-hidden="true"><path d="{page.icon}"/></svg>'
-            f"<span>{page.title}</span>{count}</a></li>"
-        )
-    return f'<nav aria-label="Console"><ul>{links}</ul></nav>\n'
