@@ -203,13 +203,9 @@ class DecisionService:
         return approval, answer
 
     def _proof_request(self, approval: Approval, answer: str | None) -> ProofQuestion:
-        return ProofQuestion(
-            confirmation_id=approval.id,
-            call_digest=signed_digest(approval, answer),
-            nonce=approval.nonce or "",
-            tool=approval.tool,
-            aggregator_id=self.aggregator_id,
-        )
+        id, digest, nonce, tool = approval.id, signed_digest(approval, answer), approval.nonce or "", approval.tool
+        node = self.aggregator_id
+        return ProofQuestion(confirmation_id=id, call_digest=digest, nonce=nonce, tool=tool, aggregator_id=node)
 
     async def _verify_proof(
         self, approval: Approval, answer: str | None, proof: Presented | None

@@ -219,17 +219,9 @@ class Enrolments(DecisionReceiver):
 
     async def _raise(self, plan: AnchorPlan, *, by: str, factors: tuple[str, ...]) -> Approval | Refusal:
         shown = self._params(plan)
-        draft = self._inbox.draft(
-            Kind.ENROLMENT,
-            Source.NODE,
-            requested_by=by,
-            tool=_tool(plan.name),
-            digest=enrolment_digest(shown) or "",
-            params=Raw(shown),
-            reason=_REASON,
-            factors=factors,
-            method="approvers/enrol",
-        )
+        members = {"params": Raw(shown), "reason": _REASON, "factors": factors, "method": "approvers/enrol"}
+        kind, tool, digest = Kind.ENROLMENT, _tool(plan.name), enrolment_digest(shown) or ""
+        draft = self._inbox.draft(kind, Source.NODE, requested_by=by, tool=tool, digest=digest, **members)
         return await self._inbox.raise_(draft)
 
     def _params(self, plan: AnchorPlan) -> bytes:

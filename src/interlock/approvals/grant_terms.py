@@ -143,8 +143,18 @@ def proposed_rules(arguments: Mapping[str, Any]) -> tuple[GrantRule, ...]:
     """Propose rules for calls like this one: paths in the same folder and numbers up to this one. No rule is
     proposed for other arguments, which must stay the same.
     """
-    candidates = (_proposed_rule(f"/{pointer_step(key)}", value) for key, value in arguments.items())
-    return tuple(rule for rule in candidates if rule is not None)
+    rules = []
+    for key, value in arguments.items():
+        at = f"/{pointer_step(key)}"
+        texts = value if isinstance(value, list) else [value]
+        if texts and all(isinstance(item, str) for item in texts):
+            folders = {find_parent(item) if item.startswith("/") else None for item in texts}
+            folder = folders.pop() if len(folders) == 1 else None
+            if folder is not None:
+                rules.append(GrantRule(at=at, kind="below", value=folder, each=isinstance(value, list)))
+        elif _is_number(value) and 0 < value <= INTEGER_MAX:
+            rules.append(GrantRule(at=at, kind="range", value=[0, value]))
+    return tuple(rules)
 
 
 def rule_text(rule: GrantRule) -> str:
@@ -294,22 +304,6 @@ def _complete(tree: _Tree, value: Mapping[str, Any], at: str, rules: list[GrantR
             rules.append(GrantRule(at=place, kind="equals", value=inner))
         elif below.rule is None and isinstance(inner, dict):
             _complete(below, inner, place, rules)
-
-
-def _proposed_rule(at: str, value: Any) -> GrantRule | None:
-    if isinstance(value, str) and (folder := _find_absolute_parent(value)) is not None:
-        return GrantRule(at=at, kind="below", value=folder)
-    if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
-        folders = {_find_absolute_parent(item) for item in value}
-        common = folders.pop() if len(folders) == 1 else None
-        return None if common is None else GrantRule(at=at, kind="below", value=common, each=True)
-    if _is_number(value) and 0 < value <= INTEGER_MAX:
-        return GrantRule(at=at, kind="range", value=[0, value])
-    return None
-
-
-def _find_absolute_parent(text: str) -> str | None:
-    return find_parent(text) if text.startswith("/") else None
 
 
 def _shown(value: Any) -> str:

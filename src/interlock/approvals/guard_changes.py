@@ -128,16 +128,9 @@ class GuardChanges(DecisionReceiver):
             unsigned = code_channels(loosened)  # no one could sign: the rest is on record
             await self._keep(GuardLines(loose=self._now.loose - set(unsigned), strict=self._now.strict))
             return
-        draft = self._inbox.draft(
-            Kind.CONFIGURATION,
-            Source.NODE,
-            requested_by=NODE,
-            tool=TOOL,
-            digest=digest,
-            params=Raw(self._params()),
-            reason=_REASON,
-            method="config/change",
-        )
+        shown = {"params": Raw(self._params()), "reason": _REASON, "method": "config/change"}
+        kind, source = Kind.CONFIGURATION, Source.NODE
+        draft = self._inbox.draft(kind, source, requested_by=NODE, tool=TOOL, digest=digest, **shown)
         await self._inbox.raise_(draft)
 
     def _params(self) -> bytes:

@@ -537,18 +537,12 @@ class Inbox:
     ) -> Approval:
         """Create an approval with its id and times. It is stored only by `raise_`."""
         now = self.clock.wall()
-        if (agent := members.get("agent")) is not None:  # a client's word for itself
+        # The agent is a client's word for itself.
+        if (agent := members.get("agent")) is not None:
             members["agent"] = agent[:AGENT_CHARS_MAX].encode("utf-8", "replace").decode()
-        return Approval(
-            id=str(uuid.uuid4()),
-            kind=kind,
-            source=source,
-            requested_by=requested_by,
-            tool=tool,
-            digest=digest,
-            created_at=now,
-            **{"expires_at": None if kind in _WITHOUT_EXPIRY else now + self.rules.expiry_s, **members},
-        )
+        members |= {"kind": kind, "source": source, "requested_by": requested_by, "tool": tool, "digest": digest}
+        expires_at = None if kind in _WITHOUT_EXPIRY else now + self.rules.expiry_s
+        return Approval(id=str(uuid.uuid4()), created_at=now, **{"expires_at": expires_at, **members})
 
     async def raise_(self, approval: Approval, *, anew: bool = False) -> Approval | Refusal:
         """Store a new approval. If one exists for the same digest (`find`), return it without extending it.

@@ -253,11 +253,6 @@ class Notifier:
     _queues: dict[str, asyncio.Queue[Notice]] = field(default_factory=dict, init=False)
     _tasks: list[asyncio.Task[None]] = field(default_factory=list, init=False)
 
-    @property
-    def shows_codes(self) -> bool:
-        """Return whether any channel sends codes to operators."""
-        return bool(self.channels)
-
     async def open(self) -> None:
         if not self.channels:
             return

@@ -358,18 +358,12 @@ class Definitions(Rulings, DecisionReceiver):
         is_loosened = before is not None and changed and is_looser(snapshot.claims, _claims(before))
         if before is not None and changed:
             shown = {"before": Raw((before.definition or "null").encode()), "after": shown["definition"]}
-        draft = self._inbox.draft(
-            Kind.DEFINITION,
-            Source.AX,
-            requested_by=NODE,
-            tool=snapshot.tool,
-            digest=snapshot.digest,
-            tool_digest=snapshot.digest,
-            target=segment,
-            params=Raw(msgspec.json.encode(shown)),
-            reason=_LOOSER_REASON if is_loosened else _CHANGED_REASON if changed else _OPEN_REASON,
-            factors=tuple(name for name, is_so in ((CHANGED, changed), (UNCLASSIFIED, snapshot.is_open)) if is_so),
-        )
+        reason = _LOOSER_REASON if is_loosened else _CHANGED_REASON if changed else _OPEN_REASON
+        factors = (*((CHANGED,) if changed else ()), *((UNCLASSIFIED,) if snapshot.is_open else ()))
+        members = {"tool_digest": snapshot.digest, "target": segment, "reason": reason, "factors": factors}
+        members["params"] = Raw(msgspec.json.encode(shown))
+        kind, tool, digest = Kind.DEFINITION, snapshot.tool, snapshot.digest
+        draft = self._inbox.draft(kind, Source.AX, requested_by=NODE, tool=tool, digest=digest, **members)
         raised = await self._inbox.raise_(draft, anew=wanted is not None)
         if wanted is not None:
             wanted.set_result(raised)

@@ -157,18 +157,13 @@ class Confirmations:
         if call.caller.principal.stranger or relayed.requester != requester:
             call.params["dispatch"] = Raw(b"false")  # the result is for the caller of the call
         elif bytes(call.params.get("dispatch", b"true")) == b"true":
-            call.hold = _ConfirmedBelow(
-                gate=self.gate,
-                route=route,
-                requester=requester,
-                arguments=None,
-                is_waiting=False,
-                digest=relayed.digest,
-            )
+            # Only a proof is relayed: the arguments of the call are unknown here, and nothing waits at this node.
+            gate, digest = self.gate, relayed.digest
+            call.hold = _ConfirmedBelow(gate, route, requester, arguments=None, is_waiting=False, digest=digest)
         return route.link
 
 
-class _ConfirmedBelow(GateHold, eq=False, kw_only=True):
+class _ConfirmedBelow(GateHold, eq=False):
     """The hold of a confirmation that is relayed to an aggregator below. The reply is the result of the confirmed call,
     or another question.
 

@@ -249,13 +249,10 @@ class GateHold(msgspec.Struct, eq=False):
             return None
         route = self.route
         if route.is_held:
+            arguments, node, way = call.params.get("arguments"), self.gate.aggregator_id, (*route.segments, route.local)
+            tool, caller, definition = route.qualified, self.requester, route.digest
             digest = call_digest(
-                call.params.get("arguments"),
-                aggregator_id=self.gate.aggregator_id,
-                tool=route.qualified,
-                route=(*route.segments, route.local),
-                caller=self.requester,
-                tool_digest=route.digest,
+                arguments, aggregator_id=node, tool=tool, route=way, caller=caller, tool_digest=definition
             )
             if isinstance(digest, Refusal):
                 return digest

@@ -204,7 +204,7 @@ class SafetyParts:
             names=CallableNames(live, names.find_name, names.lifted_names),
             audit=SafetyAudit(stores.recorder, clock),
             has_channel=lambda name: (
-                (approvals.notifier.shows_codes and approvals.guard_changes.may_send_codes)
+                (bool(approvals.notifier.channels) and approvals.guard_changes.may_send_codes)
                 or bool(approvals.anchors.approver_names(TOOL_PREFIX + name))
             ),
             idle_s=EXECUTION_IDLE_S,

@@ -95,7 +95,14 @@ class _OperatorMiddleware:
         send = _with_headers(send)
         try:
             if scope["method"] not in ("GET", "HEAD"):
-                self._refuse_foreign(request)
+                headers, host = request.headers, request.headers.get("host", "")
+                # A browser cannot reach admin.sock, which needs no check of the host.
+                if self.authenticate is not None and not self.own.is_own_host(host):
+                    raise refused_as(MISDIRECTED, "this node does not answer to that Host; set node.operator_url")
+                origin = headers.get("origin")
+                is_foreign = origin is not None and not self.own.is_own_origin(origin, request.scope["scheme"], host)
+                if is_foreign or headers.get("sec-fetch-site", "same-origin") != "same-origin":
+                    raise refused_as(FOREIGN_PAGE, "a change is taken only from the operator endpoint's own page")
             # A browser that comes back from an authorization server has no token; its state is checked instead. One
             # that makes a passkey has an invitation, which opens nothing else; one that logs in, a ticket. The pages
             # of the console are empty without data.
@@ -115,15 +122,6 @@ class _OperatorMiddleware:
             return
         except Exception as error:
             await _refusal(error)(scope, receive, send)
-
-    def _refuse_foreign(self, request: Request) -> None:
-        headers = request.headers
-        host, origin = headers.get("host", ""), headers.get("origin")
-        if self.authenticate is not None and not self.own.is_own_host(host):  # no browser reaches admin.sock
-            raise refused_as(MISDIRECTED, "this node does not answer to that Host; set node.operator_url")
-        is_foreign = origin is not None and not self.own.is_own_origin(origin, request.scope["scheme"], host)
-        if is_foreign or headers.get("sec-fetch-site", "same-origin") != "same-origin":
-            raise refused_as(FOREIGN_PAGE, "a change is taken only from the operator endpoint's own page")
 
 
 def _check_browser(request: Request) -> None:

@@ -14,6 +14,7 @@ with the key of the session: a cookie alone is not enough, because browsers atta
 import asyncio
 import contextlib
 import inspect
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
@@ -101,7 +102,12 @@ def build_routes(
     for operation in operations:
         by_path.setdefault(operation.path, {})[operation.method] = operation
         if operation in handlers and operation not in request_handlers:
-            _check_arguments(operation, handlers[operation])
+            # This runs when the node starts, so that a wrong handler does not fail only at the first request.
+            queries = {parameter.argument or parameter.name for parameter in operation.query}
+            provided = {"body", "by", "roles", *re.findall(r"\{(\w+)", operation.path), *queries}
+            if unknown := inspect.signature(handlers[operation]).parameters.keys() - provided:
+                names = ", ".join(sorted(unknown))
+                raise TypeError(f"the handler of {operation.name} takes {names}, which no request has")
 
     def build_endpoint(methods: dict[str, Operation[Any]]) -> Callable[[Request], Awaitable[Response]]:
         async def serve(request: Request) -> Response:
@@ -141,16 +147,6 @@ def _check_role(exchange: OperatorExchange[Any]) -> None:
     # A page is sent to a viewer too: its request handler refuses what a viewer may not do there.
     if operation.role == "operator" and not operation.is_page:
         check_may_decide(exchange.roles)
-
-
-def _check_arguments(operation: Operation[Any], handler: Callable[..., Any]) -> None:
-    """Raise TypeError if the signature of a handler names an argument that the operation does not have. This runs when
-    the node starts, so that the fault does not appear only at the first request.
-    """
-    queries = {parameter.argument or parameter.name for parameter in operation.query}
-    provided = {"body", "by", "roles", *operation.path_parts, *queries}
-    if unknown := inspect.signature(handler).parameters.keys() - provided:
-        raise TypeError(f"the handler of {operation.name} takes {', '.join(sorted(unknown))}, which no request has")
 
 
 def _response(exchange: OperatorExchange[Any], value: object) -> Response:

@@ -65,15 +65,8 @@ async def use_login(exchange: OperatorExchange[UseLogin]) -> Response:
     principal = f"browser:{record.id[:8]}"
     answer = json_answer(Session(principal=principal, roles=record.roles or (), key=opened.key))
     is_secure = request.url.scheme == "https" or opened.is_secure
-    answer.set_cookie(
-        cookie_name(request.headers.get("host", ""), is_secure=is_secure),
-        opened.cookie,
-        max_age=int(SESSION_S),
-        path="/",
-        secure=is_secure,
-        httponly=True,
-        samesite="strict",
-    )
+    name, max_age = cookie_name(request.headers.get("host", ""), is_secure=is_secure), int(SESSION_S)
+    answer.set_cookie(name, opened.cookie, max_age, secure=is_secure, httponly=True, samesite="strict")
     return answer
 
 

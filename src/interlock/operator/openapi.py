@@ -26,21 +26,8 @@ from interlock.operator.operation import ErrorCase, Operation
 
 # The groups of the document, in its order. An operation of a new noun comes after them.
 NOUNS: Final = (
-    "node",
-    "links",
-    "secrets",
-    "tools",
-    "access",
-    "login",
-    "drivers",
-    "agents",
-    "rooms",
-    "names",
-    "approvals",
-    "approvers",
-    "grants",
-    "passkeys",
-    "console",
+    *("node", "links", "secrets", "tools", "access", "login", "drivers", "agents", "rooms", "names"),
+    *("approvals", "approvers", "grants", "passkeys", "console"),
 )
 
 _DECLARED: Final[tuple[Operation[Any], ...]] = tuple(

@@ -167,11 +167,6 @@ class Operation(Generic[Output]):
         return self.route.partition(" ")[2]
 
     @property
-    def path_parts(self) -> tuple[str, ...]:
-        """Return the names of the path parameters."""
-        return tuple(part[1:-1].partition(":")[0] for part in self.path.split("/") if part.startswith("{"))
-
-    @property
     def is_strict(self) -> bool:
         """Return whether requests with unknown query parameters are refused."""
         return not self.takes_any_query and (self.method == "GET" or bool(self.query))

@@ -325,6 +325,10 @@ class Execution:
         return [id for id in (self.start_id, paused, *self.held.waiting) if id]
 
     @property
+    def principal(self) -> str:
+        return self.agent.principal
+
+    @property
     def is_live(self) -> bool:
         return self.status not in TERMINAL
 
@@ -434,18 +438,7 @@ class Executions:
         changed, self._changed = self._changed, {}
         for id, execution in changed.items():
             ttl_s = None if execution.is_live else self.keep_s
-            stored = StoredExecution(
-                id=id,
-                principal=execution.agent.principal,
-                name=execution.name,
-                status=execution.status,
-                created_at=execution.created_at,
-                started_at=execution.started_at,
-                finished_at=execution.finished_at,
-                error=execution.error,
-                steps=execution.steps,
-                result=execution.result,
-            )
+            stored = msgspec.convert(execution, StoredExecution, from_attributes=True)
             try:
                 await self.kv.put(BUCKET, id, msgspec.json.encode(stored), self.clock.wall(), ttl_s=ttl_s)
             except StoreError as refused:

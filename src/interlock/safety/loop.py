@@ -247,18 +247,11 @@ class SafetyLoop(DecisionReceiver):
             execution.steps += 1  # AQL-8.6.4-1
             self.executions.note(execution)
             directive = await self._judge(execution, caller, written, params)
-            self.record(
-                execution,
-                "step",
-                "stopped" if directive.stopped else "continue" if directive.continue_ else "paused",
-                step=execution.steps,
-                hint=written[:1000],
-                description=_cut(params.get("stepDescription")),
-                findings=_cut(params.get("findings")),
-                step_outcome=params.get("outcome"),
-                risk=directive.next_step_risk,
-                reason=directive.reason,
-            )
+            outcome = "stopped" if directive.stopped else "continue" if directive.continue_ else "paused"
+            facts = {"step": execution.steps, "hint": written[:1000]}
+            facts |= {"description": _cut(params.get("stepDescription")), "findings": _cut(params.get("findings"))}
+            facts |= {"step_outcome": params.get("outcome"), "risk": directive.next_step_risk}
+            self.record(execution, "step", outcome, **facts, reason=directive.reason)
             answer = {**execution.answer(), "step": execution.steps, "autonomy": directive.shown()}  # AQL-8.6.4-1
             pause = execution.pause
             if pause is not None and pause.approval_id and not pause.is_verified_by_code:
@@ -344,13 +337,8 @@ class SafetyLoop(DecisionReceiver):
             except Exception:
                 log.exception("an assessment of the agent %r failed; it is stopped", execution.name)
                 assessed.append(Assessment(is_stopped=True, reason="An assessment of this action failed."))
-        evaluation = evaluate(
-            policy,
-            hint,
-            steps=execution.counted,
-            outcome=params.get("outcome"),
-            also=max((assessment.score for assessment in assessed), default=0.0),
-        )
+        outcome, score = params.get("outcome"), max((assessment.score for assessment in assessed), default=0.0)
+        evaluation = evaluate(policy, hint, steps=execution.counted, outcome=outcome, also=score)
         if evaluation.risk is not None and evaluation.risk.is_clamped:
             log.warning("a risk score of the agent %r is out of range and was brought into it", execution.name)
         for assessment in assessed:

@@ -125,13 +125,8 @@ class Verification:
         if limited is None:
             return
         self.loop.audit.add("verify", agent, name, "limited", approval=id)
-        details = {
-            "limit": FAILURES_MAX,
-            "remaining": 0,
-            "window": "minute",
-            "resets_at": rfc3339(limited.until),
-            "retry_after_seconds": limited.retry_after_s,
-        }
+        times = {"resets_at": rfc3339(limited.until), "retry_after_seconds": limited.retry_after_s}
+        details = {"limit": FAILURES_MAX, "remaining": 0, "window": "minute", **times}
         raise OperationFailed(failure(Code.RATE_LIMIT_EXCEEDED, "Too many failed attempts", details))
 
     async def _failed(

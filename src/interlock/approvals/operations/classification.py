@@ -25,7 +25,6 @@ from interlock.core.audit_record import AuditRecord
 from interlock.core.clock import Clock
 from interlock.core.recorder import Recorder
 from interlock.drivers.protocol.binding.effects import (
-    ProposedClass,
     find_contradiction,
     propose_stricter_class,
     proposed_class,
@@ -69,9 +68,15 @@ class ClassificationOperations:
         routes = (route for items in namespace.link_items if not items.offer.is_aggregator for route in items.tools)
         proposals = []
         for route in routes:
-            proposed, doubt = _find_proposal(route), find_contradiction(route.original, "read_only")
-            if proposed is None:
+            doubt = find_contradiction(route.original, "read_only")
+            if route.is_open:
+                members = ("annotations", "inputSchema")
+                tool = {"name": route.original, **{member: find_value(route.item, member) for member in members}}
+                proposed = proposed_class(tool)
+            elif doubt is None or route.is_classified or route.capability is None or route.capability.mutable:
                 continue
+            else:
+                proposed = propose_stricter_class(route.original, doubt)
             description = find_value(route.item, "description")
             proposal = api.ClassProposal(
                 tool=route.qualified,
@@ -173,14 +178,3 @@ class ClassificationOperations:
         record = AuditRecord.event(now, by, "approvals", "approvals/classify", tool, verdict="approved", **details)
         await self.recorder.append_now(record)
         await self.definitions.rulings.put(Ruling(tool=tool, digest=digest, says=tool_class, by=by, at=now))
-
-
-def _find_proposal(route: Route) -> ProposedClass | None:
-    if route.is_open:
-        members = ("annotations", "inputSchema")
-        tool = {"name": route.original, **{member: find_value(route.item, member) for member in members}}
-        return proposed_class(tool)
-    if route.is_classified or route.capability is None or route.capability.mutable:
-        return None
-    question = find_contradiction(route.original, "read_only")
-    return None if question is None else propose_stricter_class(route.original, question)

@@ -54,11 +54,8 @@ PREFIX_MIN: Final = 4  # characters of an id that may name it
 # Errors about the body of a decision that have a name of their own.
 _NAMED: Final = frozenset(["answer_needed", "reason_required", "self_approval", "not_returnable", "unknown_request"])
 _STATUSES: Final[dict[str, int]] = {
-    CONFIRMATION_UNKNOWN: 404,
-    PROOF_INVALID: 403,
-    SCOPE_DENIED: 403,
-    INVALID_PARAMS: 400,
-    UNAVAILABLE: 503,
+    **{PROOF_INVALID: 403, SCOPE_DENIED: 403},
+    **{INVALID_PARAMS: 400, CONFIRMATION_UNKNOWN: 404, UNAVAILABLE: 503},
 }
 
 

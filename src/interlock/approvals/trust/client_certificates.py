@@ -98,12 +98,9 @@ class Certificates:
             names = ()
         except ValueError:
             return _MALFORMED
-        shown = ClientCertificate(
-            names=names,
-            issuer=certificate.issuer.public_bytes(),
-            serial=certificate.serial_number,
-            expires_at=certificate.not_valid_after_utc.timestamp(),
-        )
+        issuer, expires_at = certificate.issuer.public_bytes(), certificate.not_valid_after_utc.timestamp()
+        serial = certificate.serial_number
+        shown = ClientCertificate(names=names, issuer=issuer, serial=serial, expires_at=expires_at)
         return self._revocation_refusal(shown) or shown
 
     def _revocation_refusal(self, shown: ClientCertificate) -> Refusal | None:

@@ -17,6 +17,7 @@ from interlock.approvals.trust.approval_proofs import verify_token
 from interlock.ax.protocol.capability import AuthScope
 from interlock.ax.protocol.messages import Register
 from interlock.ax.protocol.registration.authority import (
+    Anchor,
     Proved,
     check_certificate,
     judge_proof,
@@ -69,13 +70,8 @@ class RegistrantIdentity(msgspec.Struct, frozen=True, kw_only=True):
     certificate: ClientCertificate | Refusal | None = None  # its client certificate, or why that is refused
 
     def peer(self, request: Register, link: str, *, proved: bool = False) -> Peer:
-        return Peer(
-            principal=self.principal,
-            link=link,
-            scope=self.scope,
-            proved=proved or self.vouched or self._speaks_for(request.authority),
-            secure=self.secure,
-        )
+        is_proved = proved or self.vouched or self._speaks_for(request.authority)
+        return Peer(principal=self.principal, link=link, scope=self.scope, proved=is_proved, secure=self.secure)
 
     def shows(self, request: Register) -> bool | Refusal:
         """Return whether the certificate alone proves the claimed authority. Return a refusal if the certificate is for
@@ -150,17 +146,12 @@ class AuthorityProofs:
         proof, authority = request.authority_proof, request.authority
         if proof is None or authority is None:
             return None
-        return await self.anchors.judge_signature(
-            lambda anchor: authority in anchor.speaks_for,
-            lambda anchors: judge_proof(
-                proof,
-                authority,
-                audiences=self.audiences(),
-                anchors=anchors,
-                now=self.clock.wall(),
-                verify=verify_token,
-            ),
-        )
+
+        def judge(anchors: Sequence[Anchor]) -> Proved | Refusal:
+            audiences, now = self.audiences(), self.clock.wall()
+            return judge_proof(proof, authority, audiences=audiences, anchors=anchors, now=now, verify=verify_token)
+
+        return await self.anchors.judge_signature(lambda anchor: authority in anchor.speaks_for, judge)
 
     async def spend(self, proved: Proved) -> Refusal | None:
         """Mark a proof as used. Return a refusal if it was used before, or None. Raise StoreError."""

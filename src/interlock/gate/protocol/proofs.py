@@ -127,15 +127,9 @@ def judge_confirmation(
 
 def claims_of(question: ProofQuestion, *, issuer: str, jti: str, now: float) -> dict[str, Any]:
     """Return the claims of the token that an operator signs, which has the type TYP."""
-    return {
-        "iss": issuer,
-        "aud": question.aggregator_id,
-        "jti": jti,
-        "iat": int(now),
-        "exp": int(now) + int(PROOF_S_MAX),
-        "confirmation_id": question.confirmation_id,
-        "call_digest": question.call_digest,
-    }
+    subject = {"confirmation_id": question.confirmation_id, "call_digest": question.call_digest}
+    times = {"iat": int(now), "exp": int(now) + int(PROOF_S_MAX)}
+    return {"iss": issuer, "aud": question.aggregator_id, "jti": jti, **times, **subject}
 
 
 def approvers(tool: str, anchors: Sequence[Anchor]) -> tuple[Anchor, ...]:
@@ -286,14 +280,9 @@ def judge_passkey(
         return invalid("expired", "the passkey was asked too long ago; ask it again")
     if proof.type not in (None, SIGNED_TYPE):
         return invalid("kind", f"what a passkey signs is an {SIGNED_TYPE}")
+    name, jti, expires_at = anchor.name, answered[-ENTROPY_BYTES:].hex(), made_at + PROOF_S_MAX
     return Verified(
-        type=SIGNED_TYPE,
-        anchor=anchor.name,
-        issuer=anchor.name,
-        jti=answered[-ENTROPY_BYTES:].hex(),
-        key=thumbprint(key),
-        expires_at=made_at + PROOF_S_MAX,
-        counter=counter,
+        type=SIGNED_TYPE, anchor=name, issuer=name, jti=jti, key=thumbprint(key), expires_at=expires_at, counter=counter
     )
 
 
