@@ -169,7 +169,7 @@ class DecisionService:
         verified = await self._verify_proof(open_[0], REVEAL, proof)
         if isinstance(verified, Refusal):  # AQL-X-1
             return verified
-        self.inbox.record_reveal(open_[0], by=by, anchor=verified.anchor)
+        self.inbox.audit.record_reveal(open_[0], at=self.clock.wall(), by=by, anchor=verified.anchor)
         return self.code(id) or CODE_GONE
 
     async def deny(

@@ -568,9 +568,6 @@ class Inbox:
         """Apply a decision, which is recorded in the audit log first. `redeem_until` is when its proof expires."""
         return await asyncio.shield(self._begin(self._decide(id, decision, redeem_until)))
 
-    def record_reveal(self, approval: Approval, *, by: str, anchor: str) -> None:
-        self.audit.record_reveal(approval, at=self.clock.wall(), by=by, anchor=anchor)
-
     async def use(self, id: str) -> Approval | Refusal:
         """Mark an approval as used. Return it with its arguments for the last time. `finish` must follow."""
         standing = self.get(id)

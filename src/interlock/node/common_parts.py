@@ -81,7 +81,7 @@ from interlock.node.server_links import NodeLinkEvents, Servers
 from interlock.process.orphan_reaper import OrphanReaper
 from interlock.process.sandbox.sandbox import Sandboxes, outer_rules, private_paths
 from interlock.rooms.proposals import ProposalTracker
-from interlock.safety.agents import Blocks, Policies, SafetyAudit
+from interlock.safety.agents import Blocks, Policies
 from interlock.safety.challenges import TOOL_PREFIX, Challenges
 from interlock.safety.codes import Attempts, Codes
 from interlock.safety.executions import CallableNames, Executions
@@ -202,7 +202,7 @@ class SafetyParts:
             executions=Executions(stores.local.kv, clock, EXECUTIONS_KEPT_S),
             challenges=challenges,
             names=CallableNames(live, names.find_name, names.lifted_names),
-            audit=SafetyAudit(stores.recorder, clock),
+            recorder=stores.recorder,
             has_channel=lambda name: (
                 (bool(approvals.notifier.channels) and approvals.guard_changes.may_send_codes)
                 or bool(approvals.anchors.approver_names(TOOL_PREFIX + name))

@@ -1,4 +1,4 @@
-"""Agents: their identity, what each may do without approval, which agents are blocked, and their audit records.
+"""Agents: their identity, what each may do without approval, and which agents are blocked.
 
 A block applies to the agent, not to one execution. It is on disk before the agent is informed, and only a person can
 lift it. The client chooses the name of an agent, so a name is unique only within a principal, and names that look alike
@@ -7,14 +7,12 @@ refer to the same agent.
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from interlock.config.plan import AgentPlan, SafetyPlan
-from interlock.core.audit_record import AuditRecord
 from interlock.core.clock import Clock
-from interlock.core.recorder import Recorder
 from interlock.safety.protocol.evaluation import AutonomyPolicy, CompiledPolicy, normalise
 from interlock.store.ports import Change, Damaged, KeyValue
 
@@ -142,22 +140,3 @@ class Blocks:
             return None
         await self.kv.delete(BUCKET, agent.stored)
         return self._by_agent.pop(agent, None)
-
-
-@dataclass(eq=False)
-class SafetyAudit:
-    """The writer of the safety loop's audit records. A record never contains a code or a token."""
-
-    recorder: Recorder
-    clock: Clock
-
-    def add(self, event: str, agent: AgentKey, name: str, outcome: str, **more: Any) -> None:
-        """Write an event about an agent to the audit log.
-
-        `event` is start, step, hold, pause, block, unblock, verify, confirm, end or PROTOCOL_VIOLATION.
-        """
-        details = {key: value for key, value in more.items() if value is not None}
-        now, who, method, target = self.clock.wall(), agent.principal, f"agents/{event}", f"agent.{name}"
-        self.recorder.add_line(
-            AuditRecord.event(now, who, "safety", method, target, verdict=outcome, agent=name, **details)
-        )

@@ -31,10 +31,12 @@ from interlock.aql.protocol import errors
 from interlock.aql.protocol.errors import OperationFailed
 from interlock.aql.protocol.model import ExecutionStatus
 from interlock.config.plan import SafetyPlan
+from interlock.core.audit_record import AuditRecord
 from interlock.core.calls.caller import Caller
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.feed import Feed
-from interlock.safety.agents import AgentKey, Block, Blocks, Policies, SafetyAudit, agent_key, is_agent_name
+from interlock.core.recorder import Recorder
+from interlock.safety.agents import AgentKey, Block, Blocks, Policies, agent_key, is_agent_name
 from interlock.safety.challenges import Challenges
 from interlock.safety.executions import (
     FLUSH_S,
@@ -107,7 +109,7 @@ class SafetyLoop(DecisionReceiver):
     executions: Executions
     challenges: Challenges
     names: CallableNames
-    audit: SafetyAudit
+    recorder: Recorder
     has_channel: Callable[[str], bool]  # whether a code for this agent could reach an operator
     idle_s: float  # how long an agent without a session may be silent before its execution fails
     evaluations: int = field(default=0, init=False)
@@ -517,7 +519,7 @@ class SafetyLoop(DecisionReceiver):
             except StoreError as refused:
                 log.error("a block cannot be lifted: %s", refused)
                 return
-            self.audit.add("unblock", block.agent, block.name, "unblocked", approval=approval.id, by=by)
+            self.record_about(block.agent, block.name, "unblock", "unblocked", approval=approval.id, by=by)
             for live in self.executions.live_of(block.agent):
                 self._tell(live, "The block was lifted.")
         elif execution is not None:
@@ -634,7 +636,17 @@ class SafetyLoop(DecisionReceiver):
     def record(self, execution: Execution, event: str, outcome: str, **more: Any) -> None:
         """Write an event about an execution to the audit log."""
         details = {"execution": execution.id, "session_id": execution.session_id, **more}
-        self.audit.add(event, execution.agent, execution.name, outcome, **details)
+        self.record_about(execution.agent, execution.name, event, outcome, **details)
+
+    def record_about(self, agent: AgentKey, name: str, event: str, outcome: str, **more: Any) -> None:
+        """Write an event about an agent to the audit log. A record never contains a code or a token.
+
+        `event` is start, step, hold, pause, block, unblock, verify, confirm, end or PROTOCOL_VIOLATION.
+        """
+        details = {key: value for key, value in more.items() if value is not None}
+        now, who, method, target = self.clock.wall(), agent.principal, f"agents/{event}", f"agent.{name}"
+        line = AuditRecord.event(now, who, "safety", method, target, verdict=outcome, agent=name, **details)
+        self.recorder.add_line(line)
 
     def _tell(self, execution: Execution, message: str) -> None:
         execution.tell(NotificationType.STATUS, message, self.clock.wall())

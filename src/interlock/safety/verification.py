@@ -58,7 +58,7 @@ class Verification:
             await self.loop.challenges.void(id, WRONG_CODE)
             raise await self._failed(agent, name, id, invalid)
         await self._approve(id, by=principal, reason="verified with the code")
-        self.loop.audit.add("verify", agent, name, "verified", approval=id)
+        self.loop.record_about(agent, name, "verify", "verified", approval=id)
         live = self.loop.executions.live_of(agent)
         return {"verified": True, "element_name": name, "status": live[-1].status.value if live else "unblocked"}
 
@@ -96,7 +96,7 @@ class Verification:
             raise await self._failed(agent, name, approval.id, refused, event="confirm")
         is_yes = params.get("decision", "approve") == "approve"
         await self._approve(approval.id, by=principal, reason="confirmed with the token", is_yes=is_yes)
-        self.loop.audit.add("confirm", agent, name, "approved" if is_yes else "denied", approval=approval.id)
+        self.loop.record_about(agent, name, "confirm", "approved" if is_yes else "denied", approval=approval.id)
         return {"confirmed": is_yes, "confirmation_id": approval.id, "element_name": name, "operation": operation}
 
     async def _approve(self, id: str, *, by: str, reason: str, is_yes: bool = True) -> None:
@@ -124,7 +124,7 @@ class Verification:
             raise OperationFailed(errors.internal_error(_NOT_WRITTEN)) from None
         if limited is None:
             return
-        self.loop.audit.add("verify", agent, name, "limited", approval=id)
+        self.loop.record_about(agent, name, "verify", "limited", approval=id)
         times = {"resets_at": rfc3339(limited.until), "retry_after_seconds": limited.retry_after_s}
         details = {"limit": FAILURES_MAX, "remaining": 0, "window": "minute", **times}
         raise OperationFailed(failure(Code.RATE_LIMIT_EXCEEDED, "Too many failed attempts", details))
@@ -132,7 +132,7 @@ class Verification:
     async def _failed(
         self, agent: AgentKey, name: str, id: str | None, refused: AqlFailure, *, event: str = "verify"
     ) -> OperationFailed:
-        self.loop.audit.add(event, agent, name, "failed", approval=id, reason=refused.code)
+        self.loop.record_about(agent, name, event, "failed", approval=id, reason=refused.code)
         try:
             await self.attempts.fail(agent.stored)  # AQL-8.8.2-8, AQL-8.7.3-9
         except StoreError:

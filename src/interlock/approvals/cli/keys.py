@@ -45,11 +45,6 @@ def require_terminal(hint: str) -> None:
         raise Refused("not_confirmed", "there is no terminal to confirm on, and nothing was done", hint=hint)
 
 
-def is_given(descriptor: int | None) -> bool:
-    """Return whether a script supplies a passphrase, without reading it."""
-    return descriptor is not None or bool(os.environ.get(VARIABLE))
-
-
 def find_supplied_passphrase(descriptor: int | None) -> bytes | None:
     """Return the passphrase that a script supplies, or None if it supplies none. A descriptor can be read only once."""
     if descriptor is not None:
@@ -231,7 +226,8 @@ def find_or_make_own_key(
     public = keys.find_public(chosen)
     if public is not None:
         return OwnKey(name=chosen, public=public, file=keys.file(chosen), is_new=False)
-    if not no_passphrase and not is_given(descriptor) and not can_ask():
+    is_supplied = descriptor is not None or bool(os.environ.get(VARIABLE))
+    if not no_passphrase and not is_supplied and not can_ask():
         if not invocation.out.as_json:
             invocation.out.remark("no operator key was made, because there is no terminal to type a passphrase on;")
             invocation.out.remark("interlock init in a terminal makes it, or with INTERLOCK_PASSPHRASE")

@@ -38,17 +38,6 @@ def prove(shown: api.Approval, *, choice: str | None, key: str | None, passphras
     return sign(question, key=key, passphrase_fd=passphrase_fd, approvers=shown.approvers)
 
 
-def prove_grant(draft: api.GrantDraft, *, key: str | None, passphrase_fd: int | None) -> Raw:
-    """Sign the terms of a standing grant that were shown, and return the proof."""
-    grant = draft.terms
-    digest = grant_digest(grant)
-    if digest != draft.digest:
-        raise _not_what_is_shown("grant")
-    node = grant.aggregator_id
-    question = ProofQuestion(confirmation_id=grant.id, call_digest=digest, tool=grant.tool, aggregator_id=node)
-    return sign(question, key=key, passphrase_fd=passphrase_fd)
-
-
 def prove_classes(
     aggregator_id: str, id: str, entries: Sequence[api.ToolRuling], *, key: str | None, passphrase_fd: int | None
 ) -> Raw:
@@ -63,7 +52,18 @@ def sign(question: ProofQuestion, *, key: str | None, passphrase_fd: int | None,
     signs.
     """
     keys = OperatorKeys()
-    name = _choose_key(keys, key, approvers)
+    names, own = keys.names(), own_name()
+    entitled = [name for name in names if name in approvers]
+    if key is not None:
+        name = key
+    elif own not in entitled and len(entitled) == 1:
+        name = entitled[0]
+    elif own in names or not names:
+        name = own
+    elif len(names) > 1:
+        raise BadUsage("which_key", f"there are several keys: {', '.join(names)}", hint="choose one with --key NAME")
+    else:
+        name = names[0]
     signer = keys.open(name, lambda: read_passphrase(name, passphrase_fd))
     claims = claims_of(question, issuer=name, jti=secrets.token_urlsafe(JTI_BYTES), now=time.time())
     return Raw(msgspec.json.encode({"type": "operator_signature", "token": signer.sign(TYP, claims)}))
@@ -109,21 +109,6 @@ def _not_what_is_shown(what: str) -> Refused:
     )
 
 
-def _choose_key(keys: OperatorKeys, named: str | None, approvers: Sequence[str]) -> str:
-    if named is not None:
-        return named
-    names = keys.names()
-    own = own_name()
-    entitled = [name for name in names if name in approvers]
-    if own not in entitled and len(entitled) == 1:
-        return entitled[0]
-    if own in names or not names:
-        return own
-    if len(names) > 1:
-        raise BadUsage("which_key", f"there are several keys: {', '.join(names)}", hint="choose one with --key NAME")
-    return names[0]
-
-
 def draft_from_call(invocation: Invocation, wanted: api.DraftGrant, rules_set: list[api.GrantRule]) -> api.GrantDraft:
     """Draft a standing grant from a held call. The node proposes rules for the arguments that the user's rules in
     `rules_set` leave out.
@@ -149,7 +134,12 @@ def sign_drafted(
             raise Refused("not_confirmed", "there is no terminal to confirm on, and nothing was signed", hint=hint)
         if not typer.confirm("Sign this standing grant?", err=True):
             raise Waits("not_decided", "nothing was signed")
-    proof = prove_grant(draft, key=key, passphrase_fd=passphrase_fd)
+    grant, digest = draft.terms, grant_digest(draft.terms)
+    if digest != draft.digest:
+        raise _not_what_is_shown("grant")
+    node = grant.aggregator_id
+    question = ProofQuestion(confirmation_id=grant.id, call_digest=digest, tool=grant.tool, aggregator_id=node)
+    proof = sign(question, key=key, passphrase_fd=passphrase_fd)
     signed = invocation.call_or_print(api.SIGN_GRANT, body=api.SignGrant(terms=draft.terms, proof=proof))
     if signed is None:
         return

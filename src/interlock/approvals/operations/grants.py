@@ -14,7 +14,7 @@ from interlock.approvals.api import GrantRule, GrantTerms
 from interlock.approvals.grant_terms import BadRules
 from interlock.approvals.inbox import Inbox
 from interlock.approvals.operations.inbox import accepted, only_match
-from interlock.approvals.protocol.approval import Approval, Kind
+from interlock.approvals.protocol.approval import Kind
 from interlock.approvals.standing_grants import DECIDED_BY, StandingGrants, StoredGrant
 from interlock.approvals.trust.operator_keys import OperatorKeyService
 from interlock.approvals.trust.passkeys import PasskeyService
@@ -72,7 +72,7 @@ class GrantOperations:
         or tool that a grant can cover.
         """
         if body.approval is not None:
-            grant = self._from_call(body, self._held_call(body.approval))
+            grant = self._from_call(body, body.approval)
         elif body.tool is not None and body.who is not None:
             rules = tuple(sorted(body.rules or (), key=lambda rule: rule.at))
             grant = self._new_grant(body, self._route(body.tool), body.who, rules)
@@ -129,15 +129,13 @@ class GrantOperations:
 
     # Drafting
 
-    def _held_call(self, reference: str) -> Approval:
+    def _from_call(self, wanted: api.DraftGrant, reference: str) -> GrantTerms:
+        """Return the terms of a grant for calls like the held call whose id starts with `reference`."""
         exact = self.inbox.get(reference)
         matches = [exact] if exact is not None else self.inbox.find_by_prefix(reference.lower())
         approval = only_match("approval", reference, matches)
         if approval.kind is not Kind.CALL or approval.params is None:
             raise refused_as(api.NOT_GRANTABLE, "a grant comes from a call that waits, with its arguments")
-        return approval
-
-    def _from_call(self, wanted: api.DraftGrant, approval: Approval) -> GrantTerms:
         route = self._route(approval.tool)
         if route.digest != approval.tool_digest:
             raise refused_as(CHANGED, "the tool is defined otherwise than it was when the call was made")

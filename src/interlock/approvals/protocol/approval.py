@@ -193,13 +193,9 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def deadline(self) -> float | None:
         """Return the time at which the approval lapses, or None if it cannot lapse in its present status."""
-        match self.status:
-            case Status.PENDING:
-                return self.expires_at
-            case Status.APPROVED:
-                return self.redeem_by
-            case _:
-                return None
+        if self.status is Status.PENDING:
+            return self.expires_at
+        return self.redeem_by if self.status is Status.APPROVED else None
 
 
 # What a person is shown of an approval's params before deciding: the arguments of a call, or a definition.
@@ -241,6 +237,8 @@ AGENT_EFFECTS: Final = {
 
 
 _GONE: Final = "there is no such approval, or it ended long ago; make the call again"
+_UNKNOWN_END: Final = "the call it was for was sent or was about to be; look at what happened before making it again"
+_TOO_LATE: Final = "it was not decided, or not used, in time; make the call again"
 UNKNOWN: Final = ax_refusal(refusal.CONFIRMATION_UNKNOWN, _GONE)
 
 _REFUSALS: Final[dict[Status, tuple[RefusalCode, str, str]]] = {
@@ -249,16 +247,8 @@ _REFUSALS: Final[dict[Status, tuple[RefusalCode, str, str]]] = {
     Status.USED: (refusal.CONFIRMATION_USED, "the call it was for is under way", "used"),
     Status.DONE: (refusal.CONFIRMATION_USED, "the call it was for has been made", "done"),
     Status.FAILED: (refusal.CONFIRMATION_USED, "the call it was for has been made, and failed", "failed"),
-    Status.UNKNOWN: (
-        refusal.CONFIRMATION_USED,
-        "the call it was for was sent or was about to be; look at what happened before making it again",
-        "unknown",
-    ),
-    Status.EXPIRED: (
-        refusal.CONFIRMATION_EXPIRED,
-        "it was not decided, or not used, in time; make the call again",
-        "expired",
-    ),
+    Status.UNKNOWN: (refusal.CONFIRMATION_USED, _UNKNOWN_END, "unknown"),
+    Status.EXPIRED: (refusal.CONFIRMATION_EXPIRED, _TOO_LATE, "expired"),
     Status.VOID: (refusal.CONFIRMATION_VOID, "what it was for has changed; make the call again", "void"),
     Status.WITHDRAWN: (refusal.CONFIRMATION_VOID, "the caller withdrew it", "withdrawn"),
     Status.DENIED: (refusal.CONFIRMATION_DENIED, "an operator said no", "denied"),
@@ -290,17 +280,12 @@ def settled_refusal(status: Status) -> Refusal:
     return ax_refusal(code, why, reason=reason)
 
 
+_HELD_ELSEWHERE: Final = (
+    "it is about what another replica of this node holds: its drivers, its configuration, or an agent "
+    "that works there; decide it at that replica"
+)
+_NOT_WRITTEN: Final = {"reason": "store", "detail": "the node's store cannot be written; nothing was done"}
 OF_ANOTHER_REPLICA: Final = Refusal(
-    refusal.UNAVAILABLE,
-    "unavailable",
-    {
-        "reason": "other_replica",
-        "detail": "it is about what another replica of this node holds: its drivers, its configuration, or an agent "
-        "that works there; decide it at that replica",
-    },
+    refusal.UNAVAILABLE, "unavailable", {"reason": "other_replica", "detail": _HELD_ELSEWHERE}
 )
-UNAVAILABLE_NOW: Final = Refusal(
-    refusal.UNAVAILABLE,
-    "unavailable",
-    {"reason": "store", "detail": "the node's store cannot be written; nothing was done"},
-)
+UNAVAILABLE_NOW: Final = Refusal(refusal.UNAVAILABLE, "unavailable", _NOT_WRITTEN)

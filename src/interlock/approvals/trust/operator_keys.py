@@ -36,25 +36,20 @@ class TooOften(msgspec.Struct, frozen=True):
     wait_s: int
 
 
+@dataclass(eq=False, slots=True)
 class _Tries:
     """Counter of wrong passphrases, which decides when the next one may be tried."""
 
-    __slots__ = ("_free", "_not_before", "_wrong", "has_known")
-
-    def __init__(self, free: int) -> None:
-        self._free = free
-        self._wrong = 0
-        self._not_before = 0.0
-        self.has_known = False  # it was right once
-
-    def wait_s(self, now: float) -> float:
-        return self._not_before - now
+    free: int
+    wrong: int = 0
+    not_before: float = 0.0
+    has_known: bool = False  # a passphrase was right once
 
     def count(self, now: float, *, is_wrong: bool) -> None:
-        self._wrong = self._wrong + 1 if is_wrong else 0
+        self.wrong = self.wrong + 1 if is_wrong else 0
         self.has_known |= not is_wrong
-        if self._wrong >= self._free:
-            self._not_before = now + min(WAIT_S_MAX, WAIT_S * 2.0 ** min(self._wrong - self._free, 10))
+        if self.wrong >= self.free:
+            self.not_before = now + min(WAIT_S_MAX, WAIT_S * 2.0 ** min(self.wrong - self.free, 10))
 
 
 @dataclass(eq=False)
@@ -86,7 +81,7 @@ class OperatorKeyService:
             return invalid("key_unknown", why)
         async with self._trying:
             tries, now = self._tries(by), self.clock.now()
-            wait_s = max(attempts.wait_s(now) for attempts in tries)
+            wait_s = max(attempts.not_before for attempts in tries) - now
             if wait_s > 0:
                 return TooOften(max(1, round(wait_s)))
             token = await asyncio.to_thread(self._sign, question, chosen, passphrase.encode(), self.clock.wall())

@@ -7,7 +7,6 @@ relayed from a proved aggregator.
 """
 
 import re
-from collections.abc import Container
 from typing import Any, Final
 
 from msgspec import Raw
@@ -73,11 +72,6 @@ def _find_members(raw: Raw | bytes) -> dict[str, Any] | None:
     return members
 
 
-def is_held_call(content: Container[str]) -> bool:
-    """Return whether the members look like those of a held call, so that a program might sign them."""
-    return all(member in content for member in _SIGNED_MEMBERS)
-
-
 def _drop_claims(members: dict[str, Any], *, is_aggregator: bool) -> None:
     reserved = (CONFIRMATION,) if is_aggregator else RESERVED
     _drop_keys(members, reserved)
@@ -89,7 +83,8 @@ def _drop_claims(members: dict[str, Any], *, is_aggregator: bool) -> None:
             inner = _IN_MESSAGE if name == "messages" else _IN_BLOCK
             members[name] = [_without_keys(block, reserved, inner) for block in blocks]
     shown = _find_members(members["structuredContent"]) if "structuredContent" in members else None
-    if shown is not None and (is_held_call(shown) or CONFIRMATION in shown):
+    # A program might sign what has the members of a held call.
+    if shown is not None and (all(member in shown for member in _SIGNED_MEMBERS) or CONFIRMATION in shown):
         del members["structuredContent"]
 
 
