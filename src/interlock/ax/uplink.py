@@ -278,7 +278,17 @@ class Uplink:
             return
         jitter = random.random()  # noqa: S311
         if response.error:
-            self._take(self._engine.refused(id, _read_error(response.error), _now(), jitter))
+            members = jsonrpc.decode_object(response.error) or {}
+            try:
+                code = jsonrpc.decode_value(members["code"])
+                data = jsonrpc.decode_value(members["data"]) if "data" in members else None
+            except (KeyError, jsonrpc.CodecError):
+                error = UpstreamError(_INTERNAL, "an error that cannot be read")
+            else:
+                number = code if isinstance(code, int) and not isinstance(code, bool) else _INTERNAL
+                message = jsonrpc.find_string(members.get("message")) or f"error {number}"
+                error = UpstreamError(number, message, data if isinstance(data, dict) else None)
+            self._take(self._engine.refused(id, error, _now(), jitter))
         elif not isinstance(request, Register):
             # The draft shows no answer to the other requests: any answer shows that the parent is alive.
             self._take(self._engine.answered(id))
@@ -312,18 +322,6 @@ class _Link:
         else:
             refused = reason.startswith(NAMESPACE_INVALID)  # the same names would be refused again
             self._uplink.handle_lost(f"the link was closed: {reason or code}", mendable=not refused)
-
-
-def _read_error(error: Raw) -> UpstreamError:
-    members = jsonrpc.decode_object(error) or {}
-    try:
-        code = jsonrpc.decode_value(members["code"])
-        data = jsonrpc.decode_value(members["data"]) if "data" in members else None
-    except (KeyError, jsonrpc.CodecError):
-        return UpstreamError(_INTERNAL, "an error that cannot be read")
-    number = code if isinstance(code, int) and not isinstance(code, bool) else _INTERNAL
-    message = jsonrpc.find_string(members.get("message")) or f"error {number}"
-    return UpstreamError(number, message, data if isinstance(data, dict) else None)
 
 
 def display_words(words: str) -> str:

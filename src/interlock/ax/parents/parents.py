@@ -131,12 +131,16 @@ class UpwardFront:
                 session.knows_tree = True
                 self._session = session
                 self._legacy.welcome(session, request, self)
-        elif _declares_no_era(request):  # as the draft shows: lists and calls without `initialize` (MCP-AX 5.1, 5.2)
+        else:
+            params = jsonrpc.decode_object(request.params) if request.params else {}
+            meta = jsonrpc.decode_object(params.get("_meta", Raw(b"{}"))) if params is not None else None
+            if meta is None or META_VERSION in meta:
+                self._refuse(request.id, validated)
+                return
+            # It declares no era, as the draft shows: lists and calls without `initialize` (MCP-AX 5.1, 5.2).
             self._plain = self._plain or self._open_session(request, _NO_GREETING)
             if self._plain is not None:
                 self._legacy.handle(self._plain, request, self)
-        else:
-            self._refuse(request.id, validated)
 
     def hear(self, notification: jsonrpc.Notification) -> None:
         if notification.method == CANCELLED:
@@ -246,13 +250,6 @@ class UpwardFront:
     def on_notice(self, notice: jsonrpc.Notification) -> None:
         if self._session is None:
             self.emit(jsonrpc.encode_notification(notice.method.encode(), bytes(notice.params)))
-
-
-def _declares_no_era(request: jsonrpc.Request) -> bool:
-    """Return whether a request lacks the declaration of the modern era."""
-    params = jsonrpc.decode_object(request.params) if request.params else {}
-    meta = jsonrpc.decode_object(params.get("_meta", Raw(b"{}"))) if params is not None else None
-    return meta is not None and META_VERSION not in meta
 
 
 class _Reply:
@@ -516,9 +513,18 @@ class Parents(Uplink):
 
     def _handle_refused(self, message: jsonrpc.Notification) -> None:
         super()._handle_refused(message)
-        if (parent := self._engine.parent) is not None:
-            number, reasons = _read_unlisted_untrusted(message.params)
-            self.states[parent] = replace(self.states[parent], not_listed=number, not_listed_because=reasons)
+        if (parent := self._engine.parent) is None:
+            return
+        members = jsonrpc.decode_object(message.params) or {}
+        reasons: Counter[str] = Counter()
+        for each in (jsonrpc.decode_array(members.get("tools", Raw(b"[]"))) or [])[:REFUSED_MAX]:
+            tool = jsonrpc.decode_object(each) or {}
+            detail, reason = (jsonrpc.find_string(tool.get(key)) for key in ("detail", "reason"))
+            reasons[display_words(detail or reason or "it gives no reason")] += 1
+        total = bytes(members.get("total", b""))
+        is_count = total.isdigit() and len(total) < TOTAL_DIGITS_MAX
+        number = max(int(total) if is_count else 0, reasons.total())
+        self.states[parent] = replace(self.states[parent], not_listed=number, not_listed_because=dict(reasons))
 
     def _handle_response(self, response: jsonrpc.Response) -> None:
         if not self.claims.on_response(response):
@@ -607,16 +613,3 @@ _STEPS: Final[dict[str, str]] = {
     codes.SCOPE_DENIED: "let its operator give us a wider scope in [[access]]",
     codes.LINK_INSECURE: "dial wss:// with TLS 1.3",
 }
-
-
-def _read_unlisted_untrusted(params: Raw) -> tuple[int, dict[str, int]]:
-    """Return how many tools the parent does not list, and the count for each reason that the parent names."""
-    members = jsonrpc.decode_object(params) or {}
-    reasons: Counter[str] = Counter()
-    for each in (jsonrpc.decode_array(members.get("tools", Raw(b"[]"))) or [])[:REFUSED_MAX]:
-        tool = jsonrpc.decode_object(each) or {}
-        detail, reason = (jsonrpc.find_string(tool.get(key)) for key in ("detail", "reason"))
-        reasons[display_words(detail or reason or "it gives no reason")] += 1
-    total = bytes(members.get("total", b""))
-    is_count = total.isdigit() and len(total) < TOTAL_DIGITS_MAX
-    return max(int(total) if is_count else 0, reasons.total()), dict(reasons)

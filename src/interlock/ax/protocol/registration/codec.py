@@ -120,14 +120,18 @@ def read_registered_untrusted(result: Raw) -> messages.Registered:
     """
     members = _members(result, "result")
     _string(members, "status", '"registered"', lambda text: text == "registered")
-    deadline_ms = members.get("heartbeat_deadline_ms")
+    deadline_ms_max = messages.HEARTBEATS_MISSED_MAX * INTERVAL_MS_MAX
+    segment, session_id = _segment(members, "assigned_segment"), _session_id(members, "session_id")
+    deadline_ms = _whole(members.get("heartbeat_deadline_ms"), "heartbeat_deadline_ms", deadline_ms_max)
+    limits = decode_object(members["budget"]) if "budget" in members else None
+    if limits is None:
+        _refuse("budget", "an object")
+    stated = [name for name in budget.KEYS if name in limits]
     return messages.Registered(
-        assigned_segment=_segment(members, "assigned_segment"),
-        session_id=_session_id(members, "session_id"),
-        heartbeat_deadline_ms=_whole(
-            deadline_ms, "heartbeat_deadline_ms", messages.HEARTBEATS_MISSED_MAX * INTERVAL_MS_MAX
-        ),
-        budget=_budget(members),
+        assigned_segment=segment,
+        session_id=session_id,
+        heartbeat_deadline_ms=deadline_ms,
+        budget={name: _whole(limits[name], f"budget.{name}", budget.LIMIT_MAX) for name in stated},
         aggregator_id=_uuid(members, "aggregator_id") if "aggregator_id" in members else None,
         tree=_tree(members) if "tree" in members else None,
         auth_scope=_one_of(AuthScope, members, "auth_scope") if "auth_scope" in members else None,
@@ -380,10 +384,3 @@ def _claimed(raw: Raw) -> messages.Claimed:
     session_hash = _string(members, "session_hash", "SHA-256 in hex", _HASH.fullmatch)
     subserver_id, aggregator_id = _uuid(members, "subserver_id"), _uuid(members, "aggregator_id")
     return messages.Claimed(subserver_id=subserver_id, aggregator_id=aggregator_id, session_hash=session_hash)
-
-
-def _budget(members: Mapping[str, Raw]) -> dict[str, Any]:
-    limits = decode_object(members["budget"]) if "budget" in members else None
-    if limits is None:
-        _refuse("budget", "an object")
-    return {name: _whole(limits[name], f"budget.{name}", budget.LIMIT_MAX) for name in budget.KEYS if name in limits}
