@@ -32,9 +32,8 @@ way to receive the server's answer.
 
 import asyncio
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from math import inf
 from typing import Any, Final
 
@@ -113,15 +112,11 @@ class Space(msgspec.Struct, eq=False):
     away: _Away = msgspec.field(default_factory=_Away)
 
 
-Later = Callable[[float, Callable[[], None]], object]
-
-
 class Parking:
     """Registry of the parked calls of a node."""
 
-    def __init__(self, clock: Clock, later: Later | None = None) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._later = later or (lambda seconds, then: asyncio.get_running_loop().call_later(seconds, then))
         self._key = secrets.token_bytes(32)  # parked calls end with the process, so does the key
         self.room = descriptor_limit() * 2 // 3  # the rest of the descriptors is for calls that are at work
         self.spaces: dict[str, Space] = {}
@@ -173,7 +168,7 @@ class Parking:
             call.handler.suspend(call)
         elif not dialogue.is_gathering:
             dialogue.is_gathering = True
-            self._later(GATHER_S, partial(self._tell_gathered, handle, space))
+            asyncio.get_running_loop().call_later(GATHER_S, self._tell_gathered, handle, space)
 
     def _make_room(self, principal: str) -> bool:
         """Make room for another waiting call of this principal. Return False if that is impossible.

@@ -218,12 +218,9 @@ def _as_it_stands(accounts: dict[str, Account], scope: Scope, name: str, limits:
 
 def _find_worst(accounts: list[Account], price: Price, now: float) -> tuple[ExceededLimit, Scope] | None:
     """Return the exceeded limit with the longest wait, with its scope, or None if no account refuses."""
-    worst: tuple[ExceededLimit, Scope] | None = None
-    for account in accounts:
-        over = account.limits.exceeded(account.usage, price, now)
-        if over is not None and (worst is None or _wait_ms(over) > _wait_ms(worst[0])):
-            worst = (over, account.scope)
-    return worst
+    limits = ((account.limits.exceeded(account.usage, price, now), account.scope) for account in accounts)
+    exceeded = [(over, scope) for over, scope in limits if over is not None]
+    return max(exceeded, key=lambda worst: _wait_ms(worst[0]), default=None)
 
 
 def _take(accounts: list[Account], price: Price, now: float) -> Charge:

@@ -20,6 +20,7 @@ import os
 import ssl
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
@@ -348,13 +349,7 @@ class ProcessLimit:
     def __init__(self, most: Callable[[], int] = lambda: 1_000_000) -> None:
         """Create the limit. `most` returns the maximum number of processes, which a new configuration may change."""
         self._most = most
-        self._pools: set[ProcessPool] = set()
-
-    def join(self, pool: ProcessPool) -> None:
-        self._pools.add(pool)
-
-    def leave(self, pool: ProcessPool) -> None:
-        self._pools.discard(pool)
+        self.pools: set[ProcessPool] = set()
 
     def free_one(self) -> None:
         """Make room for another process: if the limit is reached, end an idle one.
@@ -362,9 +357,9 @@ class ProcessLimit:
         Raise LimitReached if none is idle.
         """
         most = self._most()
-        if sum(len(pool) for pool in self._pools) < most:
+        if sum(len(pool) for pool in self.pools) < most:
             return
-        idle = [(since, pool) for pool in self._pools if (since := pool.find_idle_since()) is not None]
+        idle = [(since, pool) for pool in self.pools if (since := pool.find_idle_since()) is not None]
         if not idle:
             raise LimitReached(most)
         min(idle, key=lambda idle_pool: idle_pool[0])[1].end_longest_idle()
@@ -442,23 +437,17 @@ class Loss(asyncio.Event):
         self.set()
 
 
+@dataclass(eq=False)
 class Connector:
     """Connector of one link: starts its server or connects to it, and performs the handshake."""
 
-    def __init__(
-        self,
-        link: ConnectedLink,
-        connector_parts: ConnectorParts,
-        stderr: StderrRing,
-        loss: Loss,
-        holder: TokenHolder | None = None,
-    ) -> None:
-        self._link = link
-        self._holder = holder
-        self._parts = connector_parts
-        self._stderr = stderr
-        self._loss = loss
-        self._ended_in: list[Era] = []  # the eras that attempts in a row asked in first, and ended before any answer
+    _link: ConnectedLink
+    _parts: ConnectorParts
+    _stderr: StderrRing
+    _loss: Loss
+    _holder: TokenHolder | None = None
+    # The eras that attempts in a row asked in first, and ended before any answer.
+    _ended_in: list[Era] = field(default_factory=list)
 
     async def connect(self, start: AsyncExitStack) -> None:
         """Start the server or connect to it, and perform the handshake. Raise ConnectFailed if that fails.

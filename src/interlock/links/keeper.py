@@ -500,9 +500,6 @@ class ServerKeeper(Keeper):
     def on_pipe_lost(self, link: ConnectedLink, reason: str) -> None:
         self.lose(reason)
 
-    def on_session_lost(self, link: ConnectedLink) -> None:
-        self.regreet()
-
     def on_unauthorised(self, link: ConnectedLink, what: Undelivered) -> None:
         log.warning("link %s: %s", link.name, what.detail)
         self.refused(what)
@@ -555,12 +552,12 @@ class ServerKeeper(Keeper):
         legacy = PING if link.facts is None or link.facts.greeted else TOOLS_LIST
         return await link.request(DISCOVER if link.modern else legacy, {}, within_s)
 
-    def regreet(self) -> None:
+    def on_session_lost(self, link: ConnectedLink) -> None:
         """Open a new session on the same connection, with a legacy HTTP server that forgot the old one.
 
         The calls that the server refused for that reason are sent again. If the greeting fails, the connection is lost.
         """
-        pipe = self.link.pipe
+        pipe = link.pipe
 
         async def regreet(pipe: HttpPipe) -> None:
             try:

@@ -256,7 +256,7 @@ class OwnLinks:
         self.is_whole = self.token_of is None
         self._is_process = isinstance(self.plan.reach, Spawn)
         if self._is_process:
-            self.connector_parts.process_limit.join(self)
+            self.connector_parts.process_limit.pools.add(self)
 
     def __len__(self) -> int:
         return len(self._keepers)
@@ -295,7 +295,7 @@ class OwnLinks:
             self._sweeper.cancel()
         for key in list(self._keepers):
             self._end(key)
-        self.connector_parts.process_limit.leave(self)
+        self.connector_parts.process_limit.pools.discard(self)
         await self._ending.finish()
 
     # Whose

@@ -20,6 +20,7 @@ A stream that breaks is resumed with Last-Event-ID where the server gave its eve
 import asyncio
 import ssl
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import urljoin, urlsplit
@@ -270,11 +271,11 @@ class _StreamlessSink:
         pass
 
 
+@dataclass(eq=False)
 class _Farewell(_StreamlessSink):
     """Receiver of the response to a session's DELETE. The content of the response is ignored."""
 
-    def __init__(self, done: "asyncio.Future[None]") -> None:
-        self._done = done
+    _done: "asyncio.Future[None]"
 
     def on_answer(self, status: int, headers: Headers, body: bytes) -> None:
         self.on_stream_end()
@@ -528,14 +529,12 @@ class _SseStream(PacedDelivery, eq=False):
             self.pipe.owner.on_pipe_lost(what.detail)
 
 
+@dataclass(eq=False)
 class _Posted(_StreamlessSink):
     """Receiver of the HTTP response to a POST of HTTP+SSE: status 202 or an error."""
 
-    __slots__ = ("_origin", "_pipe")
-
-    def __init__(self, pipe: SsePipe, origin: Pending | None) -> None:
-        self._pipe = pipe
-        self._origin = origin
+    _pipe: SsePipe
+    _origin: Pending | None
 
     def on_answer(self, status: int, headers: Headers, body: bytes) -> None:
         if not 200 <= status < 300:
@@ -613,17 +612,15 @@ class SideRequests:
         self._sweeper = loop.call_later(SIDE_SWEEP_S, self._sweep) if self._under_way else None
 
 
+@dataclass(eq=False, slots=True)
 class _Letter:
     """Message being sent by `SideRequests`. It forwards the response to the sink of its sender."""
 
-    __slots__ = ("_side", "_sink", "deadline", "handle", "size")
-
-    def __init__(self, side: SideRequests, size: int, sink: ResponseSink, deadline: float) -> None:
-        self._side = side
-        self._sink = sink
-        self.size = size
-        self.deadline = deadline
-        self.handle: Handle | None = None
+    _side: SideRequests
+    size: int
+    _sink: ResponseSink
+    deadline: float
+    handle: Handle | None = None
 
     def give_up(self) -> None:
         if self.handle is not None:

@@ -225,9 +225,7 @@ class FailedRequests(LinkPart):
             case Trouble.SESSION_LOST if isinstance(origin, Call) and origin.ticket is not None:
                 # The server refused the call before it looked at it.
                 self._to_resend.append(origin)
-            case Trouble.SESSION_LOST if isinstance(origin, Call):
-                self.lose(origin, what)
-            case Trouble.UNAUTHORISED if isinstance(origin, Call) and origin.ticket is None:
+            case Trouble.SESSION_LOST | Trouble.UNAUTHORISED if isinstance(origin, Call) and origin.ticket is None:
                 self.lose(origin, what)
             case Trouble.MALFORMED if isinstance(origin, Call):
                 unusable = "the server's answer cannot be used"

@@ -36,6 +36,7 @@ SUBSCRIBE_S: Final = 10.0
 LINGER_S: Final = 0.5  # over HTTP, events on the older stream may have been sent before the newer one was open
 LISTEN_AGAIN_S: Final = 2.0  # after the server ended our request
 _LISTS: Final = ("tools", "prompts", "resources")
+_TIMED_OUT: Final = Refusal(CALL_TIMEOUT, "call_timeout", {"timeout_ms": int(SUBSCRIBE_S * 1000), "outcome": "unknown"})
 
 
 class Subscriptions:
@@ -101,7 +102,7 @@ class Subscriptions:
             if era is Era.MODERN:
                 refusal = await self._ask_modern(uri)
             else:
-                reply = await self._link.request(SUBSCRIBE, {"uri": uri}, SUBSCRIBE_S) or _timeout_refusal()
+                reply = await self._link.request(SUBSCRIBE, {"uri": uri}, SUBSCRIBE_S) or _TIMED_OUT
                 refusal = reply if isinstance(reply, Refusal) or reply.error else None
         finally:
             del self._asking[uri]
@@ -119,7 +120,7 @@ class Subscriptions:
         except TimeoutError:
             self.uris.discard(uri)
             self._listen()
-            return _timeout_refusal()
+            return _TIMED_OUT
         finally:
             del self._waiting[uri]
 
@@ -250,10 +251,6 @@ class Subscriptions:
             notifications.update_counts = None
         for counts in (notifications.update_counts or {}).values():
             counts.pop(old.upstream_id, None)
-
-
-def _timeout_refusal() -> Refusal:
-    return Refusal(CALL_TIMEOUT, "call_timeout", {"timeout_ms": int(SUBSCRIBE_S * 1000), "outcome": "unknown"})
 
 
 AGREE_S: Final = 10.0  # how long a server may take to acknowledge a request

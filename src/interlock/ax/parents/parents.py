@@ -252,15 +252,13 @@ class UpwardFront:
             self.emit(jsonrpc.encode_notification(notice.method.encode(), bytes(notice.params)))
 
 
+@dataclass(eq=False, slots=True)
 class _Reply:
     """Sink that sends the answer to one request of the parent."""
 
-    __slots__ = ("_front", "_id", "is_over")
-
-    def __init__(self, front: UpwardFront, request_id: bytes) -> None:
-        self._front = front
-        self._id = request_id
-        self.is_over = False
+    _front: UpwardFront
+    _id: bytes
+    is_over: bool = False
 
     def emit(self, message: bytes) -> None:
         self._front.emit(message)

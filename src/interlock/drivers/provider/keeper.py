@@ -400,7 +400,7 @@ class Instances:
         self._of: dict[str | None, Instance] = {}
         self._ending = BackgroundTasks()
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._process_limit.join(self)
+        self._process_limit.pools.add(self)
 
     def __len__(self) -> int:
         """Return the number of processes that belong to a tenant or user."""
@@ -568,7 +568,7 @@ class Instances:
                 return
 
     async def stop(self) -> None:
-        self._process_limit.leave(self)
+        self._process_limit.pools.discard(self)
         instances, self._of = list(self._of.values()), {}
         await asyncio.gather(*(self._stop(instance) for instance in instances), self._ending.finish())
 

@@ -420,14 +420,14 @@ class Registrations:
         """
         events = [*self.on_deadline(now)]
         if (seat := self._find_own(beat.session_id, peer)) is None:
-            return Step(_session_unknown(), tuple(events))
+            return Step(_SESSION_UNKNOWN, tuple(events))
         if beat.subtree_ids is not None:
             if self.aggregator_id in beat.subtree_ids:  # AX-5.3-5
                 events += self._leave(seat, "registration_cycle", now)
                 return Step(self._cycle(self.aggregator_id), (*events, *self._subtree_change()))
             if not seat.session.peer.secure:  # AX-10.4-1
                 events += self._leave(seat, "link_insecure", now)
-                return Step(_insecure(), (*events, *self._subtree_change()))
+                return Step(_INSECURE, (*events, *self._subtree_change()))
             if refusal := self._check_size(beat.subtree_ids, seat):
                 return Step(refusal, tuple(events))
         # A refused claim that was not withdrawn still counts.
@@ -450,7 +450,7 @@ class Registrations:
     def deregister(self, message: messages.Deregister, peer: Peer, *, now: float) -> Step[None]:
         events = self.on_deadline(now)
         if self._find_own(message.session_id, peer) is None:
-            return Step(_session_unknown(), events)
+            return Step(_SESSION_UNKNOWN, events)
         return Step(None, (*events, *self.end(message.session_id, "deregistered", now=now)))
 
     def link_closed(self, session_id: str, *, now: float) -> tuple[Event, ...]:
@@ -521,7 +521,7 @@ class Registrations:
         if above is not None:  # AX-5.3-3
             return self._cycle(above)
         if request.is_aggregator and not peer.secure:  # AX-10.4-1
-            return _insecure()
+            return _INSECURE
         if unfit := check_segment(request.segment):  # AX-4.1-2
             code: RefusalCode = codes.NAMESPACE_CONFLICT if is_segment(request.segment) else codes.NAMESPACE_INVALID
             return ax_refusal(code, unfit, segment=request.segment)
@@ -654,9 +654,8 @@ class Registrations:
 
     def _cycle(self, id: str, **data: bool) -> Refusal:
         which = "this aggregator" if id == self.aggregator_id else "an aggregator above this one"
-        return ax_refusal(
-            codes.REGISTRATION_CYCLE, f"{which} is named as one below the one that registers", id=id, **data
-        )
+        why = f"{which} is named as one below the one that registers"
+        return ax_refusal(codes.REGISTRATION_CYCLE, why, id=id, **data)
 
 
 def _state_of(seat: _Seat) -> RegistrationState:
@@ -675,9 +674,9 @@ def _conflict(request: Register, why: str) -> Refusal:
     return ax_refusal(codes.NAMESPACE_CONFLICT, why, segment=request.segment)  # AX-4.2-2
 
 
-def _insecure() -> Refusal:
-    return ax_refusal(codes.LINK_INSECURE, "an aggregator registers over TLS 1.3, loopback, or a link marked secure_by")
-
-
-def _session_unknown() -> Refusal:
-    return ax_refusal(codes.SESSION_UNKNOWN, "there is no such session for this registrant; register again")
+_INSECURE: Final = ax_refusal(
+    codes.LINK_INSECURE, "an aggregator registers over TLS 1.3, loopback, or a link marked secure_by"
+)
+_SESSION_UNKNOWN: Final = ax_refusal(
+    codes.SESSION_UNKNOWN, "there is no such session for this registrant; register again"
+)
