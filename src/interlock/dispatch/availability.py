@@ -88,7 +88,7 @@ class AvailabilityCheck:
             link = own
         standing, outlook = link.standing, link.find_outlook(route.original)
         if link.own is not None and not self.is_full(link):
-            because = f" ({link.own.reason})" if link.own.reason is not None else ""
+            because = f" ({link.own.rule.reason})" if link.own.rule.reason is not None else ""
             verdict, reason = "later", f"the call goes over a link of the client's own{because}"
             if not link.own.is_whole:
                 reason = f"the call opens a connection of {caller.name}'s own, or asks for consent"

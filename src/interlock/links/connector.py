@@ -280,7 +280,11 @@ class ServerMemory(Generic[Fact]):
     async def close(self) -> None:
         await self._tasks.finish()
 
-    def remember(self, server: str, fact: Fact) -> None:
+    def get(self, server: str) -> Fact | None:
+        return self.values.get(server)
+
+    def put(self, server: str, fact: Fact) -> None:
+        """Remember a fact about a server."""
         if self.values.get(server) != fact:
             self.values[server] = fact
             self._tasks.begin(self._save(server, fact))
@@ -313,12 +317,6 @@ class EraMemory(ServerMemory[Era], Eras):
 
     def decode(self, value: bytes) -> Era:
         return Era(value.decode())
-
-    def get(self, server: str) -> Era | None:
-        return self.values.get(server)
-
-    def put(self, server: str, era: Era) -> None:
-        self.remember(server, era)
 
 
 SETTLED_S: Final = 60.0  # idle for so long, a process makes room for another's

@@ -170,7 +170,7 @@ class LinkOperations:
             users=None if is_whole else len(own),
             own=tuple(map(_own_link, own)) if is_whole else (),
             device=_find_device(link),
-            own_because=next((setting.reason for setting in own_settings), None),
+            own_because=next((setting.rule.reason for setting in own_settings), None),
         )
 
     def _registration(self, link: Link) -> api.Registration | UnsetType:

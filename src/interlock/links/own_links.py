@@ -230,6 +230,16 @@ CONNECTIONS_MAX: Final = 1000  # to one server that is dialled: each costs a soc
 Key = Caller | tuple[str | None, bytes, int]
 
 
+class OwnLinkRule(msgspec.Struct, frozen=True, kw_only=True):
+    """Rule that says which clients get links besides the shared one, and why."""
+
+    reason: str | None = None
+    asked_for: frozenset[str] | None = None  # only clients that can be asked for one of these; None: every client
+    asks: bool = False  # the server asks its clients questions
+    is_exact: bool = False  # every link declares exactly what its clients can do
+    in_own_era: bool = False  # only legacy sessions get a link, in their era, if the server may speak both
+
+
 @dataclass(eq=False)
 class OwnLinks:
     """Pool of the links to one server besides the shared one."""
@@ -243,11 +253,7 @@ class OwnLinks:
     vendor_meta: bool
     holder: TokenHolder | None = None  # of the node's token
     token_of: Callable[[str], TokenHolder] | None = None  # with it, each link uses the token of its user instead
-    asked_for: frozenset[str] | None = None  # only clients that can be asked for one of these; None: every client
-    reason: str | None = None
-    _asks: bool = False
-    _is_exact: bool = False
-    _in_own_era: bool = False  # only legacy sessions, in their era, of a server that may speak both
+    rule: OwnLinkRule = field(default_factory=OwnLinkRule)
     _keepers: dict[Key, OwnKeeper] = field(default_factory=dict)
     _sweeper: asyncio.TimerHandle | None = None
     _ending: BackgroundTasks = field(default_factory=BackgroundTasks)
@@ -273,23 +279,6 @@ class OwnLinks:
     def links(self) -> list[ServerLink]:
         return [keeper.link for keeper in self._keepers.values()]
 
-    def serve(
-        self,
-        reason: str | None,
-        *,
-        capabilities: frozenset[str] | None = None,
-        asks: bool = False,
-        is_exact: bool = False,
-        in_own_era: bool = False,
-    ) -> None:
-        """Set which clients get links separate from the shared one, and the reason for it.
-
-        `asks`: the server asks its clients questions. `is_exact`: every link declares exactly what its clients can do.
-        `in_own_era`: legacy sessions get a link in their era, if the server may speak both.
-        """
-        self.reason, self.asked_for, self._asks, self._in_own_era = reason, capabilities, asks, in_own_era
-        self._is_exact = is_exact
-
     async def stop(self) -> None:
         if self._sweeper is not None:
             self._sweeper.cancel()
@@ -306,13 +295,13 @@ class OwnLinks:
         if self.per == "principal":
             return principal, b"", 0
         offered = caller.capabilities if caller.channel is not None else decode_object(declared_raw or RAW_EMPTY) or {}
-        if self.asked_for is not None and self.asked_for.isdisjoint(offered):
-            declaration = _declared({**offered, "roots": _ROOTS}) if self._is_exact else _EVERYTHING
+        if self.rule.asked_for is not None and self.rule.asked_for.isdisjoint(offered):
+            declaration = _declared({**offered, "roots": _ROOTS}) if self.rule.is_exact else _EVERYTHING
             return None if declaration == _EVERYTHING else (None, declaration, 0)
         if caller.channel is not None:
             return caller
-        declaration, number = _declared(offered) if self._is_exact else b"", 0
-        while self._asks and (keeper := self._keepers.get((principal, declaration, number))) and keeper.is_serving:
+        declaration, number = _declared(offered) if self.rule.is_exact else b"", 0
+        while self.rule.asks and (keeper := self._keepers.get((principal, declaration, number))) and keeper.is_serving:
             number += 1
         return principal, declaration, number
 
@@ -356,17 +345,17 @@ class OwnLinks:
             keeper = self._keepers.get(key)
             opened = await (keeper or self._make_or_share(key, client)).open()
         except LimitReached:
-            if not self._in_own_era and not is_of_several:
+            if not self.rule.in_own_era and not is_of_several:
                 raise
             return self._shared  # which serves all but some questions
         if is_of_several and not (isinstance(opened, ServerLink) and opened.is_connected):
             return self._shared
-        if self._in_own_era and isinstance(opened, ServerLink) and opened.is_connected:
+        if self.rule.in_own_era and isinstance(opened, ServerLink) and opened.is_connected:
             if opened.modern:  # it speaks one era only
-                self.asked_for = frozenset()
+                self.rule = msgspec.structs.replace(self.rule, asked_for=frozenset())
                 self.end_session(client)
                 return self._shared
-            self.reason = "it speaks the era of legacy clients too"
+            self.rule = msgspec.structs.replace(self.rule, reason="it speaks the era of legacy clients too")
         return opened
 
     def _links_of(self, principal: str) -> Iterator[OwnKeeper]:
@@ -578,7 +567,7 @@ class AskingMemory(ServerMemory[Asking]):
     def add(self, segment: str, server: str, capability: str, *, in_call: bool) -> None:
         asking, new = self.of(segment, server), {capability}
         asks = asking.asks if in_call else asking.asks | new
-        self.remember(segment, Asking(server, asks, asking.asks_in_calls | new if in_call else asking.asks_in_calls))
+        self.put(segment, Asking(server, asks, asking.asks_in_calls | new if in_call else asking.asks_in_calls))
 
 
 DECLARED: Final = frozenset(("sampling", "elicitation"))  # roots are the operator's folders wherever a link is shared
@@ -601,7 +590,7 @@ class AutoSharing:
         if facts.era is not Era.LEGACY:
             return None
         if (stateful := find_stateful(link.reach, facts.name)) is not None:
-            self.own.serve(stateful.reason, asks=stateful.asks, is_exact=stateful.asks)
+            self.own.rule = OwnLinkRule(reason=stateful.reason, asks=stateful.asks, is_exact=stateful.asks)
             return self.own
         asking = self.memory.of(link.segment, facts.name)
         capabilities, all_capabilities = asking.asks, asking.asks | asking.asks_in_calls
@@ -611,7 +600,7 @@ class AutoSharing:
         if not capabilities and not is_exact:
             return None
         reason = f"it asks for {', '.join(sorted(all_capabilities))}"
-        self.own.serve(reason, capabilities=capabilities, asks=True, is_exact=is_exact)
+        self.own.rule = OwnLinkRule(reason=reason, asked_for=capabilities, asks=True, is_exact=is_exact)
         return self.own
 
     def find_own_of_legacy(self, link: ServerLink, facts: ServerFacts) -> OwnLinks | None:
@@ -625,7 +614,7 @@ class AutoSharing:
         extensions = decode_object(facts.capabilities.get("extensions", RAW_EMPTY)) or {}
         if EXTENSION in extensions or offers_tasks(facts.capabilities, facts.era):
             return None
-        self.own.serve(None, capabilities=frozenset(ASKED_OF_CLIENT.values()), in_own_era=True)
+        self.own.rule = OwnLinkRule(asked_for=frozenset(ASKED_OF_CLIENT.values()), in_own_era=True)
         return self.own
 
     def on_asked(self, link: ServerLink, method: str, *, in_call: bool) -> OwnLinks | None:
@@ -642,5 +631,5 @@ class AutoSharing:
             return link.own
         self.memory.add(link.segment, facts.name, capability, in_call=in_call)
         if (own := self.find_own(link, facts)) is not None and link.own is None:
-            log.info("link %s: %s; clients get other links from now on", link.name, self.own.reason)
+            log.info("link %s: %s; clients get other links from now on", link.name, own.rule.reason)
         return own
