@@ -16,9 +16,7 @@ from interlock.store.sqlite.audit import SqliteAudit, SqliteAuditReader
 class Backend(msgspec.Struct, frozen=True, kw_only=True):
     """The classes that implement one store backend, each as "module:Class"."""
 
-    store: str  # "module:Class"
-    audit: str
-    audit_reader: str
+    store: str
     names_log: str
     is_shared: bool = False  # by the replicas of a node; otherwise it is a file in the data folder
 
@@ -27,15 +25,10 @@ BACKENDS = {
     "sqlite": Backend(
         store="interlock.store.sqlite.store:SqliteStore",
         names_log="interlock.store.sqlite.store:SqliteNamesLog",
-        audit="interlock.store.sqlite.audit:SqliteAudit",
-        audit_reader="interlock.store.sqlite.audit:SqliteAuditReader",
     ),
-    # Every replica keeps the chain of what it did itself: docs/decisions/0089.
     "nats": Backend(
         store="interlock.store.nats.store:NatsStore",
         names_log="interlock.store.nats.store:NatsNamesLog",
-        audit="interlock.store.sqlite.audit:SqliteAudit",
-        audit_reader="interlock.store.sqlite.audit:SqliteAuditReader",
         is_shared=True,
     ),
 }
@@ -57,14 +50,18 @@ def build_store(backend: str, data: Path, shared: SharedPlace | None = None) -> 
 
 
 def build_audit(backend: str, data: Path) -> SqliteAudit:
-    audit: SqliteAudit = load_class(_backend(backend).audit)(data)
-    return audit
+    """Build the audit log in the data folder without opening it.
+
+    It is there with every backend, because each replica keeps the chain of its own work (docs/decisions/0089).
+    """
+    _backend(backend)
+    return SqliteAudit(data)
 
 
 def build_audit_reader(backend: str, data: Path) -> SqliteAuditReader:
     """Build a reader of the audit log. It changes nothing in the data folder, so a node may be running there."""
-    reader: SqliteAuditReader = load_class(_backend(backend).audit_reader)(data)
-    return reader
+    _backend(backend)
+    return SqliteAuditReader(data)
 
 
 def _backend(name: str) -> Backend:
