@@ -9,7 +9,7 @@ tools of such a device are then hidden from the node's own registration at its p
 import asyncio
 import uuid
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from interlock.ax.parents.service import DEVICE_MARK, PARENT, own_key
 from interlock.ax.parts import AxParts
@@ -49,9 +49,6 @@ class _Beside:
         return None
 
 
-BESIDE: Final = _Beside()
-
-
 class Devices:
     """The keepers of all described devices. They follow changes of the configuration."""
 
@@ -79,7 +76,7 @@ class Devices:
         await asyncio.gather(*(self._remove(segment) for segment in list(self._own)))
 
     def _add(self, devices: Iterable[DevicePlan]) -> None:
-        members = BESIDE if self._current.plan.devices.mode == "on_behalf" else None
+        members = _Beside() if self._current.plan.devices.mode == "on_behalf" else None
         for device in devices:
             # Imported when there is a device: a node without devices does not load what they need.
             from interlock.devices.device_link import DeviceKeeper

@@ -196,26 +196,22 @@ class NamesEndpoint:
         stranger = self._inspector.stranger(head)
         if stranger is not None:
             return stranger
-        principal = await self._client(request, head)
-        if is_read:
-            is_open = self.current.plan.registry.public_read and head.credential is None
-            return principal_for("anonymous", None, ()) if is_open else principal
-        if isinstance(principal, Principal) and principal.scope == "read":
-            return HttpRefusal("scope_denied", "this credential may only read")
-        return principal
-
-    async def _client(self, request: Request, head: Head) -> Principal | HttpRefusal:
-        """Return the client that the token identifies, or the local user. Return the refusal if there is neither."""
+        if is_read and self.current.plan.registry.public_read and head.credential is None:
+            return principal_for("anonymous", None, ())
         peer = address_of(request.client.host if request.client else None)
-        credential = head.credential
-        if credential is None:
+        principal: Principal | HttpRefusal | None
+        if head.credential is None:
+            # A program of this machine is the local user, if it may connect without a token.
             is_local = peer is not None and is_loopback(peer) and PROXY_HEADERS.isdisjoint(head.headers)
             is_welcome = is_local and self.current.plan.auth.anonymous != "never"
-            return self.tokens.as_it_would_be("local") if is_welcome else _UNAUTHORISED
-        principal = self.tokens.principal(credential)
-        if principal is not None:
-            return principal
-        return _UNAUTHORISED if self.bearers is None else await self.bearers.admit(credential, source_of(peer))
+            principal = self.tokens.as_it_would_be("local") if is_welcome else None
+        else:
+            principal = self.tokens.principal(head.credential)
+            if principal is None and self.bearers is not None:
+                principal = await self.bearers.admit(head.credential, source_of(peer))
+        if not is_read and isinstance(principal, Principal) and principal.scope == "read":
+            return HttpRefusal("scope_denied", "this credential may only read")
+        return principal or _UNAUTHORISED
 
     def _refuse(self, request: Request, refusal: HttpRefusal, details: dict[str, Any] | None = None) -> Response:
         # Refused credentials and hosts are recorded, because they may be an attack; other refusals are not.

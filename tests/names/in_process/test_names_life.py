@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from tests.names.old_registry import entry
 from tests.names.registries import ACME, ZEBRA, NamesNode, names_at, proposal
 
 from interlock.approvals.protocol.approval import Approval, Kind
@@ -14,9 +15,7 @@ from interlock.names.protocol.entry import (
     EntryMove,
     EntryStatus,
     RequestState,
-    free_on,
     review_due,
-    withdrawable_on,
 )
 from interlock.names.protocol.registry import Retrieval
 from interlock.names.state import Actor
@@ -150,9 +149,11 @@ async def test_an_ended_request_does_not_change_its_state(tmp_path: Path, end: R
 @pytest.mark.req("REG-5-13", "REG-7.3-3", "REG-7.3-5")
 def test_leap_days_are_counted_in_waiting_times() -> None:
     assert review_due("2028-02-29") == "2029-02-28"
-    assert withdrawable_on("2028-02-29") == "2029-03-01"
-    assert free_on("2028-02-29") == "2033-03-01"
-    assert withdrawable_on("2027-11-17") == "2028-11-17"
+    today = "2040-01-01"
+    leap = replace(entry("acme_search"), deprecated_on="2028-02-29", withdrawn_on="2028-02-29")
+    assert leap.withdrawable_on(today) == "2029-03-01"
+    assert leap.free_on(today) == "2033-03-01"
+    assert replace(leap, deprecated_on="2027-11-17").withdrawable_on(today) == "2028-11-17"
 
 
 @pytest.mark.req("REG-7.3-1", "REG-7.3-2", "REG-7.3-3", "REG-7.3-4", "REG-7.3-5", "REG-7.3-6", "REG-5-14")

@@ -99,13 +99,13 @@ class RegistryEntry(SevenFields, frozen=True, kw_only=True, omit_defaults=True, 
 
     def withdrawable_on(self, today: str) -> str:
         """Return the day from which this name may be withdrawn, if it is deprecated today or has been before."""
-        return withdrawable_on(self.deprecated_on or today)
+        return months_after(self.deprecated_on or today, DEPRECATION_MONTHS, at_least=True)
 
     def free_on(self, today: str) -> str:
         """Return the day from which another registrant may register this name, if it is withdrawn today or has been
         before.
         """
-        return free_on(self.withdrawn_on or today)
+        return months_after(self.withdrawn_on or today, QUARANTINE_MONTHS, at_least=True)
 
     @property
     def deprecation(self) -> str | None:
@@ -218,16 +218,6 @@ def reached_notice(today: str, due: str) -> int | None:
     """
     left = days_between(today, due)
     return min((days for days in (*NOTICE_DAYS, 0) if left <= days), default=None)
-
-
-def withdrawable_on(deprecated_on: str) -> str:
-    """Return the day from which a deprecated name may be withdrawn."""
-    return months_after(deprecated_on, DEPRECATION_MONTHS, at_least=True)
-
-
-def free_on(withdrawn_on: str) -> str:
-    """Return the day from which another registrant may register a withdrawn name."""
-    return months_after(withdrawn_on, QUARANTINE_MONTHS, at_least=True)
 
 
 def is_day(text: str) -> bool:
