@@ -12,6 +12,7 @@ The document of a reference is fetched when the request is filed, before the dec
 for the network.
 """
 
+import contextlib
 import hashlib
 import logging
 import uuid
@@ -211,13 +212,15 @@ class RequestDecisions(DecisionReceiver):
         """Return whether the deciding person filed the request or acts for its controller."""
         who = decision.proof.anchor if decision.proof is not None else None
         controller = self._state.registry.controller(request.controller)
-        people = {principal.partition(":")[2] for principal in (request.filed_by, *controller.principals)}
-        return (
-            decision.by in (request.filed_by, *controller.principals)
-            or who in people
-            or key
-            in _thumbprints((*controller.keys, request.proposal.controller_key if request.proposal is not None else ""))
-        )
+        principals = (request.filed_by, *controller.principals)
+        if decision.by in principals or who in [principal.partition(":")[2] for principal in principals]:
+            return True
+        requested_key = request.proposal.controller_key if request.proposal is not None else ""
+        for text in filter(None, (*controller.keys, requested_key)):
+            with contextlib.suppress(BadKey):
+                if key in [thumbprint(jwk) for jwk in read_key_untrusted(text)]:
+                    return True
+        return False
 
     def _is_sole(self, request: NameRequest) -> bool:
         """Return whether only one expert may decide on the request's subject. That expert may then decide on an own
@@ -249,17 +252,6 @@ def request_step(request: NameRequest, at: str, by: str, what: str, reason: str 
 
 def _decided_by(decision: Decision) -> str:
     return f"expert:{decision.proof.anchor}" if decision.proof is not None else decision.by
-
-
-def _thumbprints(keys: tuple[str, ...]) -> set[str | None]:
-    """Return the thumbprints of keys. Unreadable keys are skipped."""
-    thumbprints: set[str | None] = set()
-    for text in filter(None, keys):
-        try:
-            thumbprints |= {thumbprint(key) for key in read_key_untrusted(text)}
-        except BadKey:
-            continue
-    return thumbprints
 
 
 REGISTRY: Final = "registry"  # the author of steps that the registry takes by itself

@@ -55,7 +55,24 @@ class MessageTexts:
             return self._answer_text(members, request_id)
         if isinstance(request_id, int):
             self._asked[request_id] = method
-        return self._request_text(members, method)
+        number, params = f"#{request_id}", members.get(cbor_codec.PARAMS)
+        if method == cbor_codec.HEARTBEAT:
+            return f"heartbeat {number}"
+        if method == cbor_codec.REGISTRATION:
+            if not isinstance(params, list):
+                return "asks for its tools"
+            ids = ", ".join(str(entry.get(0)) for entry in params if isinstance(entry, dict))
+            more = ", more follow" if members.get(cbor_codec.MORE) else ""
+            return f"announces tools {ids}{more}"
+        if not isinstance(method, int):
+            raise DeviceFault("malformed", "neither an answer, a registration nor a call")
+        if cbor_codec.ID not in members:
+            return self._event_text(method, params)
+        arguments: Mapping[Any, Any] = params if isinstance(params, dict) else {}
+        if method in self._tools:
+            with contextlib.suppress(DeviceFault):
+                arguments = cbor_codec.named_arguments(self._tools[method], arguments)
+        return f"call {self._name(method)} {number} {_pairs(arguments)}".rstrip()
 
     def _answer_text(self, members: dict[Any, Any], request_id: Any) -> str:
         tool_id = self._asked.get(request_id) if isinstance(request_id, int) else None
@@ -111,26 +128,6 @@ class MessageTexts:
         except DeviceFault as fault:
             return f"event {event.name} {raw} (not as described: {fault.detail})"
         return f"event {event.name} {_pairs(content)}".rstrip()
-
-    def _request_text(self, members: dict[Any, Any], method: Any) -> str:
-        number, params = f"#{members.get(cbor_codec.ID)}", members.get(cbor_codec.PARAMS)
-        if method == cbor_codec.HEARTBEAT:
-            return f"heartbeat {number}"
-        if method == cbor_codec.REGISTRATION:
-            if not isinstance(params, list):
-                return "asks for its tools"
-            ids = ", ".join(str(entry.get(0)) for entry in params if isinstance(entry, dict))
-            more = ", more follow" if members.get(cbor_codec.MORE) else ""
-            return f"announces tools {ids}{more}"
-        if not isinstance(method, int):
-            raise DeviceFault("malformed", "neither an answer, a registration nor a call")
-        if cbor_codec.ID not in members:
-            return self._event_text(method, params)
-        arguments: Mapping[Any, Any] = params if isinstance(params, dict) else {}
-        if method in self._tools:
-            with contextlib.suppress(DeviceFault):
-                arguments = cbor_codec.named_arguments(self._tools[method], arguments)
-        return f"call {self._name(method)} {number} {_pairs(arguments)}".rstrip()
 
 
 def _values(tool: ToolDescription | None, payload: bytes, *, is_request: bool) -> str:
