@@ -55,7 +55,7 @@ async def test_the_questions_of_a_server_are_remembered_after_a_restart(tmp_path
     async with running(tmp_path, server("old")) as (node, clock):
         own = shared(node, "old").own
         assert own is not None
-        assert own.reason == "it asks for elicitation"
+        assert own.rule.reason == "it asks for elicitation"
     async with running(tmp_path, server("old", name="another")) as (node, clock):
         assert shared(node, "old").own is None
 
