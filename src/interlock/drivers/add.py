@@ -215,11 +215,8 @@ class ServerAdder:
         Raise NotAdded if the server does not start, has no tools or cannot be described by a driver, and StoreError or
         OSError if its files or records cannot be written.
         """
-        files = {
-            **request.files,
-            DRIVER_FILE: frontmatter_text({**request.data, "implements": [PENDING]}),
-            f"{PENDING['tool']}/{TOOL_FILE}": _PENDING_CONTRACT,
-        }
+        driver_text = frontmatter_text({**request.data, "implements": [PENDING]})
+        files = {**request.files, DRIVER_FILE: driver_text, f"{PENDING['tool']}/{TOOL_FILE}": _PENDING_CONTRACT}
         with _staging_folder(self.plan, request.id, files) as folder:
             declared = await self._read_declaration(folder)
             without_contracts = msgspec.structs.replace(_usable_driver(declared), implements=())

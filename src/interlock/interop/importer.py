@@ -209,16 +209,11 @@ def _new_files(planned: Planned, path: Path) -> list[tuple[Path, str]]:
     draft = planned.draft
     record = ImportRecord(sources=planned.sources, base=fingerprint_values(draft.data), hints=draft.hints)
     titles = ", ".join(dict.fromkeys(planned.titles))
-    body = (
-        f"\n# {draft.data['name']}\n\nImported from {titles}. Its tools are not known yet: "
-        f"`interlock add {draft.id}` asks the server for them.\n"
-    )
+    advice = f"Its tools are not known yet: `interlock add {draft.id}` asks the server for them."
+    body = f"\n# {draft.data['name']}\n\nImported from {titles}. {advice}\n"
     secrets = [(path / SECRETS_FILE, secrets_text(draft.secrets))] if draft.secrets else []
-    return [
-        *secrets,
-        (path / RECORD_FILE, record_text(record)),
-        (path / DRAFT_FILE, frontmatter_text(draft.written, body)),
-    ]
+    driver_file = (path / DRAFT_FILE, frontmatter_text(draft.written, body))
+    return [*secrets, (path / RECORD_FILE, record_text(record)), driver_file]
 
 
 def _updated_files(

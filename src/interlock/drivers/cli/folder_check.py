@@ -61,11 +61,8 @@ def check_drivers(plan: Plan, named: str | None, *, against: str | None, upstrea
     drivers = [declared for declared in declaration.drivers if only is None or declared.folder == only]
     # The node only waits for a missing grant, but in a check a server that would never start is a mistake in its files.
     fatal = {each.problem for declared in drivers for each in _find_ungranted(declared, declaration)}
-    problems = [
-        msgspec.structs.replace(problem, severity="error") if problem in fatal else problem
-        for declared in drivers
-        for problem in declared.problems
-    ]
+    reported = [problem for declared in drivers for problem in declared.problems]
+    problems = [msgspec.structs.replace(each, severity="error") if each in fatal else each for each in reported]
     problems += declaration.problems if only is None else ()
     files = [declared.folder / file for declared in drivers for file in declared.files]
     contracts = dict.fromkeys(file for file in files if file.name.endswith(TOOL_FILE))

@@ -324,11 +324,8 @@ class DriverHooks:
         self, bound: Bound, values: Mapping[str, Any], context: Mapping[str, Any]
     ) -> dict[str, Any] | DriverRefusal:
         """Return the arguments to send to the server, checked with `bound.check_arguments`, or a refusal."""
-        wanted = {
-            name: (each.transform, values[name])
-            for name, each in bound.feeding.inputs.items()
-            if each.transform is not None and name in values
-        }
+        rules = {name: each.transform for name, each in bound.feeding.inputs.items() if each.transform is not None}
+        wanted = {name: (transform, values[name]) for name, transform in rules.items() if name in values}
         try:
             transformed = await self.process.ask(TRANSFORM, values=wanted) if wanted else {}
             if not isinstance(transformed, dict) or transformed.keys() != wanted.keys():

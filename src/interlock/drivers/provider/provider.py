@@ -64,9 +64,9 @@ from interlock.drivers.provider.vault import (
     AUTH_REQUIRED,
     DriverRevealer,
     Logins,
+    SecretsMissing,
     Vault,
     login_text,
-    missing_secrets,
 )
 from interlock.drivers.workspace.declaration import Declared
 from interlock.drivers.workspace.folder import TamperCheck
@@ -412,7 +412,7 @@ class DriverProvider:
         reason = instance.keeper.link.standing.reason
         self._health_failure = None
         if failure is not None and failure.unauthorised:
-            lacks = missing_secrets(failure)
+            lacks = failure.__cause__.lacks if isinstance(failure.__cause__, SecretsMissing) else ()
             if lacks and all(lack.per_user for lack in lacks) and self.driver.interlock.isolation != "driver":
                 # Only users can have these secrets: the process of each user will be checked.
                 self._offer_unseen()

@@ -27,7 +27,6 @@ from interlock.credentials.secret_references import SecretResolver, Unobtainable
 from interlock.drivers.protocol.files import inventory
 from interlock.drivers.protocol.model import Driver
 from interlock.drivers.workspace.declaration import Declared
-from interlock.links.connector import ConnectFailed
 from interlock.store.ports import KeyValue, StoreError
 from interlock.store.sqlite.secrets import VALUE_BYTES_MAX, SealedSecrets
 
@@ -255,11 +254,6 @@ class DriverRevealer(SecretResolver):
 
 
 _NEEDS: Final = "the server behind this tool needs a credential first"
-
-
-def missing_secrets(failure: ConnectFailed) -> tuple[MissingSecret, ...]:
-    """Return the missing secrets if they caused the failed connection, otherwise an empty tuple."""
-    return failure.__cause__.lacks if isinstance(failure.__cause__, SecretsMissing) else ()
 
 
 def login_text(driver: Driver, reason: str | None) -> str:

@@ -99,11 +99,8 @@ class ExampleRunner:
         caller = self.modern.caller(principal, "operator", None, "qualified")
         meta: dict[str, Raw] = {}
         stamp_modern(meta, capabilities=Raw(b"{}"), client=None, log_level=None)
-        params = {
-            "name": Raw(encode_value(name)),
-            "arguments": Raw(encode_value(example.input)),
-            "requestState": Raw(encode_value(pin(key))),
-        }
+        state = Raw(encode_value(pin(key)))  # only the tested driver may serve the call
+        params = {"name": Raw(encode_value(name)), "arguments": Raw(encode_value(example.input)), "requestState": state}
         answer = _Answer()
         client_id = str(next(_ids)).encode()
         self.dispatch.call_tool(ClientRequest(caller, client_id, TOOLS_CALL, params, meta, answer))

@@ -252,11 +252,8 @@ class DriverService:
         """
         await self.registry.refresh()
         declared = self._find_trustable(name, digest)
-        more = {
-            "digest": declared.digest,
-            "policy_tags": list(declared.driver.policy_tags if declared.driver is not None else ()),
-            "unsandboxed": not self._is_sandboxed(declared),
-        }
+        tags = list(declared.driver.policy_tags if declared.driver is not None else ())
+        more = {"digest": declared.digest, "policy_tags": tags, "unsandboxed": not self._is_sandboxed(declared)}
         await self.record(self._audit_row("trust", declared.key, by, more))
         return await self._trust(declared, by)
 
@@ -301,10 +298,8 @@ class DriverService:
         if accepted is None:
             return {"definition": folder_view(summary(declared), now, {"DRIVER.md"})}
         names = changed_keys(declared.covered, accepted.files)
-        return {
-            "before": folder_view(accepted.summary, dict(accepted.texts), names),
-            "after": folder_view(summary(declared), now, names),
-        }
+        before = folder_view(accepted.summary, dict(accepted.texts), names)
+        return {"before": before, "after": folder_view(summary(declared), now, names)}
 
     async def allow(self, name: str, host: str, by: str, *, revoke: bool = False) -> api.AllowedHosts:
         """Allow a driver's server to reach a host that its file does not list. With `revoke`, withdraw that permission.
@@ -617,11 +612,8 @@ class TrustRequests(DecisionReceiver):
 
         At most WAITING_MAX requests wait at a time. A decision that the node recorded but did not apply is applied.
         """
-        open_ = {
-            (_tool(declared), declared.digest): declared
-            for declared in declaration.drivers
-            if declared.is_fit and not declared.trusted
-        }
+        untrusted = [declared for declared in declaration.drivers if declared.is_fit and not declared.trusted]
+        open_ = {(_tool(declared), declared.digest): declared for declared in untrusted}
 
         def settled(approval: Approval) -> bool:
             is_ours = approval.source is Source.DRIVERS and approval.status is Status.PENDING

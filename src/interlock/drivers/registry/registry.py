@@ -130,10 +130,9 @@ class Registry:
             key for key, inputs in made_of.items() if key not in self._entries or self._entries[key].made_of != inputs
         ]
         # All at once: each waits for the disk.
-        registered = await asyncio.gather(
-            *(self.memory.register(declared.driver) for key in changed if (declared := wanted[key]).driver is not None),
-            return_exceptions=True,
-        )
+        drivers = [driver for key in changed if (driver := wanted[key].driver) is not None]
+        writes = (self.memory.register(driver) for driver in drivers)
+        registered = await asyncio.gather(*writes, return_exceptions=True)
         trouble: BaseException | None = None
         for key, failed in zip(changed, registered, strict=True):
             if failed is not None:

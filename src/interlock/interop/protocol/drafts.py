@@ -90,11 +90,8 @@ class Sandboxing:
     def _open(self, path: str, where: dict[str, None]) -> None:
         plain = path.rstrip("/\\") or "/"
         below = f"{plain.rstrip('/')}/"
-        is_wide = (
-            ".." in re.split(r"[/\\]", plain)
-            or plain in _NEVER
-            or (bool(self._home) and f"{self._home}/".startswith(below))
-        )
+        is_above_home = bool(self._home) and f"{self._home}/".startswith(below)
+        is_wide = is_above_home or plain in _NEVER or ".." in re.split(r"[/\\]", plain)
         if self._folder is not None and f"{plain}/".startswith(f"{self._folder}/"):
             self._read[self._folder] = None
         elif not is_wide:
@@ -412,11 +409,8 @@ def asks_for_hosts(planned: Planned) -> bool:
     no host is allowed to it.
     """
     data = planned.draft.data
-    return (
-        planned.standing is None
-        and SERVERS[data["server"]["kind"]].confinement != "elsewhere"
-        and not data["network"]["egress"]
-    )
+    runs_here = SERVERS[data["server"]["kind"]].confinement != "elsewhere"
+    return planned.standing is None and runs_here and not data["network"]["egress"]
 
 
 def with_hosts(planned: Planned, hosts: Sequence[str]) -> Planned | ImportNote:

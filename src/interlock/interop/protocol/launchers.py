@@ -471,10 +471,8 @@ def _read_reference(reference: str, args: tuple[str, ...]) -> tuple[str, dict[st
     if "/" in reference:
         command = (reference, *args)
         return name_of_command(command), {"command": command}
-    raise UnknownReference(
-        f"{reference} is not npm:PACKAGE, pypi:PACKAGE, docker:IMAGE, https://…, ./program or a draft; "
-        "a command goes after --"
-    )
+    forms = "npm:PACKAGE, pypi:PACKAGE, docker:IMAGE, https://…, ./program or a draft"
+    raise UnknownReference(f"{reference} is not {forms}; a command goes after --")
 
 
 def name_of_package(kind: str, named: str) -> str:

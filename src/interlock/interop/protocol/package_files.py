@@ -322,21 +322,14 @@ def _bundle_entry(data: Mapping[str, Any], server: Mapping[str, Any], system: Sy
         if server.get("type") != "uv" or point is None:
             return entry.refuse("unsupported", "it does not say how it is started")
         command, config = "uv", {**config, "args": ["run", "--directory", "${__dirname}", point]}
-    args = _expand_lists(names(config.get("args")), settings)
-    return msgspec.structs.replace(entry, command=(command, *args), env=texts(config.get("env")))
-
-
-def _expand_lists(args: tuple[str, ...], settings: Mapping[str, Any]) -> list[str]:
-    """Replace each argument that refers to a setting with several values by one argument per default value."""
-    expanded: list[str] = []
-    for each in args:
+    args: list[str] = []
+    for each in names(config.get("args")):
+        # An argument that refers to a setting with several values becomes one argument per default value.
         whole = _USER.fullmatch(each)
         setting = section(settings, whole[1]) if whole is not None else {}
-        if setting.get("multiple") is True and isinstance(setting.get("default"), list):
-            expanded += names(setting["default"])
-        else:
-            expanded.append(each)
-    return expanded
+        has_list = setting.get("multiple") is True and isinstance(setting.get("default"), list)
+        args += names(setting["default"]) if has_list else (each,)
+    return msgspec.structs.replace(entry, command=(command, *args), env=texts(config.get("env")))
 
 
 def read_driver_entry(data_untrusted: bytes) -> FileReading:
@@ -355,9 +348,8 @@ def read_driver_entry(data_untrusted: bytes) -> FileReading:
 def _driver_entry(identifier: str, data: Mapping[str, Any], server: Mapping[str, Any]) -> ServerEntry:
     env, headers, query = (texts(server.get(key)) for key in ("env", "headers", "query"))
     args = names(server.get("args"))
-    secret_names = {
-        name for each in (*env.values(), *headers.values(), *query.values(), *args) for name in SECRET.findall(each)
-    }
+    values = (*env.values(), *headers.values(), *query.values(), *args)
+    secret_names = {name for each in values for name in SECRET.findall(each)}
     url = text(server.get("url"))
     if url is not None and query:
         url += ("&" if "?" in url else "?") + "&".join(f"{name}={value}" for name, value in query.items())

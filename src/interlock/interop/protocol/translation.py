@@ -382,11 +382,8 @@ class Translator:
         except ValueError:
             raise NotTranslatable("url_invalid", "its url cannot be read") from None
         if looks_random(address.path) and "url" not in self.not_secret:
-            raise NotTranslatable(
-                "secret_in_url",
-                "the path of its url looks like a secret, and a path cannot be kept in the store; if it is none, add "
-                "--not-secret url",
-            )
+            message = "the path of its url looks like a secret, and a path cannot be kept in the store"
+            raise NotTranslatable("secret_in_url", f"{message}; if it is none, add --not-secret url")
         remaining: list[str] = []  # what stays in the url; the rest becomes server.query
         query: dict[str, str] = {}
         for pair in tail.split("&") if mark else ():
@@ -515,11 +512,8 @@ def extract_secrets(data: Mapping[str, Any], driver_id: str, taken: Collection[s
             if isinstance(text, str) and name not in not_secret and is_plaintext(name, text):
                 table[name] = extract(place_name(key, name), name, text, f"/server/{key}")
     _extract_from_arguments(server, not_secret, extract)
-    left = [
-        key
-        for key in _WITHOUT_PLACEHOLDERS
-        if key not in not_secret and isinstance(server.get(key), str) and is_plaintext("", server[key])
-    ]
+    fixed_texts = {key: server[key] for key in _WITHOUT_PLACEHOLDERS if isinstance(server.get(key), str)}
+    left = [key for key, text in fixed_texts.items() if key not in not_secret and is_plaintext("", text)]
     secrets = tuple(names.found[len(taken) :])
     auth = copy.setdefault("auth", {}) if secrets else None
     if isinstance(auth, dict) and "ref" not in auth:
