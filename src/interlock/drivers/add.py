@@ -291,13 +291,8 @@ class ServerAdder:
                 _move_into_place(folder, target)
 
         # The staged files are in their place now.
-        staged = f"{folder}{os.sep}"
-        moved = (
-            msgspec.structs.replace(each, file=each.file.replace(staged, f"{target}{os.sep}", 1))
-            if each.file.startswith(staged)
-            else each
-            for each in problems
-        )
+        staged, place = f"{folder}{os.sep}", f"{target}{os.sep}"
+        moved = (msgspec.structs.replace(each, file=each.file.replace(staged, place, 1)) for each in problems)
         installed, facts = tried.trial.installed, tried.trial.facts
         tools = [
             AddedTool(

@@ -23,19 +23,17 @@ class DriverParts(CapabilityParts):
     def __init__(self, node: NodeParts) -> None:
         self._node = node
         stores, calls = node.stores, node.calls
-        self.contracts = LazyContracts(
-            ContractParts(
-                current=stores.current,
-                catalog=calls.catalog,
-                taken=calls.keepers,
-                link_events=calls.link_events,
-                clock=stores.clock,
-                guard=calls.dispatch.guard,
-                recorder=stores.recorder,
-                keep=node.get(AxParts).registrar.keep_contracts,
-            ),
-            node.approvals.ruled,
+        contract_parts = ContractParts(
+            current=stores.current,
+            catalog=calls.catalog,
+            taken=calls.keepers,
+            link_events=calls.link_events,
+            clock=stores.clock,
+            guard=calls.dispatch.guard,
+            recorder=stores.recorder,
+            keep=node.get(AxParts).registrar.keep_contracts,
         )
+        self.contracts = LazyContracts(contract_parts, node.approvals.ruled)
         self.drivers = DriverWatcher(node.plan, self._open_registry)
         calls.dispatch.arrivals.expect(lambda: self.drivers.is_settled, self.drivers.settle_all)
 
@@ -69,14 +67,9 @@ class DriverParts(CapabilityParts):
             ),
             contracts=offered,
         )
-        service = DriverService(
-            registry,
-            clock,
-            stores.recorder.append_now,
-            contracts=offered,
-            examples=ExampleRunner(node.fronts.modern, calls.dispatch, calls.catalog, offered),
-            locks=Locks(kv, clock),
-        )
+        examples = ExampleRunner(node.fronts.modern, calls.dispatch, calls.catalog, offered)
+        record, locks = stores.recorder.append_now, Locks(kv, clock)
+        service = DriverService(registry, clock, record, contracts=offered, examples=examples, locks=locks)
         calls.deciding.receive(Source.DRIVERS, TrustRequests(node.approvals.inbox, service, registry.declared))
         return service
 

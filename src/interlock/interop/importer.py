@@ -331,12 +331,8 @@ def adopt(config: Plan, wanted: str, keep: Keep) -> Adoption:
             write_whole(folder / DRIVER_FILE, changed_text.encode())
         except OSError as error:
             raise _not_adopted(f"the file cannot be written ({error.strerror})", None) from None
-    return Adoption(
-        driver=front.data["id"],
-        folder=str(folder),
-        adopted=tuple(AdoptedSecret(place=f"server.{each.place}", slug=each.slug) for each in extracted.secrets),
-        left=extracted.left,
-    )
+    adopted = tuple(AdoptedSecret(place=f"server.{each.place}", slug=each.slug) for each in extracted.secrets)
+    return Adoption(driver=front.data["id"], folder=str(folder), adopted=adopted, left=extracted.left)
 
 
 def _find_folder(config: Plan, wanted: str) -> Path:

@@ -213,15 +213,11 @@ def _problem_text(problem: api.Problem) -> str:
 
 
 def show_proposals(out: "Output", proposals: "Sequence[ToolProposal]") -> None:
-    rows = [
-        (
-            (each.tool_name, "bold"),
-            each.contract_id if each.is_new else f"{each.contract_id} (is there)",
-            each.tool_class,
-            (reason(each.by, each.question), "yellow" if each.question else ""),
-        )
-        for each in proposals
-    ]
+    rows = []
+    for each in proposals:
+        contract = each.contract_id if each.is_new else f"{each.contract_id} (is there)"
+        why = (reason(each.by, each.question), "yellow" if each.question else "")
+        rows.append(((each.tool_name, "bold"), contract, each.tool_class, why))
     out.draw_table("TOOL|CONTRACT|CLASS|BECAUSE", rows, shrink={3: 12, 1: 16, 0: 16})
 
 

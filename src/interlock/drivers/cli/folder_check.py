@@ -82,12 +82,10 @@ def check_drivers(plan: Plan, named: str | None, *, against: str | None, upstrea
 def ungranted_problems(plan: Plan, slug: str) -> tuple[Problem, ...]:
     """Return one problem for each driver that names the stored secret `slug` but is not granted it."""
     declaration = Surveyor(plan, this_machine(plan.data)).survey(scan_workspace(plan), Remembered())
-    problems = (
-        each.problem
-        for declared in declaration.drivers
-        for each in _find_ungranted(declared, declaration)
-        if slug in (each.slug, f"{declared.id}/{each.slug}")
-    )
+    ungranted = [
+        (declared, each) for declared in declaration.drivers for each in _find_ungranted(declared, declaration)
+    ]
+    problems = (each.problem for declared, each in ungranted if slug in (each.slug, f"{declared.id}/{each.slug}"))
     return tuple(_as_shown(problems, "warning"))
 
 

@@ -113,12 +113,8 @@ def find_denied_uri(uris: Iterable[str], plan: ServerPlan, driver: Driver) -> Dr
         roots = [*sandbox.read, *sandbox.write, sandbox.home]
         if sandbox.from_arguments:
             roots += [Path(each) for each in plan.reach.command[1:] if each.startswith("/")]
-        reach = Reach(
-            roots=tuple(map(os.path.realpath, roots)),
-            denied=tuple(map(os.path.realpath, sandbox.deny)),
-            egress=sandbox.egress,
-            schemes=schemes,
-        )
+        real_roots, denied = (tuple(map(os.path.realpath, paths)) for paths in (roots, sandbox.deny))
+        reach = Reach(roots=real_roots, denied=denied, egress=sandbox.egress, schemes=schemes)
     denials = (denial(uri, reach, os.path.realpath) for uri in uris)
     return next((each for each in denials if each is not None), None)
 
@@ -301,14 +297,8 @@ def unreachable(ref: str) -> Refusal:
     """Return the refusal for a call whose server cannot be reached. `ref` is the reference that
     `log_failure` returned.
     """
-    data = {
-        "reason": "subserver_unreachable",
-        "outcome": "not_sent",
-        "retry_after_ms": RETRY_AFTER_MS,
-        "mcpax_code": -32002,
-        "ref": ref,
-    }
-    return Refusal(TOOL_DEGRADED, "tool_degraded", data)
+    data = {"reason": "subserver_unreachable", "outcome": "not_sent", "retry_after_ms": RETRY_AFTER_MS}
+    return Refusal(TOOL_DEGRADED, "tool_degraded", {**data, "mcpax_code": -32002, "ref": ref})
 
 
 class PassthroughCall(LeasedCall, eq=False, kw_only=True):
@@ -565,10 +555,8 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         if kind != "complete":
             self._on_incomplete_result(kind, response, era)
         elif hooks is not None and hooks.entry.parses:
-            self.begin(
-                hooks.value(prepared.bound, result),
-                lambda value: self._answer_value(value, response, era, keeps=False, result=result),
-            )
+            work = hooks.value(prepared.bound, result)
+            self.begin(work, lambda value: self._answer_value(value, response, era, keeps=False, result=result))
         else:
             try:
                 value = prepared.bound.value(result)

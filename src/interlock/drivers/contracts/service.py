@@ -228,14 +228,9 @@ class ContractLink(Link):
         route: Route = fields[-1]
         served = self.contracts.get(route.original)
         if served is not None:
-            contract_call = ContractCall(
-                *fields,
-                services=self._parts,
-                client_params=dict(fields[_PARAMS]),
-                served=served,
-                approved=route.is_held,
-            )
-            contract_call.timeout_s = served.timeout_s
+            params = dict(fields[_PARAMS])
+            contract_call = ContractCall(*fields, services=self._parts, client_params=params, served=served)
+            contract_call.approved, contract_call.timeout_s = route.is_held, served.timeout_s
             return contract_call
         exposed = self.shown.tools.get(route.original)
         if exposed is None:
@@ -437,10 +432,8 @@ class Contracts:
         link.asks = frozenset(each.local for each in offers if each.asks)
         link.offers("prompts", bool(shown.prompts))
         link.offers("resources", bool(shown.resources or shown.templates))
-        lists = {
-            kind: [(each.name, each.item, False) for each in getattr(shown, kind).values()]
-            for kind in ExposedItems.__struct_fields__
-        }
+        kinds = ExposedItems.__struct_fields__
+        lists = {kind: [(each.name, each.item, False) for each in getattr(shown, kind).values()] for kind in kinds}
         lists["tools"] = [*((each.local, each.item, each.asks) for each in offers), *lists["tools"]]
         listing = Listing(**{kind: self._build_items(things, before) for kind, things in lists.items()})
         self.links[segment], self._listings[segment] = link, listing
@@ -451,19 +444,13 @@ class Contracts:
         """Return the compiled contract. While its inputs are unchanged, return the same object, because compilation is
         slow.
         """
-        drivers, contract = self._plan.drivers, offered.contract
+        drivers, contract, workspace = self._plan.drivers, offered.contract, str(self._plan.workspace)
         policy = SelectionPolicy(allow=drivers.policy.allow, deny=drivers.policy.deny, region=drivers.region)
-        made_of = (
-            contract,
-            self._table.providers[contract.id],
-            policy,
-            drivers.pins.get(contract.id),
-            self._plan.workspace,
-        )
+        providers, pinned = self._table.providers[contract.id], drivers.pins.get(contract.id)
+        made_of = (contract, providers, policy, pinned, workspace)
         entry = self._serving.get(contract.id)
         if entry is None or entry[0] != made_of:
-            _, providers, _, pinned, workspace = made_of
-            served = CompiledContract(contract, providers, policy=policy, pinned=pinned, workspace=str(workspace))
+            served = CompiledContract(contract, providers, policy=policy, pinned=pinned, workspace=workspace)
             entry = self._serving[contract.id] = (made_of, served)
         return entry[1]
 

@@ -92,13 +92,9 @@ class DriverLink(ServerLink):
         self, plan: ServerPlan, events: LinkEvents, provider: "DriverProvider", revealer: DriverRevealer
     ) -> None:
         environment, interlock = provider.environment, provider.driver.interlock
-        super().__init__(
-            plan,
-            events,
-            environment.connector_parts.clock,
-            vendor_meta=environment.vendor_meta,
-            owner=revealer.who if "roots" in interlock.client_capabilities else None,
-        )
+        owner = revealer.who if "roots" in interlock.client_capabilities else None
+        clock, vendor_meta = environment.connector_parts.clock, environment.vendor_meta
+        super().__init__(plan, events, clock, vendor_meta=vendor_meta, owner=owner)
         self._provider = provider
         self._revealer = revealer
         self._redacts_results = interlock.redact_results

@@ -377,12 +377,8 @@ class DriverProvider:
         installing = (places.problem("/install", each.code, each.message, hint, severity="note") for each in notes)
         before = _offer_digest(self.listing, self.bound)
         self.bound = verdict.bound
-        self.problems = (
-            *verdict.problems,
-            *greeting,
-            *installing,
-            *(self.hooks.problems if self.hooks is not None else ()),
-        )
+        of_hooks = self.hooks.problems if self.hooks is not None else ()
+        self.problems = (*verdict.problems, *greeting, *installing, *of_hooks)
         self.listing = listing
         self.contract_ids = frozenset(verdict.bound)
         self._judged = (verdict.state, verdict.code, verdict.reason)

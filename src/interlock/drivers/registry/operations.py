@@ -273,19 +273,18 @@ class DriverService:
 
     async def _trust(self, declared: Declared, by: str) -> api.DriverSummary:
         texts = await asyncio.to_thread(texts_of, declared)
-        await self.registry.memory.trust(
-            Trusted(
-                folder=str(declared.folder),
-                key=declared.key,
-                digest=declared.digest,
-                files=declared.covered,
-                texts=texts,
-                tags=declared.driver.policy_tags if declared.driver is not None else (),
-                summary=summary(declared),
-                by=by,
-                at=self.clock.wall(),
-            )
+        trusted = Trusted(
+            folder=str(declared.folder),
+            key=declared.key,
+            digest=declared.digest,
+            files=declared.covered,
+            texts=texts,
+            tags=declared.driver.policy_tags if declared.driver is not None else (),
+            summary=summary(declared),
+            by=by,
+            at=self.clock.wall(),
         )
+        await self.registry.memory.trust(trusted)
         await self.registry.refresh()
         return self._summary(self._find(declared.key))
 
@@ -645,19 +644,18 @@ class TrustRequests(DecisionReceiver):
             message = "driver %s is too long for the inbox: interlock drivers trust %s shows it"
             log.warning(message, declared.segment, declared.segment)
             return
-        raised = await self._inbox.raise_(
-            self._inbox.draft(
-                Kind.DEFINITION,
-                Source.DRIVERS,
-                requested_by=NODE,
-                tool=tool,
-                digest=declared.digest,
-                tool_digest=declared.digest,
-                params=Raw(encoded),
-                reason=_CHANGED if "before" in compared else _NEW,
-                factors=(UNTRUSTED,),
-            )
+        draft = self._inbox.draft(
+            Kind.DEFINITION,
+            Source.DRIVERS,
+            requested_by=NODE,
+            tool=tool,
+            digest=declared.digest,
+            tool_digest=declared.digest,
+            params=Raw(encoded),
+            reason=_CHANGED if "before" in compared else _NEW,
+            factors=(UNTRUSTED,),
         )
+        raised = await self._inbox.raise_(draft)
         if isinstance(raised, Refusal):
             log.error("driver %s cannot be put into the inbox: %s", declared.segment, raised.message)
 

@@ -207,21 +207,13 @@ def import_(
     clients = [known_client(each) for each in from_clients or ()] or list(CLIENTS)
     packages = invocation.data_folder / "packages"
     files = look(machine, clients) if file is None else [_one_file(file, as_client, machine, packages)]
+    own = own_addresses(invocation)
     if list_files:
-        own = own_addresses(invocation)
         show_files(invocation.out, [without_own(each, own) for each in files])
         return
-    request = ImportRequest(
-        machine=machine,
-        workspace=plan.workspace,
-        wishes=ImportChoices(
-            not_secret=frozenset(not_secret or ()),
-            trust_network=trust_network,
-            everything=everything,
-            only=frozenset(names or ()),
-        ),
-        own_addresses=own_addresses(invocation),
-    )
+    spared, only = frozenset(not_secret or ()), frozenset(names or ())
+    wishes = ImportChoices(not_secret=spared, trust_network=trust_network, everything=everything, only=only)
+    request = ImportRequest(machine=machine, workspace=plan.workspace, wishes=wishes, own_addresses=own)
     report = _carry_out(invocation, files, request, dry_run=dry_run)
     drafts = [] if dry_run or no_connect else [each for each in report.drivers if each.draft]
     if drafts and not yes and not is_dialogue(invocation):
@@ -355,12 +347,8 @@ def _ask_about_hosts(invocation: Invocation, batch: ImportBatch) -> ImportBatch:
             invocation.out.remark(f"{each.draft.source}: which hosts may it reach?")
             if hosts_needed:
                 invocation.out.remark(f"it is known to need {hosts_needed}; - allows none")
-            answer = typer.prompt(
-                "names with commas, * for any, nothing for none",
-                default=hosts_needed,
-                err=True,
-                show_default=bool(hosts_needed),
-            )
+            text = "names with commas, * for any, nothing for none"
+            answer = typer.prompt(text, default=hosts_needed, err=True, show_default=bool(hosts_needed))
             answer = "" if answer.strip() == "-" else answer
             hosts = [host.strip() for host in answer.split(",") if host.strip()]
             opened = with_hosts(each, hosts)

@@ -107,11 +107,8 @@ class Sandboxing:
 
 
 # In the place of bindings that are not known yet, where the reader of a driver wants one.
-PENDING: Final[Mapping[str, Any]] = {
-    "tool": "pending",
-    "version": "^1.0.0",
-    "metadata": {"mcp": {"tool_name": "pending"}},
-}
+_PENDING_TOOL: Final = {"mcp": {"tool_name": "pending"}}
+PENDING: Final[Mapping[str, Any]] = {"tool": "pending", "version": "^1.0.0", "metadata": _PENDING_TOOL}
 
 
 def secrets_text(secrets: Sequence[SecretFinding]) -> str:
@@ -168,12 +165,8 @@ def draft_entry(
         message = f"not opened to it: {', '.join(sandboxing.withheld)}; name what it needs in sandbox.fs"
         notes.append(ImportNote(code="path_withheld", text=message))
     # The source's settings for tools are applied when the tools are listed.
-    hints = {
-        "only_tools": list(entry.only_tools or ()),
-        "without_tools": list(entry.without_tools),
-        "asks": entry.asks,
-        "asks_tools": list(entry.asks_tools),
-    }
+    only, without = list(entry.only_tools or ()), list(entry.without_tools)
+    hints = {"only_tools": only, "without_tools": without, "asks": entry.asks, "asks_tools": list(entry.asks_tools)}
     return DriverDraft(
         id=identifier,
         source=entry.name,
@@ -370,12 +363,9 @@ def batch(
         shape = _shape(draft)
         same = next((each for each in planned.values() if _shape(each.draft) == shape), None)
         if same is not None:
-            planned[same.draft.id] = msgspec.structs.replace(
-                same,
-                sources=(*same.sources, sourced.key),
-                titles=(*same.titles, sourced.title),
-                paths=tuple(dict.fromkeys([*same.paths, *sourced.paths])),
-            )
+            paths = tuple(dict.fromkeys([*same.paths, *sourced.paths]))
+            origins = {"sources": (*same.sources, sourced.key), "titles": (*same.titles, sourced.title), "paths": paths}
+            planned[same.draft.id] = msgspec.structs.replace(same, **origins)
             continue
         before = next((each for each in standing if sourced.key in each.sources and each.id not in planned), None)
         alike = False
