@@ -244,11 +244,10 @@ class NpmServer(PackageServer, frozen=True, kw_only=True, tag="npm"):
         version = block.get("version")
         if not isinstance(version, str):
             return super().publish(block, lost, changed)
-        published = super().publish({key: value for key, value in block.items() if key != "version"}, lost, changed)
-        if "@" not in published["package"][1:]:
-            published["package"] = f"{published['package']}@{version}"
         changed.append("server.version")
-        return published
+        published = super().publish({key: value for key, value in block.items() if key != "version"}, lost, changed)
+        is_pinned = "@" in published["package"][1:]
+        return published if is_pinned else {**published, "package": f"{published['package']}@{version}"}
 
     def client_command(self, args: Sequence[str], variables: Sequence[str]) -> list[str]:
         package = self.package if self.version is None else f"{self.package}@{self.version}"
@@ -322,9 +321,8 @@ class PypiServer(PackageServer, frozen=True, kw_only=True, tag="pypi"):
 
     def client_command(self, args: Sequence[str], variables: Sequence[str]) -> list[str]:
         package = self.package if self.version is None else f"{self.package}=={self.version}"
-        if self.package == self.entry:
-            return ["uvx", package, *args]
-        return ["uvx", "--from", package, *self.entry.split(" "), *args]
+        words = [package] if self.package == self.entry else ["--from", package, *self.entry.split(" ")]
+        return ["uvx", *words, *args]
 
     @classmethod
     def advise_on_start(cls, output: str, *, has_extra_packages: bool) -> str | None:
@@ -390,10 +388,8 @@ class DockerServer(LocalServer, frozen=True, kw_only=True, tag="docker"):
 
     def registry_package(self) -> dict[str, Any]:
         package: dict[str, Any] = {"registryType": "oci", "identifier": self.image, "transport": {"type": "stdio"}}
-        if self.volumes:
-            package["runtimeHint"] = "docker"
-            package["runtimeArguments"] = [{"type": "named", "name": "-v", "value": each} for each in self.volumes]
-        return package
+        volumes = [{"type": "named", "name": "-v", "value": each} for each in self.volumes]
+        return {**package, "runtimeHint": "docker", "runtimeArguments": volumes} if volumes else package
 
     @classmethod
     def name_parts(cls, reference: str) -> tuple[str, str]:
@@ -414,14 +410,13 @@ class RemoteAuth(msgspec.Struct, frozen=True, kw_only=True):
     client_id: str | None = None
 
 
-_NEEDS_SECRET = {
-    "if": {"properties": {"type": {"enum": ["bearer", "header"]}}, "required": ["type"]},
-    "then": {"required": ["secret"]},
-}
-_NEEDS_HEADER = {
-    "if": {"properties": {"type": {"const": "header"}}, "required": ["type"]},
-    "then": {"required": ["header"]},
-}
+def _required_by(field: str, *types: str) -> dict[str, Any]:
+    """Return a JSON Schema that requires a field of server.auth if its type is one of `types`."""
+    has_type = {"properties": {"type": {"enum": [*types]}}, "required": ["type"]}
+    return {"if": has_type, "then": {"required": [field]}}
+
+
+_AUTH_RULES: Final = [_required_by("secret", "bearer", "header"), _required_by("header", "header")]
 
 
 class RemoteServer(ServerBlock, frozen=True, kw_only=True, tag="remote"):
@@ -435,20 +430,18 @@ class RemoteServer(ServerBlock, frozen=True, kw_only=True, tag="remote"):
     url: str
     headers: Mapping[str, str] = {}
     query: Mapping[str, str] = {}
-    auth: Annotated[RemoteAuth, rule(allOf=[_NEEDS_SECRET, _NEEDS_HEADER])] | None = None
+    auth: Annotated[RemoteAuth, rule(allOf=_AUTH_RULES)] | None = None
 
     @classmethod
     def read(cls, block: JsonObject, context: BlockContext) -> Self | None:
         url: str = block["url"]
         try:
             parts = urlsplit(url)
-            host, has_credentials = parts.hostname, "@" in parts.netloc
             # Reading the port raises ValueError if it is not one.
-            _ = parts.port
+            host, _ = parts.hostname, parts.port
         except ValueError:
-            host, has_credentials = None, False
-            parts = urlsplit("")
-        if has_credentials:  # AIP-server-7
+            host, parts = None, urlsplit("")
+        if "@" in parts.netloc:  # AIP-server-7
             refuse_plaintext(context.findings, "/server/url", "url")
         elif parts.scheme not in {"http", "https"} or not host or not _URL.fullmatch(url) or "#" in url:  # AIP-server-7
             message = "this is not the address of a server"

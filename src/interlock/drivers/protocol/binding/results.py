@@ -562,8 +562,6 @@ def _settle_comparison(mode: Mode, side: Side, schema: Any, binding: ToolBinding
         is_unread_text = side.shape(schema).types == {"string"} and binding.result_parse is None
         return SettledOutput(mode=mode, refusals=refusals, hint=PARSE_HINT if is_unread_text else "")
     outcome = inclusion.includes(outputs, outputs.root, side, offered, unnamed=inclusion.InclusionVerdict.ACCEPTS)
-    if outcome.verdict is inclusion.InclusionVerdict.ACCEPTS:
-        return SettledOutput(mode=mode)
     return SettledOutput(mode=mode, doubts=outcome.differences)
 
 

@@ -24,7 +24,7 @@ from interlock.drivers.protocol.files.server_block import read_server, secrets_t
 from interlock.drivers.protocol.files.versions import PROTOCOL_VERSIONS, is_range, protocol_version
 from interlock.drivers.protocol.kinds import SERVERS, BlockContext
 from interlock.drivers.protocol.model import KINDS, Driver, Extensions, ToolBinding
-from interlock.drivers.protocol.problems import FileFindings, FileProblem, ParsedFile, Places
+from interlock.drivers.protocol.problems import FileFindings, FileProblem, ParsedFile, Places, Severity
 from interlock.drivers.protocol.result_path import PathFault, read_path, read_pattern
 from interlock.net.protocol.egress import ENTRY as EGRESS_ENTRY
 from interlock.net.protocol.egress import permits, port_of
@@ -325,14 +325,13 @@ def check_reading(places: Places, binding: ToolBinding) -> Iterator[FileProblem]
     parse = binding.result_parse
     if parse is None or (parse.form != "records" and parse.pattern is None):
         return
-    reason = None
     if parse.pattern is None:
-        reason = "records are made by a pattern, and there is none"
+        reason: object = "records are made by a pattern, and there is none"
     elif parse.form != "records":
         reason = "a pattern is for as: records alone"
-    elif isinstance(pattern := read_pattern(parse.pattern), str):
-        reason = pattern
-    if reason is not None:
+    else:
+        reason = read_pattern(parse.pattern)
+    if isinstance(reason, str):
         pointer = f"{binding.pointer}/metadata/interlock/result_parse"
         hint = "write as: records with a pattern like ^(?P<name>.*)$"
         yield places.problem(pointer, "pattern_invalid", reason, hint)
@@ -353,15 +352,12 @@ def _check_install(driver: Driver, findings: FileFindings) -> None:
         return
     for index, entry in enumerate(driver.install):
         pointer = f"/install/{index}"
-        needed = INSTALL_NEEDS.get(entry.method)
-        if needed is None:
-            message = f"{quoted(entry.method)} is no method of installing known here"
-            if entry.options.get("experimental") is True:  # AIP-30.install-2
-                findings.add(f"{pointer}/method", "install_method_unknown", message, "it is skipped", "warning")
-            else:
-                findings.add_invalid(f"{pointer}/method", message, f"write one of {', '.join(INSTALL_NEEDS)}")
-            continue
-        for key in needed:
+        message = f"{quoted(entry.method)} is no method of installing known here"
+        if entry.method not in INSTALL_NEEDS and entry.options.get("experimental") is True:  # AIP-30.install-2
+            findings.add(f"{pointer}/method", "install_method_unknown", message, "it is skipped", "warning")
+        elif entry.method not in INSTALL_NEEDS:
+            findings.add_invalid(f"{pointer}/method", message, f"write one of {', '.join(INSTALL_NEEDS)}")
+        for key in INSTALL_NEEDS.get(entry.method, ()):
             if not isinstance(entry.options.get(key), str):
                 findings.add_invalid(f"{pointer}/{key}", f"{key} is missing", f"add {key}")
 
@@ -382,17 +378,16 @@ def _check_auth(driver: Driver, findings: FileFindings) -> None:
         return
     if auth.ref is not None and escapes(auth.ref):
         findings.add("/auth/ref", "path_escape", "the inventory's path leaves the folder", "write ./SECRETS.md")
+    is_remote = driver.server.address is not None
     for index, name in enumerate(auth.state.env):
-        if name in driver.secret_names:
-            continue
-        pointer = f"/auth/state/env/{index}"
-        if driver.server.address is not None:
+        message = f"{quoted(name)} is not given to the server"
+        hint = f'write {name}: "${{secrets.{name}}}" below server.env if the server reads it'
+        if is_remote:
             message = f"{quoted(name)} is not sent to the server: nothing says in which header"
             hint = f"write server.auth: {{type: bearer, secret: {name}}}, or ${{secrets.{name}}} in server.headers"
-            findings.add(pointer, "state_env_unused", message, hint, "warning")
-        else:
-            hint = f'write {name}: "${{secrets.{name}}}" below server.env if the server reads it'
-            findings.add(pointer, "state_env_unused", f"{quoted(name)} is not given to the server", hint, "note")
+        if name not in driver.secret_names:
+            severity: Severity = "warning" if is_remote else "note"
+            findings.add(f"/auth/state/env/{index}", "state_env_unused", message, hint, severity)
     detect = auth.expiry.detect if auth.expiry is not None else None
     if detect is not None and not detect.startswith(("http_status:", "exit_code:", "exception:", "header:")):
         message = "this way of noticing an expiry is not known here, so none is noticed"
@@ -456,8 +451,7 @@ def runner_limits(block: object) -> dict[str, int]:
     no limits.
     """
     limits = block.get("limits") if isinstance(block, dict) else None
-    if not isinstance(limits, dict):
-        return {}
+    limits = limits if isinstance(limits, dict) else {}
     return {name: int(limits[name]) for name in LIMITS if _is_limit(limits.get(name))}
 
 
