@@ -219,10 +219,8 @@ def _rejections(
 
 def _is_check_outdated(request: SelectionRequest, candidate: Candidate) -> bool:
     """Return whether a driver's failed health check is so old that the driver may be tried again."""
-    failed_at = candidate.failed_at
-    if failed_at is None or not candidate.is_failing:
-        return False
-    return request.now - failed_at > HEALTH_COUNTS * candidate.every_s
+    age_s = request.now - (candidate.failed_at or 0.0)
+    return candidate.is_failing and age_s > HEALTH_COUNTS * candidate.every_s
 
 
 def _rank_candidates(request: SelectionRequest, candidates: Sequence[Candidate]) -> tuple[list[SelectionChoice], str]:
@@ -264,12 +262,13 @@ def _pin_error(pinned: str, candidates: Sequence[Candidate], rejected: Sequence[
     The error's cause names the phase of the rejection and the reason (phase 4).
     """
     keys = {each.key for each in candidates if _is_named(each, pinned)}
-    removed = [each for each in rejected if each.driver in keys]
-    if not removed:
-        removed = [Rejection(pinned, 1, "not_a_candidate", "it does not implement this contract here")]
+    unknown = Rejection(pinned, 1, "not_a_candidate", "it does not implement this contract here")
+    removed = [each for each in rejected if each.driver in keys] or [unknown]
     last = max(removed, key=lambda each: each.phase)  # AIP-30.resolve-4
     cause = {"pinned_provider": pinned, "phase": last.phase, "code": last.code, "reason": last.reason}
-    return _error("pinned_provider_unavailable", cause | {"candidates": _rows(removed)})  # AIP-30.resolve-4
+    cause["candidates"] = _rows(removed)
+    code = "pinned_provider_unavailable"
+    return DriverRefusal(code, _MESSAGES[code], cause=cause)  # AIP-30.resolve-4
 
 
 def _no_candidate_error(
@@ -283,15 +282,11 @@ def _no_candidate_error(
         used = sorted({name for each in candidates for name in each.binding.schema_narrowing.drop_inputs})
         named = ", ".join(name for name in used if name in request.inputs)
         return DriverRefusal(code, f"no driver of this tool takes {named}", cause=cause)
-    if code == "auth_required":
-        logins = sorted({each.login for each in candidates if each.login is not None})
-        if logins:
-            return DriverRefusal(code, "; ".join(logins), cause=cause)
-    return _error(code if code in _TELLING else "no_route", cause)  # AIP-30.resolve-6
-
-
-def _error(code: str, cause: dict[str, Any]) -> DriverRefusal:
-    return DriverRefusal(code, _MESSAGES[code], cause=cause)
+    logins = sorted({each.login for each in candidates if each.login is not None})
+    if code == "auth_required" and logins:
+        return DriverRefusal(code, "; ".join(logins), cause=cause)
+    code = code if code in _TELLING else "no_route"
+    return DriverRefusal(code, _MESSAGES[code], cause=cause)  # AIP-30.resolve-6
 
 
 def _rows(rejected: Sequence[Rejection]) -> list[dict[str, Any]]:

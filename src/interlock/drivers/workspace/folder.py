@@ -243,11 +243,10 @@ def read_imported_folder(path: Path) -> ImportedFolder:
             front = read_frontmatter(content, name).value
             file, text, data = name, content.decode("utf-8", "replace"), front.data if front is not None else {}
             break
-    record = None
-    if isinstance(content := read_bounded(path / RECORD_FILE, FILE_BYTES_MAX), bytes):
-        # A record that cannot be read counts as absent: then it is a folder like any other.
-        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            record = msgspec.json.decode(content, type=ImportRecord)
+    content, record = read_bounded(path / RECORD_FILE, FILE_BYTES_MAX), None
+    # A record that cannot be read counts as absent: then it is a folder like any other.
+    with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        record = msgspec.json.decode(content if isinstance(content, bytes) else b"", type=ImportRecord)
     content = read_bounded(path / scan.SECRETS_FILE, FILE_BYTES_MAX)
     secrets_text = content.decode("utf-8", "replace") if isinstance(content, bytes) else ""
     return ImportedFolder(

@@ -522,14 +522,12 @@ def _check_supply(argument: str, rules: ArgumentRules, always: set[str]) -> Incl
     """
     if argument in rules.defaults or argument in rules.context:  # AIP-tools-4: filled by argument_defaults
         return InclusionOutcome()
-    pointer = f"/{pointer_step(argument)}"
     source = next((each for each in rules.inputs.values() if each.argument == argument), None)
-    if source is None:  # AIP-tools-4: fed by no input
-        return differs(InclusionVerdict.REJECTS, pointer, "no input for it", "required")
-    if source.input in always or source.default is not msgspec.UNSET:  # AIP-tools-4
+    # AIP-tools-4: fed by no input
+    narrow = "no input for it" if source is None else f"the optional input {quoted(source.input)} without default"
+    if source is not None and (source.input in always or source.default is not msgspec.UNSET):  # AIP-tools-4
         return InclusionOutcome()
-    narrow = f"the optional input {quoted(source.input)} without default"
-    return differs(InclusionVerdict.REJECTS, pointer, narrow, "required")
+    return differs(InclusionVerdict.REJECTS, f"/{pointer_step(argument)}", narrow, "required")
 
 
 def _compare_input(
@@ -545,9 +543,8 @@ def _compare_input(
     pointer = f"/{pointer_step(source.argument)}"
     if source.transform is None and schemas:
         return includes(theirs, {"allOf": list(wide)}, ours, *schemas, path=pointer)
-    if not wide:
-        return InclusionOutcome()
-    return differs(InclusionVerdict.UNDECIDED, pointer, "a value made at the call", "its own schema")
+    undecided = differs(InclusionVerdict.UNDECIDED, pointer, "a value made at the call", "its own schema")
+    return undecided if wide else InclusionOutcome()
 
 
 def _find_argument(name: str, source: str, accepted: Shape) -> InclusionOutcome:

@@ -13,6 +13,7 @@ check whether the files and contracts that a driver names exist; `interlock.driv
 
 import re
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -133,15 +134,12 @@ def _with_better_hint(problem: FileProblem, data: Mapping[str, Any]) -> FileProb
     elif field.startswith("/server/"):  # AIP-server-9; with another kind, nothing but the kind is wrong
         kind = data["server"]["kind"]
         hint = f"kind {kind} takes {', '.join(SERVERS[kind].keys)}; the first of them is required"
-    elif field.startswith("/implements/") and "/metadata" in field:
-        index = field.split("/")[2]
-        entries = data.get("implements")
-        if isinstance(entries, list) and index.isdigit() and int(index) < len(entries):
-            entry = entries[int(index)]
-            tool = entry.get("tool") if isinstance(entry, Mapping) else None
-            if isinstance(tool, str) and problem.message.endswith("is missing"):  # AIP-front-9: the entry is named
-                message = f"{problem.message} in the entry for {quoted(tool)}"
-                hint = "name the server's tool in metadata.mcp.tool_name"
+    elif field.startswith("/implements/") and "/metadata" in field and problem.message.endswith("is missing"):
+        # Only the entry of a list has a field below it, so the list has an entry of this index.
+        entry = data["implements"][int(field.split("/")[2])]
+        if isinstance(entry, Mapping) and isinstance(entry.get("tool"), str):  # AIP-front-9: the entry is named
+            message = f"{problem.message} in the entry for {quoted(entry['tool'])}"
+            hint = "name the server's tool in metadata.mcp.tool_name"
     return msgspec.structs.replace(problem, message=message or problem.message, hint=hint or problem.hint)
 
 
@@ -407,11 +405,10 @@ def _check_egress(driver: Driver, findings: FileFindings) -> None:
             findings.add(pointer, "egress_open", "any public host can be reached", "name the hosts", "warning")
     if driver.server.address is None:
         return
-    try:
+    host, port = "", 0
+    with suppress(ValueError):
         parts = urlsplit(driver.server.address)
         host, port = parts.hostname or "", port_of(parts)
-    except ValueError:
-        host, port = "", 0
     if "/network/egress" not in driver.places.lines:  # AIP-security-4
         message = f"{host} is reached because the url says so"
         findings.add("/server/url", "egress_implied", message, "nothing to do", "note")
