@@ -405,8 +405,8 @@ def compose(
         binding = _bind_existing(data, listed[proposal.tool_name], proposal, existing, reviews)
         if isinstance(binding, FileProblem):
             problems.append(binding)
-            continue
-        bindings[proposal.tool_name] = binding
+        else:
+            bindings[proposal.tool_name] = binding
         if existing.path is not None and existing.text is not None:
             files[existing.path] = existing.text
     if problems:

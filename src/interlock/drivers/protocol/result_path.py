@@ -142,16 +142,9 @@ class ResultPath(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[Step, ...] = ()
 
     @property
-    def is_whole(self) -> bool:
-        """Return whether the path is `$`, which selects the complete result."""
-        return not self.steps
-
-    @property
     def only_name(self) -> str | None:
         """Return the name if the path consists of a single name, otherwise None."""
-        if len(self.steps) == 1 and isinstance(self.steps[0], NameStep):
-            return self.steps[0].key
-        return None
+        return self.steps[0].key if len(self.steps) == 1 and isinstance(self.steps[0], NameStep) else None
 
     def __str__(self) -> str:
         return "$" + "".join(map(str, self.steps))
@@ -232,6 +225,5 @@ def _describe(value: Any) -> str:
         return f"there are {listed}{more}"
     if _is_array(value):
         return f"there is an array of {len(value)}"
-    if value is None or isinstance(value, bool):
-        return "there is null" if value is None else "there is a boolean"
-    return f"there is {'a string' if isinstance(value, str) else 'a number'}"
+    names = {type(None): "null", bool: "a boolean", str: "a string"}
+    return f"there is {names.get(type(value), 'a number')}"

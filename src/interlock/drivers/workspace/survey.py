@@ -485,17 +485,16 @@ def _drop_repeated_drivers(folders: Sequence[ParsedFolder]) -> Iterator[ParsedFo
         files = sorted(candidate.file for candidate, _ in first)
         hidden = sorted(candidate.file for candidate, _ in candidates if candidate.root.rank != rank)
         for candidate, driver in first:
+            problems = [*candidate.problems]
             if len(first) > 1:  # AIP-file-1
                 message, hint = f"{key} is in {' and '.join(files)}", "give one of them another id"
-                problem = driver.places.problem("/id", "duplicate_id", message, hint)
+                problems.append(driver.places.problem("/id", "duplicate_id", message, hint))
             elif hidden:  # AIP-file-1
                 message = f"{files[0]} is used, and {' and '.join(hidden)} with the same id and major version is not"
-                hint = "remove one of them"
-                problem = driver.places.problem("/id", "driver_shadowed", message, hint, "warning")
-            else:
-                yield candidate
-                continue
-            yield msgspec.structs.replace(candidate, problems=(*candidate.problems, problem))
+                problems.append(
+                    driver.places.problem("/id", "driver_shadowed", message, "remove one of them", "warning")
+                )
+            yield msgspec.structs.replace(candidate, problems=tuple(problems))
 
 
 def _with_problems(declared: Declared, problems: Sequence[FileProblem]) -> Declared:
@@ -551,13 +550,12 @@ def _merge_inventories(
     merged: list[Declared] = []
     for declared in drivers:
         own = declared.own_secrets
-        clashes: tuple[FileProblem, ...] = ()
+        clashes: list[FileProblem] = []
         if own is not None and declared.trusted:
-            clashes = tuple(each for each in problems if own.places.file in each.message)
+            clashes = [each for each in problems if own.places.file in each.message]
         elif own is not None:
-            clashes = tuple(
-                each for each in inventory.merge_inventories((*counted, own))[1] if each.message not in messages
-            )
+            compared = inventory.merge_inventories((*counted, own))[1]
+            clashes = [each for each in compared if each.message not in messages]
         declared = _with_secrets(declared, secrets)
         merged.append(_with_problems(declared, (*declared.problems, *clashes)) if clashes else declared)
     owned = {declared.own_secrets.places.file for declared in merged if declared.own_secrets is not None}

@@ -75,21 +75,19 @@ def register_kinds(drivers: Iterable[Driver]) -> Kinds:
     kinds: dict[str, ResourceKind] = {}
     problems: list[FileProblem] = []
     for driver in drivers:
-        wanted: dict[str, list[str]] = {}
         for index, resource in enumerate(driver.resources):
             if resource.integrate_as != "ref_kind" or resource.ref_kind_id is None:
                 continue
             name = kind_name(resource.ref_kind_id)
             is_base = resource.ref_kind_id in BASE_KINDS
-            if is_base or name in kinds:  # AIP-resources-3
-                owner = "a base kind" if is_base else f"the kind {name} of {kinds[name].driver}"
+            kind = kinds.get(name, ResourceKind(name=name, driver=driver.key, templates=()))
+            if is_base or kind.driver != driver.key:  # AIP-resources-3
+                owner = "a base kind" if is_base else f"the kind {name} of {kind.driver}"
                 pointer, message = f"/resources/{index}/ref_kind_id", f"this is {owner}, so it is not registered"
                 hint = "choose another ref_kind_id"
                 problems.append(driver.places.problem(pointer, "ref_kind_conflict", message, hint, "warning"))
             else:
-                wanted.setdefault(name, []).append(resource.uri_template)
-        for name, uri_templates in wanted.items():
-            kinds[name] = ResourceKind(name=name, driver=driver.key, templates=tuple(uri_templates))
+                kinds[name] = msgspec.structs.replace(kind, templates=(*kind.templates, resource.uri_template))
     return Kinds(kinds=kinds, problems=tuple(problems))
 
 
@@ -203,9 +201,8 @@ def _find_uri_members(schema: Any) -> frozenset[str] | None:
     written = encode_value(schema)
     if not isinstance(properties, Mapping) or b'"$ref"' in written or b'"$dynamicRef"' in written:
         return None
-    if _has_uri_format({key: value for key, value in schema.items() if key != "properties"}):
-        return None
-    return frozenset(name for name, each in properties.items() if _has_uri_format(each))
+    names = frozenset(name for name, each in properties.items() if _has_uri_format(each))
+    return None if _has_uri_format({**schema, "properties": None}) else names
 
 
 def _has_uri_format(schema: Any) -> bool:
