@@ -309,7 +309,6 @@ class ToolProposal(effects.ProposedClass, frozen=True, kw_only=True):
 class ComposedDriver(msgspec.Struct, frozen=True, kw_only=True):
     """The texts of all files of a driver's folder, keyed by path. `reviews` lists what a person should review."""
 
-    driver: DraftedDriver
     files: Mapping[str, str]  # by their path in the folder
     reviews: tuple[str, ...] = ()  # what a person should look at
 
@@ -415,7 +414,7 @@ def compose(
     driver = draft_driver({**data, "implements": [bindings[each.tool_name] for each in proposals]}, reviewed_body)
     if not isinstance(driver, DraftedDriver):
         return driver
-    return ComposedDriver(driver=driver, files={**files, DRIVER_FILE: driver.text}, reviews=tuple(reviews))
+    return ComposedDriver(files={**files, DRIVER_FILE: driver.text}, reviews=tuple(reviews))
 
 
 def _bind_existing(

@@ -162,12 +162,10 @@ def find_grant(
     """
     if secret.access is None:  # AIP-19.access-1
         return "auth.ref" if is_own else None
-    tools = {driver.id, driver.key, *contracts}
-    for grant in secret.access.bind:
-        # AIP-19.access-1
-        if (grant.kind == "tool" and grant.value in tools) or (grant.kind == USER and grant.value == user):
-            return f"{grant.kind}:{grant.value}"
-    return None
+    holders = {*(("tool", name) for name in (driver.id, driver.key, *contracts)), (USER, user)}
+    # AIP-19.access-1
+    grants = (f"{each.kind}:{each.value}" for each in secret.access.bind if (each.kind, each.value) in holders)
+    return next(grants, None)
 
 
 def is_for_users_alone(secret: SecretEntry) -> bool:
@@ -198,10 +196,9 @@ def lines_to_grant(driver: Driver, *, is_beside: bool | None, has_access: bool) 
     """
     by_access = f"`access: {{bind: [{{tool: {driver.id}}}]}}` to its entry in SECRETS.md"
     ref_line = _missing_ref_line(driver)
-    if has_access or ref_line is None or is_beside is False:
-        return f"add {by_access}"
     where = "" if is_beside else ", where the entry stands beside it"
-    return f"{ref_line}{where}, or {by_access}"
+    has_one_way = has_access or ref_line is None or is_beside is False
+    return f"add {by_access}" if has_one_way else f"{ref_line}{where}, or {by_access}"
 
 
 def _missing_ref_line(driver: Driver) -> str | None:

@@ -10,6 +10,7 @@ transport. The resulting block must still pass the schema.
 
 import re
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
@@ -127,10 +128,9 @@ def server_from_json(data_untrusted: bytes, transport: Any, findings: FileFindin
 
     `transport` is the transport that the driver declares.
     """
-    try:
+    data = None
+    with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         data = msgspec.json.decode(data_untrusted) if len(data_untrusted) <= BYTES_MAX else None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        data = None
     if not isinstance(data, dict):
         message = "server.json holds no JSON object"
         hint = "write the keys of the server block as JSON"
