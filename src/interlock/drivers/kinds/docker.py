@@ -112,7 +112,6 @@ def container_command(
     # AIP-server-6
     options = "run -i --rm --init --pull never --security-opt no-new-privileges"
     words = [installation.engine.program, *options.split()]
-    # People find the containers of a driver by the first two labels.
     for label in (
         f"{LABEL}={driver.key}",
         f"dev.interlock.node={installation.node}",

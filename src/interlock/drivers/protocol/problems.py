@@ -97,8 +97,10 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
 
     def problem(self, pointer: str, code: str, message: str, hint: str, severity: Severity = "error") -> FileProblem:
         """Return a problem with the line of the field that `pointer` names."""
-        place: dict[str, Any] = {"file": self.file, "line": self.line(pointer), "field": pointer}
-        return FileProblem(**place, code=code, message=message, hint=hint, severity=severity)
+        file, line = self.file, self.line(pointer)
+        return FileProblem(
+            file=file, line=line, field=pointer, code=code, message=message, hint=hint, severity=severity
+        )
 
 
 class FileFindings:

@@ -413,7 +413,7 @@ class _ToolComparison:
         if reader is None or is_refused(self.problems):
             return None
         return Bound(
-            **{name: getattr(reader, name) for name in reader.__struct_fields__},
+            **msgspec.structs.asdict(reader),
             contract=self.contract,
             tool_name=self.binding.tool_name,
             tool_digest=digest_of(self.tool),
