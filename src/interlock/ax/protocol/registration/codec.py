@@ -9,7 +9,6 @@ Inside, a reader of one member raises _Refused; `_return_refusal` turns that int
 functions.
 """
 
-import enum
 import functools
 import re
 from collections.abc import Callable, Mapping
@@ -46,7 +45,6 @@ _URL: Final = re.compile(r"[\x21-\x7e]+")
 _BOOLEANS: Final = {b"true": True, b"false": False}
 _FLAGS: Final = ("tools", "resources", "notifications", "prompts", "completions")
 
-_Member = TypeVar("_Member", bound=enum.Enum)
 _Value = TypeVar("_Value")
 _Params = ParamSpec("_Params")
 
@@ -88,7 +86,7 @@ def read_register_untrusted(params: Raw, minimum_ms: int = INTERVAL_MS_MIN) -> m
         version=_version(members) if "version" in members else None,
         endpoint=_endpoint(members) if "endpoint" in members else None,
         authority_proof=_proof(members, authority) if "authority_proof" in members else None,
-        auth_scope=_one_of(AuthScope, members, "auth_scope") if "auth_scope" in members else None,
+        auth_scope=_auth_scope(members) if "auth_scope" in members else None,
         parent_id=_maybe_uuid(members, "parent_id") if "parent_id" in members else msgspec.UNSET,
         released_session=_session_id(members, "released_session") if "released_session" in members else None,
         tree=_tree(members) if "tree" in members else None,
@@ -134,7 +132,7 @@ def read_registered_untrusted(result: Raw) -> messages.Registered:
         budget={name: _whole(limits[name], f"budget.{name}", budget.LIMIT_MAX) for name in stated},
         aggregator_id=_uuid(members, "aggregator_id") if "aggregator_id" in members else None,
         tree=_tree(members) if "tree" in members else None,
-        auth_scope=_one_of(AuthScope, members, "auth_scope") if "auth_scope" in members else None,
+        auth_scope=_auth_scope(members) if "auth_scope" in members else None,
         claims=bytes(members.get("claims", b"")) == b"true" or None,
     )
 
@@ -289,12 +287,12 @@ def _whole(raw: Raw | None, member: str, most: int) -> int:
     return value
 
 
-def _one_of(kind: type[_Member], members: Mapping[str, Raw], name: str) -> _Member:
-    values = [member.value for member in kind]
-    text = find_string(members[name])
+def _auth_scope(members: Mapping[str, Raw]) -> AuthScope:
+    values = [scope.value for scope in AuthScope]
+    text = find_string(members["auth_scope"])
     if text not in values:
-        _refuse(name, f"one of {', '.join(values)}", known=values)
-    return kind(text)
+        _refuse("auth_scope", f"one of {', '.join(values)}", known=values)
+    return AuthScope(text)
 
 
 def _transport_class(members: Mapping[str, Raw]) -> str:
