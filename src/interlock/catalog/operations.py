@@ -32,7 +32,6 @@ from interlock.fronts.modern import ModernFront
 from interlock.gate.protocol.held_call import CONFIRMATION, REQUIRED
 from interlock.links.operations import masked_session
 from interlock.links.registered import RegisteredLink
-from interlock.mcp.items import find_value
 from interlock.mcp.meta import PROGRESS_TOKEN, stamp_modern
 from interlock.mcp.methods import PROGRESS, TOOLS_CALL, Era
 from interlock.names.protocol.entry import RegistryEntry
@@ -201,8 +200,8 @@ class ToolOperations:
             alias=route.alias,
             segment=route.link.segment,
             original=route.original,
-            title=_text(find_value(route.item, "title")),
-            description=_text(find_value(route.item, "description")),
+            title=find_string(route.item.get("title")),
+            description=find_string(route.item.get("description")),
             state=route.link.standing.state.value,
             capability=as_object(route.capability) if route.capability else {},
             unclassified=route.is_open,
@@ -332,7 +331,3 @@ def _surface(route: Route, advice: SiblingAdvice | None) -> api.ToolSurface | Un
         refused=route.is_refused,
         warning=route.surface.warning,
     )
-
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None

@@ -274,9 +274,6 @@ class TokenStore:
         name = grant_name(segment, principal)
         await self.secrets.put("token", name, msgspec.json.encode(grant), self.clock.wall())
 
-    async def drop_grant(self, segment: str, principal: str) -> None:
-        await self.secrets.remove("token", grant_name(segment, principal))
-
     async def find_client(self, issuer: str) -> oauth_client.Client | None:
         """Return the node's registration at an issuer, or None if there is none or it has expired."""
         client = _read(await self.secrets.get("client", issuer, self.clock.wall()), oauth_client.Client)
@@ -286,9 +283,6 @@ class TokenStore:
 
     async def keep_client(self, client: oauth_client.Client) -> None:
         await self.secrets.put("client", client.issuer, msgspec.json.encode(client), self.clock.wall())
-
-    async def drop_client(self, issuer: str) -> None:
-        await self.secrets.remove("client", issuer)
 
     async def bound_issuer(self, segment: str, client_id: str, issuer: str) -> str:
         """Return the issuer to which a configured client is bound. On first use, bind it to `issuer`."""

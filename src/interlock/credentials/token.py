@@ -36,6 +36,7 @@ from interlock.credentials.authorization_server import (
     TokenGrant,
     TokenSource,
     TokenStore,
+    grant_name,
     printable,
     union,
 )
@@ -492,7 +493,7 @@ class TokenHolder:
         except TokenRefused as error:
             if error.code == "invalid_client" and self._plan.client_id is None:
                 # The authorization server no longer has our registration. The next attempt registers again.
-                await self.services.records.drop_client(server.issuer)
+                await self.services.records.secrets.remove("client", server.issuer)
             raise
 
     async def _keep(
@@ -516,7 +517,7 @@ class TokenHolder:
         self._grant, self.line, self._step_ups = None, b"", 0
         self._given_at = self._replaced_at = -inf
         self._arm(None)
-        await self.services.records.drop_grant(self.segment, self.principal)
+        await self.services.records.secrets.remove("token", grant_name(self.segment, self.principal))
         for on_line in self._on_line[:]:
             on_line()
 

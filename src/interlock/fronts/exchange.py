@@ -219,7 +219,9 @@ class OwnAddress(msgspec.Struct, frozen=True):
     url: str | None = None
 
     def is_own_host(self, host: str) -> bool:
-        return self.hosts is None or host_name(host) in self.hosts
+        """Return whether a Host header names this node. Its port is ignored."""
+        name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+        return self.hosts is None or name.lower() in self.hosts
 
     def is_own_origin(self, origin: str, scheme: str, host: str) -> bool:
         """Return whether an Origin header names this node.
@@ -243,13 +245,6 @@ def own_address(listen: Address, url: str | None) -> OwnAddress:
         return OwnAddress(None)
     hosts.add(listen.host.lower())
     return OwnAddress(frozenset(hosts), url)
-
-
-def host_name(host: str) -> str:
-    """Return the host name in a Host header, without the port."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0].lower()
-    return host.partition(":")[0].lower()
 
 
 def find_origin(url: str) -> tuple[str, str, int] | None:

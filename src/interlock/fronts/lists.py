@@ -25,7 +25,7 @@ from interlock.core.background import BackgroundTasks
 from interlock.core.calls.call import Call
 from interlock.core.calls.caller import ClientRequest, ViewKey
 from interlock.core.clock import Clock
-from interlock.core.link_state import LinkState
+from interlock.core.link_state import USABLE, LinkState
 from interlock.dispatch.availability import Arrivals, MissingServer
 from interlock.links.keeper import Keeper
 from interlock.mcp import methods
@@ -97,17 +97,6 @@ def capabilities(view: View, *, modern: bool, tasks: bool = True, upward: bool =
     return offered
 
 
-def instructions(view: View, only: str | None) -> str:
-    """Return the merged instructions of the servers in a view. `only` is the server's segment if the client sees only
-    one.
-    """
-    texts = [(link.segment, link.facts.instructions) for link in view.links if link.facts and link.facts.instructions]
-    if only is not None:
-        return "\n\n".join(text for _, text in texts if text)[:INSTRUCTIONS_CHARS_MAX]
-    parts = [INTRODUCTION, *(f"## {segment}\n{text}" for segment, text in texts)]
-    return "\n\n".join(parts)[:INSTRUCTIONS_CHARS_MAX]
-
-
 class ClientDispatch(Protocol):
     """The methods of a surface that run calls. The dispatcher and the MCP-AQL surfaces implement it."""
 
@@ -161,7 +150,6 @@ MISSING_TTL_MS: Final = 1000  # of a list without a server that is still connect
 LEAST_TTL_S: Final = 1.0  # a server that says its list is stale at once is not re-read more often than this
 KIND: Final = {methods.TOOLS_LIST: "tools", methods.PROMPTS_LIST: "prompts"}
 
-_LISTS: Final = frozenset((LinkState.READY, LinkState.SLOW))
 SERVER_META: Final = encode_value({methods.META_SERVER: SERVER_INFO})
 
 
@@ -222,7 +210,16 @@ class ListCache:
         return None
 
     def introduction(self, view: View, only: str | None) -> str:
-        return instructions(view, only)
+        """Return the merged instructions of the servers in a view.
+
+        `only` is the server's segment if the client sees only one.
+        """
+        servers = [(link.segment, link.facts.instructions) for link in view.links if link.facts]
+        texts = [(segment, text) for segment, text in servers if text]
+        if only is not None:
+            return "\n\n".join(text for _, text in texts)[:INSTRUCTIONS_CHARS_MAX]
+        parts = [INTRODUCTION, *(f"## {segment}\n{text}" for segment, text in texts)]
+        return "\n\n".join(parts)[:INSTRUCTIONS_CHARS_MAX]
 
     def when_fresh(self, method: str, then: Callable[[], None]) -> None:
         """Call `then` once the lists are fresh or the time limit for waiting is reached."""
@@ -234,7 +231,7 @@ class ListCache:
                 for keeper in self.keepers.values()
                 if keeper.is_offered
                 and keeper.is_reread
-                and keeper.link.standing.state in _LISTS
+                and keeper.link.standing.state in USABLE
                 # A list counts as fresh for as long as configured, or shorter if its server suggests that.
                 and now - keeper.listed_at[kind]
                 >= min(self.list_ttl_s, max(LEAST_TTL_S, inf if keeper.list_hint_s is None else keeper.list_hint_s))

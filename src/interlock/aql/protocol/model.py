@@ -318,7 +318,7 @@ def check_operation(operation: AqlOperation, *, may_be_reserved: bool = False) -
     return None
 
 
-_BORDER: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+WORD_BORDER: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _OUTSIDE: Final = re.compile(r"[^a-z0-9_]+")
 _OPERATION_DIGITS: Final = 8
 _PARAMETER_DIGITS: Final = 4
@@ -328,7 +328,7 @@ def snake(segment: str) -> str:
     """Return a segment in snake case: word boundaries and special characters become `_`, and letters become
     lower case.
     """
-    return _OUTSIDE.sub("_", _BORDER.sub("_", segment).lower())
+    return _OUTSIDE.sub("_", WORD_BORDER.sub("_", segment).lower())
 
 
 def operation_name(qualified: str) -> str:

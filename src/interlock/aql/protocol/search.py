@@ -18,7 +18,7 @@ from itertools import pairwise
 from math import log
 from typing import Final
 
-from interlock.aql.protocol.model import snake
+from interlock.aql.protocol.model import WORD_BORDER, snake
 
 KNOWN_MAX: Final = 300  # names that are looked through for pairs of letters; one takes some 2 us
 COMPARED_MAX: Final = 20  # of these, the ones that are compared letter by letter; one takes some 100 us
@@ -90,7 +90,6 @@ COMMON_MIN: Final = 4000  # documents with a word, above which it only orders ca
 CANDIDATES_MAX: Final = 500  # that common words order
 
 _WORD: Final = re.compile(r"[a-z]+|[0-9]+|[^\W\d_]+")
-_BORDER: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _STOP: Final = frozenset(
     [
         *("a", "an", "and", "are", "as", "at", "be", "by", "for", "from", "in", "is", "it", "its", "of", "on", "or"),
@@ -103,7 +102,7 @@ _SYNONYMS: Final[Mapping[str, str]] = {"remove": "delete", "erase": "delete", "f
 def words(text: str) -> list[str]:
     """Return the words of a text in lower case, without plural endings. The most common words are left out."""
     result = []
-    for word in _WORD.findall(_BORDER.sub(" ", text).lower()):
+    for word in _WORD.findall(WORD_BORDER.sub(" ", text).lower()):
         if word in _STOP:
             continue
         if len(word) > 3 and word[-1] == "s" and word[-2] not in "su":

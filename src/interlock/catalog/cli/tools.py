@@ -399,7 +399,7 @@ def _has_tool(invocation: Invocation, name: str) -> bool:
     return any(name in (tool["name"], tool["alias"]) and not tool.get("withheld") for tool in tools)
 
 
-class _Progress:
+class _Progress(contextlib.AbstractContextManager["_Progress"]):
     """The progress display of a call on stderr: one line that is redrawn on a terminal, otherwise a line for each
     report.
     """
@@ -408,9 +408,6 @@ class _Progress:
         self._out = invocation.out
         self._redraws = sys.stderr.isatty()
         self._shown = False
-
-    def __enter__(self) -> "_Progress":
-        return self
 
     def __exit__(self, *_: object) -> None:
         if self._shown and self._redraws:

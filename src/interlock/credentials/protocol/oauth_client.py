@@ -23,6 +23,7 @@ from urllib.parse import SplitResult, quote_plus, urlencode, urlsplit, urlunspli
 import msgspec
 
 from interlock.credentials.protocol.resource import (
+    FORM_HEADERS,
     SCOPES_MAX,
     TOKEN_BYTES_MAX,
     WELL_KNOWN,
@@ -248,7 +249,6 @@ ASSERTION_S: Final = 60.0
 CALLBACK_VALUE_MAX: Final = 4096
 OFFLINE: Final = "offline_access"
 ASSERTION_TYPE: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
-_FORM: Final = b"content-type: application/x-www-form-urlencoded\r\naccept: application/json\r\n"
 _ACCESS_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*", re.ASCII)  # RFC 6750 2.1: it becomes a header
 _ERROR_CODE = re.compile(r"[a-zA-Z0-9_.-]{1,64}", re.ASCII)
 
@@ -379,7 +379,7 @@ def token_request(form: Mapping[str, str], client: Client, assertion: str | None
     """Return the headers and the body of a token request, including the client's authentication (RFC 6749 2.3, RFC 7523
     2.2).
     """
-    headers, sent = _FORM, dict(form)
+    headers, sent = FORM_HEADERS, dict(form)
     match client.method:
         case "client_secret_basic":
             pair = f"{quote_plus(client.client_id)}:{quote_plus(client.secret or '')}".encode()

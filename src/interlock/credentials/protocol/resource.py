@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 # Token introspection (RFC 7662)
 
-_FORM: Final = b"content-type: application/x-www-form-urlencoded\r\naccept: application/json\r\n"
+FORM_HEADERS: Final = b"content-type: application/x-www-form-urlencoded\r\naccept: application/json\r\n"
 
 
 def read_document(data: bytes, shape: type[T], failure: Exception) -> T:
@@ -48,7 +48,7 @@ def request_headers(client_id: str, client_secret: str) -> bytes:
     Client id and secret are form-encoded first (RFC 6749 2.3.1).
     """
     pair = f"{quote_plus(client_id)}:{quote_plus(client_secret)}".encode()
-    return _FORM + b"authorization: Basic %b\r\n" % base64.b64encode(pair)
+    return FORM_HEADERS + b"authorization: Basic %b\r\n" % base64.b64encode(pair)
 
 
 def request_body(token: str) -> bytes:
