@@ -132,11 +132,11 @@ def capabilities_to_modern(offered: dict[str, Raw]) -> Raw:
     """
     declared: dict[str, Any] = {}
     for name in ("sampling", "experimental"):
-        if _is_object(offered.get(name)):
+        if is_object(offered.get(name)):
             declared[name] = offered[name]
-    if _is_object(offered.get("roots")):
+    if is_object(offered.get("roots")):
         declared["roots"] = {}  # listChanged has no meaning without a session
-    if _is_object(offered.get("elicitation")):
+    if is_object(offered.get("elicitation")):
         modes = decode_object(offered["elicitation"])
         declared["elicitation"] = modes or {"form": {}}  # before 2025-11-25 there was only the form
     return Raw(encode_value(declared))
@@ -158,7 +158,7 @@ def _common(supported: Mapping[str, Any], offered: Mapping[str, Raw]) -> dict[st
     for name, inner in supported.items():
         raw = offered.get(name)
         if isinstance(inner, Mapping):
-            if raw is not None and _is_object(raw):
+            if raw is not None and is_object(raw):
                 common[name] = _common(inner, decode_object(raw) or {})
         elif raw is not None and bytes(raw) == encode_value(inner):
             common[name] = inner
@@ -170,7 +170,7 @@ def declares(capabilities: Raw, name: str, mode: str | None = None) -> bool:
     declared too.
     """
     settings = (decode_object(capabilities) or {}).get(name)
-    if not _is_object(settings):
+    if not is_object(settings):
         return False
     if name != "elicitation" or mode is None:
         return True
@@ -214,7 +214,8 @@ def _mode(params: Raw) -> str:
     return find_string((decode_object(params) or {}).get("mode")) or "form"
 
 
-def _is_object(raw: Raw | None) -> bool:
+def is_object(raw: Raw | None) -> bool:
+    """Return whether encoded JSON is an object, judged by its first byte."""
     return raw is not None and bytes(raw)[:1] == b"{"
 
 

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.mcp import methods
+from interlock.mcp.meta import is_object
 from interlock.mcp.methods import Era
 from interlock.wire import refusal
 from interlock.wire.jsonrpc.codec import CodecError, decode_object, decode_value, encode_value, find_string
@@ -176,20 +177,20 @@ def find_seconds(raw: Raw | None) -> float | None:
 def offers_tasks(capabilities: dict[str, Raw], era: Era) -> bool:
     """Return whether a server can run calls as tasks."""
     if era is Era.MODERN:
-        return _is_object(_inside(capabilities, "extensions", methods.TASKS_EXTENSION))
-    return _is_object(_inside(capabilities, "tasks", "requests", "tools", "call"))
+        return is_object(_inside(capabilities, "extensions", methods.TASKS_EXTENSION))
+    return is_object(_inside(capabilities, "tasks", "requests", "tools", "call"))
 
 
 def offers_cancelling(capabilities: dict[str, Raw]) -> bool:
     """Return whether the tasks of a legacy server can be cancelled. All tasks of the modern extension can."""
-    return _is_object(_inside(capabilities, "tasks", "cancel"))
+    return is_object(_inside(capabilities, "tasks", "cancel"))
 
 
 def declares_tasks(capabilities: Raw) -> bool:
     """Return whether a modern client accepts a task as the answer to its request."""
     if methods.TASKS_EXTENSION.encode() not in bytes(capabilities):
         return False
-    return _is_object(_inside(decode_object(capabilities) or {}, "extensions", methods.TASKS_EXTENSION))
+    return is_object(_inside(decode_object(capabilities) or {}, "extensions", methods.TASKS_EXTENSION))
 
 
 def without_tasks(capabilities: Raw) -> Raw:
@@ -223,7 +224,7 @@ TAKEN_AS_TASK: Final[dict[str, Any]] = {
 def takes_as_task(capabilities: dict[str, Raw], method: str) -> bool:
     """Return whether the gateway may send this server request to a legacy client as a task."""
     path = _AS_TASK.get(method)
-    return path is not None and _is_object(_inside(capabilities, "tasks", "requests", *path))
+    return path is not None and is_object(_inside(capabilities, "tasks", "requests", *path))
 
 
 def needs_task(item: dict[str, Raw]) -> bool:
@@ -238,10 +239,6 @@ def _inside(members: dict[str, Raw], *path: str) -> Raw | None:
         value = members.get(name)
         members = (decode_object(value) if value is not None else None) or {}
     return value
-
-
-def _is_object(raw: Raw | None) -> bool:
-    return raw is not None and bytes(raw)[:1] == b"{"
 
 
 # Refusals

@@ -203,21 +203,20 @@ def _positional(tool: ToolDescription, arguments: Mapping[str, Any]) -> dict[int
             value = sent_value(tool.request[position], value)
         if tool.arg_types is not None:
             major = tool.arg_types[position]
-            field = Field(name=name)
             if major == BYTES and isinstance(value, str):
-                value = bytes_of(field, value)
+                value = bytes_of(Field(name=name), value)
             elif major in (0, 1) and isinstance(value, float) and value.is_integer():
                 value = int(value)
             elif major == 7 and isinstance(value, int) and not isinstance(value, bool):
                 try:
                     number = float(value)
                 except OverflowError:
-                    raise DeviceFault("argument_invalid", "out of range", field.name) from None
+                    raise DeviceFault("argument_invalid", "out of range", name) from None
                 if int(number) != value:
-                    raise DeviceFault("argument_invalid", "an integer that no floating-point number holds", field.name)
+                    raise DeviceFault("argument_invalid", "an integer that no floating-point number holds", name)
                 value = number
             if not _is_of_major_type(value, major):
-                raise DeviceFault("argument_invalid", f"not of CBOR type {major}", field.name)
+                raise DeviceFault("argument_invalid", f"not of CBOR type {major}", name)
         _check_sendable(value, name, depth=2)  # the message and its params
         params[position] = value
     return params

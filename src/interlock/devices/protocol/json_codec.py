@@ -46,7 +46,6 @@ def is_online(payload: bytes) -> bool | None:
 MESSAGE_BYTES_MAX: Final = 65536
 DEPTH_MAX: Final = 16
 ID_MAX: Final = 2**31 - 1
-TOOL_FAILED: Final = 1  # the status of a result with isError
 STATUS_MAX: Final = 2**31
 
 
@@ -86,8 +85,9 @@ class JsonCodec(Codec):
                 raise DeviceFault("malformed", "an answer needs either a result or an error")
             if "result" in members:
                 result = members["result"]
-                has_failed = isinstance(result, dict) and result.get("isError") is True
-                return DeviceAnswer(request_id=request_id, payload=result, status=TOOL_FAILED if has_failed else 0)
+                # A result with isError has the status 1.
+                status = int(isinstance(result, dict) and result.get("isError") is True)
+                return DeviceAnswer(request_id=request_id, payload=result, status=status)
             code = members["error"].get("code") if isinstance(members["error"], dict) else None
             if isinstance(code, bool) or not isinstance(code, int) or code == 0 or abs(code) > STATUS_MAX:
                 raise DeviceFault("malformed", "an error without a number")

@@ -37,6 +37,7 @@ FRAMES_AT_ONCE = 256  # before others have their turn
 LOGGER = "interlock.devices.isotp"
 logging.getLogger(LOGGER).setLevel(logging.CRITICAL)  # what it warns of is counted
 
+_FLOW_ERRORS = (isotp.FlowControlTimeoutError, isotp.UnexpectedFlowControlError, isotp.MaximumWaitFrameReachedError)
 REASONS: dict[type[Exception], str] = {
     isotp.WrongSequenceNumberError: "sequence",
     isotp.UnexpectedConsecutiveFrameError: "sequence",
@@ -44,11 +45,7 @@ REASONS: dict[type[Exception], str] = {
     isotp.ReceptionInterruptedWithFirstFrameError: "interrupted",
     isotp.ConsecutiveFrameTimeoutError: "incomplete",
     isotp.FrameTooLongError: "too_large",
-    isotp.FlowControlTimeoutError: "flow_control",
-    isotp.UnexpectedFlowControlError: "flow_control",
-    isotp.MaximumWaitFrameReachedError: "flow_control",
-    isotp.UnsupportedWaitFrameError: "flow_control",
-    isotp.OverflowError: "flow_control",
+    **dict.fromkeys((*_FLOW_ERRORS, isotp.UnsupportedWaitFrameError, isotp.OverflowError), "flow_control"),
 }
 
 
