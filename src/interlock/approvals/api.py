@@ -4,17 +4,8 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
-from interlock.operator.operation import (
-    CHANGED,
-    NOT_FOUND,
-    NOT_LOCAL,
-    ChoiceParameter,
-    ErrorCase,
-    Operation,
-    RequestBody,
-    TextParameter,
-    operations_in,
-)
+from interlock.operator import operation
+from interlock.operator.operation import CHANGED, NOT_FOUND, NOT_LOCAL, ErrorCase, Operation, RequestBody, operations_in
 
 
 class ProofFacts(Struct, frozen=True, kw_only=True):
@@ -495,7 +486,7 @@ NOT_GRANTABLE: Final = ErrorCase(
 
 # Query parameters
 
-KIND: Final = ChoiceParameter(
+KIND: Final = operation.ChoiceParameter(
     name="kind",
     description="Only approvals of this kind.",
     choices=(
@@ -503,7 +494,7 @@ KIND: Final = ChoiceParameter(
         *("proposal", "request", "enrolment", "configuration"),
     ),
 )
-STATUS: Final = ChoiceParameter(
+STATUS: Final = operation.ChoiceParameter(
     name="status",
     description="Only approvals that stand like this; all: every one.",
     choices=(
@@ -512,7 +503,9 @@ STATUS: Final = ChoiceParameter(
     ),
     default="pending",
 )
-CLASS: Final = TextParameter(name="class", argument="answer", description="The answer, where the question has several.")
+CLASS: Final = operation.TextParameter(
+    name="class", argument="answer", description="The answer, where the question has several."
+)
 
 
 # Operations

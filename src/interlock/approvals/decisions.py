@@ -21,19 +21,8 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
 from interlock.approvals.inbox import Inbox
-from interlock.approvals.protocol.approval import (
-    UNKNOWN,
-    Approval,
-    Decision,
-    Kind,
-    Move,
-    Proof,
-    Requires,
-    Source,
-    What,
-    find_next_status,
-    refusal_of,
-)
+from interlock.approvals.protocol import approval as records
+from interlock.approvals.protocol.approval import Approval, Decision, Kind, Move, Proof, Requires, Source, What
 from interlock.approvals.protocol.digests import REVEAL, answers, signed_digest
 from interlock.approvals.trust.approval_proofs import ProofVerifier, stored_proof
 from interlock.core.clock import Clock
@@ -115,7 +104,7 @@ class DecisionService:
             await receiver.refresh()
         if not self.is_current(approval):
             voided = await self.inbox.void(id, REDEFINED)
-            return voided if isinstance(voided, Refusal) else refusal_of(voided)
+            return voided if isinstance(voided, Refusal) else records.refusal_of(voided)
         if receiver is not None and (obstacle := receiver.find_obstacle(approval)) is not None:
             return obstacle
         judged: Verified | Proof | Refusal | None = None
@@ -191,9 +180,9 @@ class DecisionService:
         """Return an approval that can still be approved with its answer, or a refusal."""
         approval = self.inbox.get(id)
         if approval is None:
-            return UNKNOWN
-        if find_next_status(approval.status, Move.APPROVE) is None:
-            return refusal_of(approval)
+            return records.UNKNOWN
+        if records.find_next_status(approval.status, Move.APPROVE) is None:
+            return records.refusal_of(approval)
         possible = answers(approval)
         if answer is None and len(possible) == 1:
             (answer,) = possible

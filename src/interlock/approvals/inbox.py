@@ -34,22 +34,8 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from interlock.approvals.audit import ApprovalAudit
-from interlock.approvals.protocol.approval import (
-    ENDS,
-    LIVE,
-    OF_ANOTHER_REPLICA,
-    UNAVAILABLE_NOW,
-    UNKNOWN,
-    Approval,
-    Decision,
-    Kind,
-    Move,
-    Source,
-    Status,
-    What,
-    find_next_status,
-    refusal_of,
-)
+from interlock.approvals.protocol import approval as records
+from interlock.approvals.protocol.approval import Approval, Decision, Kind, Move, Source, Status, What
 from interlock.ax.protocol.budget import ExceededLimit, budget_exceeded
 from interlock.config.plan import ApprovalsPlan
 from interlock.core.background import BackgroundTasks
@@ -115,7 +101,7 @@ class ApprovalStore:
 
     async def update(self, approval: Approval, revision: int) -> ApprovalEntry:
         now = self.clock.wall()
-        ttl_s = KEPT_S if approval.status in ENDS else None
+        ttl_s = KEPT_S if approval.status in records.ENDS else None
         revision = await self.kv.update(BUCKET, approval.id, self._encode(approval), revision, now, ttl_s=ttl_s)
         return ApprovalEntry(approval, revision, None if ttl_s is None else now + ttl_s, self.replica)
 
@@ -199,7 +185,7 @@ class Index:
         """
         id = self._by_key.get(key)
         approval = self.get(id or "")
-        if approval is None or approval.status in LIVE:
+        if approval is None or approval.status in records.LIVE:
             return approval
         is_told = approval.expires_at is None or self.clock.wall() < approval.expires_at
         return approval if approval.status is Status.DENIED and is_told else None
@@ -264,14 +250,14 @@ class Index:
             self.lapsing.set()
         key = key_of(approval)
         standing = self.get(self._by_key.get(key, ""))
-        if approval.status in LIVE:
+        if approval.status in records.LIVE:
             self._by_key[key] = approval.id
         elif approval.status is Status.DENIED:
             if standing is None or not standing.is_live:
                 self._by_key[key] = approval.id
         elif standing is not None and standing.id == approval.id:
             del self._by_key[key]
-        if approval.status in ENDS and (before is None or before.approval.status not in ENDS):
+        if approval.status in records.ENDS and (before is None or before.approval.status not in records.ENDS):
             self._ended.append(approval.id)
 
     def hold(self, approval: Approval) -> None:
@@ -652,14 +638,14 @@ class Inbox:
     async def _decide(self, id: str, decision: Decision, redeem_until: float | None) -> Approval | Refusal:
         approval = self.get(id)
         if approval is None:
-            return UNKNOWN
+            return records.UNKNOWN
         move = Move.APPROVE if decision.what is What.APPROVED else Move.DENY
-        if find_next_status(approval.status, move) is None:
-            return refusal_of(approval)
+        if records.find_next_status(approval.status, move) is None:
+            return records.refusal_of(approval)
         # Only the replica that raised these can carry them out.
         is_of_one_replica = approval.kind in _OF_ONE_REPLICA or approval.source is Source.DRIVERS
         if is_of_one_replica and self.is_elsewhere(id):
-            return OF_ANOTHER_REPLICA
+            return records.OF_ANOTHER_REPLICA
         changes: dict[str, Any] = {"decision": decision}
         if move is Move.APPROVE and approval.expires_at is not None:
             redeem_by = self.clock.wall() + self.rules.redeem_s
@@ -683,12 +669,12 @@ class Inbox:
             for _ in range(TRIES_MAX):
                 entry = self._index.find_entry(id)
                 if entry is None:
-                    return UNKNOWN
+                    return records.UNKNOWN
                 approval = entry.approval if move is Move.EXPIRE else self._index.current(entry)
-                after = find_next_status(approval.status, move)
+                after = records.find_next_status(approval.status, move)
                 if after is None:
-                    return refusal_of(approval)
-                params = approval.params if after in LIVE else None
+                    return records.refusal_of(approval)
+                params = approval.params if after in records.LIVE else None
                 try:
                     moved = await self.store.update(
                         replace(approval, status=after, params=params, **changes), entry.revision
@@ -742,7 +728,7 @@ def _too_many(budget: str, limit: int, used: int, retry_after_ms: int | None) ->
 
 def _unavailable(why: object) -> Refusal:
     log.error("an approval cannot be written: %s", why)
-    return UNAVAILABLE_NOW
+    return records.UNAVAILABLE_NOW
 
 
 @dataclass(eq=False)

@@ -29,19 +29,9 @@ from interlock.approvals.api import SELF_APPROVAL
 from interlock.core.operator_errors import refused_as
 from interlock.credentials.protocol.oauth_client import CALLBACK_PATH
 from interlock.fronts.exchange import THIS_MACHINE, OwnAddress
-from interlock.operator import approvals, open_pages
+from interlock.operator import approvals, endpoint, open_pages
 from interlock.operator.approvals import APPROVERS_PAGE, PATH, is_approval_page
-from interlock.operator.endpoint import (
-    FORM,
-    KEY_HEADER,
-    SOCKET_ROLES,
-    RequestHandlers,
-    build_routes,
-    check_key,
-    error_answer,
-    media_type,
-    wants_page,
-)
+from interlock.operator.endpoint import RequestHandlers, error_answer
 from interlock.operator.open_pages import SESSION, is_console, is_invitation
 from interlock.operator.openapi import OPERATIONS
 from interlock.operator.operation import FOREIGN_PAGE, MISDIRECTED, ROLE_REQUIRED, UNAUTHORISED, Handlers
@@ -66,7 +56,7 @@ def operator_app(handlers: Handlers, *, authenticate: Authenticate | None, own: 
     peer.
     """
     app = Starlette(
-        routes=build_routes(OPERATIONS, handlers, REQUEST_HANDLERS),
+        routes=endpoint.build_routes(OPERATIONS, handlers, REQUEST_HANDLERS),
         middleware=[Middleware(_OperatorMiddleware, authenticate=authenticate, own=own)],
         exception_handlers={HTTPException: _on_http_exception},
     )
@@ -132,13 +122,13 @@ def _check_browser(request: Request) -> None:
     """
     headers, path = request.headers, request.url.path
     if request.method in ("GET", "HEAD"):
-        if wants_page(request) and (path == APPROVERS_PAGE or is_approval_page(path)):
+        if endpoint.wants_page(request) and (path == APPROVERS_PAGE or is_approval_page(path)):
             return
     elif "origin" not in headers and "sec-fetch-site" not in headers:
         raise refused_as(FOREIGN_PAGE, "a change is taken only from the operator endpoint's own page")
-    elif media_type(request) == FORM and path.startswith(PATH):
+    elif endpoint.media_type(request) == endpoint.FORM and path.startswith(PATH):
         return
-    check_key(request, headers.get(KEY_HEADER, ""))
+    endpoint.check_key(request, headers.get(endpoint.KEY_HEADER, ""))
 
 
 def _with_headers(send: Send) -> Send:
@@ -162,7 +152,7 @@ def _check_role(scope: Scope) -> None:
     """
     if scope["method"] in ("GET", "HEAD") or scope["path"].startswith(PATH) or scope["path"] == SESSION:
         return
-    if "admin" not in scope.get("state", {}).get("roles", SOCKET_ROLES):
+    if "admin" not in scope.get("state", {}).get("roles", endpoint.SOCKET_ROLES):
         raise refused_as(ROLE_REQUIRED, "this credential may look and change nothing; use one of an admin's")
 
 
@@ -174,7 +164,7 @@ def _unauthorised(request: Request) -> Response:
     if is_page and audience not in (None, "operator"):
         message = "who may ask does not decide: the operator endpoint takes an operator's token"
         return error_answer(SELF_APPROVAL.status, SELF_APPROVAL.name, message, headers=challenge)
-    if is_page and wants_page(request):
+    if is_page and endpoint.wants_page(request):
         challenge = {"WWW-Authenticate": _BASIC}
     message = (
         "the operator endpoint needs an operator's token: Authorization: Bearer ilo_...; "

@@ -23,15 +23,8 @@ from interlock.approvals.operations.inbox import check_may_decide
 from interlock.approvals.protocol.approval import AGENT_EFFECTS, CLASSIFIED, NODE_EFFECTS, PROPOSAL_EFFECT, shown_params
 from interlock.core.operator_errors import refused_as
 from interlock.crypto.signing import PASSPHRASE_CHARS_MIN
-from interlock.operator.endpoint import (
-    FORM,
-    OperatorExchange,
-    RequestHandlers,
-    form_body,
-    json_body,
-    media_type,
-    wants_page,
-)
+from interlock.operator import endpoint
+from interlock.operator.endpoint import OperatorExchange, RequestHandlers
 from interlock.operator.pages.frame import PAGES, console_page, page, text
 from interlock.wire.jsontext.display import Shown
 from interlock.wire.refusal import NotFound, Refused
@@ -80,11 +73,11 @@ _WHOLE_ID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 async def list_approvals(exchange: OperatorExchange[None]) -> api.Approvals | Response:
     approvals: api.Approvals = await exchange.run()
     inbox = next(page for page in PAGES if page.path == PATH)
-    return console_page(inbox) if wants_page(exchange.request) else approvals
+    return console_page(inbox) if endpoint.wants_page(exchange.request) else approvals
 
 
 async def get_approval(exchange: OperatorExchange[None]) -> api.Approval | Response:
-    if not wants_page(exchange.request):
+    if not endpoint.wants_page(exchange.request):
         approval: api.Approval = await exchange.run()
         return approval
     try:
@@ -97,7 +90,7 @@ async def get_approval(exchange: OperatorExchange[None]) -> api.Approval | Respo
 
 
 async def decide_approval(exchange: OperatorExchange[api.DecideApproval]) -> api.Approval | Response:
-    if not wants_page(exchange.request):
+    if not endpoint.wants_page(exchange.request):
         return await _decide(exchange)
     try:
         return await _decide(exchange)
@@ -118,11 +111,11 @@ async def decide_approval(exchange: OperatorExchange[api.DecideApproval]) -> api
 
 async def _decide(exchange: OperatorExchange[api.DecideApproval]) -> api.Approval | Response:
     request = exchange.request
-    if media_type(request) != FORM:
-        exchange.body = await json_body(request, api.DecideApproval)
+    if endpoint.media_type(request) != endpoint.FORM:
+        exchange.body = await endpoint.json_body(request, api.DecideApproval)
         decided: api.Approval = await exchange.run()
         return decided
-    form = await form_body(request, api.DecideApprovalForm)
+    form = await endpoint.form_body(request, api.DecideApprovalForm)
     check_may_decide(exchange.roles)
     approval = await exchange.call(api.GET_APPROVAL, id=exchange.request.path_params["id"])
     if form.decision == "approve" and form.folded is None and shown(approval).is_folded:

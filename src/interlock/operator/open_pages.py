@@ -25,15 +25,9 @@ from interlock.approvals.api import Invitation as InvitationView
 from interlock.approvals.trust.passkeys import GONE, PATH, PasskeyInvitation, invitation_view
 from interlock.credentials.api import TAKE_OAUTH_RETURN
 from interlock.credentials.token import ConsentPage
+from interlock.operator import endpoint
 from interlock.operator.api import GET_CONSOLE_FILE, GET_OPENAPI
-from interlock.operator.endpoint import (
-    KEY_HEADER,
-    OperatorExchange,
-    RequestHandlers,
-    json_answer,
-    refuse_unknown_parameters,
-    wants_page,
-)
+from interlock.operator.endpoint import OperatorExchange, RequestHandlers
 from interlock.operator.operation import Operation
 from interlock.operator.pages.frame import (
     CLASSIFICATION,
@@ -63,7 +57,7 @@ async def use_login(exchange: OperatorExchange[UseLogin]) -> Response:
     opened: BrowserSession = await exchange.run()
     record, request = opened.record, exchange.request
     principal = f"browser:{record.id[:8]}"
-    answer = json_answer(Session(principal=principal, roles=record.roles or (), key=opened.key))
+    answer = endpoint.json_answer(Session(principal=principal, roles=record.roles or (), key=opened.key))
     is_secure = request.url.scheme == "https" or opened.is_secure
     name, max_age = cookie_name(request.headers.get("host", ""), is_secure=is_secure), int(SESSION_S)
     answer.set_cookie(name, opened.cookie, max_age, secure=is_secure, httponly=True, samesite="strict")
@@ -71,7 +65,7 @@ async def use_login(exchange: OperatorExchange[UseLogin]) -> Response:
 
 
 async def get_session(exchange: OperatorExchange[None]) -> Session:
-    key = exchange.request.headers.get(KEY_HEADER) if is_browser(exchange.principal) else None
+    key = exchange.request.headers.get(endpoint.KEY_HEADER) if is_browser(exchange.principal) else None
     return Session(principal=exchange.principal, roles=tuple(sorted(exchange.roles)), key=key)
 
 
@@ -141,7 +135,7 @@ async def visit_invitation(exchange: OperatorExchange[None]) -> Response:
 
 
 async def enrol_passkey(exchange: OperatorExchange[EnrolPasskey]) -> InvitationView:
-    refuse_unknown_parameters(exchange.request, ())
+    endpoint.refuse_unknown_parameters(exchange.request, ())
     invitation: InvitationView = await exchange.run()
     return invitation
 
@@ -183,7 +177,7 @@ def is_console(request: Request) -> bool:
     """Return whether a request is for a page or file that contains no data and is therefore the same for everybody."""
     path = request.url.path
     if path == "/approvals":
-        return request.method == "GET" and wants_page(request)
+        return request.method == "GET" and endpoint.wants_page(request)
     return path in _PAGES or path.startswith(PREFIX)
 
 

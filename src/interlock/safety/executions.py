@@ -36,14 +36,8 @@ from interlock.core.clock import Clock, rfc3339
 from interlock.mcp.meta import RAW_EMPTY
 from interlock.mcp.methods import PROMPTS_GET, RESOURCES_READ, TOOLS_CALL
 from interlock.safety.agents import AgentKey, agent_key
-from interlock.safety.protocol.evaluation import (
-    AgentNotification,
-    Evaluation,
-    Hint,
-    Metadata,
-    NotificationType,
-    normalise,
-)
+from interlock.safety.protocol import evaluation as protocol
+from interlock.safety.protocol.evaluation import Evaluation, Hint, normalise
 from interlock.store.ports import KeyValue, StoreError
 from interlock.wire.jsonrpc.codec import decode_array, decode_object, find_string
 
@@ -316,7 +310,7 @@ class Execution:
         self.pause: Pause | None = None
         self.grants: list[StepGrant] = []
         self.held = HeldOperations()
-        self.notices: list[AgentNotification] = []  # to be told once
+        self.notices: list[protocol.AgentNotification] = []  # to be told once
 
     @property
     def approval_ids(self) -> list[str]:
@@ -346,8 +340,10 @@ class Execution:
             self.grants, self.notices, self.pause, self.caller = [], [], None, None
         return True
 
-    def tell(self, type: NotificationType, message: str, now: float, metadata: Metadata | None = None) -> None:
-        self.notices.append(AgentNotification(type, message, rfc3339(now), metadata))
+    def tell(
+        self, type: protocol.NotificationType, message: str, now: float, metadata: protocol.Metadata | None = None
+    ) -> None:
+        self.notices.append(protocol.AgentNotification(type, message, rfc3339(now), metadata))
         del self.notices[:-NOTICES_MAX]
 
     def answer(self) -> dict[str, Any]:

@@ -51,20 +51,8 @@ from interlock.safety.executions import (
     StepGrant,
     find_owner,
 )
-from interlock.safety.protocol.evaluation import (
-    EXAMPLE,
-    HINT_CHARS_MAX,
-    AgentNotification,
-    Directive,
-    Evaluation,
-    Hint,
-    Metadata,
-    NotificationType,
-    StepVerdict,
-    evaluate,
-    find_hint_fault,
-    read_hint,
-)
+from interlock.safety.protocol import evaluation as protocol
+from interlock.safety.protocol.evaluation import Directive, Evaluation, Hint, NotificationType, StepVerdict
 from interlock.store.ports import StoreError
 from interlock.wire.refusal import Refusal
 
@@ -223,13 +211,15 @@ class SafetyLoop(DecisionReceiver):
         if (execution := self.executions.find_last(owner, agent)) is None:  # AQL-8.6.3-3
             await self._refuse_blocked(agent, is_report=True)
             raise OperationFailed(errors.resource_not_found("execution", name))
-        if len(written) > HINT_CHARS_MAX:
+        if len(written) > protocol.HINT_CHARS_MAX:
             length = len(written)
             raise OperationFailed(
-                errors.too_large("string_length", HINT_CHARS_MAX, length, param_name="nextActionHint")
+                errors.too_large("string_length", protocol.HINT_CHARS_MAX, length, param_name="nextActionHint")
             )
-        if (refusal := find_hint_fault(written, self.names.of(caller).__contains__)) is not None:  # AQL-8.6.3-6
-            raise OperationFailed(errors.invalid_value("nextActionHint", refusal, {"example": EXAMPLE}))
+        if (
+            refusal := protocol.find_hint_fault(written, self.names.of(caller).__contains__)
+        ) is not None:  # AQL-8.6.3-6
+            raise OperationFailed(errors.invalid_value("nextActionHint", refusal, {"example": protocol.EXAMPLE}))
         async with self._lock(agent):
             await self._refuse_blocked(agent, is_report=True)
             await self._refresh(execution)
@@ -326,7 +316,7 @@ class SafetyLoop(DecisionReceiver):
     async def _judge(self, execution: Execution, caller: Caller, written: str, params: dict[str, Any]) -> Directive:
         if self.plan.mode == "logging":
             return _LOGGED
-        hint = read_hint(written)
+        hint = protocol.read_hint(written)
         if self.is_enforcing and execution.pause is not None:  # AQL-8.6.4-3
             paused = await self._still_paused(execution, execution.pause, written)
             if paused is not None:
@@ -340,7 +330,7 @@ class SafetyLoop(DecisionReceiver):
                 log.exception("an assessment of the agent %r failed; it is stopped", execution.name)
                 assessed.append(Assessment(is_stopped=True, reason="An assessment of this action failed."))
         outcome, score = params.get("outcome"), max((assessment.score for assessment in assessed), default=0.0)
-        evaluation = evaluate(policy, hint, steps=execution.counted, outcome=outcome, also=score)
+        evaluation = protocol.evaluate(policy, hint, steps=execution.counted, outcome=outcome, also=score)
         if evaluation.risk is not None and evaluation.risk.is_clamped:
             log.warning("a risk score of the agent %r is out of range and was brought into it", execution.name)
         for assessment in assessed:
@@ -596,7 +586,7 @@ class SafetyLoop(DecisionReceiver):
             details["autonomy"] = blocked.shown()
         return errors.permission_denied("agent_blocked", **details)  # AQL-8.8.3-2
 
-    def _notifications(self, execution: Execution) -> tuple[AgentNotification, ...]:
+    def _notifications(self, execution: Execution) -> tuple[protocol.AgentNotification, ...]:
         """Return the notifications for the next reply to an agent (8.7.3).
 
         permission_pending, autonomy_pause and danger_zone are derived from the state each time, so they repeat until
@@ -609,20 +599,22 @@ class SafetyLoop(DecisionReceiver):
             pending = [_pending_start(execution.created_at)]
         else:
             pending = [
-                AgentNotification(
+                protocol.AgentNotification(
                     NotificationType.PERMISSION_PENDING,
                     f"A call of {held.operation} waits for a decision about approval {id}.",
                     rfc3339(held.at),
-                    Metadata(operation=held.operation, level=held.level, reason="; ".join(held.reasons) or None),
+                    protocol.Metadata(
+                        operation=held.operation, level=held.level, reason="; ".join(held.reasons) or None
+                    ),
                 )
                 for id, held in execution.held.waiting.items()
             ]
             pending += [
-                AgentNotification(
+                protocol.AgentNotification(
                     NotificationType.PERMISSION_PENDING,
                     f"A call of {approval.tool} waits for a person.",
                     rfc3339(approval.created_at),
-                    Metadata(operation=approval.tool, level=SINGLE_USE, reason=approval.reason),
+                    protocol.Metadata(operation=approval.tool, level=SINGLE_USE, reason=approval.reason),
                 )
                 for approval in self.challenges.inbox.waiting(Kind.CALL)
                 if approval.requested_by == principal and approval.created_at >= since
@@ -683,24 +675,26 @@ def _cut(text: Any) -> str | None:
     return text[:1000] if isinstance(text, str) else None
 
 
-def _pending_start(at: float) -> AgentNotification:
-    metadata = Metadata(operation="execute_agent", level=SINGLE_USE)
-    return AgentNotification(NotificationType.PERMISSION_PENDING, _START_WAITS, rfc3339(at), metadata)
+def _pending_start(at: float) -> protocol.AgentNotification:
+    metadata = protocol.Metadata(operation="execute_agent", level=SINGLE_USE)
+    return protocol.AgentNotification(NotificationType.PERMISSION_PENDING, _START_WAITS, rfc3339(at), metadata)
 
 
-def _pause_notice(pause: Pause) -> AgentNotification:
+def _pause_notice(pause: Pause) -> protocol.AgentNotification:
     how = "the code of" if pause.is_verified_by_code else "a decision about"
     waits = f" It waits for {how} approval {pause.approval_id}." if pause.approval_id else ""
     message = f"Paused: {pause.evaluation.reason} {pause.evaluation.factors[-1]}.{waits}"
     challenge_id = pause.approval_id if pause.is_verified_by_code else None  # AQL-8.7.3-6, AQL-8.8.2-4
-    metadata = Metadata(reason=pause.evaluation.reason, verification_id=challenge_id)
-    return AgentNotification(NotificationType.AUTONOMY_PAUSE, message, rfc3339(pause.at), metadata)
+    metadata = protocol.Metadata(reason=pause.evaluation.reason, verification_id=challenge_id)
+    return protocol.AgentNotification(NotificationType.AUTONOMY_PAUSE, message, rfc3339(pause.at), metadata)
 
 
-def _block_notice(block: Block, *, is_own: bool) -> AgentNotification:
+def _block_notice(block: Block, *, is_own: bool) -> protocol.AgentNotification:
     """Return the notification about a block. It contains the reason only if `is_own` is set, because agents of other
     principals must not learn the reason.
     """
     message = f'The agent "{block.name}" is blocked: {block.reason}' if is_own else "An agent is blocked."
-    metadata = Metadata(reason=block.reason if is_own else None, verification_id=block.challenge_id)  # AQL-8.7.3-7
-    return AgentNotification(NotificationType.DANGER_ZONE, message, rfc3339(block.at), metadata)
+    metadata = protocol.Metadata(
+        reason=block.reason if is_own else None, verification_id=block.challenge_id
+    )  # AQL-8.7.3-7
+    return protocol.AgentNotification(NotificationType.DANGER_ZONE, message, rfc3339(block.at), metadata)

@@ -21,14 +21,8 @@ from interlock.core.clock import Clock
 from interlock.safety.agents import Block
 from interlock.safety.executions import LOCAL, WATCHED, Execution, Pause, find_owner
 from interlock.safety.loop import SafetyLoop
-from interlock.safety.protocol.evaluation import (
-    READ_ONLY,
-    Evaluation,
-    Metadata,
-    NotificationType,
-    StepVerdict,
-    evaluate_call,
-)
+from interlock.safety.protocol import evaluation as protocol
+from interlock.safety.protocol.evaluation import Evaluation, StepVerdict
 from interlock.wire.refusal import EXECUTION_REFUSED, Refusal
 
 _WHY: Final = {
@@ -106,7 +100,7 @@ class AgentCheck:
                     continue
                 # The actual call may be judged more strictly than its report was.
                 policy = loop.policies.of(execution.agent)
-                judged = None if grant.is_approved else evaluate_call(policy, names.all, _danger(call))
+                judged = None if grant.is_approved else protocol.evaluate_call(policy, names.all, _danger(call))
                 if judged is not None and judged.verdict is not StepVerdict.CONTINUE:
                     return self._pause(execution, judged, call.target)
                 if call.hold is None or not call.hold.is_asked_first:
@@ -172,9 +166,9 @@ class AgentCheck:
             return self._fault("paused", waiting[0])  # AQL-8.6.4-3
         now = self.clock.wall()
         for execution in mine:
-            metadata = Metadata(operation=call.target, reason="unreported_action")
+            metadata = protocol.Metadata(operation=call.target, reason="unreported_action")
             message = f"A call of {call.target} was not reported, and was refused."
-            execution.tell(NotificationType.ERROR, message, now, metadata)
+            execution.tell(protocol.NotificationType.ERROR, message, now, metadata)
             loop.record(execution, "PROTOCOL_VIOLATION", "refused", operation=call.target)
         return self._fault("unreported_action", mine[0])  # AQL-8.6.2-1 and -4
 
@@ -191,5 +185,5 @@ def _danger(call: Call) -> int | None:
     """Return READ_ONLY for a call that changes nothing, or None if the risk must be derived from the name."""
     route = call.route
     if isinstance(route, Route) and route.capability is not None and not route.is_open:
-        return None if route.capability.mutable else READ_ONLY
-    return None if isinstance(route, Route) else READ_ONLY  # prompts and resources are read
+        return None if route.capability.mutable else protocol.READ_ONLY
+    return None if isinstance(route, Route) else protocol.READ_ONLY  # prompts and resources are read

@@ -18,16 +18,8 @@ from rich.text import Text
 from interlock.approvals import api
 from interlock.approvals.cli.grants import Below, Calls, Equal, For, Free, Least, Most, OneOf, rules_of, seconds_of
 from interlock.approvals.cli.keys import FromDescriptor, can_ask
-from interlock.approvals.protocol.approval import (
-    AGENT_EFFECTS,
-    CLASSIFIED,
-    NODE_EFFECTS,
-    PROPOSAL_EFFECT,
-    Status,
-    find_change,
-    settled_refusal,
-    shown_params,
-)
+from interlock.approvals.protocol import approval as records
+from interlock.approvals.protocol.approval import Status
 from interlock.approvals.protocol.digests import REVEAL, SURFACE
 from interlock.cli.command import Invocation, option, verb, verb_app
 from interlock.cli.completion import approval_ids
@@ -101,7 +93,7 @@ def _facts(approval: api.Approval, arrow: str) -> Iterator[tuple[str, str]]:
     if approval.capability:
         items = approval.capability.items()
         capability = ", ".join(f"{key} {msgspec.json.encode(value).decode()}" for key, value in items)
-        yield "capability", ("" if CLASSIFIED in approval.factors else "the server says: ") + capability
+        yield "capability", ("" if records.CLASSIFIED in approval.factors else "the server says: ") + capability
     if approval.status in ("pending", "approved"):
         yield "left", time_left(approval)
     if approval.status == "pending":
@@ -122,7 +114,7 @@ def _facts(approval: api.Approval, arrow: str) -> Iterator[tuple[str, str]]:
         yield "outcome", approval.outcome
 
 
-_EFFECTS: Final = {**AGENT_EFFECTS, **NODE_EFFECTS, "proposal": PROPOSAL_EFFECT}
+_EFFECTS: Final = {**records.AGENT_EFFECTS, **records.NODE_EFFECTS, "proposal": records.PROPOSAL_EFFECT}
 
 
 def _happens(approval: api.Approval) -> str:
@@ -141,7 +133,7 @@ def _happens(approval: api.Approval) -> str:
         effect = "changes nothing"
     elif approval.capability.get("reversible", False):
         effect = "changes something that can be undone"
-    whose = "as configured here, it" if CLASSIFIED in approval.factors else "the server says that it"
+    whose = "as configured here, it" if records.CLASSIFIED in approval.factors else "the server says that it"
     return f"exactly this call runs once; {whose} {effect}"
 
 
@@ -151,7 +143,7 @@ def is_folded(approval: api.Approval) -> bool:
 
 
 def _shown(approval: api.Approval) -> Shown:
-    return shown_params(bytes(approval.params), approval.kind, lines_max=LINES_MAX, chars_max=CHARS_MAX)
+    return records.shown_params(bytes(approval.params), approval.kind, lines_max=LINES_MAX, chars_max=CHARS_MAX)
 
 
 def _content(approval: api.Approval, width: int) -> list[Text]:
@@ -160,7 +152,7 @@ def _content(approval: api.Approval, width: int) -> list[Text]:
         gone = approval.status not in ("pending", "approved")
         return [Text(), Text("  the arguments are erased" if gone else "  no arguments", style="dim")]
     shown = _shown(approval)
-    is_change = approval.kind == "definition" and find_change(raw) is not None  # arguments may look like one
+    is_change = approval.kind == "definition" and records.find_change(raw) is not None  # arguments may look like one
     styles = _DIFF_STYLES if is_change else {}
     if approval.kind != "definition":
         head = _HEADS.get(approval.kind, "arguments")
@@ -394,7 +386,7 @@ def approve(
     if not invocation.out.as_json:
         draw_preview(invocation, approval)
     if approval.status != "pending":  # its arguments may be gone by now, and nothing could be signed
-        over = settled_refusal(Status(approval.status))
+        over = records.settled_refusal(Status(approval.status))
         raise Refused(over.message, str((over.details or {}).get("detail", over.message)))
     if standing:
         if tool_class is not None or proof is not None or approval.kind != "call":

@@ -24,11 +24,7 @@ from interlock.catalog.routes import Route
 from interlock.core.audit_record import AuditRecord
 from interlock.core.clock import Clock
 from interlock.core.recorder import Recorder
-from interlock.drivers.protocol.binding.effects import (
-    find_contradiction,
-    propose_stricter_class,
-    proposed_class,
-)
+from interlock.drivers.protocol.binding import effects
 from interlock.gate.protocol.held_call import read_proof_untrusted
 from interlock.gate.protocol.proofs import ProofQuestion
 from interlock.mcp.items import find_value
@@ -68,15 +64,15 @@ class ClassificationOperations:
         routes = (route for items in namespace.link_items if not items.offer.is_aggregator for route in items.tools)
         proposals = []
         for route in routes:
-            doubt = find_contradiction(route.original, "read_only")
+            doubt = effects.find_contradiction(route.original, "read_only")
             if route.is_open:
                 members = ("annotations", "inputSchema")
                 tool = {"name": route.original, **{member: find_value(route.item, member) for member in members}}
-                proposed = proposed_class(tool)
+                proposed = effects.proposed_class(tool)
             elif doubt is None or route.is_classified or route.capability is None or route.capability.mutable:
                 continue
             else:
-                proposed = propose_stricter_class(route.original, doubt)
+                proposed = effects.propose_stricter_class(route.original, doubt)
             description = find_value(route.item, "description")
             proposal = api.ClassProposal(
                 tool=route.qualified,

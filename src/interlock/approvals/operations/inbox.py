@@ -34,16 +34,8 @@ from interlock.crypto.jose import decode_base64url
 from interlock.crypto.webauthn import Wrong
 from interlock.gate.protocol.held_call import Presented, read_proof_untrusted
 from interlock.operator.operation import INVALID_BODY, ROLE_REQUIRED, handles
-from interlock.wire.refusal import (
-    CONFIRMATION_UNKNOWN,
-    INVALID_PARAMS,
-    PROOF_INVALID,
-    SCOPE_DENIED,
-    UNAVAILABLE,
-    NotFound,
-    Refusal,
-    Refused,
-)
+from interlock.wire import refusal as refusals
+from interlock.wire.refusal import NotFound, Refusal, Refused
 
 Outcome = TypeVar("Outcome")
 Match = TypeVar("Match")
@@ -54,8 +46,8 @@ PREFIX_MIN: Final = 4  # characters of an id that may name it
 # Errors about the body of a decision that have a name of their own.
 _NAMED: Final = frozenset(["answer_needed", "reason_required", "self_approval", "not_returnable", "unknown_request"])
 _STATUSES: Final[dict[str, int]] = {
-    **{PROOF_INVALID: 403, SCOPE_DENIED: 403},
-    **{INVALID_PARAMS: 400, CONFIRMATION_UNKNOWN: 404, UNAVAILABLE: 503},
+    **{refusals.PROOF_INVALID: 403, refusals.SCOPE_DENIED: 403},
+    **{refusals.INVALID_PARAMS: 400, refusals.CONFIRMATION_UNKNOWN: 404, refusals.UNAVAILABLE: 503},
 }
 
 
@@ -350,7 +342,7 @@ def accepted(outcome: Outcome | Refusal | TooOften, id: str | None = None) -> Ou
             raise signature_refused(outcome)
         data = outcome.details or {}
         error = "proof_required" if data.get("reason") == "proof_required" else outcome.message
-        if outcome.code == INVALID_PARAMS and error not in _NAMED:
+        if outcome.code == refusals.INVALID_PARAMS and error not in _NAMED:
             error = INVALID_BODY.name
         status, message = _STATUSES.get(outcome.code, 409), data.get("detail") or outcome.message
         details = {"approval": id, "code": outcome.number, **data}
@@ -361,6 +353,6 @@ def accepted(outcome: Outcome | Refusal | TooOften, id: str | None = None) -> Ou
 def signature_refused(refusal: Refusal) -> Refused:
     """Return the exception for a grant or a list of classes whose signature was refused."""
     data = refusal.details or {}
-    error = INVALID_BODY.name if refusal.code == INVALID_PARAMS and " " in refusal.message else refusal.message
-    status = 409 if refusal.code == SCOPE_DENIED else _STATUSES.get(refusal.code, 409)
+    error = INVALID_BODY.name if refusal.code == refusals.INVALID_PARAMS and " " in refusal.message else refusal.message
+    status = 409 if refusal.code == refusals.SCOPE_DENIED else _STATUSES.get(refusal.code, 409)
     return Refused(error, data.get("detail") or refusal.message, {"code": refusal.number, **data}, status=status)

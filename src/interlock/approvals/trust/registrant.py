@@ -16,14 +16,8 @@ from interlock.approvals.trust.anchors import Anchors
 from interlock.approvals.trust.approval_proofs import verify_token
 from interlock.ax.protocol.capability import AuthScope
 from interlock.ax.protocol.messages import Register
-from interlock.ax.protocol.registration.authority import (
-    Anchor,
-    Proved,
-    check_certificate,
-    judge_proof,
-    maybe_authority,
-    replay_refusal,
-)
+from interlock.ax.protocol.registration import authority as authorities
+from interlock.ax.protocol.registration.authority import Anchor, Proved
 from interlock.ax.protocol.registration.registrations import Peer
 from interlock.config.plan import AccessRule, Scope
 from interlock.core.clock import Clock
@@ -83,7 +77,7 @@ class RegistrantIdentity(msgspec.Struct, frozen=True, kw_only=True):
             return False
         if self.vouched or self._speaks_for(request.authority):
             return False
-        return check_certificate(request.authority, self.certificate.names) or True
+        return authorities.check_certificate(request.authority, self.certificate.names) or True
 
     def _speaks_for(self, authority: str | None) -> bool:
         """Return whether the operator vouches for the authority. A token from elsewhere does not count, because it
@@ -92,7 +86,7 @@ class RegistrantIdentity(msgspec.Struct, frozen=True, kw_only=True):
         authority_of_rule = self.rule.authority if self.rule is not None and self.on_this_machine else None
         if authority is None or authority_of_rule is None:
             return False
-        return maybe_authority(authority_of_rule) == authority
+        return authorities.maybe_authority(authority_of_rule) == authority
 
 
 def registrant_identity(
@@ -149,7 +143,9 @@ class AuthorityProofs:
 
         def judge(anchors: Sequence[Anchor]) -> Proved | Refusal:
             audiences, now = self.audiences(), self.clock.wall()
-            return judge_proof(proof, authority, audiences=audiences, anchors=anchors, now=now, verify=verify_token)
+            return authorities.judge_proof(
+                proof, authority, audiences=audiences, anchors=anchors, now=now, verify=verify_token
+            )
 
         return await self.anchors.judge_signature(lambda anchor: authority in anchor.speaks_for, judge)
 
@@ -160,5 +156,5 @@ class AuthorityProofs:
         try:
             await self.kv.create(USED, key, b"", now, ttl_s=max(1.0, proved.expires_at - now))
         except Conflict:
-            return replay_refusal()
+            return authorities.replay_refusal()
         return None

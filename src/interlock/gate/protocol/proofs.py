@@ -29,18 +29,8 @@ from typing import Any, Final, Literal
 import msgspec
 
 from interlock.ax.protocol.registration.authority import KEY_UNKNOWN, WORDS, Anchor
-from interlock.crypto.jose import (
-    SKEW_S,
-    InvalidToken,
-    Jwk,
-    Jwt,
-    Reason,
-    TokenClaims,
-    decode_base64url,
-    read_jwt_untrusted,
-    select,
-    thumbprint,
-)
+from interlock.crypto import jose
+from interlock.crypto.jose import InvalidToken, Jwk, Jwt, Reason, TokenClaims
 from interlock.crypto.webauthn import Assertion, Party, Wrong, check_assertion, find_challenge, read_assertion_untrusted
 from interlock.gate.protocol.held_call import Presented
 from interlock.wire.jsontext.canonical import AmbiguousJson, read_untrusted
@@ -99,7 +89,7 @@ def judge_confirmation(
     """
     if len(proof.token) > TOKEN_CHARS_MAX:
         return invalid("too_long", f"the proof is longer than {TOKEN_CHARS_MAX} characters")
-    jwt = read_jwt_untrusted(proof.token, _TYPES)
+    jwt = jose.read_jwt_untrusted(proof.token, _TYPES)
     if isinstance(jwt, InvalidToken):  # AX-11.3-5
         return _refusal(jwt.reason)
     if jwt.alg not in _ALGORITHMS:  # AX-11.3-5: unsigned
@@ -108,7 +98,7 @@ def judge_confirmation(
     try:
         # A duplicate claim is refused even if it is signed (RFC 7519 4).
         for part in (header, payload):
-            claims = read_untrusted(decode_base64url(part) or b"", exact=False)
+            claims = read_untrusted(jose.decode_base64url(part) or b"", exact=False)
     except AmbiguousJson as error:
         return invalid("malformed", f"the proof cannot be taken at its word: {error}")
     bound = msgspec.convert(claims, _CallClaims)
@@ -122,7 +112,9 @@ def judge_confirmation(
     if isinstance(kind, Refusal):
         return kind
     issuer, jti, expires_at = jwt.claims.iss or "", str(jwt.claims.jti), jwt.claims.exp or now
-    return Verified(type=kind, anchor=anchor.name, issuer=issuer, jti=jti, key=thumbprint(key), expires_at=expires_at)
+    return Verified(
+        type=kind, anchor=anchor.name, issuer=issuer, jti=jti, key=jose.thumbprint(key), expires_at=expires_at
+    )
 
 
 def claims_of(question: ProofQuestion, *, issuer: str, jti: str, now: float) -> dict[str, Any]:
@@ -167,7 +159,7 @@ def _signer(jwt: Jwt, tool: str, anchors: Sequence[Anchor], verify: Verify) -> t
     entitled = approvers(tool, anchors)
     refused = Reason.KEY_UNKNOWN
     for anchor in (*entitled, *(other for other in anchors if other not in entitled)):
-        key = select(anchor.keys, jwt.alg, jwt.kid)
+        key = jose.select(anchor.keys, jwt.alg, jwt.kid)
         if isinstance(key, InvalidToken):
             refused = refused if key.reason is Reason.KEY_UNKNOWN else key.reason
         elif (wrong := verify(jwt, key)) is not None:  # AX-11.3-5
@@ -190,7 +182,7 @@ def _check_claims(claims: TokenClaims, bound: _CallClaims, question: ProofQuesti
         return invalid("digest", "the proof must have the call_digest of this very call")
     if claims.iat is None or claims.exp is None:
         return invalid("claims", "the proof must have iat and exp")
-    if claims.iat > now + SKEW_S or (claims.nbf is not None and claims.nbf > now + SKEW_S):
+    if claims.iat > now + jose.SKEW_S or (claims.nbf is not None and claims.nbf > now + jose.SKEW_S):
         return invalid("not_yet", "the proof is not valid yet; compare the clocks")
     if now >= claims.exp:
         return invalid("expired", "the proof has expired")
@@ -274,7 +266,7 @@ def judge_passkey(
     if verify(assertion, key) is not None:  # AX-11.3-6
         return invalid("signature", "the signature of the passkey is wrong")
     made_at = float(int.from_bytes(answered[_BOUND_BYTES : _BOUND_BYTES + _TIME_BYTES]))
-    if made_at > now + SKEW_S:
+    if made_at > now + jose.SKEW_S:
         return invalid("not_yet", "the passkey was asked in the future; compare the clocks")
     if now >= made_at + PROOF_S_MAX:
         return invalid("expired", "the passkey was asked too long ago; ask it again")
@@ -282,7 +274,13 @@ def judge_passkey(
         return invalid("kind", f"what a passkey signs is an {SIGNED_TYPE}")
     name, jti, expires_at = anchor.name, answered[-ENTROPY_BYTES:].hex(), made_at + PROOF_S_MAX
     return Verified(
-        type=SIGNED_TYPE, anchor=name, issuer=name, jti=jti, key=thumbprint(key), expires_at=expires_at, counter=counter
+        type=SIGNED_TYPE,
+        anchor=name,
+        issuer=name,
+        jti=jti,
+        key=jose.thumbprint(key),
+        expires_at=expires_at,
+        counter=counter,
     )
 
 
