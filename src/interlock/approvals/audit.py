@@ -50,13 +50,8 @@ class ApprovalAudit:
 
 
 def _line(approval: Approval, *, at: float, who: str, method: str, verdict: str, outcome: str, **more: Any) -> bytes:
-    details: dict[str, Any] = {
-        "approval": approval.id,
-        "kind": approval.kind.value,
-        "requested_by": approval.requested_by,
-        "digest": approval.digest,
-        "tool_digest": approval.tool_digest,
-    }
+    subject = {"approval": approval.id, "kind": approval.kind.value, "requested_by": approval.requested_by}
+    details: dict[str, Any] = {**subject, "digest": approval.digest, "tool_digest": approval.tool_digest}
     more |= {"room": approval.room, "proposal": approval.proposal_id}
     details |= {key: value for key, value in more.items() if value is not None}
     if approval.params is not None:

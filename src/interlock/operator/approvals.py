@@ -378,11 +378,14 @@ def _decision_forms(approval: api.Approval, *, is_session: bool) -> str:
             f'<p id="elsewhere" hidden>Your passkey works where it was made: <a href="{there}">{there}</a></p>'
             "<noscript><p>Without JavaScript the browser cannot ask your passkey.</p></noscript>"
         )
+    standing, url = "", f"/grants?approval={quote(approval.id, safe='')}"
+    if approval.ways_out:  # a standing grant can cover calls like this one
+        standing = f'<p><a class="button" id="standing" href="{url}">Sign a standing grant for calls like this</a></p>'
     is_signed_elsewhere = bool(approval.approvers) and not passkey_origin and not approval.signing_keys
     return (
         f'<section class="box"><h2>Decide</h2>{hint}<div class="buttons">{approve}</div>'
         f'{_by_key(approval, action, own + choice)}<p class="told" id="told" role="status"></p>'
-        f"{deny}{_standing(approval)}{_edit(approval)}"
+        f"{deny}{standing}{_edit(approval)}"
         f"{_other_ways(approval, action, own + choice, shown=is_signed_elsewhere)}</section>"
     )
 
@@ -399,14 +402,6 @@ def _edit(approval: api.Approval) -> str:
         f'<form id="edit"><label>Params<textarea name="params" class="mono" rows="8" required>{written}</textarea>'
         "</label><p><button>Use these instead</button></p></form></details>"
     )
-
-
-def _standing(approval: api.Approval) -> str:
-    """Return HTML with a link for drafting a standing grant that covers calls like this one."""
-    if not approval.ways_out:
-        return ""
-    where = f"/grants?approval={quote(approval.id, safe='')}"
-    return f'<p><a class="button" id="standing" href="{where}">Sign a standing grant for calls like this</a></p>'
 
 
 def _by_key(approval: api.Approval, action: str, hidden: str) -> str:

@@ -66,7 +66,15 @@ def unblock(
     from interlock.approvals.cli.signing import prove
 
     node = invocation.node
-    blocked = _choose(node.call(api.LIST_AGENTS).as_(api.Agents), name, of)
+    blocked_agents = [agent for agent in node.call(api.LIST_AGENTS).as_(api.Agents).agents if agent.is_blocked]
+    matches = [agent for agent in blocked_agents if agent.name == name and of in (None, agent.principal)]
+    if not matches:
+        names = ", ".join(agent.name for agent in blocked_agents)
+        raise Refused("not_blocked", f"no agent {name} is blocked", hint=f"blocked: {names}" if names else None)
+    if len(matches) > 1:
+        whose = ", ".join(agent.principal for agent in matches)
+        raise BadUsage("which_agent", f"several clients have an agent {name}: {whose}", hint="--of CLIENT says which")
+    blocked = matches[0]
     body = api.NameAgent(principal=blocked.principal, name=blocked.name)
     fresh = node.call(api.ORDER_CHALLENGE, body=body).as_(api.Agent)
     if code:
@@ -77,15 +85,3 @@ def unblock(
     decision = DecideApproval(decision="approve", proof=proof, reason=reason)
     if invocation.call_or_print(DECIDE_APPROVAL, id=fresh.approval_id or "", body=decision) is not None:
         invocation.out.line(f"unblocked: {blocked.name}, of {blocked.principal}")
-
-
-def _choose(agents: api.Agents, name: str, of: str | None) -> api.Agent:
-    blocked_agents = [agent for agent in agents.agents if agent.is_blocked]
-    matches = [agent for agent in blocked_agents if agent.name == name and of in (None, agent.principal)]
-    if not matches:
-        blocked = ", ".join(agent.name for agent in blocked_agents)
-        raise Refused("not_blocked", f"no agent {name} is blocked", hint=f"blocked: {blocked}" if blocked else None)
-    if len(matches) > 1:
-        whose = ", ".join(agent.principal for agent in matches)
-        raise BadUsage("which_agent", f"several clients have an agent {name}: {whose}", hint="--of CLIENT says which")
-    return matches[0]

@@ -201,7 +201,7 @@ class SafetyLoop(DecisionReceiver):
             self.record(execution, "start", execution.status.value)
         answer = {**execution.answer(), "element_name": name}
         if execution.status is _S.PENDING:
-            notice = msgspec.to_builtins(_pending_start(now))
+            notice = msgspec.to_builtins(_pending(_START_WAITS, now, "execute_agent"))
             answer |= {"confirmation_id": execution.start_id, "notifications": [notice]}
         return answer
 
@@ -596,32 +596,20 @@ class SafetyLoop(DecisionReceiver):
         notices, execution.notices = execution.notices, []
         since, principal = execution.started_at or execution.created_at, execution.agent.principal
         if execution.start_id is not None and execution.started_at is None:
-            pending = [_pending_start(execution.created_at)]
+            pending = [_pending(_START_WAITS, execution.created_at, "execute_agent")]
         else:
-            pending = [
-                protocol.AgentNotification(
-                    NotificationType.PERMISSION_PENDING,
-                    f"A call of {held.operation} waits for a decision about approval {id}.",
-                    rfc3339(held.at),
-                    protocol.Metadata(
-                        operation=held.operation, level=held.level, reason="; ".join(held.reasons) or None
-                    ),
-                )
-                for id, held in execution.held.waiting.items()
-            ]
-            pending += [
-                protocol.AgentNotification(
-                    NotificationType.PERMISSION_PENDING,
-                    f"A call of {approval.tool} waits for a person.",
-                    rfc3339(approval.created_at),
-                    protocol.Metadata(operation=approval.tool, level=SINGLE_USE, reason=approval.reason),
-                )
-                for approval in self.challenges.inbox.waiting(Kind.CALL)
-                if approval.requested_by == principal and approval.created_at >= since
-            ]
+            pending = []
+            for id, held in execution.held.waiting.items():
+                message = f"A call of {held.operation} waits for a decision about approval {id}."
+                reason = "; ".join(held.reasons) or None
+                pending.append(_pending(message, held.at, held.operation, held.level, reason))
+            for approval in self.challenges.inbox.waiting(Kind.CALL):
+                if approval.requested_by == principal and approval.created_at >= since:
+                    message = f"A call of {approval.tool} waits for a person."
+                    pending.append(_pending(message, approval.created_at, approval.tool, reason=approval.reason))
         paused = [] if execution.pause is None else [_pause_notice(execution.pause)]
-        blocks = [block for block in self.blocks.all() if block.at >= since or block.agent == execution.agent]
         # AQL-8.7.3-7
+        blocks = [block for block in self.blocks.all() if block.at >= since or block.agent == execution.agent]
         dangers = [_block_notice(block, is_own=block.principal == principal) for block in blocks]
         return (*pending, *paused, *dangers, *notices)
 
@@ -675,9 +663,12 @@ def _cut(text: Any) -> str | None:
     return text[:1000] if isinstance(text, str) else None
 
 
-def _pending_start(at: float) -> protocol.AgentNotification:
-    metadata = protocol.Metadata(operation="execute_agent", level=SINGLE_USE)
-    return protocol.AgentNotification(NotificationType.PERMISSION_PENDING, _START_WAITS, rfc3339(at), metadata)
+def _pending(
+    message: str, at: float, operation: str, level: str = SINGLE_USE, reason: str | None = None
+) -> protocol.AgentNotification:
+    """Return the notification that an operation has waited for a person since `at`."""
+    metadata = protocol.Metadata(operation=operation, level=level, reason=reason)
+    return protocol.AgentNotification(NotificationType.PERMISSION_PENDING, message, rfc3339(at), metadata)
 
 
 def _pause_notice(pause: Pause) -> protocol.AgentNotification:

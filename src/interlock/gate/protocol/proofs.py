@@ -272,16 +272,9 @@ def judge_passkey(
         return invalid("expired", "the passkey was asked too long ago; ask it again")
     if proof.type not in (None, SIGNED_TYPE):
         return invalid("kind", f"what a passkey signs is an {SIGNED_TYPE}")
-    name, jti, expires_at = anchor.name, answered[-ENTROPY_BYTES:].hex(), made_at + PROOF_S_MAX
-    return Verified(
-        type=SIGNED_TYPE,
-        anchor=name,
-        issuer=name,
-        jti=jti,
-        key=jose.thumbprint(key),
-        expires_at=expires_at,
-        counter=counter,
-    )
+    facts = {"anchor": anchor.name, "issuer": anchor.name, "key": jose.thumbprint(key)}
+    jti, expires_at = answered[-ENTROPY_BYTES:].hex(), made_at + PROOF_S_MAX
+    return Verified(type=SIGNED_TYPE, jti=jti, expires_at=expires_at, counter=counter, **facts)
 
 
 def passkeys_for(tool: str, anchors: Sequence[Anchor]) -> tuple[Jwk, ...]:

@@ -66,7 +66,11 @@ def find_demand(result: Raw | bytes, call: RelayedCall) -> RelayedDemand | None:
     url = _find_page_url(url, call.authority) if call.shows_holder else None
     if not call.shows_holder:
         demand = {name: value for name, value in demand.items() if name not in _HOLDER_MEMBERS}
-    held_by = _held_by(find_string(demand.get(HELD_BY)), call)
+    # The call is held by the aggregator that answered, or by one further down the route that it names.
+    claimed, named = find_string(demand.get(HELD_BY)), call.segments[: call.child]
+    inner = tuple(claimed.split(".")) if claimed is not None and len(claimed) <= URL_CHARS_MAX else ()
+    below = call.segments[call.child : call.child + len(inner)]
+    held_by = ".".join((*named, *inner) if inner == below else named)
     demand.setdefault(HELD_AS, {name: demand[name] for name in ("tool", "route") if name in demand})
     # AX-11.3-16: in the root's terms
     demand |= {"tool": call.tool, "route": (*call.segments, call.local), HELD_BY: held_by}
@@ -89,16 +93,6 @@ def find_demand(result: Raw | bytes, call: RelayedCall) -> RelayedDemand | None:
         is_definition="kind" in demand,
         aggregator_id=holder,
     )
-
-
-def _held_by(claimed: str | None, call: RelayedCall) -> str:
-    """Return the place of the aggregator that holds the call: the one that answered, or one further down the route that
-    it names.
-    """
-    named = call.segments[: call.child]
-    inner = tuple(claimed.split(".")) if claimed is not None and len(claimed) <= URL_CHARS_MAX else ()
-    below = call.segments[call.child : call.child + len(inner)]
-    return ".".join((*named, *inner) if inner == below else named)
 
 
 def _held_text(demand: dict[str, Any], held_by: str, url: str | None) -> str:
