@@ -35,7 +35,7 @@ from interlock.aql.protocol.model import (
 from interlock.aql.protocol.tokens import ConfirmationTokens
 from interlock.catalog.routes import Route
 from interlock.core.background import BackgroundTasks
-from interlock.core.calls.call import Call, Outcome
+from interlock.core.calls.call import Call, CallHold
 from interlock.core.calls.caller import Caller
 from interlock.core.calls.check import CheckNumber, Refused, Release
 from interlock.safety.executions import Execution, HeldOperation
@@ -47,7 +47,7 @@ from interlock.wire.refusal import UNAVAILABLE, Refusal
 _REFUSED: Final = Refused(CheckNumber.GATE, Refusal(UNAVAILABLE, "unavailable", {"reason": "acknowledgement_required"}))
 
 
-class DangerHold:
+class DangerHold(CallHold):
     """A hold that refuses a call until the call is confirmed, instead of letting it wait.
 
     `failure` is the answer to the refused call.
@@ -56,20 +56,11 @@ class DangerHold:
     is_waiting = False
     failure: AqlFailure | None = None
 
-    def identify(self, call: Call) -> Refusal | None:
-        return None
-
     def find_refusal(self, call: Call) -> Refused | None:
         return _REFUSED
 
     async def find_release(self, call: Call) -> Release | Refused:
         return _REFUSED
-
-    def on_sent(self, call: Call) -> None:
-        pass
-
-    def on_ended(self, call: Call, outcome: Outcome, message: bytes) -> bytes:
-        return message
 
 
 class PersonHold(DangerHold):
