@@ -460,7 +460,7 @@ def _apply_options(joined: Admission, query: dict[str, str], token_protocol: str
     if (history := _parse_number(query.get("history", "0"), envelopes.HISTORY_MAX)) is None:
         return HttpRefusal("invalid_query", f"history is a number up to {envelopes.HISTORY_MAX}")
     name, version, requested_kind = query.get("name"), query.get("mcp"), query.get("kind")
-    if name is not None and not participants.is_display_name(name):
+    if name is not None and not (1 <= len(name) <= 64 and name.isprintable()):
         return HttpRefusal("invalid_query", "name is 1 to 64 characters, none of them a control character")
     if version is not None and _VERSION.fullmatch(version) is None:
         return HttpRefusal("invalid_query", "mcp is a version of MCP, such as 2025-11-25")

@@ -100,7 +100,7 @@ class TokenRecord(msgspec.Struct, frozen=True, kw_only=True):
 def mint(audience: TokenAudience) -> tuple[str, TokenId]:
     """Create a new random token. Return the token and its id."""
     token = PREFIXES[audience] + _base62(secrets.randbits(RANDOM_BITS))
-    return token, _token_id(token_hash(token))
+    return token, TokenId(token_hash(token)[:ID_LENGTH])
 
 
 def session_cookie(key_untrusted: str) -> str:
@@ -152,7 +152,7 @@ class TokenTable:
             raise BadTokenName(fault)
         token = mint(audience)[0] if token is None else token
         record = TokenRecord(
-            id=_token_id(token_hash(token)),
+            id=TokenId(token_hash(token)[:ID_LENGTH]),
             name=name,
             owner=owner,
             audience=audience,
@@ -226,10 +226,6 @@ class TokenTable:
             else:
                 return True
         return False
-
-
-def _token_id(hash: str) -> TokenId:
-    return TokenId(hash[:ID_LENGTH])
 
 
 def _base62(number: int) -> str:

@@ -13,21 +13,8 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import Raw
 
-from interlock.rooms.protocol.envelope import (
-    CHAT,
-    MCP,
-    PRESENCE,
-    PROPOSAL,
-    PROTOCOLS,
-    REJECT,
-    SYSTEM,
-    VIOLATION_MESSAGE,
-    WITHDRAW,
-    Envelope,
-    EnvelopeRefusal,
-    decode_members,
-    decode_text,
-)
+import interlock.rooms.protocol.envelope as envelopes
+from interlock.rooms.protocol.envelope import CHAT, MCP, PROPOSAL, Envelope, EnvelopeRefusal
 from interlock.rooms.protocol.participants import Privilege
 from interlock.rooms.protocol.settings import Rates, RoomSettings
 
@@ -35,8 +22,8 @@ CHAT_BYTES_MAX: Final = 64 * 1024
 CHAT_PAYLOAD_BYTES_MAX: Final = 512 * 1024  # the other members and the escapes of the text included
 RPC_ID_BYTES_MAX: Final = 128  # of what is kept of a request
 REASON_CHARS_MAX: Final = 2000
-_RESERVED: Final = frozenset((PRESENCE, SYSTEM))
-_KINDS: Final = frozenset((MCP, PROPOSAL, CHAT, PRESENCE, SYSTEM))
+_RESERVED: Final = frozenset((envelopes.PRESENCE, envelopes.SYSTEM))
+_KINDS: Final = frozenset((MCP, PROPOSAL, CHAT, envelopes.PRESENCE, envelopes.SYSTEM))
 _LATER: Final = "it is a kind of the released v0.1 or of MEW, which speak another protocol than mcpx/v0.1"
 _FORMATS: Final = ("plain", "markdown")
 
@@ -61,10 +48,10 @@ def protocol_refusal(envelope: Envelope, *, is_needed: bool = True) -> EnvelopeR
     missing name is refused too.
     """
     protocol = envelope.protocol
-    if protocol in PROTOCOLS or (protocol is None and not is_needed):  # X-4-2
+    if protocol in envelopes.PROTOCOLS or (protocol is None and not is_needed):  # X-4-2
         return None
-    why = f"'protocol' is {PROTOCOLS[0]!r}; {PROTOCOLS[1]!r} is understood too"
-    return EnvelopeRefusal("unsupported_protocol", why, {"supported": list(PROTOCOLS)}, id=envelope.id)
+    why = f"'protocol' is {envelopes.V01!r}; {envelopes.V0!r} is understood too"
+    return EnvelopeRefusal("unsupported_protocol", why, {"supported": list(envelopes.PROTOCOLS)}, id=envelope.id)
 
 
 def sender_refusal(envelope: Envelope, sender: str) -> EnvelopeRefusal | None:
@@ -98,7 +85,7 @@ def is_decision(kind: str, settings: RoomSettings) -> bool:
     """Return whether envelopes of this kind go only to the proposal tracker. A room publishes them if its `extra_kinds`
     contains the kind.
     """
-    return kind in (REJECT, WITHDRAW) and settings.tracker and kind not in settings.extra_kinds
+    return kind in (envelopes.REJECT, envelopes.WITHDRAW) and settings.tracker and kind not in settings.extra_kinds
 
 
 def privilege_refusal(
@@ -115,7 +102,7 @@ def privilege_refusal(
     if envelope.kind == CHAT and not settings.restricted_chat:
         return EnvelopeRefusal("kind_not_allowed", "restricted participants do not chat in this room", id=envelope.id)
     takes_full = settings.extra_kinds.get(envelope.kind) is Privilege.FULL
-    if takes_full or (envelope.kind == REJECT and is_decision(REJECT, settings)):
+    if takes_full or (envelope.kind == envelopes.REJECT and is_decision(envelopes.REJECT, settings)):
         why = f"{envelope.kind!r} takes full privilege in this room"
         return EnvelopeRefusal("kind_not_allowed", why, id=envelope.id)
     if envelope.kind != MCP:  # X-3.1-6
@@ -126,7 +113,9 @@ def privilege_refusal(
         if is_response and bytes(members.get("id", Raw(b""))) == request.rpc_id != b"null":
             return None
     # X-3.1-4, X-4.2-1
-    return EnvelopeRefusal("privilege_violation", VIOLATION_MESSAGE, id=envelope.id, answers=rpc_id(envelope.payload))
+    return EnvelopeRefusal(
+        "privilege_violation", envelopes.VIOLATION_MESSAGE, id=envelope.id, answers=rpc_id(envelope.payload)
+    )
 
 
 def is_request(payload: bytes) -> bool:
@@ -156,29 +145,29 @@ def payload_refusal(envelope: Envelope) -> EnvelopeRefusal | None:
     if envelope.kind == PROPOSAL:
         if "jsonrpc" in members or "id" in members:  # X-4.2-5: a careless target must not take it for a call
             wrong = "a proposal is no MCP message: it has neither 'jsonrpc' nor 'id'"
-        elif not decode_text(members.get("method")):
+        elif not envelopes.decode_text(members.get("method")):
             wrong = "a proposal has a 'method', the MCP method that it proposes"
         elif "params" in members and bytes(members["params"])[:1] != b"{":
             wrong = "the 'params' of a proposal are an object"
         elif "reason" in members:
-            reason = decode_text(members["reason"])
+            reason = envelopes.decode_text(members["reason"])
             if reason is None or len(reason) > REASON_CHARS_MAX:
                 wrong = f"the 'reason' of a proposal is a string of at most {REASON_CHARS_MAX} characters"
         return None if wrong is None else EnvelopeRefusal("invalid_proposal", wrong, id=envelope.id)
-    if (text := decode_text(members.get("text"))) is None:  # X-4.3-1
+    if (text := envelopes.decode_text(members.get("text"))) is None:  # X-4.3-1
         wrong = "a chat message has a 'text', a string"
     elif len(text.encode()) > CHAT_BYTES_MAX:  # X-4.3-1
         wrong = f"the text of a chat message has at most {CHAT_BYTES_MAX} bytes"
     elif len(envelope.payload) > CHAT_PAYLOAD_BYTES_MAX:
         wrong = f"a chat message has at most {CHAT_PAYLOAD_BYTES_MAX} bytes"
-    elif "format" in members and decode_text(members["format"]) not in _FORMATS:
+    elif "format" in members and envelopes.decode_text(members["format"]) not in _FORMATS:
         wrong = "the 'format' of a chat message is 'plain' or 'markdown'"
     return None if wrong is None else EnvelopeRefusal("invalid_chat", wrong, id=envelope.id)
 
 
 def _decode_members_or_empty(payload: bytes) -> dict[str, Raw]:
     try:
-        return decode_members(payload)
+        return envelopes.decode_members(payload)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return {}
 

@@ -68,11 +68,6 @@ def is_participant_id(text: str) -> bool:
     return _ID.fullmatch(text) is not None
 
 
-def is_display_name(text: str) -> bool:
-    """Return whether a text is allowed as the display name of a participant, shown beside its id."""
-    return 1 <= len(text) <= 64 and text.isprintable()
-
-
 def is_reserved(participant: str) -> bool:
     """Return whether an id is reserved for the gateway (X-3.2-5, X-N-2)."""
     return participant == OWN or participant.startswith("system:")  # X-N-2

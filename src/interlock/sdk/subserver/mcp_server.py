@@ -16,13 +16,13 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec import Raw
 
 from interlock.ax.protocol import route
-from interlock.ax.protocol.messages import AuthorityProof, Register
+from interlock.ax.protocol.messages import Register
 from interlock.ax.protocol.registration.registrant import JoinedParent
 from interlock.ax.uplink import Opener, Uplink
 from interlock.mcp import methods
@@ -30,6 +30,9 @@ from interlock.mcp.modern_requests import ValidatedRequest, validate_request
 from interlock.sdk.subserver.tools import Context, ServedTool, ToolFailed, failure
 from interlock.wire.jsonrpc import codec
 from interlock.wire.refusal import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, TOOL_DEGRADED, Refusal
+
+if TYPE_CHECKING:
+    from interlock.sdk.subserver.subserver import Subserver
 
 log = logging.getLogger("interlock.subserver")
 
@@ -246,20 +249,13 @@ class LeafUplink(Uplink):
     """
 
     def __init__(
-        self,
-        register: Register,
-        parents: Sequence[tuple[str, Opener]],
-        offer: ToolOffer,
-        on_joined: Callable[[], None],
-        prove: Callable[[int], AuthorityProof | None] | None,
+        self, register: Register, parents: Sequence[tuple[str, Opener]], offer: ToolOffer, leaf: "Subserver", once: bool
     ) -> None:
-        """Create the uplink. `prove` takes the number of a parent and returns the proof of authority for it, or None.
-        Without `prove`, the aggregator started this program, and the uplink ends at the first failure.
+        """Create the uplink. With `once`, the aggregator has started this program: it needs no proof, and the uplink
+        ends at the first failure.
         """
-        super().__init__(register, parents, log, once=prove is None)
-        self._offer = offer
-        self._on_joined = on_joined
-        self._prove = prove
+        super().__init__(register, parents, log, once=once)
+        self._offer, self._leaf = offer, leaf
 
     @property
     def server(self) -> McpServer | None:
@@ -267,12 +263,10 @@ class LeafUplink(Uplink):
         return self._tenant if isinstance(self._tenant, McpServer) else None
 
     def _register_message(self, parent: int, register: Register) -> Register:
-        if self._prove is None:
-            return register
-        return msgspec.structs.replace(register, authority_proof=self._prove(parent))
+        return register if self._once else msgspec.structs.replace(register, authority_proof=self._leaf._prove(parent))
 
     def _begin(self, step: JoinedParent, send: Callable[[bytes], bool]) -> McpServer:
-        self._on_joined()
+        self._leaf.registered.set()
         return McpServer(self._offer, send, step.registered.assigned_segment)
 
 

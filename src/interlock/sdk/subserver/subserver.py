@@ -214,8 +214,8 @@ class Subserver(OfferedTools):
             msgspec.structs.replace(self._register, subserver_id=subserver_id(self._identity)),
             self._openers(stdio),
             offer,
-            self.registered.set,
-            None if stdio else self._prove,
+            self,
+            once=stdio,
         )
         self._uplink = uplink
 

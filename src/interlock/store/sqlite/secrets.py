@@ -31,6 +31,7 @@ NONCE_BYTES: Final = 12
 VALUE_BYTES_MAX: Final = 64 * 1024
 _SCHEMA: Final = msgspec.structs.replace(STORE_SCHEMA, application_id=0x494C5345)  # "ILSE"
 _VERSION: Final = b"\x01"
+_BOUND: Final = b"interlock\0%b\0%b"  # what a sealed value is bound to: its kind and its name
 
 Kind = Literal["secret", "token", "client"]  # a person's own; a server's access token; our registration at an issuer
 KINDS: Final[tuple[Kind, ...]] = ("secret", "token", "client")
@@ -93,7 +94,7 @@ class SealedSecrets:
         if sealer is None:
             # Only an empty store gets a new key: a lost key is never replaced silently.
             sealer = self._sealer(make=not any([await self.names(kind, now) for kind in KINDS]))
-        sealed = sealer.encrypt(nonce, value, _associated_data(kind, name))
+        sealed = sealer.encrypt(nonce, value, _BOUND % (kind.encode(), name.encode()))
         await store.kv.put(kind, name, _VERSION + nonce + sealed, now)
 
     async def remove(self, kind: Kind, name: str) -> bool:
@@ -116,7 +117,7 @@ class SealedSecrets:
         try:
             if sealed[:1] != _VERSION:
                 raise InvalidTag
-            return cipher.decrypt(nonce, rest, _associated_data(kind, name))
+            return cipher.decrypt(nonce, rest, _BOUND % (kind.encode(), name.encode()))
         except (InvalidTag, ValueError):
             raise Damaged(
                 f"{SECRETS_FILE} holds an entry that {KEY_FILE} does not open. Put the right key in its place, "
@@ -130,10 +131,6 @@ class SealedSecrets:
 
             self._cipher = AESGCM(_key(self._data / KEY_FILE, make=make))
         return self._cipher
-
-
-def _associated_data(kind: Kind, name: str) -> bytes:
-    return f"interlock\0{kind}\0{name}".encode()
 
 
 def _key(path: Path, *, make: bool) -> bytes:

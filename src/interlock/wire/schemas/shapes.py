@@ -82,14 +82,6 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
             if isinstance(each, Mapping):
                 for name, schema in each.items():
                     schemas[name] = (*schemas.get(name, ()), schema)
-        if len(self.parts) == 1:
-            return schemas
-        # Another part may restrict a property that it does not name. Patterns are not applied here.
-        for part in self.parts:
-            rest, properties = part.get("additionalProperties"), part.get("properties")
-            if (rest is False or isinstance(rest, Mapping)) and not part.get("patternProperties"):
-                for name in schemas.keys() - (properties if isinstance(properties, Mapping) else {}):
-                    schemas[name] = (*schemas[name], rest)
         return schemas
 
     def required(self) -> list[str]:
