@@ -234,7 +234,7 @@ class TokenServices(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     clock: Clock
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class TokenHolder:
     """A holder of the token for one server. The token belongs to the node or to one user.
 

@@ -537,12 +537,13 @@ class ProposalTracker(DecisionReceiver):
         if refusal is not None:  # since it was decided
             await self._inbox.void(approval.id, refusal.code)
             return refusal
+        # Found before anything is awaited, because the room may be closed meanwhile.
+        room = self.rooms[approval.room or ""]
         if not is_gated:
             used = await self._inbox.use(approval.id)
             if isinstance(used, Refusal):
                 return used
             approval = used
-        room = self.rooms[approval.room or ""]
         stamp, to, proposal_id = room.stamp(), (approval.target or "",), approval.proposal_id
         text = rules.fulfilment_payload(approval.method or "", approval.params, stamp.id)
         # X-4.2.1-1

@@ -378,8 +378,11 @@ class Timeline:
                 continue  # it was heard, or given up before
             if self.known.find_sequence(delivery.envelope.id) is None:
                 self.known.forget(delivery.envelope.id)
-            if delivery.envelope.kind == PROPOSAL:
-                self._room.tracker.index.stop_waiting(self._room.topic, delivery.envelope.id)
+            index, id = self._room.tracker.index, delivery.envelope.id
+            # Another replica may have been first with a proposal of this id; that one still waits.
+            is_own = index.waiting[self._room.topic].get(id) == delivery.envelope.sender
+            if delivery.envelope.kind == PROPOSAL and is_own:
+                index.stop_waiting(self._room.topic, id)
             if delivery.settle is not None:
                 delivery.settle(msgspec.structs.replace(why, id=delivery.envelope.id))
 

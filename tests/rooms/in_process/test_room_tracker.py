@@ -264,3 +264,17 @@ async def test_a_cancelled_wait_leaves_no_watcher(tmp_path: Path) -> None:
         settled = await garden.proposals.wait_until_settled("garden", "p1", 0.01)
         assert settled is not None and settled.approval.status is Status.PENDING
         assert not garden.proposals.index.changed._waiters  # type: ignore[attr-defined]
+
+
+async def test_a_proposal_of_another_replica_still_waits_when_one_with_its_id_is_refused_here(tmp_path: Path) -> None:
+    async with garden_at(tmp_path, ManualClock()) as garden:
+        there = Envelope(id="p1", kind="mcp/proposal", sender="agent", to=("robot",), payload=PAYLOAD)
+        here = msgspec.structs.replace(there, sender="rival")
+        assert (
+            garden.proposals.admit(garden.room, here, Participant(id="rival", privilege=Privilege.RESTRICTED)) is None
+        )
+        garden.proposals.on_replicated(garden.room, there, garden.clock.wall())
+        garden.room.timeline._give_up([Delivery(here, b"", 1, is_stored=True)])
+        assert garden.proposals.index.waiting["garden"] == {"p1": "agent"}
+        garden.room.timeline._give_up([Delivery(there, b"", 2, is_stored=True)])
+        assert garden.proposals.index.waiting["garden"] == {}

@@ -167,10 +167,10 @@ def join(
         _run(participant)
         return
     try:
-        user = getpass.getuser()
-    except OSError:
+        user = name or re.sub(r"[^A-Za-z0-9._-]", "-", getpass.getuser())[:64]
+    except (KeyError, OSError):  # this user of the machine has no name
         user = ""
-    who = name or re.sub(r"[^A-Za-z0-9._-]", "-", user)[:64] or "operator"
+    who = user or "operator"
     room = TokenRoom(topic=topic, participant=who, privilege="restricted" if restricted else "full")
     wanted = IssueToken(name=f"join-{who}", audience="room", days=TOKEN_DAYS, room=room)
     address = _address(invocation.node.call(GET_STATUS).as_(Status).node.url)
