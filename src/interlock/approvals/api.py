@@ -9,261 +9,397 @@ from interlock.operator.operation import CHANGED, NOT_FOUND, NOT_LOCAL, ErrorCas
 
 
 class ProofFacts(Struct, frozen=True, kw_only=True):
-    """Description of the proof for a decision, without the proof itself."""
+    """Description of the proof for a decision, without the proof itself.
 
-    type: Annotated[str, Meta(description="operator_signature, passkey, ...")]
-    anchor: Annotated[str, Meta(description="Whose key made it.")]
-    jti: Annotated[str, Meta(description="Its id.")]
+    Members:
+        type: operator_signature, passkey, ...
+        anchor: Whose key made it.
+        jti: Its id.
+    """
+
+    type: str
+    anchor: str
+    jti: str
 
 
 class Decision(Struct, frozen=True, kw_only=True):
-    """A decision on an approval: who made it, when, and why."""
+    """A decision on an approval: who made it, when, and why.
 
-    what: Annotated[str, Meta(description="approved or denied.")]
-    by: Annotated[str, Meta(description="The principal who decided.")]
-    at: Annotated[str, Meta(description="When.")]
-    reason: Annotated[str | None, Meta(description="The reason that was given.")]
-    answer: Annotated[str | None, Meta(description="The answer to a question that has several.")]
-    proof: Annotated[ProofFacts | None, Meta(description="The proof that was given.")]
+    Members:
+        what: approved or denied.
+        by: The principal who decided.
+        at: When.
+        reason: The reason that was given.
+        answer: The answer to a question that has several.
+        proof: The proof that was given.
+    """
+
+    what: str
+    by: str
+    at: str
+    reason: str | None
+    answer: str | None
+    proof: ProofFacts | None
 
 
 class ApprovalSummary(Struct, frozen=True, kw_only=True):
-    """An approval in the form of lists and events, without arguments."""
+    """An approval in the form of lists and events, without arguments.
 
-    id: Annotated[str, Meta(description="Its id.")]
-    kind: Annotated[str, Meta(description="call, definition, start, step, verify, proposal or request.")]
-    source: Annotated[str, Meta(description="Which part of the node asks: ax, drivers, ...")]
-    status: Annotated[
-        str, Meta(description="pending, approved, used, done, failed, unknown, denied, withdrawn, expired or void.")
-    ]
-    requested_by: Annotated[str, Meta(description="The principal who asked.")]
-    agent: Annotated[str | None, Meta(description="The agent that asked, as it names itself.")]
-    room: Annotated[str | None, Meta(description="In which room.")]
-    tool: Annotated[str, Meta(description="What it is about, as it is signed.")]
-    name: Annotated[str, Meta(description="What it is about, as people call it: a tool, a server, an approver.")]
-    reason: Annotated[str | None, Meta(description="Why a person is asked.")]
-    requires: Annotated[str, Meta(description="What approving takes: proof or role.")]
-    created_at: Annotated[str, Meta(description="When it was asked.")]
-    expires_at: Annotated[str | None, Meta(description="Until when it can be decided.")]
-    redeem_by: Annotated[str | None, Meta(description="Until when an approved call can be made.")]
-    left_s: Annotated[int | None, Meta(description="Seconds until the next of these; null: no limit.")]
-    decision: Annotated[Decision | None, Meta(description="What was decided.")]
-    outcome: Annotated[str | None, Meta(description="How the call ended.")]
-    url: Annotated[str, Meta(description="Its page.")]
+    Members:
+        id: Its id.
+        kind: call, definition, start, step, verify, proposal or request.
+        source: Which part of the node asks: ax, drivers, ...
+        status: pending, approved, used, done, failed, unknown, denied, withdrawn, expired or void.
+        requested_by: The principal who asked.
+        agent: The agent that asked, as it names itself.
+        room: In which room.
+        tool: What it is about, as it is signed.
+        name: What it is about, as people call it: a tool, a server, an approver.
+        reason: Why a person is asked.
+        requires: What approving takes: proof or role.
+        created_at: When it was asked.
+        expires_at: Until when it can be decided.
+        redeem_by: Until when an approved call can be made.
+        left_s: Seconds until the next of these; null: no limit.
+        decision: What was decided.
+        outcome: How the call ended.
+        url: Its page.
+    """
+
+    id: str
+    kind: str
+    source: str
+    status: str
+    requested_by: str
+    agent: str | None
+    room: str | None
+    tool: str
+    name: str
+    reason: str | None
+    requires: str
+    created_at: str
+    expires_at: str | None
+    redeem_by: str | None
+    left_s: int | None
+    decision: Decision | None
+    outcome: str | None
+    url: str
 
 
 class Approval(ApprovalSummary, frozen=True, kw_only=True):
-    """An approval with all details that a person or a signer needs to decide."""
+    """An approval with all details that a person or a signer needs to decide.
 
-    proposal_id: Annotated[str | None, Meta(description="The proposal in a room that it belongs to.")]
-    target: Annotated[str | None, Meta(description="Whom it is addressed to.")]
-    method: Annotated[str | None, Meta(description="The method of the call.")]
-    params: Annotated[Raw, Meta(description="The arguments, or the definition; null: none, or erased.")]
-    route: Annotated[tuple[str, ...], Meta(description="The segments that lead to the tool.")]
-    capability: Annotated[dict[str, Any] | None, Meta(description="What the call may change.")]
-    digest: Annotated[str, Meta(description="What is signed.")]
-    tool_digest: Annotated[str | None, Meta(description="The digest of the tool's definition.")]
-    nonce: Annotated[str | None, Meta(description="The nonce of a proof from below.")]
-    factors: Annotated[tuple[str, ...], Meta(description="What made the node ask.")]
-    gating_link: Annotated[str | None, Meta(description="The hop that holds the call.")]
-    answers: Annotated[tuple[str, ...], Meta(description="The answers a decision can choose from.")]
-    approvers: Annotated[tuple[str, ...], Meta(description="The anchors whose proof may approve it.")]
-    aggregator_id: Annotated[str, Meta(description="The node that asks, as it is signed.")]
-    passkey_origin: Annotated[str | None, Meta(description="Where a passkey may approve it.")]
-    ways_out: Annotated[tuple[str, ...], Meta(description="What a person can do to be asked less often.")] = ()
-    signing_keys: Annotated[
-        tuple[str, ...], Meta(description="Keys of the node's machine that sign, once unlocked by a passphrase.")
-    ] = ()
+    Members:
+        proposal_id: The proposal in a room that it belongs to.
+        target: Whom it is addressed to.
+        method: The method of the call.
+        params: The arguments, or the definition; null: none, or erased.
+        route: The segments that lead to the tool.
+        capability: What the call may change.
+        digest: What is signed.
+        tool_digest: The digest of the tool's definition.
+        nonce: The nonce of a proof from below.
+        factors: What made the node ask.
+        gating_link: The hop that holds the call.
+        answers: The answers a decision can choose from.
+        approvers: The anchors whose proof may approve it.
+        aggregator_id: The node that asks, as it is signed.
+        passkey_origin: Where a passkey may approve it.
+        ways_out: What a person can do to be asked less often.
+        signing_keys: Keys of the node's machine that sign, once unlocked by a passphrase.
+    """
+
+    proposal_id: str | None
+    target: str | None
+    method: str | None
+    params: Raw
+    route: tuple[str, ...]
+    capability: dict[str, Any] | None
+    digest: str
+    tool_digest: str | None
+    nonce: str | None
+    factors: tuple[str, ...]
+    gating_link: str | None
+    answers: tuple[str, ...]
+    approvers: tuple[str, ...]
+    aggregator_id: str
+    passkey_origin: str | None
+    ways_out: tuple[str, ...] = ()
+    signing_keys: tuple[str, ...] = ()
 
 
 class Approvals(Struct, frozen=True, kw_only=True):
-    """A list of approvals that match a query."""
+    """A list of approvals that match a query.
 
-    approvals: Annotated[tuple[ApprovalSummary, ...], Meta(description="Oldest first; of many, the newest.")]
-    total: Annotated[int, Meta(description="How many there are.")]
+    Members:
+        approvals: Oldest first; of many, the newest.
+        total: How many there are.
+    """
+
+    approvals: tuple[ApprovalSummary, ...]
+    total: int
 
 
 class PasskeyRequest(Struct, frozen=True, kw_only=True, rename={"rp_id": "rpId"}):
-    """Options with which a browser asks a passkey for a signature (WebAuthn 5.5). Byte strings are in base64url."""
+    """Options with which a browser asks a passkey for a signature (WebAuthn 5.5). Byte strings are in base64url.
 
-    challenge: Annotated[str, Meta(description="What is signed.")]
-    rp_id: Annotated[str, Meta(description="The relying party.")]
-    credentials: Annotated[tuple[str, ...], Meta(description="The passkeys that may sign.")]
-    timeout: Annotated[int, Meta(description="Milliseconds that the browser waits.")]
+    Members:
+        challenge: What is signed.
+        rp_id: The relying party.
+        credentials: The passkeys that may sign.
+        timeout: Milliseconds that the browser waits.
+    """
+
+    challenge: str
+    rp_id: str
+    credentials: tuple[str, ...]
+    timeout: int
 
 
 class PasskeyCreation(Struct, frozen=True, kw_only=True, rename={"rp_id": "rpId"}):
-    """Options with which a browser creates a passkey (WebAuthn 5.4). Byte strings are in base64url."""
+    """Options with which a browser creates a passkey (WebAuthn 5.4). Byte strings are in base64url.
 
-    challenge: Annotated[str, Meta(description="What is signed.")]
-    rp_id: Annotated[str, Meta(description="The relying party.")]
-    user: Annotated[str, Meta(description="The handle of the user.")]
-    name: Annotated[str, Meta(description="The name of the user.")]
-    algorithms: Annotated[tuple[int, ...], Meta(description="COSE algorithms that are taken.")]
-    exclude: Annotated[tuple[str, ...], Meta(description="Passkeys that are known already.")]
-    timeout: Annotated[int, Meta(description="Milliseconds that the browser waits.")]
+    Members:
+        challenge: What is signed.
+        rp_id: The relying party.
+        user: The handle of the user.
+        name: The name of the user.
+        algorithms: COSE algorithms that are taken.
+        exclude: Passkeys that are known already.
+        timeout: Milliseconds that the browser waits.
+    """
+
+    challenge: str
+    rp_id: str
+    user: str
+    name: str
+    algorithms: tuple[int, ...]
+    exclude: tuple[str, ...]
+    timeout: int
 
 
 class Invitation(Struct, frozen=True, kw_only=True):
-    """An invitation to create a passkey, and its result."""
+    """An invitation to create a passkey, and its result.
 
-    name: Annotated[str, Meta(description="Whose passkey it will be.")]
-    url: Annotated[str, Meta(description="The page on which it is made. Anyone who has this URL can make a passkey.")]
-    expires_at: Annotated[str, Meta(description="Until when.")]
-    status: Annotated[str, Meta(description="waiting or made.")]
-    passkey: Annotated[str | None, Meta(description="The passkey, as it is written in an [[anchor]].")]
-    thumbprint: Annotated[str | None, Meta(description="The thumbprint of its key.")]
+    Members:
+        name: Whose passkey it will be.
+        url: The page on which it is made. Anyone who has this URL can make a passkey.
+        expires_at: Until when.
+        status: waiting or made.
+        passkey: The passkey, as it is written in an [[anchor]].
+        thumbprint: The thumbprint of its key.
+    """
+
+    name: str
+    url: str
+    expires_at: str
+    status: str
+    passkey: str | None
+    thumbprint: str | None
 
 
 class Approver(Struct, frozen=True, kw_only=True):
-    """A key, passkey or key set that may approve, or that could approve once it is enrolled."""
+    """A key, passkey or key set that may approve, or that could approve once it is enrolled.
 
-    name: Annotated[str, Meta(description="The name of the anchor.")]
-    kind: Annotated[str, Meta(description="key, passkey or jwks.")]
-    approves: Annotated[tuple[str, ...], Meta(description="Patterns of the tools that it may approve.")]
-    wants: Annotated[tuple[str, ...], Meta(description="Patterns that are configured and not enrolled.")]
-    enrolled_at: Annotated[str | None, Meta(description="Since when it is believed.")]
-    how: Annotated[
-        str | None,
-        Meta(
-            description="first_start: it stood in the first configuration; setup_code; proof: another vouched for it."
-        ),
-    ]
-    by: Annotated[str | None, Meta(description="Who vouched for it.")]
-    approval_id: Annotated[str | None, Meta(description="What waits in the inbox for it to be enrolled.")]
+    Members:
+        name: The name of the anchor.
+        kind: key, passkey or jwks.
+        approves: Patterns of the tools that it may approve.
+        wants: Patterns that are configured and not enrolled.
+        enrolled_at: Since when it is believed.
+        how: first_start: it stood in the first configuration; setup_code; proof: another vouched for it.
+        by: Who vouched for it.
+        approval_id: What waits in the inbox for it to be enrolled.
+    """
+
+    name: str
+    kind: str
+    approves: tuple[str, ...]
+    wants: tuple[str, ...]
+    enrolled_at: str | None
+    how: str | None
+    by: str | None
+    approval_id: str | None
 
 
 class Approvers(Struct, frozen=True, kw_only=True):
-    """The approvers of a node, and how a browser can add one."""
+    """The approvers of a node, and how a browser can add one.
 
-    approvers: Annotated[tuple[Approver, ...], Meta(description="Those of the configuration first.")]
-    needs_first: Annotated[bool, Meta(description="There is none: the first takes the setup code of the node.")]
-    keys: Annotated[
-        tuple[str, ...], Meta(description="Keys on the node's machine that sign here, once unlocked by a passphrase.")
-    ]
-    passkey_origin: Annotated[str | None, Meta(description="Where browsers make and use passkeys; null: nowhere.")]
+    Members:
+        approvers: Those of the configuration first.
+        needs_first: There is none: the first takes the setup code of the node.
+        keys: Keys on the node's machine that sign here, once unlocked by a passphrase.
+        passkey_origin: Where browsers make and use passkeys; null: nowhere.
+    """
+
+    approvers: tuple[Approver, ...]
+    needs_first: bool
+    keys: tuple[str, ...]
+    passkey_origin: str | None
 
 
 class PasskeyOffer(Struct, frozen=True, kw_only=True):
-    """Ticket and options with which a browser creates a passkey."""
+    """Ticket and options with which a browser creates a passkey.
 
-    ticket: Annotated[str, Meta(description="Names this offer; good for ten minutes.")]
-    creation: Annotated[PasskeyCreation, Meta(description="What the browser is told.")]
+    Members:
+        ticket: Names this offer; good for ten minutes.
+        creation: What the browser is told.
+    """
+
+    ticket: str
+    creation: PasskeyCreation
 
 
 class SignedProof(Struct, frozen=True, kw_only=True):
-    """A proof for one approval or grant, signed with a key of the node's machine."""
+    """A proof for one approval or grant, signed with a key of the node's machine.
 
-    proof: Annotated[
-        str, Meta(description="The token, which POST /approvals/{id} or /admin/grants takes within five minutes.")
-    ]
+    Members:
+        proof: The token, which POST /approvals/{id} or /admin/grants takes within five minutes.
+    """
+
+    proof: str
 
 
 class RevokedKeys(Struct, frozen=True, kw_only=True):
-    """Keys that were revoked, so that their signatures are no longer accepted."""
+    """Keys that were revoked, so that their signatures are no longer accepted.
 
-    revoked: Annotated[tuple[str, ...], Meta(description="Their thumbprints.")]
-    voided: Annotated[tuple[str, ...], Meta(description="Approvals that they had given and that were not used.")]
+    Members:
+        revoked: Their thumbprints.
+        voided: Approvals that they had given and that were not used.
+    """
+
+    revoked: tuple[str, ...]
+    voided: tuple[str, ...]
 
 
 class RevealedCode(Struct, frozen=True, kw_only=True):
-    """Code that a person passes to an agent's client so that the agent may continue."""
+    """Code that a person passes to an agent's client so that the agent may continue.
 
-    approval_id: Annotated[str, Meta(description="The approval that it belongs to.")]
-    code: Annotated[str, Meta(description="The code of a challenge, or the token that confirms a start or a step.")]
+    Members:
+        approval_id: The approval that it belongs to.
+        code: The code of a challenge, or the token that confirms a start or a step.
+    """
+
+    approval_id: str
+    code: str
 
 
 REASON_CHARS_MAX: Final = 1000
 CODE_CHARS_MAX: Final = 40
 PASSPHRASE_CHARS_MAX: Final = 1024
 ANCHOR_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"  # as an [[anchor]] may be called
-Passphrase = Annotated[str, Meta(description="Kept nowhere.", min_length=1, max_length=PASSPHRASE_CHARS_MAX)]
-KeyName = Annotated[
-    Annotated[str, Meta(pattern=ANCHOR_NAME)] | None, Meta(description="Which key; null: the only one.")
-]
+Passphrase = Annotated[str, Meta(min_length=1, max_length=PASSPHRASE_CHARS_MAX)]
+KeyName = Annotated[str, Meta(pattern=ANCHOR_NAME)] | None
 
 
 class Decide(RequestBody, frozen=True, kw_only=True):
-    """A decision on an approval."""
+    """A decision on an approval.
 
-    decision: Annotated[
-        Literal["approve", "deny", "return"],
-        Meta(description="What is decided; return: a request to the registry of names is to be revised."),
-    ]
-    reason: Annotated[
-        Annotated[str, Meta(max_length=REASON_CHARS_MAX)] | None, Meta(description="Told to the caller.")
-    ] = None
-    tool_class: Annotated[
-        Literal["read_only", "reversible", "irreversible", "promote", "remove"] | None,
-        Meta(description="The answer, where it is asked what a tool does, or what becomes of a provisional name."),
-    ] = field(name="class", default=None)
+    Members:
+        decision: What is decided; return: a request to the registry of names is to be revised.
+        reason: Told to the caller.
+        tool_class: The answer, where it is asked what a tool does, or what becomes of a provisional name.
+    """
+
+    decision: Literal["approve", "deny", "return"]
+    reason: Annotated[str, Meta(max_length=REASON_CHARS_MAX)] | None = None
+    tool_class: Literal["read_only", "reversible", "irreversible", "promote", "remove"] | None = field(
+        name="class", default=None
+    )
 
 
 class DecideApproval(Decide, frozen=True, kw_only=True):
-    """Request body of a decision on an approval, as JSON."""
+    """Request body of a decision on an approval, as JSON.
 
-    proof: Annotated[
-        Raw | UnsetType, Meta(description="The proof that approving takes: {type, token}, or the token alone.")
-    ] = UNSET
-    code: Annotated[
-        Annotated[str, Meta(max_length=CODE_CHARS_MAX)] | None,
-        Meta(description="To enrol the first approver: the setup code that the terminal of the node shows."),
-    ] = None
+    Members:
+        proof: The proof that approving takes: {type, token}, or the token alone.
+        code: To enrol the first approver: the setup code that the terminal of the node shows.
+    """
+
+    proof: Raw | UnsetType = UNSET
+    code: Annotated[str, Meta(max_length=CODE_CHARS_MAX)] | None = None
 
 
 class DecideApprovalForm(Decide, frozen=True, kw_only=True):
-    """Request body of a decision on an approval, as the form on the page sends it."""
+    """Request body of a decision on an approval, as the form on the page sends it.
 
-    proof: Annotated[str | None, Meta(description="The proof as text.")] = None
-    code: Annotated[str | None, Meta(description="The setup code, for the first approver.")] = None
-    folded: Annotated[
-        Literal["yes"] | None, Meta(description="yes: also what the page folded, and did not show in full.")
-    ] = None
+    Members:
+        proof: The proof as text.
+        code: The setup code, for the first approver.
+        folded: yes: also what the page folded, and did not show in full.
+    """
+
+    proof: str | None = None
+    code: str | None = None
+    folded: Literal["yes"] | None = None
 
 
 class RevealCode(RequestBody, frozen=True, kw_only=True):
-    """Request to see the code of an agent's challenge, or the token of an agent's start or step."""
+    """Request to see the code of an agent's challenge, or the token of an agent's start or step.
 
-    proof: Annotated[
-        str, Meta(description="The token of a proof that an operator asks.", min_length=1, max_length=65_536)
-    ]
+    Members:
+        proof: The token of a proof that an operator asks.
+    """
+
+    proof: Annotated[str, Meta(min_length=1, max_length=65_536)]
 
 
 class EditProposal(RequestBody, frozen=True, kw_only=True):
-    """New params for a proposal in a room."""
+    """New params for a proposal in a room.
 
-    params: Annotated[Raw, Meta(description="The whole params of the proposed method, as they are to be sent.")]
+    Members:
+        params: The whole params of the proposed method, as they are to be sent.
+    """
+
+    params: Raw
 
 
 class MakeKey(RequestBody, frozen=True, kw_only=True):
-    """Request to create an operator key on the node's machine."""
+    """Request to create an operator key on the node's machine.
 
-    name: Annotated[str, Meta(description="What to call it, and its approver.", pattern=ANCHOR_NAME)]
-    passphrase: Annotated[str, Meta(description="Its passphrase, kept nowhere.", max_length=PASSPHRASE_CHARS_MAX)]
+    Members:
+        name: What to call it, and its approver.
+        passphrase: Its passphrase, kept nowhere.
+    """
+
+    name: Annotated[str, Meta(pattern=ANCHOR_NAME)]
+    passphrase: Annotated[str, Meta(max_length=PASSPHRASE_CHARS_MAX)]
 
 
 class SignApproval(RequestBody, frozen=True, kw_only=True):
-    """Request to sign with an operator key, with the passphrase that unlocks it for one signature."""
+    """Request to sign with an operator key, with the passphrase that unlocks it for one signature.
+
+    Members:
+        passphrase: Kept nowhere.
+        key: Which key; null: the only one.
+        answer: The answer, where the question has several; reveal: to be shown a code.
+    """
 
     passphrase: Passphrase
     key: KeyName = None
-    answer: Annotated[
-        Literal["read_only", "reversible", "irreversible", "reveal"] | None,
-        Meta(description="The answer, where the question has several; reveal: to be shown a code."),
-    ] = field(name="class", default=None)
+    answer: Literal["read_only", "reversible", "irreversible", "reveal"] | None = field(name="class", default=None)
 
 
 class InvitePasskey(RequestBody, frozen=True, kw_only=True):
-    """An invitation to make a passkey."""
+    """An invitation to make a passkey.
 
-    name: Annotated[str, Meta(description="Whose passkey it will be.", pattern=ANCHOR_NAME)]
+    Members:
+        name: Whose passkey it will be.
+    """
+
+    name: Annotated[str, Meta(pattern=ANCHOR_NAME)]
 
 
 class EnrolPasskey(RequestBody, frozen=True, kw_only=True):
-    """A passkey that a browser has created. Byte strings are in base64url."""
+    """A passkey that a browser has created. Byte strings are in base64url.
 
-    client_data: Annotated[str, Meta(description="clientDataJSON of the answer.")]
-    attestation: Annotated[str, Meta(description="attestationObject of the answer.")]
+    Members:
+        client_data: clientDataJSON of the answer.
+        attestation: attestationObject of the answer.
+    """
+
+    client_data: str
+    attestation: str
 
 
 # Classification of tools by their effects
@@ -272,46 +408,71 @@ ToolClass = Literal["read_only", "reversible", "irreversible"]
 
 
 class ToolRuling(Struct, frozen=True, kw_only=True):
-    """The class of one tool, in the form that is signed."""
+    """The class of one tool, in the form that is signed.
 
-    tool: Annotated[str, Meta(description="The tool, by its qualified name.")]
-    digest: Annotated[str, Meta(description="The digest of its definition.")]
-    tool_class: Annotated[ToolClass, Meta(description="What it is.")] = field(name="class")
+    Members:
+        tool: The tool, by its qualified name.
+        digest: The digest of its definition.
+        tool_class: What it is.
+    """
+
+    tool: str
+    digest: str
+    tool_class: ToolClass = field(name="class")
 
 
 class ClassProposal(ToolRuling, frozen=True, kw_only=True):
-    """A proposed class for one tool, with the reason."""
+    """A proposed class for one tool, with the reason.
 
-    by: Annotated[
-        str, Meta(description="What suggests it: annotations, name, schema, or nothing (then the strictest).")
-    ]
-    question: Annotated[
-        str | None, Meta(description="What a person should look at: its name and its annotations contradict.")
-    ]
-    doubt: Annotated[str | None, Meta(description="What speaks against calling it read_only: its name.")] = None
-    is_open: Annotated[bool, Meta(description="Nothing is known of it yet, and its calls wait; else it is in use.")]
-    description: Annotated[str | None, Meta(description="What it does, in the words of its server.")]
+    Members:
+        by: What suggests it: annotations, name, schema, or nothing (then the strictest).
+        question: What a person should look at: its name and its annotations contradict.
+        doubt: What speaks against calling it read_only: its name.
+        is_open: Nothing is known of it yet, and its calls wait; else it is in use.
+        description: What it does, in the words of its server.
+    """
+
+    by: str
+    question: str | None
+    doubt: str | None = None
+    is_open: bool
+    description: str | None
 
 
 class ClassProposals(Struct, frozen=True, kw_only=True):
-    """Proposals for unclassified tools, and for tools whose annotations contradict their names."""
+    """Proposals for unclassified tools, and for tools whose annotations contradict their names.
 
-    aggregator_id: Annotated[str, Meta(description="The node, as it is signed.")]
-    tools: Annotated[tuple[ClassProposal, ...], Meta(description="By name.")]
+    Members:
+        aggregator_id: The node, as it is signed.
+        tools: By name.
+    """
+
+    aggregator_id: str
+    tools: tuple[ClassProposal, ...]
 
 
 class UnclassifiedTool(Struct, frozen=True, kw_only=True):
-    """A tool that was not classified although it was on the signed list, with the reason."""
+    """A tool that was not classified although it was on the signed list, with the reason.
 
-    tool: Annotated[str, Meta(description="The tool.")]
-    why: Annotated[str, Meta(description="Why it was left out.")]
+    Members:
+        tool: The tool.
+        why: Why it was left out.
+    """
+
+    tool: str
+    why: str
 
 
 class ClassifiedTools(Struct, frozen=True, kw_only=True):
-    """Result of signing the classes of several tools."""
+    """Result of signing the classes of several tools.
 
-    classified: Annotated[tuple[ToolRuling, ...], Meta(description="What is remembered.")]
-    left_out: Annotated[tuple[UnclassifiedTool, ...], Meta(description="What is not, and why.")]
+    Members:
+        classified: What is remembered.
+        left_out: What is not, and why.
+    """
+
+    classified: tuple[ToolRuling, ...]
+    left_out: tuple[UnclassifiedTool, ...]
 
 
 CLASSIFIED_MAX: Final = 200  # tools in one signature; with the longest names they fit into a body
@@ -319,130 +480,204 @@ _UUID: Final = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
 
 
 class ClassifyTools(RequestBody, frozen=True, kw_only=True):
-    """Classes of several tools, to be signed at once."""
+    """Classes of several tools, to be signed at once.
 
-    id: Annotated[str, Meta(description="A UUID: confirmation_id of the proof.", pattern=_UUID)]
-    entries: Annotated[
-        Annotated[tuple[ToolRuling, ...], Meta(min_length=1, max_length=CLASSIFIED_MAX)],
-        Meta(description="One for each tool."),
-    ]
+    Members:
+        id: A UUID: confirmation_id of the proof.
+        entries: One for each tool.
+    """
+
+    id: Annotated[str, Meta(pattern=_UUID)]
+    entries: Annotated[tuple[ToolRuling, ...], Meta(min_length=1, max_length=CLASSIFIED_MAX)]
 
 
 class UnlockForClasses(ClassifyTools, frozen=True, kw_only=True):
-    """Classes of several tools, and the passphrase of an operator key for one signature."""
+    """Classes of several tools, and the passphrase of an operator key for one signature.
+
+    Members:
+        passphrase: Kept nowhere.
+        key: Which key; null: the only one.
+    """
 
     passphrase: Passphrase
     key: KeyName = None
 
 
 class SignClasses(ClassifyTools, frozen=True, kw_only=True):
-    """Classes of several tools, and the proof of the person who signs them."""
+    """Classes of several tools, and the proof of the person who signs them.
 
-    proof: Annotated[Raw, Meta(description="{type, token}, or the token alone.")]
+    Members:
+        proof: {type, token}, or the token alone.
+    """
+
+    proof: Raw
 
 
 # Standing grants
 
 
 class GrantRule(Struct, frozen=True, kw_only=True):
-    """Rule for one argument of a call. A call with an argument that has no rule is not covered."""
+    """Rule for one argument of a call. A call with an argument that has no rule is not covered.
 
-    at: Annotated[str, Meta(description="The argument, as a JSON pointer: /path. Empty: all of them together.")]
-    kind: Annotated[
-        Literal["equals", "one_of", "below", "range", "any"],
-        Meta(description="below: a path inside a folder; range: a number between two; any: also absent."),
-    ]
-    value: Annotated[Any, Meta(description="The value, the values, the folder or the two numbers; null for any.")] = (
-        None
-    )
-    each: Annotated[bool, Meta(description="It is a list, and the rule holds for each of its items.")] = False
+    Members:
+        at: The argument, as a JSON pointer: /path. Empty: all of them together.
+        kind: below: a path inside a folder; range: a number between two; any: also absent.
+        value: The value, the values, the folder or the two numbers; null for any.
+        each: It is a list, and the rule holds for each of its items.
+    """
+
+    at: str
+    kind: Literal["equals", "one_of", "below", "range", "any"]
+    value: Any = None
+    each: bool = False
 
 
 class GrantTerms(Struct, frozen=True, kw_only=True):
     """Terms of a grant. The SHA-256 digest of the canonical JSON (RFC 8785) of these members,
     `kind` and `v` is signed.
+
+    Members:
+        id: Its id, a UUID.
+        aggregator_id: The node that it is for.
+        tool: The tool, by its qualified name.
+        tool_digest: The digest of the tool's definition.
+        who: The caller, as approvals have it in requested_by.
+        rules: What the arguments may be.
+        calls: For how many calls; null: without a number.
+        until: Until when, in UNIX seconds; null: without an end.
+        issued_at: When it was drafted, in UNIX seconds.
+        reason: Why, in the words of who signs it.
     """
 
-    id: Annotated[str, Meta(description="Its id, a UUID.")]
-    aggregator_id: Annotated[str, Meta(description="The node that it is for.")]
-    tool: Annotated[str, Meta(description="The tool, by its qualified name.")]
-    tool_digest: Annotated[str, Meta(description="The digest of the tool's definition.")]
+    id: str
+    aggregator_id: str
+    tool: str
+    tool_digest: str
     # A caller, or a parent and the mark of its caller.
-    who: Annotated[str, Meta(description="The caller, as approvals have it in requested_by.")]
-    rules: Annotated[tuple[GrantRule, ...], Meta(description="What the arguments may be.")]
-    calls: Annotated[int | None, Meta(description="For how many calls; null: without a number.")]
-    until: Annotated[int | None, Meta(description="Until when, in UNIX seconds; null: without an end.")]
-    issued_at: Annotated[int, Meta(description="When it was drafted, in UNIX seconds.")]
-    reason: Annotated[str | None, Meta(description="Why, in the words of who signs it.")] = None
+    who: str
+    rules: tuple[GrantRule, ...]
+    calls: int | None
+    until: int | None
+    issued_at: int
+    reason: str | None = None
 
 
 class GrantDraft(Struct, frozen=True, kw_only=True):
-    """A grant that can be signed, with the description that a person is shown."""
+    """A grant that can be signed, with the description that a person is shown.
 
-    terms: Annotated[GrantTerms, Meta(description="What is signed.")]
-    digest: Annotated[str, Meta(description="Its digest: call_digest of the proof; terms.id is its confirmation_id.")]
-    words: Annotated[tuple[str, ...], Meta(description="What it lets pass, one sentence each.")]
-    is_held_below: Annotated[bool, Meta(description="A node below holds these calls too, and still asks.")]
-    approvers: Annotated[tuple[str, ...], Meta(description="The anchors whose proof may sign it.")]
-    passkey_origin: Annotated[str | None, Meta(description="Where a passkey may sign it.")]
-    signing_keys: Annotated[tuple[str, ...], Meta(description="Operator keys of the node's machine that may sign it.")]
+    Members:
+        terms: What is signed.
+        digest: Its digest: call_digest of the proof; terms.id is its confirmation_id.
+        words: What it lets pass, one sentence each.
+        is_held_below: A node below holds these calls too, and still asks.
+        approvers: The anchors whose proof may sign it.
+        passkey_origin: Where a passkey may sign it.
+        signing_keys: Operator keys of the node's machine that may sign it.
+    """
+
+    terms: GrantTerms
+    digest: str
+    words: tuple[str, ...]
+    is_held_below: bool
+    approvers: tuple[str, ...]
+    passkey_origin: str | None
+    signing_keys: tuple[str, ...]
 
 
 class Grant(Struct, frozen=True, kw_only=True):
-    """A signed grant, with its uses and its state."""
+    """A signed grant, with its uses and its state.
 
-    terms: Annotated[GrantTerms, Meta(description="What was signed.")]
-    digest: Annotated[str, Meta(description="Its digest.")]
-    words: Annotated[tuple[str, ...], Meta(description="What it lets pass, one sentence each.")]
-    state: Annotated[str, Meta(description="active, or over.")]
-    over: Annotated[str | None, Meta(description="Why it lets nothing pass any more; null: it does.")]
-    used: Annotated[int, Meta(description="How many calls it has let pass.")]
-    used_at: Annotated[str | None, Meta(description="When the last one was.")]
-    signed_at: Annotated[str, Meta(description="When it was signed.")]
-    until: Annotated[str | None, Meta(description="Until when it is good.")]
-    anchor: Annotated[str, Meta(description="The anchor whose key signed it.")]
-    signed_by: Annotated[str, Meta(description="The principal that brought it.")]
-    approvals: Annotated[tuple[str, ...], Meta(description="The latest calls under it: ids of approvals, newest last.")]
+    Members:
+        terms: What was signed.
+        digest: Its digest.
+        words: What it lets pass, one sentence each.
+        state: active, or over.
+        over: Why it lets nothing pass any more; null: it does.
+        used: How many calls it has let pass.
+        used_at: When the last one was.
+        signed_at: When it was signed.
+        until: Until when it is good.
+        anchor: The anchor whose key signed it.
+        signed_by: The principal that brought it.
+        approvals: The latest calls under it: ids of approvals, newest last.
+    """
+
+    terms: GrantTerms
+    digest: str
+    words: tuple[str, ...]
+    state: str
+    over: str | None
+    used: int
+    used_at: str | None
+    signed_at: str
+    until: str | None
+    anchor: str
+    signed_by: str
+    approvals: tuple[str, ...]
 
 
 class Grants(Struct, frozen=True, kw_only=True):
-    """The standing grants, including those that ended within the last 30 days."""
+    """The standing grants, including those that ended within the last 30 days.
 
-    grants: Annotated[tuple[Grant, ...], Meta(description="Oldest first.")]
+    Members:
+        grants: Oldest first.
+    """
+
+    grants: tuple[Grant, ...]
 
 
 class DraftGrant(RequestBody, frozen=True, kw_only=True):
-    """Request to draft a standing grant from a held call, or for a tool and a caller."""
+    """Request to draft a standing grant from a held call, or for a tool and a caller.
 
-    approval: Annotated[str | None, Meta(description="The id of a held call that it is to cover.")] = None
-    tool: Annotated[str | None, Meta(description="The tool, where it comes from no call.")] = None
-    who: Annotated[str | None, Meta(description="The caller, where it comes from no call.")] = None
-    rules: Annotated[
-        tuple[GrantRule, ...] | None,
-        Meta(description="Rules; what they do not name stays as in the call. null: proposed from the call."),
-    ] = None
-    calls: Annotated[int | None, Meta(description="For how many calls.")] = None
-    seconds: Annotated[int | None, Meta(description="For how long from now; a day where neither is given.")] = None
-    reason: Annotated[str | None, Meta(description="Why; it is part of what is signed.")] = None
+    Members:
+        approval: The id of a held call that it is to cover.
+        tool: The tool, where it comes from no call.
+        who: The caller, where it comes from no call.
+        rules: Rules; what they do not name stays as in the call. null: proposed from the call.
+        calls: For how many calls.
+        seconds: For how long from now; a day where neither is given.
+        reason: Why; it is part of what is signed.
+    """
+
+    approval: str | None = None
+    tool: str | None = None
+    who: str | None = None
+    rules: tuple[GrantRule, ...] | None = None
+    calls: int | None = None
+    seconds: int | None = None
+    reason: str | None = None
 
 
 class NameGrant(RequestBody, frozen=True, kw_only=True):
-    """Reference to a drafted grant."""
+    """Reference to a drafted grant.
 
-    terms: Annotated[GrantTerms, Meta(description="As the draft has them.")]
+    Members:
+        terms: As the draft has them.
+    """
+
+    terms: GrantTerms
 
 
 class UnlockForGrant(NameGrant, frozen=True, kw_only=True):
-    """A drafted grant, and the passphrase of an operator key for one signature."""
+    """A drafted grant, and the passphrase of an operator key for one signature.
+
+    Members:
+        passphrase: Kept nowhere.
+        key: Which key; null: the only one.
+    """
 
     passphrase: Passphrase
     key: KeyName = None
 
 
 class SignGrant(NameGrant, frozen=True, kw_only=True):
-    """A drafted grant, and the signed proof of an approver."""
+    """A drafted grant, and the signed proof of an approver.
 
-    proof: Annotated[Raw, Meta(description="{type, token}, or the token alone.")]
+    Members:
+        proof: {type, token}, or the token alone.
+    """
+
+    proof: Raw
 
 
 # Errors
