@@ -338,9 +338,9 @@ class SafetyLoop(DecisionReceiver):
         self.evaluations += 1
         execution.counted += evaluation.is_counted
         execution.grants.clear()  # AQL-8.6.2-1: unused ones end with the next report
-        factors = evaluation.factors
+        factors, is_enforcing = evaluation.factors, self.is_enforcing
         match evaluation.verdict:
-            case verdict if not self.is_enforcing:  # AQL-8.6.4-6
+            case verdict if not is_enforcing:  # AQL-8.6.4-6
                 factors += (_WOULD[verdict],) if verdict in _WOULD else ()
             case StepVerdict.CONTINUE:
                 named = self.names.named_by(hint, caller)
@@ -356,10 +356,10 @@ class SafetyLoop(DecisionReceiver):
                 await self.block(execution, evaluation, written)  # AQL-8.6.4-5
         return Directive(
             # AQL-8.6.4-3, AQL-8.7.1-2
-            continue_=evaluation.verdict is StepVerdict.CONTINUE or not self.is_enforcing,
-            stopped=evaluation.verdict is StepVerdict.STOP and self.is_enforcing,  # AQL-8.8.1-2
+            continue_=evaluation.verdict is StepVerdict.CONTINUE or not is_enforcing,
+            stopped=evaluation.verdict is StepVerdict.STOP and is_enforcing,  # AQL-8.8.1-2
             factors=factors,  # AQL-8.7.1-2
-            reason=evaluation.reason if self.is_enforcing else None,
+            reason=evaluation.reason if is_enforcing else None,
             steps_remaining=evaluation.steps_remaining,
             next_step_risk=None if evaluation.risk is None else evaluation.risk.tier.value,
             notifications=self._notifications(execution),

@@ -94,11 +94,12 @@ class Anchors:
         return tuple(plan for plan in self.plans if plan.approves != self._approves[plan.name])
 
     def _find_approves(self) -> None:
-        self._approves = {plan.name: plan.approves for plan in self.plans}
+        approves = {plan.name: plan.approves for plan in self.plans}
         for plan in self.plans if self._believed is not None else ():
             is_loaded = plan.approves and (plan.name in self._read or plan.name in self._rings)
             held = (self._believed or {}).get(self.identity(plan), ()) if is_loaded else ()
-            self._approves[plan.name] = tuple(glob for glob in plan.approves if glob in held or "*" in held)
+            approves[plan.name] = tuple(glob for glob in plan.approves if glob in held or "*" in held)
+        self._approves = approves
 
     def _take(self, plans: dict[str, AnchorPlan]) -> None:
         read = {plan.name: _keys(plan) for plan in plans.values() if not isinstance(plan.jwks, str)}
