@@ -62,7 +62,7 @@ def _line(approval: Approval, *, at: float, who: str, method: str, verdict: str,
 
 def subject_name(approval: Approval) -> str:
     """Return the familiar name of what an approval is about: a server, an approver, a registered name or a tool."""
-    if approval.source is Source.DRIVERS:
+    if approval.is_about_driver:
         return server_name(approval.tool.removeprefix("drivers."))
     if approval.kind is Kind.ENROLMENT:
         return approval.tool.removeprefix("approvers.")

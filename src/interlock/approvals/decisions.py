@@ -125,7 +125,7 @@ class DecisionService:
 
     def find_receiver(self, approval: Approval) -> DecisionReceiver | None:
         """Return the capability that carries out a decision, or None if the decision is only recorded."""
-        is_by_source = approval.source in (Source.AQL, Source.DRIVERS)
+        is_by_source = approval.source is Source.AQL or approval.is_about_driver
         return self.receivers.get(approval.source if is_by_source else approval.kind)
 
     def is_current(self, approval: Approval) -> bool:

@@ -240,8 +240,13 @@ def shown(approval: api.Approval) -> Shown:
     return shown_params(bytes(approval.params), approval.kind, lines_max=LINES_MAX, chars_max=CHARS_MAX)
 
 
+def _is_about_driver(approval: api.Approval) -> bool:
+    """Return whether a person decides whether to trust a driver, and not about a call that its contract holds."""
+    return approval.source == "drivers" and approval.kind == "definition"
+
+
 def _title(approval: api.Approval) -> str:
-    if approval.source == "drivers":
+    if _is_about_driver(approval):
         return f"Trust {approval.name}?"
     if approval.kind in AGENT_EFFECTS:
         return f"The agent {approval.agent or approval.name} waits"
@@ -266,7 +271,7 @@ def _heading(approval: api.Approval) -> str:
 
 
 def _effect(approval: api.Approval) -> str:
-    if approval.source == "drivers":
+    if _is_about_driver(approval):
         return '<p class="effect">If you agree, its server is installed and started, until a file of it changes.</p>'
     if approval.kind == "definition":
         return ""
@@ -290,7 +295,7 @@ def _what(approval: api.Approval) -> str:
         "configuration": "What was loosened",
         "request": "What is asked",
     }
-    if approval.source == "drivers":
+    if _is_about_driver(approval):
         heads["definition"] = "As its files declare it"
     head = f"<h2>{heads.get(approval.kind, 'With')}</h2>"
     if bytes(approval.params) == b"null":
@@ -318,7 +323,7 @@ def _after(approval: api.Approval) -> str:
     return f'<div class="box">{words}</div>' if words else ""
 
 
-_SUBJECTS: Final = {"drivers": "Server", "enrolment": "Approver", "request": "Name", "configuration": "Subject"}
+_SUBJECTS: Final = {"enrolment": "Approver", "request": "Name", "configuration": "Subject"}
 
 
 def _facts(approval: api.Approval) -> str:
@@ -330,7 +335,7 @@ def _facts(approval: api.Approval) -> str:
         ("Participant" if approval.kind == "proposal" else "Agent", approval.agent),
         ("Room", approval.room),
         ("Target", approval.target if approval.kind == "proposal" else None),
-        (_SUBJECTS.get(approval.source if approval.source == "drivers" else approval.kind, "Tool"), approval.name),
+        ("Server" if _is_about_driver(approval) else _SUBJECTS.get(approval.kind, "Tool"), approval.name),
         ("Signed as", approval.tool if approval.tool != approval.name else None),
         ("Route", " / ".join(approval.route)),
         ("Capability" if CLASSIFIED in approval.factors else "The server says", ", ".join(capability)),
@@ -339,7 +344,7 @@ def _facts(approval: api.Approval) -> str:
         ("May approve", may_approve),
         ("To be asked less often", "; or ".join(approval.ways_out)),
         ("Digest", approval.digest),
-        ("api.Approval", approval.id),
+        ("Approval", approval.id),
     ]
     rows = "".join(f"<tr><th>{text(name)}<td>{text(value)}</tr>" for name, value in facts if value)
     return f"<h2>In full</h2><table>{rows}</table>"

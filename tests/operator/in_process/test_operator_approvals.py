@@ -23,6 +23,7 @@ from tests.operator.approval_endpoint import (
 
 from interlock.approvals.api import Approval as ApprovalView
 from interlock.approvals.cli.inbox import preview
+from interlock.approvals.decisions import DecisionReceiver
 from interlock.approvals.protocol.approval import Approval, Kind, Requires, Source, Status
 from interlock.approvals.protocol.digests import signed_digest
 
@@ -139,6 +140,29 @@ async def test_without_anybody_to_judge_nothing_is_approved(tmp_path: Path) -> N
         body = {"decision": "approve", "proof": signed(raised.id, "d1")}
         refused = await door.ask("POST", f"/approvals/{raised.id}", body=body)
         assert (refused.status_code, refused.json()["error"]) == (403, "proof_invalid")
+
+
+class UnrelatedDrivers(DecisionReceiver):
+    """Decides on trust in drivers, and knows no driver that a held call could name."""
+
+    def is_current(self, approval: Approval) -> bool:
+        return False
+
+
+async def test_a_call_that_its_contract_holds_is_a_call_and_no_question_about_its_driver(tmp_path: Path) -> None:
+    async with approval_endpoint(tmp_path) as door:
+        door.deciding.receive(Source.DRIVERS, UnrelatedDrivers())
+        draft = door.desk.inbox.draft(
+            Kind.CALL, Source.DRIVERS, requested_by="client:alice", tool="play.song", digest="d1", tool_digest="t1"
+        )
+        await door.desk.inbox.raise_(draft)
+        page = (await door.ask("GET", f"/approvals/{draft.id}", headers=BROWSER)).text
+        assert "wants to call <code>play.song</code>" in page
+        assert "installed and started" not in page and "Trust " not in page
+        assert f"<th>Approval<td>{draft.id}" in page
+        body = {"decision": "approve", "proof": signed(draft.id, "d1")}
+        done = await door.ask("POST", f"/approvals/{draft.id}", body=body)
+        assert (done.status_code, done.json()["status"]) == (200, "approved")
 
 
 async def test_to_deny_the_role_is_enough_and_the_reason_is_kept(tmp_path: Path) -> None:

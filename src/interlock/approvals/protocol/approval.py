@@ -191,6 +191,13 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.status in LIVE
 
     @property
+    def is_about_driver(self) -> bool:
+        """Return whether a person decides whether to trust a driver. A call that waits because of the contract of a
+        driver has the same source.
+        """
+        return self.source is Source.DRIVERS and self.kind is Kind.DEFINITION
+
+    @property
     def deadline(self) -> float | None:
         """Return the time at which the approval lapses, or None if it cannot lapse in its present status."""
         if self.status is Status.PENDING:
