@@ -377,3 +377,13 @@ async def _announce(node: Node, *, on_ready: OnReady, on_waiting: Callable[[Stat
     gc.collect()
     gc.freeze()
     gc.set_threshold(200_000, 20, 20)
+    _return_freed_memory()
+
+
+def _return_freed_memory() -> None:
+    """Return the memory that was used only during the start to the system, nearly 3 MB."""
+    import ctypes
+
+    # Other C libraries have no such function.
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)

@@ -96,7 +96,6 @@ def _pages(invocation: Invocation) -> "Callable[[int, int], Answer]":
 
 def _print(invocation: Invocation, answer: "Answer", *, head: bool) -> None:
     """Print a page of records: as JSON lines, or as a table in which repeated lines are counted."""
-
     out = invocation.out
     if out.as_json:
         for record in answer.value["records"]:
@@ -138,7 +137,6 @@ def verify(invocation: Invocation) -> None:
         interlock audit verify
         interlock audit verify --data /srv/interlock --json
     """
-
     stored = _stored_audit(invocation)
     verdict, names = stored.verify(), stored.verify_names()
     broken, names_broken = verdict.broken, names.broken if names is not None else None

@@ -270,7 +270,6 @@ def _summary(loaded: "Loaded", warnings: int, links: "Links | None", drivers: in
     """Return the last line of a successful check: the number of files and servers, and the servers' answers if they
     were asked.
     """
-
     plan, here = loaded.plan, Path.cwd()
     paths = (path.relative_to(here) if path.is_relative_to(here) else path for path in loaded.paths)
     files = " and ".join(map(str, paths)) or "the configuration"

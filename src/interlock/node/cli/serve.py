@@ -10,7 +10,6 @@ import logging
 import os
 import sys
 from datetime import UTC, datetime
-from difflib import get_close_matches
 from errno import EADDRINUSE
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -144,6 +143,7 @@ def _check_segment(invocation: Invocation, only: str, plan: "Plan") -> None:
 
     Other unknown segments are allowed, because a subserver may register later.
     """
+    from difflib import get_close_matches  # here, because an idle node needs it for nothing
 
     from interlock.ax.protocol.names import is_segment
     from interlock.drivers.protocol.server_name import exposed_segment
@@ -163,7 +163,6 @@ def _check_segment(invocation: Invocation, only: str, plan: "Plan") -> None:
 
 def _announce(invocation: Invocation, status: "Status", *, stdio: bool, anonymous: bool, again: bool) -> None:
     """Print that the node is ready: one line on stderr with --stdio, a JSON document with --json, or else the tree."""
-
     out = invocation.out
     if stdio:
         # stdout belongs to MCP.
@@ -182,7 +181,6 @@ def _announce(invocation: Invocation, status: "Status", *, stdio: bool, anonymou
 
 def _show_setup_code(code: str, status: "Status", *, stdio: bool) -> None:
     """Show the setup code, but only on a terminal. If it were in a file, every program of this user could read it."""
-
     if stdio:
         return
 

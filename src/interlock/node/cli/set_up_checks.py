@@ -88,7 +88,6 @@ class Examination(msgspec.Struct, frozen=True, kw_only=True):
 
 def examine(invocation: Invocation) -> Examination:
     """Run every check in the order of the table. Raise Refused if a node was named and does not answer."""
-
     loaded: Loaded | None = None
     broken: list[Finding] = []
     try:

@@ -82,7 +82,6 @@ def _lines(answer: "Answer", segment: str | None, console: "Console") -> "list[T
 
 def _watch(invocation: Invocation, segment: str | None) -> None:
     """Show the status until Ctrl-C. A terminal is redrawn in place, other output gets a new block after each change."""
-
     answers = poll(lambda: _ask(invocation, segment), every_s=REDRAW_S)
     try:
         if invocation.out.as_json or not invocation.out.console.is_terminal:
