@@ -29,6 +29,7 @@ _WORD = re.compile(r"[a-z][a-z']*")  # what may be prose
 _AFTER = "`<\n"  # where a command ends, whatever follows
 _PROSE = {"in", "of", "record", "is", "serves", "runs"}  # behind the name of the program, where no verb is meant
 _ADDED = re.compile(r'" \+ [\w.]+(?:\([\w.]*\))?(?: \+ ")?')  # what a script puts between two strings
+_SHOWN_SECTION = re.compile(r"^ *(?:Keys|Members):$", re.MULTILINE)  # of a docstring: help and pages show it
 _SHELL = ("|", "<", ">", ">>", "&&", "#", ";")
 
 
@@ -103,9 +104,12 @@ def _of_module(path: Path) -> Iterator[Suggestion]:
     if "interlock " not in source:  # most modules; parsing them all would slow down every collection of tests
         return
     tree = ast.parse(source)
-    left_out = _docstrings(tree) | set(_example_nodes(tree)) | _parts_of_joined(tree)
+    docstrings = _docstrings(tree)
+    left_out = set(_example_nodes(tree)) | _parts_of_joined(tree)
     for node in ast.walk(tree):
         text = _text(node) if node not in left_out else None
+        if text is not None and node in docstrings:
+            text = "".join(_SHOWN_SECTION.split(text)[1:])
         if text is not None and "interlock " in text:
             yield from _of_prose(f"{_name(path)}:{node.lineno}", text)  # type: ignore[attr-defined]
 

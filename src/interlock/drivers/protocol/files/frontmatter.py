@@ -97,7 +97,8 @@ def _between_fences(data: bytes) -> str:
     first, _, rest = data.removeprefix(BYTE_ORDER_MARK).partition(b"\n")
     if first.rstrip() != FENCE.encode():
         raise _Fault(1, "the file does not begin with ---", "put the frontmatter between two lines of ---")
-    closing = _CLOSING_FENCE.search(rest)  # AIP-30.front-3: what follows is the body
+    closing = _CLOSING_FENCE.search(rest)
+    # AIP-30.front-3: what follows the closing line is the body, which nothing reads
     content = rest[: closing.start() if closing is not None else len(rest)].replace(b"\r\n", b"\n")
     if len(content) > FRONTMATTER_BYTES_MAX:  # AIP-front-10
         message = f"the frontmatter is larger than {FRONTMATTER_BYTES_MAX // 1024} KiB"
