@@ -5,7 +5,7 @@ from interlock.core.capability import Capability, Command
 CAPABILITY = Capability(
     name="approvals",
     sections=("anchor", "gate", "approvals"),
-    operations=("interlock.approvals.api:OPERATIONS",),
+    operations=("interlock.approvals.api:OPERATIONS", "interlock.approvals.grants_api:OPERATIONS"),
     commands={
         "approvals": Command("interlock.approvals.cli.inbox:app", "approval"),
         "approve": Command("interlock.approvals.cli.inbox:approve_app"),

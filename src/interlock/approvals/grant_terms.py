@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.approvals.api import GrantRule, GrantTerms
+from interlock.approvals.grants_api import GrantRule, GrantTerms
 from interlock.wire.jsontext.canonical import INTEGER_MAX, NotCanonical, canonical, pointer_step
 
 # Paths as text: whether one lies below a folder, judged without a file system.

@@ -15,8 +15,8 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from interlock.approvals.api import GrantTerms
 from interlock.approvals.grant_terms import KIND, BadRules, check_grant, check_rules, find_violation, grant_digest
+from interlock.approvals.grants_api import GrantTerms
 from interlock.approvals.protocol.approval import UNAVAILABLE_NOW, Proof
 from interlock.approvals.trust.approval_proofs import ANCHOR_GONE, ProofVerifier, stored_proof
 from interlock.core.audit_record import AuditRecord

@@ -13,8 +13,8 @@ from tests.approvals.in_process.test_ax_judge import ADA, BOB, OWN_ID, PLANS, SE
 from tests.approvals.inboxes import ManualClock, StoredInbox, stored_inbox
 from tests.servers.minting import SigningKey, mint
 
-from interlock.approvals.api import GrantRule, GrantTerms
 from interlock.approvals.grant_terms import CALLS_MAX, LIFETIME_S_MAX, grant_digest
+from interlock.approvals.grants_api import GrantRule, GrantTerms
 from interlock.approvals.standing_grants import StandingGrants, StoredGrant, Uncovered
 from interlock.approvals.trust.anchors import Anchors
 from interlock.approvals.trust.approval_proofs import ProofVerifier

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.approvals.api import GrantRule
 from interlock.approvals.grant_terms import (
     PATH_CHARS_MAX,
     BadRules,
@@ -21,6 +20,7 @@ from interlock.approvals.grant_terms import (
     proposed_rules,
     rule_text,
 )
+from interlock.approvals.grants_api import GrantRule
 from interlock.wire.jsontext.canonical import AmbiguousJson, read_untrusted
 
 

@@ -12,8 +12,8 @@ from tests.drivers.contract_node import ANY, ContractNode, LendingProvider, bind
 from tests.gate.held_calls import ADA, GATED, MARK, anchor
 from tests.gate.processes.test_gate_kept import Here
 
-from interlock.approvals.api import DraftGrant, GrantRule, GrantTerms
 from interlock.approvals.grant_terms import grant_digest
+from interlock.approvals.grants_api import DraftGrant, GrantRule, GrantTerms
 from interlock.approvals.protocol.approval import Kind, Source
 from interlock.approvals.standing_grants import StoredGrant
 from interlock.drivers.driver_state import DriverState

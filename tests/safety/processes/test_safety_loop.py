@@ -17,7 +17,7 @@ from msgspec import Raw
 from tests.gate.held_calls import proof
 from tests.safety.agents import LOOK, AgentNode, agent_node, failed
 
-from interlock.approvals.api import DraftGrant, Grant, SignGrant
+from interlock.approvals.grants_api import DraftGrant, Grant, SignGrant
 from interlock.aql.loop_operations import INSTRUCTIONS
 from interlock.config.plan import SafetyPlan
 from interlock.safety.agents import agent_key

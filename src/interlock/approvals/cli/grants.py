@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from interlock.approvals import api
+from interlock.approvals import grants_api
 from interlock.approvals.cli.keys import FromDescriptor
 from interlock.approvals.grant_terms import pointer_of
 from interlock.cli.command import Invocation, option, verb, verb_app
@@ -55,19 +55,19 @@ def rules_of(
     equal: Sequence[str] | None,
     free: Sequence[str] | None,
     arguments: Mapping[str, Any] | None = None,
-) -> list[api.GrantRule]:
+) -> list[grants_api.GrantRule]:
     """Return the rules of a grant from command options. `arguments` are the arguments of the held call; if an argument
     is a list there, its rule applies to each item.
     """
-    rules: list[api.GrantRule] = []
+    rules: list[grants_api.GrantRule] = []
     for text in below or ():
         at, each, folder = _assignment(text, "--below", arguments)
-        rules.append(api.GrantRule(at=at, kind="below", value=folder.rstrip("/"), each=each))
+        rules.append(grants_api.GrantRule(at=at, kind="below", value=folder.rstrip("/"), each=each))
     for text in one_of or ():
         at, each, values = _assignment(text, "--one-of", arguments)
         like = _at(arguments, at)
         allowed = [_value(item, like) for item in values.split(",")]
-        rules.append(api.GrantRule(at=at, kind="one_of", value=allowed, each=each))
+        rules.append(grants_api.GrantRule(at=at, kind="one_of", value=allowed, each=each))
     ends: dict[str, list[Any]] = {}
     for texts, place, name in ((most, 1, "--max"), (least, 0, "--min")):
         for text in texts or ():
@@ -80,19 +80,21 @@ def rules_of(
     for at, (smallest, largest, each) in ends.items():
         if largest is None:
             raise BadUsage("usage", f"{at}: --min alone leaves it open how large it may be", hint="add --max")
-        rules.append(api.GrantRule(at=at, kind="range", value=[smallest, largest], each=bool(each)))
+        rules.append(grants_api.GrantRule(at=at, kind="range", value=[smallest, largest], each=bool(each)))
     for text in equal or ():
         name, bounds, value = text.partition("=")
         at = _pointer(name)
         held = _at(arguments, at)
         if not bounds and held is _ABSENT:
             raise BadUsage("usage", f"--equal {text} names no argument of the call", hint="--equal ARG=VALUE")
-        rules.append(api.GrantRule(at=at, kind="equals", value=_value(value, held) if bounds else held))
-    rules += [api.GrantRule(at="" if name == "*" else _pointer(name), kind="any") for name in free or ()]
+        rules.append(grants_api.GrantRule(at=at, kind="equals", value=_value(value, held) if bounds else held))
+    rules += [grants_api.GrantRule(at="" if name == "*" else _pointer(name), kind="any") for name in free or ()]
     return rules
 
 
-def with_proposed(own: Sequence[api.GrantRule], proposed: Sequence[api.GrantRule]) -> list[api.GrantRule]:
+def with_proposed(
+    own: Sequence[grants_api.GrantRule], proposed: Sequence[grants_api.GrantRule]
+) -> list[grants_api.GrantRule]:
     """Combine the user's rules with the proposed rules for all other arguments."""
     if any(rule.at == "" for rule in own):
         return list(own)
@@ -164,7 +166,7 @@ def list_grants(
         interlock grants list --all
         interlock grants list --json | jq '.grants[].terms.tool'
     """
-    if (answer := invocation.call_or_print(api.LIST_GRANTS)) is None:
+    if (answer := invocation.call_or_print(grants_api.LIST_GRANTS)) is None:
         return
     grants = [grant for grant in answer.grants if everything or grant.state == "active"]
     if not grants:
@@ -188,7 +190,7 @@ def show(invocation: Invocation, id: Reference) -> None:
     """
     from interlock.approvals.cli.signing import grant_lines
 
-    if (grant := invocation.call_or_print(api.GET_GRANT, id=id)) is None:
+    if (grant := invocation.call_or_print(grants_api.GET_GRANT, id=id)) is None:
         return
     out = invocation.out
     out.line("\n".join((*grant_lines(grant.words), "")))
@@ -236,8 +238,8 @@ def sign(
 
     rules = rules_of(below=below, one_of=one_of, most=most, least=least, equal=equal, free=free)
     seconds = seconds_of(time)
-    wanted = api.DraftGrant(tool=tool, who=who, rules=tuple(rules), calls=calls, seconds=seconds, reason=reason)
-    draft = invocation.node.call(api.DRAFT_GRANT, body=wanted).as_(api.GrantDraft)
+    wanted = grants_api.DraftGrant(tool=tool, who=who, rules=tuple(rules), calls=calls, seconds=seconds, reason=reason)
+    draft = invocation.node.call(grants_api.DRAFT_GRANT, body=wanted).as_(grants_api.GrantDraft)
     sign_drafted(invocation, draft, yes=yes, key=key, passphrase_fd=passphrase_fd)
 
 
@@ -249,10 +251,10 @@ def revoke(invocation: Invocation, id: Reference) -> None:
         interlock grants revoke 7e57ab1e
         interlock grants revoke 7e57ab1e --json
     """
-    if (grant := invocation.call_or_print(api.REVOKE_GRANT, id=id)) is not None:
+    if (grant := invocation.call_or_print(grants_api.REVOKE_GRANT, id=id)) is not None:
         passed = f"it let {count(grant.used, 'call')} of {one_line(grant.terms.tool)} pass"
         invocation.out.line(f"{grant.terms.id[:8]} {one_line(grant.over or '')}; {passed}")
 
 
-def _uses(grant: api.Grant) -> str:
+def _uses(grant: grants_api.Grant) -> str:
     return str(grant.used) if grant.terms.calls is None else f"{grant.used} of {grant.terms.calls}"

@@ -15,7 +15,7 @@ import typer
 from msgspec import UNSET, Raw
 from rich.text import Text
 
-from interlock.approvals import api
+from interlock.approvals import api, grants_api
 from interlock.approvals.cli.grants import Below, Calls, Equal, For, Free, Least, Most, OneOf, rules_of, seconds_of
 from interlock.approvals.cli.keys import FromDescriptor, can_ask
 from interlock.approvals.protocol import approval as records
@@ -396,7 +396,7 @@ def approve(
         arguments = msgspec.json.decode(bytes(approval.params), type=dict[str, Any] | None) or {}
         limits = {"below": below, "one_of": one_of, "most": most, "least": least, "equal": equal, "free": free}
         rules = rules_of(**limits, arguments=arguments)
-        wanted = api.DraftGrant(approval=approval.id, calls=calls, seconds=seconds_of(time), reason=reason)
+        wanted = grants_api.DraftGrant(approval=approval.id, calls=calls, seconds=seconds_of(time), reason=reason)
         draft = draft_from_call(invocation, wanted, rules)
         sign_drafted(invocation, draft, yes=yes, key=key, passphrase_fd=passphrase_fd)
         return

@@ -13,7 +13,7 @@ import typer
 from msgspec import Raw
 from msgspec.structs import astuple, replace
 
-from interlock.approvals import api
+from interlock.approvals import api, grants_api
 from interlock.approvals.cli.grants import with_proposed
 from interlock.approvals.cli.keys import OperatorKeys, can_ask, own_name, read_passphrase
 from interlock.approvals.grant_terms import grant_digest
@@ -109,19 +109,21 @@ def _not_what_is_shown(what: str) -> Refused:
     )
 
 
-def draft_from_call(invocation: Invocation, wanted: api.DraftGrant, rules_set: list[api.GrantRule]) -> api.GrantDraft:
+def draft_from_call(
+    invocation: Invocation, wanted: grants_api.DraftGrant, rules_set: list[grants_api.GrantRule]
+) -> grants_api.GrantDraft:
     """Draft a standing grant from a held call. The node proposes rules for the arguments that the user's rules in
     `rules_set` leave out.
     """
-    proposed = invocation.node.call(api.DRAFT_GRANT, body=wanted).as_(api.GrantDraft)
+    proposed = invocation.node.call(grants_api.DRAFT_GRANT, body=wanted).as_(grants_api.GrantDraft)
     if not rules_set:
         return proposed
     rules = tuple(with_proposed(rules_set, proposed.terms.rules))
-    return invocation.node.call(api.DRAFT_GRANT, body=replace(wanted, rules=rules)).as_(api.GrantDraft)
+    return invocation.node.call(grants_api.DRAFT_GRANT, body=replace(wanted, rules=rules)).as_(grants_api.GrantDraft)
 
 
 def sign_drafted(
-    invocation: Invocation, draft: api.GrantDraft, *, yes: bool, key: str | None, passphrase_fd: int | None
+    invocation: Invocation, draft: grants_api.GrantDraft, *, yes: bool, key: str | None, passphrase_fd: int | None
 ) -> None:
     out = invocation.out
     if not out.as_json:
@@ -140,7 +142,7 @@ def sign_drafted(
     node = grant.aggregator_id
     question = ProofQuestion(confirmation_id=grant.id, call_digest=digest, tool=grant.tool, aggregator_id=node)
     proof = sign(question, key=key, passphrase_fd=passphrase_fd)
-    signed = invocation.call_or_print(api.SIGN_GRANT, body=api.SignGrant(terms=draft.terms, proof=proof))
+    signed = invocation.call_or_print(grants_api.SIGN_GRANT, body=grants_api.SignGrant(terms=draft.terms, proof=proof))
     if signed is None:
         return
     ending = as_typed(f"interlock grants revoke {signed.terms.id[:8]}")

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
-from interlock.approvals import api, grant_terms
-from interlock.approvals.api import GrantRule, GrantTerms
+from interlock.approvals import api, grant_terms, grants_api
 from interlock.approvals.grant_terms import BadRules
+from interlock.approvals.grants_api import GrantRule, GrantTerms
 from interlock.approvals.inbox import Inbox
 from interlock.approvals.operations.inbox import accepted, only_match
 from interlock.approvals.protocol.approval import Kind
@@ -46,10 +46,10 @@ class GrantOperations:
     aggregator_id: str
     approver_names: Callable[[str], Sequence[str]]
 
-    @handles(api.LIST_GRANTS)
-    def list_all(self) -> api.Grants:
+    @handles(grants_api.LIST_GRANTS)
+    def list_all(self) -> grants_api.Grants:
         calls = self._calls()
-        return api.Grants(grants=tuple(self._view(stored, calls) for stored in self.grants.all()))
+        return grants_api.Grants(grants=tuple(self._view(stored, calls) for stored in self.grants.all()))
 
     def _calls(self) -> dict[str, list[str]]:
         """Return the ids of calls that grants approved, keyed by the name of the grant. The newest id is last."""
@@ -59,15 +59,15 @@ class GrantOperations:
                 ids.setdefault(approval.decision.by, []).append(approval.id)
         return ids
 
-    @handles(api.GET_GRANT)
-    def get(self, id: str) -> api.Grant:
+    @handles(grants_api.GET_GRANT)
+    def get(self, id: str) -> grants_api.Grant:
         """Return a grant by its id or the first characters of the id. Raise NotFound if there is none, and Refused if
         several match.
         """
         return self._view(self._find(id))
 
-    @handles(api.DRAFT_GRANT)
-    def draft(self, body: api.DraftGrant) -> api.GrantDraft:
+    @handles(grants_api.DRAFT_GRANT)
+    def draft(self, body: grants_api.DraftGrant) -> grants_api.GrantDraft:
         """Return a grant that can be signed, without storing it. Raise NotFound or Refused if the request names no call
         or tool that a grant can cover.
         """
@@ -77,13 +77,13 @@ class GrantOperations:
             rules = tuple(sorted(body.rules or (), key=lambda rule: rule.at))
             grant = self._new_grant(body, self._route(body.tool), body.who, rules)
         else:
-            raise refused_as(api.BAD_GRANT_DRAFT, "a grant comes from a held call, or names a tool and a caller")
+            raise refused_as(grants_api.BAD_GRANT_DRAFT, "a grant comes from a held call, or names a tool and a caller")
         try:
             grant_terms.check_grant(grant, self.clock.wall())
         except BadRules as bad:
-            raise refused_as(api.BAD_GRANT_DRAFT, str(bad)) from None
+            raise refused_as(grants_api.BAD_GRANT_DRAFT, str(bad)) from None
         route = self._route(grant.tool)
-        return api.GrantDraft(
+        return grants_api.GrantDraft(
             terms=grant,
             digest=grant_terms.grant_digest(grant),
             words=words(grant),
@@ -93,15 +93,15 @@ class GrantOperations:
             signing_keys=self.keys.names(),
         )
 
-    @handles(api.ASK_GRANT_PASSKEY)
-    def passkey_request(self, body: api.NameGrant) -> api.PasskeyRequest:
+    @handles(grants_api.ASK_GRANT_PASSKEY)
+    def passkey_request(self, body: grants_api.NameGrant) -> api.PasskeyRequest:
         """Return the options with which a browser asks a passkey to sign the grant. Raise Refused
         if that is not possible.
         """
         return accepted(self.passkeys.request(accepted(self.grants.question(body.terms))))
 
-    @handles(api.PROVE_GRANT)
-    async def prove(self, body: api.UnlockForGrant, by: str) -> api.SignedProof:
+    @handles(grants_api.PROVE_GRANT)
+    async def prove(self, body: grants_api.UnlockForGrant, by: str) -> api.SignedProof:
         """Sign the grant with an operator key of this machine, unlocked by its passphrase, and return the proof. Raise
         Refused if that fails.
         """
@@ -109,8 +109,8 @@ class GrantOperations:
         proof = await self.keys.sign(question, body.key, body.passphrase, by=by)
         return api.SignedProof(proof=accepted(proof))
 
-    @handles(api.SIGN_GRANT)
-    async def sign(self, body: api.SignGrant, by: str) -> api.Grant:
+    @handles(grants_api.SIGN_GRANT)
+    async def sign(self, body: grants_api.SignGrant, by: str) -> grants_api.Grant:
         """Store a drafted grant with the proof of an approver. Raise NotFound or Refused if the draft or the proof is
         not accepted.
         """
@@ -122,20 +122,20 @@ class GrantOperations:
         await approve_waiting(stored, self.inbox, self.clock.wall())
         return self._view(stored)
 
-    @handles(api.REVOKE_GRANT)
-    async def revoke(self, id: str, by: str) -> api.Grant:
+    @handles(grants_api.REVOKE_GRANT)
+    async def revoke(self, id: str, by: str) -> grants_api.Grant:
         """Revoke a grant. Raises NotFound, Refused."""
         return self._view(accepted(await self.grants.revoke(self._find(id).grant.id, by=by)))
 
     # Drafting
 
-    def _from_call(self, wanted: api.DraftGrant, reference: str) -> GrantTerms:
+    def _from_call(self, wanted: grants_api.DraftGrant, reference: str) -> GrantTerms:
         """Return the terms of a grant for calls like the held call whose id starts with `reference`."""
         exact = self.inbox.get(reference)
         matches = [exact] if exact is not None else self.inbox.find_by_prefix(reference.lower())
         approval = only_match("approval", reference, matches)
         if approval.kind is not Kind.CALL or approval.params is None:
-            raise refused_as(api.NOT_GRANTABLE, "a grant comes from a call that waits, with its arguments")
+            raise refused_as(grants_api.NOT_GRANTABLE, "a grant comes from a call that waits, with its arguments")
         route = self._route(approval.tool)
         if route.digest != approval.tool_digest:
             raise refused_as(CHANGED, "the tool is defined otherwise than it was when the call was made")
@@ -144,10 +144,12 @@ class GrantOperations:
             initial = grant_terms.proposed_rules(arguments) if wanted.rules is None else wanted.rules
             rules = grant_terms.completed_rules(initial, arguments)
         except (BadRules, AmbiguousJson) as bad:
-            raise refused_as(api.BAD_GRANT_DRAFT, str(bad)) from None
+            raise refused_as(grants_api.BAD_GRANT_DRAFT, str(bad)) from None
         return self._new_grant(wanted, route, approval.requested_by, rules)
 
-    def _new_grant(self, wanted: api.DraftGrant, route: Route, who: str, rules: tuple[GrantRule, ...]) -> GrantTerms:
+    def _new_grant(
+        self, wanted: grants_api.DraftGrant, route: Route, who: str, rules: tuple[GrantRule, ...]
+    ) -> GrantTerms:
         now = int(self.clock.wall())
         seconds = SECONDS if wanted.seconds is None and wanted.calls is None else wanted.seconds
         return GrantTerms(
@@ -169,7 +171,7 @@ class GrantOperations:
         if route is None:
             raise NotFound("tool", tool, [candidate.qualified for candidate in view.tool_routes])
         if not may_be_granted(route):
-            raise refused_as(api.NOT_GRANTABLE, _why_not(route), {"tool": tool})
+            raise refused_as(grants_api.NOT_GRANTABLE, _why_not(route), {"tool": tool})
         return route
 
     # Looking
@@ -182,10 +184,10 @@ class GrantOperations:
         matches = [stored for id, stored in grants.items() if id.startswith(reference.lower())]
         return only_match("grant", reference, matches, list(grants))
 
-    def _view(self, stored: StoredGrant, calls: dict[str, list[str]] | None = None) -> api.Grant:
+    def _view(self, stored: StoredGrant, calls: dict[str, list[str]] | None = None) -> grants_api.Grant:
         grant, over = stored.grant, self.grants.find_end_reason(stored.grant.id)
         used = (self._calls() if calls is None else calls).get(f"{DECIDED_BY}{grant.id}", [])
-        return api.Grant(
+        return grants_api.Grant(
             terms=grant,
             digest=grant_terms.grant_digest(grant),
             words=words(grant),
