@@ -104,11 +104,13 @@ async def test_no_way_of_writing_it_reads_a_file_of_the_node_or_its_operator(
     assert await found(store, f"file://{outside / 'key'}", *private) == "of a file"
 
 
-async def test_the_systems_keyring_is_asked(store: SealedSecrets) -> None:
-    keyring = pytest.importorskip("keyring")
-    backend = pytest.importorskip("keyring.backend")
+async def test_the_systems_keyring_is_asked(store: SealedSecrets, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Names a backend, because keyring would start programs to find out which ones this machine has.
+    monkeypatch.setenv("PYTHON_KEYRING_BACKEND", "keyring.backends.null.Keyring")
+    import keyring
+    import keyring.backend
 
-    class Remembering(backend.KeyringBackend):  # type: ignore[misc, name-defined]
+    class Remembering(keyring.backend.KeyringBackend):  # type: ignore[misc]
         priority = 1
 
         def get_password(self, service: str, username: str) -> str | None:
