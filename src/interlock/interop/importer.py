@@ -77,7 +77,7 @@ class SecretReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DriverReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of importing one driver, which was new, updated or unchanged."""
+    """Result of importing one driver: whether it is new, updated or unchanged, and which files were written."""
 
     id: str
     name: str
@@ -247,7 +247,7 @@ Decide = Callable[[Mapping[str, Proposals]], Mapping[str, Proposals]]  # by the 
 
 
 class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of asking the server of a draft for its tools."""
+    """Result of asking the server of a drafted driver for its tools."""
 
     id: str
     state: Literal["ready", "declined", "failed"]
@@ -285,14 +285,16 @@ async def connect(
 
 
 class AdoptedSecret(msgspec.Struct, frozen=True, kw_only=True):
-    """A secret that was moved to the store, described without its value."""
+    """A secret that was moved from a driver's file to the secret store, described without its value."""
 
     place: str
     slug: str
 
 
 class Adoption(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of an adoption. `left` lists the places of secrets that the user has to move by hand."""
+    """Result of moving a driver's secrets to the store. `left` lists the places of secrets that the user has to move by
+    hand.
+    """
 
     driver: str
     folder: str

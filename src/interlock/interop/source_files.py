@@ -45,7 +45,7 @@ class BadBundle(Exception):
 
 
 class Bundle(msgspec.Struct, frozen=True, kw_only=True):
-    """A bundle whose entries have passed all checks."""
+    """A bundle (MCPB or DXT) whose content has passed all checks."""
 
     path: Path
     target: Path  # where it is, or will be, unpacked
@@ -122,8 +122,8 @@ def _check(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
 
 
 def _write_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, folder: Path, left: int) -> int:
-    """Write one entry and return the number of bytes written, at most `left`. The sizes in the archive
-    are not trusted.
+    """Unpack one file of a bundle into `folder` and return its size in bytes. Raise BadBundle if it is larger than
+    `left`; the sizes that the archive states are not trusted.
     """
     path = folder / entry.filename
     if not path.resolve().is_relative_to(folder.resolve()):
@@ -238,7 +238,9 @@ _BASES: Final[Mapping[Base, tuple[str, str]]] = {
 
 
 def _base(machine: ClientMachine, base: Base) -> Path:
-    """Return the folder that `base` means on this machine. Variables that do not hold an absolute path are ignored."""
+    """Return the folder that a base such as "xdg" means on this machine. An environment variable that does not hold an
+    absolute path is ignored.
+    """
     if base == "project":
         return machine.project
     variable, usual = _BASES[base]

@@ -35,7 +35,7 @@ from interlock.process.orphan_reaper import (
     reap_adopted,
     signal_group,
 )
-from interlock.process.stderr import LineSplitter, StderrLine, StderrRing, write_line
+from interlock.process.stderr import LineSplitter, StderrRing, write_line
 from interlock.wire.jsonrpc.oversized import Oversized
 
 # What a child process is started with: its environment and its program. Refusals name what to repair.
@@ -137,7 +137,7 @@ def is_never_waited_for(descriptor: int) -> bool:
 
 
 class FileOutput:
-    """An output to a file, with the methods of asyncio.WriteTransport that lines need.
+    """An output to a file, with those methods of asyncio.WriteTransport that writing lines needs.
 
     It writes at once and is never full.
     """
@@ -187,8 +187,6 @@ class FileInput:
         self._task.cancel()
 
 
-__all__ = ["Child", "ChildSink", "ChildStartFailed", "StderrLine", "StderrRing", "child_environment"]
-
 ENDLESS_LINE = 16  # times the limit of a line; what is longer has no end, and hides whatever else the child says
 LINES_PER_TURN = 32  # per child and loop iteration, so that a flooding child leaves time for the others
 STALL_AFTER_S = 1.0  # a full queue that has not moved for so long: the child does not read
@@ -209,7 +207,7 @@ class ChildSink(Protocol):
         """Handle one line that the child printed."""
 
     def on_oversized(self, oversized: Oversized) -> None:
-        """Handle a line that was dropped because it exceeds the limit.
+        """Handle a line of the child that was dropped because it exceeds the limit.
 
         Earlier lines may be delivered after this call.
         """
@@ -371,7 +369,9 @@ class Child(asyncio.SubprocessProtocol):
             self._turn = asyncio.get_running_loop().call_soon(self._deliver)
 
     def end(self, reason: str) -> None:
-        """Kill the child immediately. The sink gets `reason`. After its exit or another verdict, do nothing."""
+        """Kill the child immediately, and report `reason` to the sink. Do nothing if the child has ended or is being
+        killed.
+        """
         if self._transport is not None and self._verdict is None and not self._exited:
             self._condemn(reason)
 
@@ -511,7 +511,7 @@ class Child(asyncio.SubprocessProtocol):
             self._then(KILL_WAIT_S, self._give_up)
 
     def _give_up(self) -> None:
-        """Let `stop` return although the child hangs in the kernel, where even SIGKILL has no effect."""
+        """Stop waiting for a child that hangs in the kernel, where even SIGKILL has no effect."""
         self._verdict = self._verdict or "does not end although it was killed"
         self._paused = False
         self._lines.clear()
@@ -557,7 +557,7 @@ class Child(asyncio.SubprocessProtocol):
             self._settle()
 
     def _settle(self) -> None:
-        """Notify the sink when all output is delivered, and close when no process is left."""
+        """Report the end of the child to the sink once all output is delivered, and close when no process is left."""
         if not self._announced:
             if self._paused and self._stopping:
                 self._lines.clear()

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import os
 import re
-import sys
+import resource
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -71,10 +71,6 @@ def raise_descriptor_limit() -> None:
     A node has one descriptor open per connection. Systems often start a program with a limit of 1024, for programs that
     use `select`, and let it raise its limit up to a second one.
     """
-    if sys.platform == "win32":
-        return
-    import resource
-
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = WANTED if hard == resource.RLIM_INFINITY else min(WANTED, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -85,10 +81,6 @@ def raise_descriptor_limit() -> None:
 
 
 def descriptor_limit() -> int:
-    if sys.platform == "win32":
-        return UNLIMITED
-    import resource
-
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return UNLIMITED if soft == resource.RLIM_INFINITY else soft
 

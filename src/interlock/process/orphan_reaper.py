@@ -46,7 +46,7 @@ def signal_group(pgid: int, number: signal.Signals) -> None:
 
 
 def checked_group(pgid: int) -> int:
-    """Return `pgid` unchanged.
+    """Return the number of a process group after checking that the group may get a signal.
 
     Raise ValueError for a group that must never get a signal: the node's own, or a number below 2.
     """
@@ -57,7 +57,7 @@ def checked_group(pgid: int) -> int:
 
 
 def between_fork_and_exec(handed: Sequence[int] = ()) -> Callable[[], None] | None:
-    """Return the function that a child runs between fork and exec, or None on systems other than Linux.
+    """Return the function that a child process runs between fork and exec, or None on systems other than Linux.
 
     It makes the kernel end the child when the thread that spawned it ends (prctl(2)). Where libc has close_range, it
     also marks all files to be closed at exec, except the child's pipes and `handed`.
@@ -153,7 +153,7 @@ class OrphanReaper(asyncio.SubprocessProtocol):
         return None if self._transport is None else self._transport.get_pid()
 
     async def open(self) -> None:
-        """Do nothing, because `start` is called before the first child."""
+        """Do nothing, because the helper is started only before the first child (`start`)."""
 
     async def start(self) -> None:
         """Start the helper unless it is already started. Raise OSError if it cannot be started."""
@@ -181,7 +181,7 @@ class OrphanReaper(asyncio.SubprocessProtocol):
         self._transport = None
 
     def process_exited(self) -> None:
-        """Handle the end of the helper, which the loop reports."""
+        """Handle the end of the helper process, which the event loop reports."""
         self._exited.set()
 
     def guard(self, pgid: int) -> None:
@@ -241,7 +241,9 @@ class OrphanReaper(asyncio.SubprocessProtocol):
                 self._exited.set()
 
     def _tell(self, line: bytes) -> None:
-        """Send a line to the helper. If the pipe is full, the helper is dead or frozen, and it is replaced."""
+        """Send a line to the helper process. If the pipe is full, the helper hangs and is killed, so that a new one
+        takes its place.
+        """
         if self._pipe is None:
             return
         try:

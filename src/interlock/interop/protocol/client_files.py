@@ -55,7 +55,7 @@ class Fields:
         self._left = {str(key): value for key, value in raw.items()}
 
     def take(self, *keys: str) -> Any:
-        """Return the first of these fields that is present, or None. All of them are marked as read."""
+        """Return the value of the first of these fields that is present, or None. All of these fields count as read."""
         values = [self._left.pop(key) for key in keys if key in self._left]
         return values[0] if values else None
 
@@ -95,7 +95,7 @@ def texts(value: Any) -> dict[str, str]:
 
 
 def names(value: Any) -> tuple[str, ...]:
-    """Return a list of texts. Numbers are converted to text."""
+    """Return the texts in a list. Numbers are converted to text, and other values are left out."""
     if not isinstance(value, list | tuple):
         return ()
     numbers_as_text = (str(each) if type(each) in (int, float) else text(each) for each in value)
@@ -103,7 +103,9 @@ def names(value: Any) -> tuple[str, ...]:
 
 
 def milliseconds(value: Any, unit_ms: int) -> int | None:
-    """Return a timeout in milliseconds within sensible limits, or None if the value is not a positive number."""
+    """Return a timeout in milliseconds, moved into the range from TIMEOUT_MS_MIN to TIMEOUT_MS_MAX. Return None if the
+    value is not a positive number.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
         return None
     return int(min(max(value * unit_ms, TIMEOUT_MS_MIN), TIMEOUT_MS_MAX))
@@ -161,7 +163,9 @@ def read_client_file(data_untrusted: bytes, client: ClientProgram) -> FileReadin
 def _raw_entries(
     data: Mapping[str, Any], client: ClientProgram, notes: list[ImportNote]
 ) -> Iterator[tuple[str, Any, str | None]]:
-    """Yield each entry as its name, its value, and the project folder to which it belongs or None."""
+    """Yield the name and the value of each server in a client's file, with the project folder to which it belongs, or
+    None.
+    """
     root = _at(data, client.root)
     if client.shape == "vscode" and root is None:
         root = _at(data, ("mcp", "servers"))
@@ -225,8 +229,8 @@ def _entry(
 
 
 def _read_reach(name: str, fields: Fields, client: ClientProgram) -> ServerEntry:
-    """Return the entry with its command or address. If these fields contradict each other, the entry is marked as
-    refused.
+    """Return an entry with the command that starts the server or the address at which it is reached. If these fields
+    contradict each other, the entry is marked as refused.
     """
     kind = text(fields.take("type", "transport", "transportType"))
     program = _take_command(fields)
@@ -383,11 +387,11 @@ GOOSE_TIMEOUT_S = 300  # the default of Goose, which Goose writes to its files
 def stdio_entry(client: ClientProgram, name: str, command: Sequence[str], env: Mapping[str, str]) -> dict[str, Any]:
     """Return an entry with which a client starts the server as a program."""
     program, *args = command
-    fields: dict[str, Any] = {"command": program, "args": args, **_some("env", env)}
+    fields: dict[str, Any] = {"command": program, "args": args, **without_empty({"env": dict(env)})}
     if client.shape == "opencode":
-        fields = {"command": [program, *args], **_some("environment", env)}
+        fields = {"command": [program, *args], **without_empty({"environment": dict(env)})}
     elif client.shape == "goose":
-        fields = {"cmd": program, "args": args, **_some("envs", env)}
+        fields = {"cmd": program, "args": args, **without_empty({"envs": dict(env)})}
     return _with_common_fields(client, name, client.stdio_type, fields)
 
 
@@ -410,10 +414,10 @@ def http_entry(
     """Return an entry with which a client connects to a URL. The client must not be `stdio_only`."""
     http_type = "sse" if sse and client.http_type is not None and client.shape != "opencode" else client.http_type
     key = "url" if sse and client.shape == "gemini" else client.url_key
-    fields = {key: url, **_some("http_headers" if client.shape == "codex" else "headers", headers)}
+    sent = without_empty({"http_headers" if client.shape == "codex" else "headers": dict(headers)})
     if client.shape == "continue":
-        fields = {key: url, **without_empty({"requestOptions": _some("headers", headers)})}
-    return _with_common_fields(client, name, http_type, fields)
+        sent = without_empty({"requestOptions": sent})
+    return _with_common_fields(client, name, http_type, {key: url, **sent})
 
 
 def _with_common_fields(
@@ -430,10 +434,6 @@ def _with_common_fields(
             return {"name": name, **entry}
     around = {"source": "custom"} if client.name == "zed" else {}
     return {**around, **entry, **({"tools": ["*"]} if client.name == "copilot-cli" else {})}
-
-
-def _some(key: str, values: Mapping[str, str]) -> dict[str, Any]:
-    return {key: dict(values)} if values else {}
 
 
 _ENVIRONMENT = "env://"

@@ -44,7 +44,7 @@ _NEVER: Final = frozenset(f"/{each}" for each in _SYSTEM)  # AIP-security-5, and
 
 
 class Sandboxing:
-    """The folders that a driver may use: only the absolute paths that its source or the user names (AIP-import-11).
+    """The folders that a driver may use: only absolute paths that the client's file or the user names (AIP-import-11).
 
     A path that is too wide, such as the home folder or one above it, is not allowed and is listed in `withheld`.
     """
@@ -58,7 +58,7 @@ class Sandboxing:
         self.withheld: list[str] = []
 
     def look_at(self, args: Sequence[str], env: Mapping[str, str], *, script: bool = False) -> None:
-        """Allow the paths in arguments and variables.
+        """Allow the absolute paths that occur in arguments and environment variables.
 
         A path that is a complete argument may be written, because the server works on it; other paths may only be read.
         With `script`, the first such argument is the program and is not opened for writing. Of a path that does not
@@ -100,7 +100,7 @@ class Sandboxing:
             self.withheld.append(plain)
 
     def block(self, passed: Sequence[str], defaults: Mapping[str, str]) -> dict[str, Any]:
-        """Return the sandbox block of AIP-29. The block is empty if no setting is needed."""
+        """Return the sandbox block for the driver's frontmatter (AIP-29). It is empty if no setting is needed."""
         read = [each for each in self._read if each not in self._write]
         files = without_empty({"read": read, "write": list(self._write)})
         return without_empty({"fs": files, "env": without_empty({"pass": list(passed), "set": dict(defaults)})})
@@ -245,7 +245,9 @@ def _remote(url: str, headers: Mapping[str, str], work: Translator) -> dict[str,
 def _frontmatter(
     identifier: str, server: dict[str, Any], transport: str, work: Translator, sandboxing: Sandboxing
 ) -> dict[str, Any]:
-    """Return the frontmatter of the drafted driver, with an empty list in place of its contracts."""
+    """Return the frontmatter of the drafted driver. Its list of contracts is empty, because the tools are not known
+    yet.
+    """
     entry = work.entry
     title = entry.title if entry.title and not holds_token(entry.title) else entry.name
     about = entry.description if entry.description and not holds_token(entry.description) else None
@@ -275,7 +277,7 @@ def _frontmatter(
 
 
 def find_refusal(data: Mapping[str, Any]) -> ImportNote | None:
-    """Return the first error that a reader of the drafted driver would report, or None if there is none.
+    """Return the first error that the reader of driver files reports for this draft, or None if the draft is valid.
 
     A placeholder is used for the bindings, which are added later.
     """
@@ -290,7 +292,7 @@ _SUFFIX = "-mcp"
 
 
 class Sourced(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry with its source. `key` identifies the entry and is the same in each import."""
+    """An entry of a client's file with its source. `key` identifies the entry and is the same in each import."""
 
     key: str
     title: str  # of the source in the report, such as "Cursor"
@@ -390,13 +392,13 @@ def batch(
 
 
 def _is_same_server(folder: ExistingDriver, draft: DriverDraft) -> bool:
-    """Return whether a person wrote this folder for the server of the draft."""
+    """Return whether a person, not an import, wrote this folder, and wrote it for the same server as the draft."""
     return not folder.sources and all(folder.data.get(key) == draft.data[key] for key in ("server", "transport"))
 
 
 def asks_for_hosts(planned: Planned) -> bool:
-    """Return whether the user must be asked for allowed hosts: the driver is new, its server runs on this machine, and
-    no host is allowed to it.
+    """Return whether the user must be asked which hosts the server may reach. This is the case if the driver is new,
+    its server runs on this machine, and no host is allowed yet.
     """
     data = planned.draft.data
     runs_here = SERVERS[data["server"]["kind"]].confinement != "elsewhere"
@@ -411,8 +413,8 @@ def with_hosts(planned: Planned, hosts: Sequence[str]) -> Planned | ImportNote:
 
 
 def _shape(draft: DriverDraft) -> object:
-    """Return a value that is equal for entries of the same server. It includes what is started or dialled, and the
-    secrets.
+    """Return a value that is equal for two drafts of the same server. It consists of the server block, the transport
+    and the secrets.
     """
     secrets = sorted((each.name, each.value or "", each.backend or "") for each in draft.secrets)
     return draft.data["server"], draft.data["transport"], secrets
@@ -433,7 +435,8 @@ def fingerprint_values(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def recall_values(base: Mapping[str, Any], *candidates: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `base` with each digest replaced by the matching value at the same place in one of `candidates`.
+    """Return `base` with each digest replaced by the value from which it was made, if one of `candidates` has that
+    value at the same place.
 
     A digest without a matching value stays, and is not equal to any value.
     """
@@ -458,7 +461,7 @@ _ABSENT: Final = object()
 
 
 class Merged(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of a three-way merge."""
+    """Result of a three-way merge of a driver's frontmatter."""
 
     data: Mapping[str, Any]
     changed: tuple[str, ...] = ()  # pointers that took the source's value
@@ -508,7 +511,9 @@ def with_old(theirs: Mapping[str, Any], base: Mapping[str, Any], pointers: Seque
 
 
 def _copy_value(pointer: str, source: Mapping[str, Any], target: Any) -> None:
-    """Copy the value at a JSON pointer. If `source` has none there, remove that of `target`."""
+    """Copy the value at a JSON pointer from `source` to `target`. If `source` has no value there, remove that of
+    `target`.
+    """
     *steps, last = [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:]]
     for step in steps:
         source, target = source.get(step, {}), target.setdefault(step, {})
@@ -565,7 +570,9 @@ def with_secrets(text: str, added: Sequence[SecretFinding]) -> str:
 
 
 def _find_edited(head: str, data: Mapping[str, Any], changed: Sequence[str]) -> str | None:
-    """Return the frontmatter with the values at these JSON pointers replaced, or None if the YAML editor fails."""
+    """Return the YAML text `head` in which the values at the JSON pointers `changed` are those of `data`. Return None
+    if the YAML editor fails.
+    """
     from ruamel.yaml import YAML
 
     yaml = YAML(typ="rt", pure=True)

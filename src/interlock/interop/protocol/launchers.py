@@ -44,7 +44,7 @@ HARMLESS: Final = frozenset({"--name", "--pull", "-l", "--label"})  # say nothin
 
 
 class ClassifiedCommand(msgspec.Struct, frozen=True, kw_only=True):
-    """Package, image or program that a command line starts.
+    """The package, image or program that a command line starts.
 
     `server` is the block without env. `env` are variables that the command line sets, `passed` those that it passes on.
     """
@@ -56,7 +56,7 @@ class ClassifiedCommand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Unknown(Exception):
-    """Error for an option whose meaning is not known here."""
+    """Error for a command-line option that this module does not know."""
 
 
 def _take_options(
@@ -98,7 +98,7 @@ def _value(flag: str, rest: list[str]) -> str:
 
 
 def _classify_docker(rest: list[str]) -> ClassifiedCommand | None:
-    """Return the image of `docker run` and what it is given."""
+    """Return the image that `docker run` starts with these arguments, or None if they name no image."""
     env: dict[str, str] = {}
     passed: list[str] = []
     volumes: list[str] = []
@@ -142,7 +142,9 @@ _PIN: Final = re.compile(r"(?:==|(?<=.)@)[^/]*$")
 
 
 class _Bridge(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of a bridge. With any other option, the bridge stays."""
+    """The known command-line options of a bridge such as mcp-remote. A bridge with any other option is not replaced by
+    its remote server.
+    """
 
     valued: frozenset[str]
     silent: frozenset[str] = frozenset()
@@ -177,7 +179,7 @@ _BRIDGES: Final = {
 
 
 class Unwrapped(msgspec.Struct, frozen=True, kw_only=True):
-    """The remote server to which a bridge would connect."""
+    """The remote server to which a bridge such as mcp-remote would connect."""
 
     url: str
     transport: Transport = "http"
@@ -186,8 +188,8 @@ class Unwrapped(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def unwrap_bridge(server: Mapping[str, Any], env: Mapping[str, str]) -> Unwrapped | ImportNote | None:
-    """Return the remote server behind a bridge, a Note that says why the bridge stays, or None if it is not a
-    bridge.
+    """Return the remote server behind a bridge such as mcp-remote. Return a note if the bridge has to stay, or None if
+    the server is not a bridge.
     """
     name = _PIN.sub("", str(server.get("package", "")))
     if name not in _BRIDGES or server.get("kind") not in {"npm", "pypi"}:
@@ -199,7 +201,9 @@ def unwrap_bridge(server: Mapping[str, Any], env: Mapping[str, str]) -> Unwrappe
 
 
 def _read_bridge(name: str, rest: list[str], env: Mapping[str, str]) -> Unwrapped | None:
-    """Return the server to which a bridge with these arguments connects, or None if it serves a program to others."""
+    """Return the remote server to which a bridge such as mcp-remote connects. Return None if the bridge offers a local
+    program to others instead.
+    """
     bridge = _BRIDGES[name]
     headers: dict[str, str] = {}
     url, transport = None, bridge.transport
@@ -247,7 +251,7 @@ def _read_bridge(name: str, rest: list[str], env: Mapping[str, str]) -> Unwrappe
 def _with_variables(
     url: str, transport: Transport, headers: Mapping[str, str], env: Mapping[str, str], used_env: frozenset[str]
 ) -> Unwrapped:
-    """Replace variables in the url and headers by their values in `env`.
+    """Return a remote server whose url and headers have values of `env` in place of variables such as ${TOKEN}.
 
     People write `Authorization:${AUTH}` because some clients split arguments at blanks.
     """
@@ -297,7 +301,7 @@ def is_interpreter(path: str) -> bool:
 
 
 def classify_command(command: tuple[str, ...]) -> ClassifiedCommand:
-    """Return what a command line starts: a package, an image, or a program as it is."""
+    """Return what a command line starts: a package, an image, or any other program."""
     command = _split_when_whole(command)
     command, env = _without_wrappers(command)
     if not command:
@@ -331,7 +335,7 @@ def classify_command(command: tuple[str, ...]) -> ClassifiedCommand:
 
 
 def _split_when_whole(command: tuple[str, ...]) -> tuple[str, ...]:
-    """Split a program that contains its arguments, such as "npx -y pkg"."""
+    """Split a command whose first word contains the arguments too, such as "npx -y pkg"."""
     if not command:
         return command
     first = command[0].split()
@@ -442,7 +446,7 @@ def entry_of(
     headers: Mapping[str, str] = MappingProxyType({}),
     **fields: tuple[str, ...],
 ) -> ServerEntry:
-    """Return the entry for a reference, or for the command in `args` if `reference` is empty.
+    """Return the entry for a reference such as npm:PACKAGE, or for the command in `args` if `reference` is empty.
 
     `fields` are further fields of the entry. Raise UnknownReference if the reference names nothing to install or run.
     """
@@ -451,7 +455,7 @@ def entry_of(
 
 
 def _read_reference(reference: str, args: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
-    """Return the name of the server, and the fields of its entry that say what it is."""
+    """Return a name for the server, and the fields of its entry, such as its command or its url."""
     if not reference:
         if not args:
             raise UnknownReference("there is no command after --")
@@ -476,7 +480,7 @@ def _read_reference(reference: str, args: tuple[str, ...]) -> tuple[str, dict[st
 
 
 def name_of_package(kind: str, named: str) -> str:
-    """Return a short name for a package: filesystem for @modelcontextprotocol/server-filesystem."""
+    """Return a short name for a package, for example filesystem for @modelcontextprotocol/server-filesystem."""
     scope, last = PACKAGED[kind].name_parts(named)
     return _without_empty_words(last) or _without_empty_words(scope) or last
 

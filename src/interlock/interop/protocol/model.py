@@ -73,7 +73,7 @@ class ServerEntry(msgspec.Struct, frozen=True, kw_only=True):
     refused: ImportNote | None = None  # why it cannot be imported at all
 
     def refuse(self, code: str, text: str) -> "ServerEntry":
-        """Return this entry as one that cannot be imported, and why."""
+        """Return this entry marked as one that cannot be imported, with the reason."""
         return msgspec.structs.replace(self, refused=ImportNote(code=code, text=text, server=self.name))
 
 
@@ -99,7 +99,7 @@ class SecretFinding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DriverDraft(msgspec.Struct, frozen=True, kw_only=True):
-    """A driver to be written. `data` is its frontmatter without contracts; it contains no secrets."""
+    """A driver that an import will write. `data` is its frontmatter without tool contracts, and contains no secrets."""
 
     id: str
     source: str  # the name the server has in its file
@@ -112,5 +112,5 @@ class DriverDraft(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def written(self) -> Mapping[str, Any]:
-        """Return the frontmatter in the form in which it is written to the file."""
+        """Return the frontmatter as it is written to the driver file, with the hosts that the user allowed."""
         return self.data if self.opened is None else {**self.data, "network": {"egress": list(self.opened)}}

@@ -91,7 +91,7 @@ def _registry_entry(described: Mapping[str, Any]) -> ServerEntry:
 
 
 def _package_entry(base: ServerEntry, package: Mapping[str, Any]) -> ServerEntry | str:
-    """Return the entry of a package, or why it cannot be used."""
+    """Return the entry of a package in a registry, or a text that says why Interlock cannot use it."""
     kind = text(package.get("registryType")) or text(package.get("registryName")) or ""
     identifier = text(package.get("identifier")) or text(package.get("name"))
     if section(package, "transport").get("type") not in (None, "stdio"):
@@ -129,7 +129,7 @@ def _package_entry(base: ServerEntry, package: Mapping[str, Any]) -> ServerEntry
 
 
 def _remote_entry(base: ServerEntry, remote: Mapping[str, Any]) -> ServerEntry | str:
-    """Return the entry of a remote server, or why it cannot be used."""
+    """Return the entry of a remote server in a registry, or a text that says why Interlock cannot use it."""
     kind = text(remote.get("type")) or text(remote.get("transportType")) or ""
     url = text(remote.get("url"))
     if kind not in _REMOTES or url is None:
@@ -140,7 +140,9 @@ def _remote_entry(base: ServerEntry, remote: Mapping[str, Any]) -> ServerEntry |
 
 
 def _settings(value: Any, inputs: dict[str, PersonInput]) -> dict[str, str]:
-    """Return variables or headers, and add what a person has to give to `inputs`."""
+    """Return the environment variables or headers that a registry lists. Values that the user must enter are added to
+    `inputs`.
+    """
     settings = {}
     for each in _objects(value):
         name = text(each.get("name"))
@@ -150,7 +152,9 @@ def _settings(value: Any, inputs: dict[str, PersonInput]) -> dict[str, str]:
 
 
 def _arguments(value: Any, inputs: dict[str, PersonInput]) -> list[str]:
-    """Return the arguments that a description lists, and add what a person has to give to `inputs`."""
+    """Return the command-line arguments that a registry lists for a package. Values that the user must enter are added
+    to `inputs`.
+    """
     arguments: list[str] = []
     for each in _objects(value):
         name = text(each.get("name"))
@@ -164,7 +168,9 @@ def _arguments(value: Any, inputs: dict[str, PersonInput]) -> list[str]:
 
 
 def _value_text(name: str, setting: Mapping[str, Any], inputs: dict[str, PersonInput]) -> str | None:
-    """Return the text of a setting, with its inputs as {NAME}, or None if it has no value and needs none."""
+    """Return the text of a registry's setting, with each value that the user must enter as {NAME}. Return None for an
+    optional setting without a value.
+    """
     inputs |= _inputs_of(setting)
     secret = setting.get("isSecret") is True
     fixed = _plain(setting.get("value"))
@@ -179,7 +185,7 @@ def _value_text(name: str, setting: Mapping[str, Any], inputs: dict[str, PersonI
 
 
 def _inputs_of(setting: Mapping[str, Any]) -> dict[str, PersonInput]:
-    """Return the variables inside the text of a setting."""
+    """Return the variables that a registry declares for a setting, as values that the user must enter."""
     variables = {str(name): _camel(each) for name, each in section(setting, "variables").items()}
     return {
         name: _input(each, "isSecret", _plain(each.get("value", each.get("default"))))
@@ -439,6 +445,8 @@ def _setting(name: str, text: str) -> dict[str, Any]:
 
 
 def _template(text: str) -> dict[str, Any]:
-    """Return a value with {NAME} in place of ${secrets.NAME}, and the variables that the user has to enter."""
+    """Return the fields of a registry's setting: the text with {NAME} in place of ${secrets.NAME}, and the variables
+    that the user has to enter.
+    """
     variables = {name: {"isRequired": True, "isSecret": True} for name in SECRET.findall(text)}
     return {"value": SECRET.sub(lambda match: f"{{{match[1]}}}", text)} | without_empty({"variables": variables})

@@ -29,7 +29,7 @@ _NOT_SPACE: Final = re.compile(rb"[^\s]")
 
 
 class UnreadableFile(Exception):
-    """Error for a file that cannot be read. Its text is for the person, and repeats nothing of the file."""
+    """Error for a file that cannot be read. Its message is shown to the user, and repeats no content of the file."""
 
 
 def read_data(data_untrusted: bytes, form: Format) -> Any:
@@ -93,7 +93,7 @@ _STRUCTURE: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[{}\[\]]', re.DOTALL)
 
 
 class JsonObjectText:
-    """An object in a text of JSON with comments, which has been read before."""
+    """An object in the text of a valid JSON file, which may contain comments."""
 
     def __init__(self, data: bytes, start: int) -> None:
         self._data = data  # as it is written
@@ -103,7 +103,7 @@ class JsonObjectText:
 
     @classmethod
     def at(cls, text: str, path: Sequence[str]) -> "JsonObjectText | None":
-        """Return the object at the end of a path, or None if there is none."""
+        """Return the object to which a path of keys leads, or None if there is no object."""
         data = text.encode()
         plain = blank_comments(data)
         start = plain.find(b"{")
@@ -117,12 +117,14 @@ class JsonObjectText:
         return cls(data, start) if start >= 0 else None
 
     def member(self, key: str) -> tuple[int, int] | None:
-        """Return the start and end of a member's value, or None. If a name occurs twice, the last member counts."""
+        """Return the start and end of a member's value in the text, or None if there is no such member. If a key occurs
+        twice, the last member counts.
+        """
         spans = [(start, end) for name, start, end in self._members if name == key]
         return spans[-1] if spans else None
 
     def with_member(self, key: str, value: Any) -> str:
-        """Return the whole text with this member set."""
+        """Return the text of the whole file with this member set."""
         indent, step = self._indents()
         written = json.dumps(value, ensure_ascii=False, indent=step or None)
         written = written.replace("\n", f"\n{indent}") if step else written
@@ -163,7 +165,9 @@ def _line_indent(data: bytes, at: int) -> str:
 
 
 def _members(plain: bytes, start: int) -> tuple[list[tuple[str, int, int]], int]:
-    """Return the key, start and end of the value of each member, and the position of the closing brace."""
+    """Return the key of each member of a JSON object with the start and end of its value, and the position of the
+    closing brace.
+    """
     members: list[tuple[str, int, int]] = []
     at = _skip(plain, start + 1)
     while plain[at : at + 1] == b'"':
@@ -210,7 +214,7 @@ class CannotEdit(Exception):
 
 
 def with_entry(text: str, client: ClientProgram, name: str, entry: Mapping[str, Any]) -> str:
-    """Return the file with this entry, which replaces an entry of the same name.
+    """Return the text of a client's file with this entry added, or put in the place of the entry of the same name.
 
     Raise UnreadableFile if the text cannot be read, and CannotEdit if it cannot be changed safely.
     """

@@ -61,7 +61,7 @@ Part = str | Placeholder
 
 
 def split_parts(text: str, style: Style) -> list[Part]:
-    """Split a text into literal texts and placeholders, as programs of this style write them."""
+    """Split a text into literal texts and placeholders. `style` says in which notation the placeholders are written."""
     parts: list[Part] = []
     end = 0
     for match in _FORMS[style].finditer(text):
@@ -120,7 +120,7 @@ DESCRIPTION_CHARS_MAX: Final = 300
 
 
 class SecretNames:
-    """The secrets of one driver while it is drafted."""
+    """The secrets of one driver while its draft is made. Each secret gets a unique name."""
 
     def __init__(self, driver_id: str) -> None:
         self._namespace = driver_id.replace(".", "-")
@@ -129,7 +129,7 @@ class SecretNames:
     def add(
         self, place: str, wanted: str, description: str = "", *, value: str | None = None, variable: str | None = None
     ) -> str:
-        """Return the placeholder for a secret, named after `wanted`.
+        """Return the placeholder of a secret, such as ${secrets.API_KEY}. Its name is derived from `wanted`.
 
         Its value is `value`, which goes to the store, or that of a variable of the environment. If there is neither,
         the user is asked for it. Equal values share one secret, and so do equal variables and equal questions.
@@ -167,7 +167,9 @@ def _name(wanted: str) -> str:
 
 
 def place_name(place: str, key: str) -> str:
-    """Return the name of a place, such as env.GITHUB_TOKEN. A key with unusual characters is quoted."""
+    """Return the name of a setting in a server block, such as env.GITHUB_TOKEN. A key with unusual characters is
+    quoted.
+    """
     return f"{place}.{key}" if re.fullmatch(r"[\w.-]{1,60}", key, re.ASCII) else f"{place}.{quoted(key)}"
 
 
@@ -180,7 +182,7 @@ _DOTENV: Final = re.compile(r"\s*(?:export\s+)?(?P<name>[A-Za-z_]\w*)\s*=\s*(?P<
 
 
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
-    """Environment that an entry may refer to.
+    """The facts about the machine that an entry may refer to, such as the home folder and environment variables.
 
     `folder` is where a bundle was unpacked. `env_files` are texts by the path as written. `fresh` are paths that do not
     exist yet, each with the folder in which it would be created. `writes` are folders that the user opens for writing.
@@ -205,7 +207,9 @@ class NotTranslatable(Exception):
 
 @dataclass
 class Translator:
-    """Translator of the texts of one entry. `notes` and `secrets` collect what a person has to know."""
+    """Translator of the texts in one entry of a client's file. It collects notes for the user in `notes`, and secrets
+    in `secrets`.
+    """
 
     entry: ServerEntry
     around: Surroundings
@@ -223,7 +227,7 @@ class Translator:
     # Texts in which no placeholder of ours is allowed
 
     def fixed(self, text: str, place: str) -> str:
-        """Return a text with the present values of its variables.
+        """Return a text in which the present values of environment variables replace their placeholders.
 
         Raise NotTranslatable if a value is not known here, or if the text would contain a secret.
         """
@@ -251,7 +255,9 @@ class Translator:
         return whole
 
     def _parts(self, text: str) -> list[Part]:
-        """Split a text into parts, with folders in place of their placeholders and neighbouring literals joined."""
+        """Split a text into literal texts and placeholders. A placeholder for a folder is replaced by the path, and
+        neighbouring literal texts are joined.
+        """
         parts: list[Part] = []
         for part in split_parts(text, self.entry.style):
             resolved = part if isinstance(part, str) else self._known_part(part)
@@ -278,7 +284,9 @@ class Translator:
     # Texts in which placeholders of ours are allowed
 
     def environment(self, env: Mapping[str, str]) -> dict[str, str]:
-        """Return the variables that the driver sets. Variables that are only passed on are noted instead."""
+        """Return the environment variables that the driver sets. Variables that the sandbox passes on from the host are
+        collected in `environment_passed` instead.
+        """
         variables: dict[str, str] = {}
         for name, text in env.items():
             if not _ENVIRONMENT_NAME.fullmatch(name):
@@ -294,7 +302,9 @@ class Translator:
         return variables
 
     def _variable(self, name: str, ref: Placeholder) -> str | None:
-        """Translate NAME=${VAR}: return the placeholder of a secret, or None if the variable is passed on unchanged."""
+        """Translate an environment variable written as NAME=${VAR}. Return the placeholder of a secret, or None if the
+        sandbox passes the variable on unchanged.
+        """
         secret = name in self.entry.secrets or names_secret(name) or names_secret(ref.name)
         if secret and not {name, ref.name} & self.not_secret:
             return self.secrets.add(place_name("env", name), name, variable=ref.name)
@@ -311,8 +321,8 @@ class Translator:
         return None
 
     def passed(self, name: str) -> str | None:
-        """Translate a variable that is passed on under the same name. Return its placeholder if it is a secret or
-        cannot be passed on, for example into a container. Otherwise return None.
+        """Translate a variable that the server gets under the same name. Return a placeholder if its value is a secret
+        or the sandbox cannot pass the variable on, for example into a container. Otherwise return None.
         """
         return self._variable(name, Placeholder(kind="env", name=name)) if _ENVIRONMENT_NAME.fullmatch(name) else None
 
@@ -327,7 +337,9 @@ class Translator:
         return scheme["scheme"] + self._text(place, name, self._parts(scheme["value"]))
 
     def arguments(self, args: tuple[str, ...]) -> list[str]:
-        """Return the arguments with placeholders for secrets, which a flag or the value itself may suggest."""
+        """Return the command-line arguments with placeholders in place of secrets. The flag before a value, or the
+        value itself, shows whether it is a secret.
+        """
         translated: list[str] = []
         flag = ""
         for text in args:
@@ -359,7 +371,8 @@ class Translator:
         return translated
 
     def address(self, url: str) -> tuple[str, dict[str, str], dict[str, str]]:
-        """Return the url without its secrets, the query to add, and headers that replace user and password.
+        """Split a url into the url without its secrets, the query parameters that hold secrets, and the headers that
+        replace a user and password.
 
         Raise NotTranslatable if the url is invalid or has a secret in another part.
         """
@@ -397,7 +410,7 @@ class Translator:
         return urlunsplit(address._replace(query="&".join(remaining))), query, headers
 
     def oauth(self) -> dict[str, Any]:
-        """Return server.auth, with its client secret in the store."""
+        """Return the block server.auth, in which the name of a stored secret replaces the OAuth client secret."""
         auth = dict(self.entry.auth or {})
         if auth and self.entry.client_secret is not None:
             parts = self._parts(self.entry.client_secret)
@@ -410,7 +423,7 @@ class Translator:
         return auth
 
     def from_file(self) -> dict[str, str]:
-        """Return the variables that an envFile sets."""
+        """Return the variables in the file that the entry names as its envFile."""
         path = self.entry.env_file
         if path is None:
             return {}
@@ -427,7 +440,7 @@ class Translator:
         return variables
 
     def _text(self, place: str, name: str, parts: list[Part], *, by_name: bool = True, doubted: bool = False) -> str:
-        """Return a text with placeholders for its secrets.
+        """Return a text in which placeholders such as ${secrets.NAME} replace the secrets.
 
         `name` is the name in the source, which may suggest a secret. `doubted` means that its flag suggests one.
         Raise NotTranslatable if the text mixes a secret with a placeholder.
@@ -473,7 +486,7 @@ _WITHOUT_PLACEHOLDERS: Final = ("path", "package", "image", "url", "version", "e
 
 
 class Adopted(msgspec.Struct, frozen=True, kw_only=True):
-    """A driver without the plaintext secrets that were found in it."""
+    """A driver without plaintext secrets, and the secrets that were removed from it."""
 
     data: Mapping[str, Any]
     changed: tuple[str, ...]  # pointers
@@ -495,7 +508,7 @@ def extract_secrets(data: Mapping[str, Any], driver_id: str, taken: Collection[s
     changed: dict[str, None] = {}
 
     def extract(place: str, name: str, text: str, pointer: str) -> str:
-        """Return a placeholder for a value, after the scheme if it is an Authorization header."""
+        """Return the placeholder of a secret. A scheme such as "Bearer" stays in front of it."""
         changed[pointer] = None
         scheme = next((text[: len(each)] for each in _AUTHORIZATION_SCHEMES if text.lower().startswith(each)), "")
         return scheme + names.add(place, name, f"For server.{place} of the driver.", value=text[len(scheme) :])
@@ -544,7 +557,7 @@ def _extract_from_arguments(
 
 
 def plain_copy(value: Any) -> Any:
-    """Return a copy of data that consists of dicts and lists."""
+    """Return a deep copy of data. All mappings in the copy are dicts, so that they can be changed."""
     if isinstance(value, Mapping):
         return {key: plain_copy(each) for key, each in value.items()}
     return [plain_copy(each) for each in value] if isinstance(value, list) else value

@@ -80,7 +80,9 @@ class Pins(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Marker(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of the marker file, which is written last, so an incomplete installation has none."""
+    """The content of the marker file of an installation. It is written last, so an incomplete installation has no
+    marker.
+    """
 
     version: str
     python: str = ""  # a virtual environment belongs to one version of Python
@@ -494,7 +496,7 @@ class Runner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PythonRunners:
-    """The installers uvx and pipx, with the folder and the rules of an `Installer`.
+    """The installers uvx and pipx, which install into the folder of an `Installer` and follow its rules.
 
     Both methods raise PackageUnavailable on failure. `package` is the name with its extras, and `beside` contains
     further requirements.

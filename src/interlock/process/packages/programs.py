@@ -52,7 +52,7 @@ class PackageUnavailable(Exception):
 
 
 class SourceBuildRefused(PackageUnavailable):
-    """An error raised for a package without wheels.
+    """An error raised for a package that would have to be built from source.
 
     Building it would run its code, which the operator has not allowed.
     """
@@ -68,7 +68,7 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_reference(registry: Registry, text: str) -> Reference:
-    """Parse a name with an optional version, such as "mcp-server-time==2026.10.19" or "@scope/server@1.2.3".
+    """Parse a package name with an optional version, such as "mcp-server-time==2026.10.19" or "@scope/server@1.2.3".
 
     Raise PackageUnavailable if it is malformed.
     """
@@ -173,7 +173,7 @@ def node_tool(tool: str, env: Mapping[str, str], package: str) -> str:
 
 
 async def node_program(env: Mapping[str, str], package: str, reaper: OrphanReaper | None) -> str:
-    """Return the path of the actual node interpreter.
+    """Return the path of the Node.js interpreter itself, even if `node` on the PATH is a script that starts it.
 
     The program on the PATH may be a script of a version manager. Such a script does not work in a sandbox and starts an
     additional process. If the interpreter cannot be found out, the program on the PATH is returned.

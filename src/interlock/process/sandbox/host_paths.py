@@ -32,7 +32,7 @@ class LinkRoots(msgspec.Struct, frozen=True):
     folders: tuple[Path, ...]
 
     def plain_path(self, path: Path) -> Path:
-        """Return the real path, assuming that there is no link below the root."""
+        """Return a path with the symbolic links of its root resolved. The rest of the path stays as it is written."""
         root, below = self._split(path)
         return Path(os.path.realpath(root), below)
 
@@ -83,14 +83,16 @@ class ProtectedPaths(msgspec.Struct, frozen=True, kw_only=True):
     rules: tuple[Path, ...] = ()  # what says what the node runs: no sandbox writes there, whatever is around it
 
     def may_imply(self, path: Path) -> bool:
-        """Return whether a path may be granted only because it occurs in an argument (AIP-security-5)."""
+        """Return whether a server may get access to a path only because the path occurs in its arguments
+        (AIP-security-5).
+        """
         if path.is_relative_to(self.state) or path.is_relative_to(ETC):
             return False
         return not any(each.is_relative_to(path) for each in (self.home, self.state, ETC))
 
     def may_be(self, path: Path, real: Path) -> bool:
-        """Return whether a declared path may resolve to `real`, either without symbolic links or only through permitted
-        ones.
+        """Return whether a declared path may lead to `real`, either without symbolic links or only through permitted
+        links.
 
         A link must not lead out of its root, to a protected path, or to a hidden part of the home, such as ~/.ssh or
         ~/.aws, that the declared path does not name.
@@ -106,7 +108,7 @@ class ProtectedPaths(msgspec.Struct, frozen=True, kw_only=True):
         return not (is_protected or shows_private or self.roots.leaves(path)) and self.may_imply(real)
 
     def may_imply_folder(self, path: Path) -> bool:
-        """Return whether a program may grant access to the complete folder that contains it.
+        """Return whether a sandbox that runs a program may show the complete folder that contains the program.
 
         Folders such as ~/.local and ~/.config contain far more than one program.
         """

@@ -142,7 +142,9 @@ class SandboxView:
         return sorted(needed, key=lambda mount: len(mount.path.parts))
 
     def identities(self) -> dict[Path, Identity]:
-        """Return the identities of all declared mounts except the root. Raise SandboxFailed if a path has changed."""
+        """Return the device and inode of each declared mount except the root. Raise SandboxFailed if a path has
+        changed.
+        """
         shown = (self._mounts[path] for path in self._declared if path != ROOT)
         return {mount.path: identity_of(mount.source) for mount in shown if mount.shows}
 
@@ -204,7 +206,7 @@ class SandboxView:
         self._link(path)
 
     def declare(self, plan: SandboxPlan, implied: Sequence[Path]) -> None:
-        """Mount the declared paths. Raise SandboxFailed if a path cannot be granted."""
+        """Mount the paths that the plan of the sandbox declares. Raise SandboxFailed if a path cannot be allowed."""
         for path in (*plan.read, *plan.write, *implied, *plan.deny):
             accepted, real = plan.accepted.get(path), Path(os.path.realpath(path))
             if accepted is not None and accepted != real:
@@ -248,7 +250,7 @@ class SandboxView:
         self._declared |= self._mounts.keys() - before
 
     def _cover(self, path: Path, kind: MountKind) -> None:
-        """Hide a path inside a mounted folder, or make it read-only."""
+        """Hide a path inside a mounted folder, or make it read-only, as `kind` says."""
         above = self._above(path)
         if above is None or not above.shows or not path.exists():
             return
@@ -312,8 +314,8 @@ class SandboxView:
 
 
 def implied_paths(arguments: Iterable[str], protected: ProtectedPaths) -> Iterator[Path]:
-    """Yield the arguments that grant a path (AIP-security-5): existing absolute paths that are not links to other
-    places.
+    """Yield the arguments that give the server access to a path (AIP-security-5). They are existing absolute paths that
+    are not links to other places.
     """
     for argument in arguments:
         path = Path(argument)
@@ -436,7 +438,7 @@ class Bubblewrap:
 
 
 def _mount_options(mount: Mount, nothing: Path | None) -> tuple[str, ...]:
-    """Return the options of one mount.
+    """Return the options with which bubblewrap makes one mount.
 
     `nothing` is mounted over a hidden path. If it is None, an empty folder is created, because other mounts lie below
     it.

@@ -134,30 +134,21 @@ socket.send_fds(socket.socket(fileno=0), [b"+"], [each.fileno() for each in made
 """
 
 
-class InsideAddress(msgspec.Struct, frozen=True):
-    """An address at which a socket is opened inside a sandbox."""
-
-    kind: str  # tcp or udp
-    host: str
-    port: int
-
-
 class NamespaceClosed(Exception):
     """An error raised if a network namespace cannot be entered. The message says why."""
 
 
-def listen_inside(pid: int, places: Sequence[InsideAddress]) -> list[socket.socket]:
-    """Open sockets inside the network namespace of a process, in the order of `places`.
+def listen_inside(pid: int, places: Sequence[str]) -> list[socket.socket]:
+    """Open sockets inside the network namespace of a process, in the order of `places`, for example "udp 127.0.0.1 53".
 
     This call blocks for some tens of milliseconds. Raise NamespaceClosed if the sockets cannot be
     opened, for example because the namespace cannot be entered.
     """
     ours, theirs = socket.socketpair()
-    words = [f"{place.kind} {place.host} {place.port}" for place in places]
     with ours, theirs:
         try:
             ended = subprocess.run(
-                [sys.executable, "-I", "-S", "-c", _HELPER, str(pid), *words],
+                [sys.executable, "-I", "-S", "-c", _HELPER, str(pid), *places],
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
@@ -167,8 +158,8 @@ def listen_inside(pid: int, places: Sequence[InsideAddress]) -> list[socket.sock
         except (OSError, subprocess.SubprocessError) as failed:
             raise NamespaceClosed(str(failed)) from failed
         if ended.returncode != 0:
-            words = ended.stderr.decode("utf-8", "replace").strip().splitlines()
-            raise NamespaceClosed(words[-1] if words else f"exit code {ended.returncode}")
+            error_lines = ended.stderr.decode("utf-8", "replace").strip().splitlines()
+            raise NamespaceClosed(error_lines[-1] if error_lines else f"exit code {ended.returncode}")
         ours.setblocking(False)
         with contextlib.suppress(BlockingIOError):
             _, descriptors, _, _ = socket.recv_fds(ours, 1, len(places))
@@ -205,14 +196,17 @@ class SandboxedCommand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def outer_rules(drivers: DriversPlan) -> tuple[Path, ...]:
-    """Return the driver folders outside the workspace, the user's settings, and the node's virtual environment."""
+    """Return the paths outside the workspace that decide what the node runs: driver folders, the user's settings, and
+    the node's virtual environment.
+    """
     own = (drivers.own.parent,) if drivers.own is not None else ()
     environment = (Path(sys.prefix),) if sys.prefix != sys.base_prefix else ()
     return (*drivers.paths, *own, *environment)
 
 
 def private_paths(plan: Plan, files: Iterable[Path] = ()) -> tuple[Path, ...]:
-    """Return the data folder, the user's configuration with keys, and the configuration `files` with their folder.
+    """Return the paths that sandboxes hide: the data folder, the user's configuration with keys, and the configuration
+    `files` with their folder.
 
     That folder is omitted if it contains the workspace or the home.
     """
@@ -493,10 +487,10 @@ class Sandbox:
         If no hosts are permitted, only the name server runs. It reports which hosts the program wanted to reach.
         """
         entries = self._plan.egress
-        places = [InsideAddress("udp", "127.0.0.1", DNS_PORT)]
+        places = [f"udp 127.0.0.1 {DNS_PORT}"]
         if entries:
-            places.append(InsideAddress("tcp", "127.0.0.1", PROXY_PORT))
-        places += [InsideAddress("tcp", "0.0.0.0", port) for port in direct_ports(entries) if port != PROXY_PORT]  # noqa: S104
+            places.append(f"tcp 127.0.0.1 {PROXY_PORT}")
+        places += [f"tcp 0.0.0.0 {port}" for port in direct_ports(entries) if port != PROXY_PORT]
         try:
             sockets = await asyncio.to_thread(listen_inside, inside, places)
         except NamespaceClosed as failed:
