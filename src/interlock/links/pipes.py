@@ -626,7 +626,7 @@ class _Letter:
         if self.handle is not None:
             self.handle.abort()
         detail = f"it was not taken within {SIDE_TAKEN_S:g} s"
-        self.on_fail(HttpFailure(kind=FailureKind.LOST_BEFORE_ANSWER, detail=detail))
+        self.on_fail(HttpFailure(FailureKind.LOST_BEFORE_ANSWER, detail))
 
     def on_answer(self, status: int, headers: Headers, body: bytes) -> None:
         self._side.over(self)

@@ -11,14 +11,20 @@ the way, and not who owns the keys ("signed").
 import contextlib
 import ipaddress
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
+import dns.asyncquery
+import dns.dnssec
+import dns.exception
+import dns.flags
+import dns.message
+import dns.name
+import dns.rcode
+import dns.rdataclass
+import dns.rdatatype
+import dns.resolver
+import dns.rrset
 import msgspec
-
-if TYPE_CHECKING:
-    import dns.message
-    import dns.name
-    import dns.rrset
 
 LOOKUP_S: Final = 5.0
 ANSWER_BYTES_MAX: Final = 16 * 1024
@@ -56,8 +62,6 @@ async def look_up_txt(name: str, resolvers: Sequence[str] = (), *, timeout_s: fl
     `resolvers` are addresses with an optional port, as in `[::1]:53` and `127.0.0.1:53`. The default is the resolvers
     of this machine.
     """
-    import dns.exception
-    import dns.resolver
 
     failed: DnsFailed | None = None
     if not resolvers:
@@ -75,12 +79,6 @@ async def look_up_txt(name: str, resolvers: Sequence[str] = (), *, timeout_s: fl
 
 async def _ask(name: str, resolver: str, timeout_s: float) -> TxtAnswer:
     """Query one resolver for the TXT records of a name. Raise DnsFailed if it gives no usable answer."""
-    import dns.exception
-    import dns.flags
-    import dns.message
-    import dns.name
-    import dns.rcode
-    import dns.rdatatype
 
     try:
         dns_name = dns.name.from_text(name)
@@ -108,13 +106,9 @@ async def _ask(name: str, resolver: str, timeout_s: float) -> TxtAnswer:
 
 
 async def _check_signature(
-    answer: "dns.message.Message", records: "dns.rrset.RRset", resolver: str, timeout_s: float
+    answer: dns.message.Message, records: dns.rrset.RRset, resolver: str, timeout_s: float
 ) -> DnssecState:
     """Check the records against the keys that their zone publishes. Return "signed", "unsigned" or "bogus"."""
-    import dns.dnssec
-    import dns.exception
-    import dns.rdataclass
-    import dns.rdatatype
 
     signatures = answer.get_rrset(
         answer.answer, records.name, dns.rdataclass.IN, dns.rdatatype.RRSIG, covers=dns.rdatatype.TXT
@@ -136,13 +130,9 @@ async def _check_signature(
 
 
 async def _exchange(
-    name: "dns.name.Name", kind: "dns.rdatatype.RdataType", resolver: str, timeout_s: float
-) -> "dns.message.Message":
+    name: dns.name.Name, kind: dns.rdatatype.RdataType, resolver: str, timeout_s: float
+) -> dns.message.Message:
     """Send a query and return its answer. Ignore answers to other questions and answers from other addresses."""
-    import dns.asyncquery
-    import dns.exception
-    import dns.flags
-    import dns.message
 
     host, port = _address(resolver)
     flags = dns.flags.RD | dns.flags.AD

@@ -20,6 +20,7 @@ from interlock.credentials.protocol.resource import is_protected
 from interlock.net.http.client import HttpClient
 from interlock.net.http.connection import Headers, HttpFailure, header
 from interlock.net.protocol.address_scope import Scope, find_scope, scope_of
+from interlock.net.protocol.egress import port_of
 
 FETCH_S: Final = 5.0  # from the request to the whole answer
 CONNECT_S: Final = 3.0
@@ -175,9 +176,8 @@ async def is_near(url: str) -> bool:
 async def _addresses(url: str) -> list[str]:
     """Resolve the host of a URL. Raise FetchFailed if it has no address."""
     parts = urlsplit(url)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
     try:
-        infos = await asyncio.get_running_loop().getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
+        infos = await asyncio.get_running_loop().getaddrinfo(parts.hostname, port_of(parts), type=socket.SOCK_STREAM)
     except OSError:
         infos = []
     addresses = [str(sockaddr[0]) for *_, sockaddr in infos]

@@ -128,16 +128,10 @@ class InvalidAnnotation(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-def _values(kind: type[enum.Enum]) -> tuple[str, ...]:
-    return tuple(member.value for member in kind)
-
-
 _ALLOWED: Mapping[str, tuple[str, ...]] = {
-    "latency_class": _values(LatencyClass),
-    "consistency": _values(Consistency),
-    "auth_scope": _values(AuthScope),
-    "cost_class": _values(CostClass),
-    "availability": _values(Availability),
+    field.name: tuple(member.value for member in field.type)
+    for field in msgspec.structs.fields(Capability)
+    if isinstance(field.type, type) and issubclass(field.type, enum.Enum)
 }
 _KEYS = tuple(name for name in Capability.__struct_fields__ if name != "extra")
 

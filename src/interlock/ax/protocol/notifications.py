@@ -74,9 +74,8 @@ class NoticeGate:
         self._cost_ns = max(1, _NS // per_s)
         self._burst_ns = (per_s - 1) * self._cost_ns
         self._full_at_ns = -_NS * 10**9  # when the bucket is full again; at first, before any clock begins
-        self._waiting: OrderedDict[int, tuple[Notification, Hashable]] = (
-            OrderedDict()
-        )  # by arrival, with their subjects
+        # By arrival, with their subjects.
+        self._waiting: OrderedDict[int, tuple[Notification, Hashable]] = OrderedDict()
         self._arrivals = 0
         self._news: dict[Hashable, tuple[int, int]] = {}  # subject -> the arrival that waits, and since when one does
         self._waiting_bytes = 0

@@ -154,29 +154,25 @@ class Announcement:
         """Add a frame. Return all tools after the last frame, and None before it. Raise DeviceFault (malformed,
         unexpected) if the frame is invalid.
         """
-        if registration.part == 0:
-            self.reset()
-        if registration.part != self._next_part:
-            self.reset()
-            raise DeviceFault("unexpected", f"frame {registration.part} of an announcement out of its turn")
+        part = registration.part
+        tools, next_part = ({}, 0) if part == 0 else (self._tools, self._next_part)
+        self.reset()  # what came before is dropped if this frame is invalid, and not needed if it is the last one
+        if part != next_part:
+            raise DeviceFault("unexpected", f"frame {part} of an announcement out of its turn")
         for tool in registration.tools:
-            if tool.id in self._tools:
-                self.reset()
+            if tool.id in tools:
                 raise DeviceFault("malformed", f"tool {tool.id} twice")
-            self._tools[tool.id] = tool
-        if len(self._tools) > TOOLS_MAX:
-            self.reset()
+            tools[tool.id] = tool
+        if len(tools) > TOOLS_MAX:
             raise DeviceFault("malformed", f"more than {TOOLS_MAX} tools")
-        self._next_part += 1
-        if registration.more:
-            return None
-        tools = tuple(self._tools.values())
-        self.reset()
-        return tools
+        if not registration.more:
+            return tuple(tools.values())
+        self._tools, self._next_part = tools, part + 1
+        return None
 
     def reset(self) -> None:
         """Discard an incomplete announcement, because the connection is new or the device has started again."""
-        self._tools.clear()
+        self._tools = {}
         self._next_part = 0
 
 

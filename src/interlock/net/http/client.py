@@ -42,6 +42,7 @@ TLS_SHUTDOWN_S = 2.0  # a server that does not answer close_notify is left after
 _METHOD = re.compile(rb"[A-Z]+")
 _TARGET = re.compile(rb"/[!-~]*")  # RFC 9112 3.2.1: origin-form; nothing in it can end the request line
 _HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+")
+_SHUTTING_DOWN = HttpFailure(FailureKind.CLOSED, "the node is shutting down", retry_safe=True)
 _NO_LENGTH_WHEN_EMPTY = frozenset((b"GET", b"HEAD", b"DELETE", b"OPTIONS"))  # RFC 9110 8.6
 
 
@@ -146,15 +147,14 @@ class HttpClient:
             self._sweeper.cancel()
             self._sweeper = None
         while self._waiting:
-            self._fail_oldest(HttpFailure(kind=FailureKind.CLOSED, detail="the node is shutting down", retry_safe=True))
+            self._fail_oldest(_SHUTTING_DOWN)
         openers = list(self._openers)
         for opener in openers:
             opener.cancel()
         await asyncio.gather(*openers, return_exceptions=True)
         for connection in list(self._connections):
-            self._loop.call_soon(
-                connection.fail, HttpFailure(kind=FailureKind.CLOSED, detail="the node is shutting down")
-            )
+            # Not safe to send again: the server may have read the request.
+            self._loop.call_soon(connection.fail, HttpFailure(FailureKind.CLOSED, _SHUTTING_DOWN.detail))
         if self._connections:
             await self._drained.wait()
         await asyncio.sleep(0)
@@ -191,10 +191,10 @@ class HttpClient:
         self._loop = asyncio.get_running_loop()
         failure = None
         if self._closed:
-            failure = HttpFailure(kind=FailureKind.CLOSED, detail="the node is shutting down", retry_safe=True)
+            failure = _SHUTTING_DOWN
         elif len(self._waiting) >= self._waiting_max:
             detail = f"{self._waiting_max} requests already wait for a connection to this server"
-            failure = HttpFailure(kind=FailureKind.BUSY, detail=detail, retry_safe=True)
+            failure = HttpFailure(FailureKind.BUSY, detail, retry_safe=True)
         if failure is not None:
             self._loop.call_soon(call.fail, failure)
             return
@@ -259,7 +259,7 @@ class HttpClient:
         now = self._loop.time()
         usable = []
         for connection in self._idle:
-            if connection.usable_at(now):
+            if now < connection.expires_at and not connection.is_closing():
                 usable.append(connection)
             else:
                 connection.close()
@@ -289,7 +289,7 @@ def _split_origin(url: str) -> tuple[bool, str, int]:
 
 
 def _refusal(detail: str) -> HttpFailure:
-    return HttpFailure(kind=FailureKind.CONNECT_REFUSED, detail=detail, retry_safe=True)
+    return HttpFailure(FailureKind.CONNECT_REFUSED, detail, retry_safe=True)
 
 
 def _connect_failure(error: OSError, is_tls: bool, timeout_s: float) -> HttpFailure:
@@ -299,17 +299,15 @@ def _connect_failure(error: OSError, is_tls: bool, timeout_s: float) -> HttpFail
     """
     match error:
         case TimeoutError():
-            detail = f"no connection within {timeout_s:g} s"
-            return HttpFailure(kind=FailureKind.CONNECT_TIMEOUT, detail=detail, retry_safe=True)
+            return HttpFailure(FailureKind.CONNECT_TIMEOUT, f"no connection within {timeout_s:g} s", retry_safe=True)
         case socket.gaierror():
-            detail = "the host name cannot be resolved"
-            return HttpFailure(kind=FailureKind.NAME_RESOLUTION, detail=detail, retry_safe=True)
+            return HttpFailure(FailureKind.NAME_RESOLUTION, "the host name cannot be resolved", retry_safe=True)
         case ssl.SSLError():
-            return HttpFailure(kind=FailureKind.TLS, detail=tls_detail(error), retry_safe=True)
+            return HttpFailure(FailureKind.TLS, tls_detail(error), retry_safe=True)
         case ConnectionRefusedError():
             return _refusal("nothing listens there: connection refused")
         case ConnectionError() if is_tls:
             detail = "the server closed the connection during the TLS handshake"
-            return HttpFailure(kind=FailureKind.TLS, detail=detail, retry_safe=True)
+            return HttpFailure(FailureKind.TLS, detail, retry_safe=True)
     # Several addresses that fail differently are reported without a number of their own.
     return _refusal(os.strerror(error.errno).lower() if error.errno else "no address of the host accepts a connection")

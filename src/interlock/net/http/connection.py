@@ -53,7 +53,7 @@ class FailureKind(enum.Enum):
     CLOSED = "closed"
 
 
-class HttpFailure(msgspec.Struct, frozen=True, kw_only=True):
+class HttpFailure(msgspec.Struct, frozen=True):
     """The reason why a request has no answer. `detail` contains no host, path or class name, so anybody may see it."""
 
     kind: FailureKind
@@ -168,29 +168,6 @@ class HttpConnection(asyncio.Protocol):
     back to its client if both sides keep it open.
     """
 
-    __slots__ = (
-        "_announced",
-        "_body",
-        "_call",
-        "_complete",
-        "_head",
-        "_keep_alive",
-        "_max_body_bytes",
-        "_owner",
-        "_parser",
-        "_paused",
-        "_persistent",
-        "_status",
-        "_streaming",
-        "_transport",
-        "_unproductive",
-        "_unsent_possible",
-        "_untouched",
-        "expires_at",
-        "headers",
-        "idle_s",
-    )
-
     def __init__(self, owner: "HttpClient", max_body_bytes: int, idle_s: float) -> None:
         self._owner, self._max_body_bytes = owner, max_body_bytes
         self.idle_s = idle_s  # how long an idle connection stays good; a server's Keep-Alive header shortens it
@@ -213,9 +190,6 @@ class HttpConnection(asyncio.Protocol):
 
     def is_closing(self) -> bool:
         return self._transport.is_closing()
-
-    def usable_at(self, now: float) -> bool:
-        return now < self.expires_at and not self._transport.is_closing()
 
     def send(self, call: Handle, data: bytes, body: bytes | Parts = b"") -> None:
         self._call = call
@@ -281,16 +255,14 @@ class HttpConnection(asyncio.Protocol):
         except httptools.HttpParserError as error:
             malformed = error
         if unread > HEAD_BYTES_MAX and self._is_too_large():
-            self.fail(
-                HttpFailure(kind=FailureKind.MALFORMED, detail=f"the server's header is over {HEAD_BYTES_MAX} bytes")
-            )
+            self.fail(HttpFailure(FailureKind.MALFORMED, f"the server's header is over {HEAD_BYTES_MAX} bytes"))
         elif self._streaming:
             self._pass_on(call, malformed)
             if len(data) >= LARGE_READ_BYTES and self._call is call and not self._paused:
                 self._let_others()
         elif self._body.size > self._max_body_bytes:
             detail = f"the server's answer is over {self._max_body_bytes} bytes"
-            self.fail(HttpFailure(kind=FailureKind.TOO_LARGE, detail=detail))
+            self.fail(HttpFailure(FailureKind.TOO_LARGE, detail))
         elif self._complete:
             if end > 0 and malformed is None:
                 self._learn(data, end)
@@ -442,7 +414,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _fail_malformed(self, error: Exception) -> None:
         cause = error.__context__ if isinstance(error, httptools.HttpParserCallbackError) else error
-        self.fail(HttpFailure(kind=FailureKind.MALFORMED, detail=f"the server does not speak HTTP/1.1: {cause}"))
+        self.fail(HttpFailure(FailureKind.MALFORMED, f"the server does not speak HTTP/1.1: {cause}"))
 
     def _on_ended(self, exc: Exception | None) -> None:
         """End the request in flight after the server closed the connection. Deliver its answer if it is complete."""
@@ -461,9 +433,9 @@ class HttpConnection(asyncio.Protocol):
                 self._answer(call, False)
         elif self._status or self._unproductive:
             detail = "the server closed the connection in the middle of its answer"
-            self.fail(HttpFailure(kind=FailureKind.LOST_DURING_ANSWER, detail=detail))
+            self.fail(HttpFailure(FailureKind.LOST_DURING_ANSWER, detail))
         elif isinstance(exc, ssl.SSLError):
-            self.fail(HttpFailure(kind=FailureKind.TLS, detail=tls_detail(exc)))
+            self.fail(HttpFailure(FailureKind.TLS, tls_detail(exc)))
         else:
             detail = "the server closed the connection before it answered"
-            self.fail(HttpFailure(kind=FailureKind.LOST_BEFORE_ANSWER, detail=detail))
+            self.fail(HttpFailure(FailureKind.LOST_BEFORE_ANSWER, detail))

@@ -158,10 +158,9 @@ def _judge_claims(
     subject = claims.sub or ""
     if authority not in (maybe_authority(subject), find_dns_name(subject)):  # AX-4.2-8: sub
         return unverified_refusal("subject", f"sub of the proof must be {SCHEME}{authority}")
-    audience_claims = (claims.aud,) if isinstance(claims.aud, str) else claims.aud
-    if not any(
-        same_resource(claimed.rstrip("/"), own.rstrip("/")) for claimed in audience_claims for own in audiences
-    ):  # AX-4.2-8: aud
+    claimed = [claims.aud] if isinstance(claims.aud, str) else claims.aud
+    # AX-4.2-8: aud
+    if not any(same_resource(each.rstrip("/"), own.rstrip("/")) for each in claimed for own in audiences):
         own = " or ".join(dict.fromkeys(audiences))
         return unverified_refusal("audience", f"aud of the proof must be what this aggregator is called: {own}")
     if claims.iat is None or claims.exp is None:
