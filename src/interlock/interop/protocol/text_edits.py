@@ -23,9 +23,10 @@ BYTES_MAX: Final = 32 * 1024 * 1024  # ~/.claude.json keeps histories of whole p
 TEXT_BYTES_MAX: Final = 2 * 1024 * 1024  # TOML and YAML are read by slower parsers
 
 # A string without an end is skipped as a whole. To search again from each of its quotes would take quadratic time.
-_COMMENT: Final = re.compile(rb'("(?:[^"\\\n]|\\.)*+"?)|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
-_TRAILING: Final = re.compile(rb'("(?:[^"\\\n]|\\.)*+"?)|,(?=[ \t\r\n]*[}\]])', re.DOTALL)
-_NOT_SPACE: Final = re.compile(rb"[^\s]")
+_COMMENT: Final = re.compile(r'("(?:[^"\\\n]|\\.)*+"?)|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
+_TRAILING: Final = re.compile(r'("(?:[^"\\\n]|\\.)*+"?)|,(?=[ \t\r\n]*[}\]])', re.DOTALL)
+_NOT_SPACE: Final = re.compile(r"\S", re.ASCII)
+_SPACE: Final = " \t\r\n"
 
 
 class UnreadableFile(Exception):
@@ -41,7 +42,7 @@ def read_data(data_untrusted: bytes, form: Format) -> Any:
     if not data.strip():
         return {}
     try:
-        data.decode("utf-8")
+        text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise UnreadableFile(f"line {_line_at(data, error.start)} is not UTF-8") from None
     match form:
@@ -51,16 +52,16 @@ def read_data(data_untrusted: bytes, form: Format) -> Any:
             except RecursionError:
                 raise UnreadableFile("values are nested too deep") from None
             except msgspec.DecodeError:
-                pass
+                data = blank_comments(text).encode()
             try:
-                return msgspec.json.decode(blank_comments(data))
+                return msgspec.json.decode(data)
             except (msgspec.DecodeError, RecursionError) as error:
                 match = re.search(r"byte (\d+)", str(error))
                 place = f" (line {_line_at(data, int(match[1]))})" if match else ""
                 raise UnreadableFile(f"it is not JSON{place}") from None
         case "toml":
             try:
-                return tomllib.loads(data.decode("utf-8"))
+                return tomllib.loads(text)
             except tomllib.TOMLDecodeError as error:
                 match = re.search(r"line (\d+)", str(error))
                 raise UnreadableFile(f"it is not TOML{f' (line {match[1]})' if match else ''}") from None
@@ -77,44 +78,48 @@ def _line_at(data: bytes, position: int) -> int:
     return data.count(b"\n", 0, position) + 1
 
 
-def blank_comments(data: bytes) -> bytes:
-    """Replace comments and trailing commas in JSON by blanks. Every other byte keeps its position."""
-    return _TRAILING.sub(lambda match: match[1] or b" ", without_comments(data))
+def blank_comments(text: str) -> str:
+    """Replace comments and trailing commas in JSON by blanks. Every other character keeps its position."""
+    return _TRAILING.sub(lambda match: match[1] or " ", _without_comments(text))
 
 
-def without_comments(data: bytes) -> bytes:
-    """Replace comments in JSON by blanks. Every other byte keeps its position."""
-    return _COMMENT.sub(lambda match: match[1] or _NOT_SPACE.sub(b" ", match[0]), data)
+def _without_comments(text: str) -> str:
+    return _COMMENT.sub(lambda match: match[1] or _NOT_SPACE.sub(" ", match[0]), text)
 
 
-_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
-_SCALAR: Final = re.compile(rb"[^\s,\]}]+")
-_STRUCTURE: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[{}\[\]]', re.DOTALL)
+# Numbers are only skipped, so that their size does not matter.
+_DECODER: Final = json.JSONDecoder(strict=False, parse_int=str)
 
 
 class JsonObjectText:
     """An object in the text of a valid JSON file, which may contain comments."""
 
-    def __init__(self, data: bytes, start: int) -> None:
-        self._data = data  # as it is written
-        self._plain = blank_comments(data)
-        self._start = start
-        self._members, self._end = _members(self._plain, start)
+    def __init__(self, text: str, plain: str, start: int) -> None:
+        """Find the members of the object that begins at `start`. `plain` is `text` without its comments."""
+        self._text, self._plain, self._start = text, plain, start
+        self._members: list[tuple[str, int, int]] = []  # the key, and the start and end of the value
+        at = self._skip(start + 1)
+        while plain[at] == '"':
+            key, end = _DECODER.raw_decode(plain, at)
+            begin = self._skip(self._skip(end) + 1)  # after the colon
+            _, end = _DECODER.raw_decode(plain, begin)
+            self._members.append((key, begin, end))
+            at = self._skip(end)
+            if plain[at] == ",":
+                at = self._skip(at + 1)
+        self._end = at
 
     @classmethod
     def at(cls, text: str, path: Sequence[str]) -> "JsonObjectText | None":
         """Return the object to which a path of keys leads, or None if there is no object."""
-        data = text.encode()
-        plain = blank_comments(data)
-        start = plain.find(b"{")
+        plain = blank_comments(text)
+        around = cls(text, plain, plain.index("{"))
         for key in path:
-            if start < 0:
+            place = around.member(key)
+            if place is None or plain[place[0]] != "{":
                 return None
-            values = [value for name, value, _ in _members(plain, start)[0] if name == key]
-            if not values or plain[values[-1] : values[-1] + 1] != b"{":
-                return None
-            start = values[-1]
-        return cls(data, start) if start >= 0 else None
+            around = cls(text, plain, place[0])
+        return around
 
     def member(self, key: str) -> tuple[int, int] | None:
         """Return the start and end of a member's value in the text, or None if there is no such member. If a key occurs
@@ -125,84 +130,43 @@ class JsonObjectText:
 
     def with_member(self, key: str, value: Any) -> str:
         """Return the text of the whole file with this member set."""
+        text = self._text
         indent, step = self._indents()
         written = json.dumps(value, ensure_ascii=False, indent=step or None)
         written = written.replace("\n", f"\n{indent}") if step else written
-        place = self.member(key)
-        if place is not None:
-            return (self._data[: place[0]] + written.encode() + self._data[place[1] :]).decode()
-        line = f"{json.dumps(key, ensure_ascii=False)}: {written}".encode()
-        data, newline = self._data, b"\n" if step else b" "
-        own = indent.encode()
+        if (place := self.member(key)) is not None:
+            return text[: place[0]] + written + text[place[1] :]
+        newline = "\n" if step else " "
+        line = f"{newline}{indent}{json.dumps(key, ensure_ascii=False)}: {written}"
         if not self._members:
-            inner = data[self._start + 1 : self._end].rstrip()  # comments, perhaps
-            outer = newline + own.removesuffix(step.encode()) if step else b""
-            return (data[: self._start + 1] + inner + newline + own + line + outer + data[self._end :]).decode()
+            inner = text[self._start + 1 : self._end].rstrip(_SPACE)  # comments, perhaps
+            outer = newline + indent.removesuffix(step) if step else ""
+            return text[: self._start + 1] + inner + line + outer + text[self._end :]
         last = self._members[-1][2]
-        comma = b"" if b"," in without_comments(data)[last : self._end] else b","
-        before = data[: self._end].rstrip()
-        at = max(len(before), last)
-        return (data[:last] + comma + data[last:at] + newline + own + line + data[at:]).decode()
+        comma = "" if "," in _without_comments(text)[last : self._end] else ","
+        at = max(len(text[: self._end].rstrip(_SPACE)), last)
+        return text[:last] + comma + text[last:at] + line + text[at:]
 
     def _indents(self) -> tuple[str, str]:
         """Return the indentation of a member and of one level. Both are empty if the object is on one line."""
-        data = self._data
-        outer = _line_indent(data, self._start)
+        outer = self._line_indent(self._start)
         if self._members:
-            first = self._plain.rfind(b'"', 0, self._members[0][1])
-            line = data.rfind(b"\n", 0, first)
-            if line < self._start:
+            value = self._members[0][1]
+            if self._text.rfind("\n", 0, self._plain.rfind('"', 0, value)) < self._start:
                 return "", ""
-            inner = _line_indent(data, self._members[0][1])
+            inner = self._line_indent(value)
             return inner, inner.removeprefix(outer) or "  "
-        step = "\t" if b"\n\t" in data else "  "
+        step = "\t" if "\n\t" in self._text else "  "
         return outer + step, step
 
+    def _line_indent(self, at: int) -> str:
+        line = self._text[self._text.rfind("\n", 0, at) + 1 : at]
+        return line[: len(line) - len(line.lstrip(" \t"))]
 
-def _line_indent(data: bytes, at: int) -> str:
-    line = data[data.rfind(b"\n", 0, at) + 1 : at]
-    return line[: len(line) - len(line.lstrip(b" \t"))].decode()
-
-
-def _members(plain: bytes, start: int) -> tuple[list[tuple[str, int, int]], int]:
-    """Return the key of each member of a JSON object with the start and end of its value, and the position of the
-    closing brace.
-    """
-    members: list[tuple[str, int, int]] = []
-    at = _skip(plain, start + 1)
-    while plain[at : at + 1] == b'"':
-        key = _STRING.match(plain, at)
-        if key is None:
-            break
-        name: str = json.loads(key[0])
-        begin = _skip(plain, _skip(plain, key.end()) + 1)  # after the colon
-        end = _value_end(plain, begin)
-        members.append((name, begin, end))
-        at = _skip(plain, end)
-        if plain[at : at + 1] == b",":
-            at = _skip(plain, at + 1)
-    return members, at
-
-
-def _skip(plain: bytes, at: int) -> int:
-    while plain[at : at + 1].isspace():
-        at += 1
-    return at
-
-
-def _value_end(plain: bytes, at: int) -> int:
-    if plain[at : at + 1] == b'"':
-        token = _STRING.match(plain, at)
-        return token.end() if token is not None else len(plain)
-    if plain[at : at + 1] not in (b"{", b"["):
-        scalar = _SCALAR.match(plain, at)
-        return scalar.end() if scalar is not None else at
-    depth = 0
-    for token in _STRUCTURE.finditer(plain, at):
-        depth += {b"{": 1, b"[": 1, b"}": -1, b"]": -1}.get(token[0], 0)
-        if depth == 0:
-            return token.end()
-    return len(plain)
+    def _skip(self, at: int) -> int:
+        while self._plain[at] in _SPACE:
+            at += 1
+        return at
 
 
 _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
