@@ -13,6 +13,7 @@ from tests.aql.aql_schemas import check_answer
 
 from interlock.sdk.aql import Adapter, BigInt, Binary, Context, Execution, Listing, Page, Sort, not_found
 from interlock.sdk.aql.service import Service
+from interlock.sdk.subserver import tools
 
 
 class Colour(Enum):
@@ -58,12 +59,10 @@ class Library:
         return (await self.send(tool, json.dumps(request)))[0]
 
     async def send(self, tool: str, text: str | bytes) -> tuple[dict[str, Any], bool]:
-        def make_context(operation: str) -> Context:
-            return Context(operation, "local", lambda: False, lambda *told: self.progress.append(told))
-
+        call = tools.Context(lambda *told: self.progress.append(told), {})
         raw = text.encode() if isinstance(text, str) else text
         name = f"mcp_aql_{tool}" if tool else "mcp_aql"
-        envelope, is_error = await self.service.answer(name, raw, make_context)
+        envelope, is_error = await self.service.answer(name, raw, call)
         body: dict[str, Any] = json.loads(envelope)
         check_answer(body, _maybe_json(raw))
         return body, is_error

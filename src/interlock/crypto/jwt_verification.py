@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, SECP256R1, Ellip
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.padding import MGF1, PSS, PKCS1v15
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey, RSAPublicNumbers
-from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
+from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 from cryptography.hazmat.primitives.hashes import SHA256
 
 from interlock.crypto.jose import Algorithm, InvalidToken, Jwk, Jwt, Reason, decode_base64url
@@ -30,7 +30,12 @@ Verify = Callable[[bytes, bytes], None]  # signature, what was signed
 
 def check_signature(token: Jwt, key: Jwk) -> InvalidToken | None:
     """Verify the signature of a token. Return why it is invalid, or None if it is valid."""
-    return _check(token.alg, key, token.signature, token.signed)
+    signature = token.signature
+    if token.alg == "ES256":
+        # Tokens have two numbers of fixed length (RFC 7518 3.4), and `cryptography` reads ASN.1.
+        r, s = int.from_bytes(signature[:P256_BYTES]), int.from_bytes(signature[P256_BYTES:])
+        signature = encode_dss_signature(r, s) if len(signature) == 2 * P256_BYTES else b""
+    return _check(token.alg, key, signature, token.signed)
 
 
 def check_assertion_signature(assertion: Assertion, key: Jwk) -> InvalidToken | None:
@@ -38,9 +43,7 @@ def check_assertion_signature(assertion: Assertion, key: Jwk) -> InvalidToken | 
 
     Authenticators encode ECDSA signatures as ASN.1 (WebAuthn 6.5.5), while tokens encode them as two numbers.
     """
-    alg = algorithm_of(key)
-    signature = assertion.signature if alg != "ES256" else _raw_signature(assertion.signature)
-    return _check(alg, key, signature, assertion.signed) if signature else InvalidToken(Reason.SIGNATURE)
+    return _check(algorithm_of(key), key, assertion.signature, assertion.signed)
 
 
 def _check(alg: Algorithm, key: Jwk, signature: bytes, signed: bytes) -> InvalidToken | None:
@@ -53,14 +56,6 @@ def _check(alg: Algorithm, key: Jwk, signature: bytes, signed: bytes) -> Invalid
     return None
 
 
-def _raw_signature(signature: bytes) -> bytes | None:
-    try:
-        r, s = decode_dss_signature(signature)
-        return r.to_bytes(P256_BYTES) + s.to_bytes(P256_BYTES)
-    except (ValueError, OverflowError):
-        return None
-
-
 @functools.lru_cache(maxsize=256)
 def _verifier(key: Jwk, alg: Algorithm) -> Verify | None:
     """Return the function that verifies signatures with a key. Return None if the key cannot be used."""
@@ -69,7 +64,8 @@ def _verifier(key: Jwk, alg: Algorithm) -> Verify | None:
             case "EdDSA":
                 return Ed25519PublicKey.from_public_bytes(_bytes(key.x)).verify
             case "ES256":
-                return _es256(key)
+                point = EllipticCurvePublicNumbers(_number(key.x), _number(key.y), SECP256R1()).public_key()
+                return lambda signature, signed: point.verify(signature, signed, ECDSA(SHA256()))
             case "RS256":
                 rsa = _rsa(key)
                 return lambda signature, signed: rsa.verify(signature, signed, PKCS1v15(), SHA256())
@@ -81,18 +77,6 @@ def _verifier(key: Jwk, alg: Algorithm) -> Verify | None:
                 assert_never(alg)
     except (ValueError, UnsupportedAlgorithm):
         return None
-
-
-def _es256(key: Jwk) -> Verify:
-    public = EllipticCurvePublicNumbers(_number(key.x), _number(key.y), SECP256R1()).public_key()
-
-    def verify(signature: bytes, signed: bytes) -> None:
-        if len(signature) != 2 * P256_BYTES:  # RFC 7518 3.4
-            raise InvalidSignature
-        r, s = int.from_bytes(signature[:P256_BYTES]), int.from_bytes(signature[P256_BYTES:])
-        public.verify(encode_dss_signature(r, s), signed, ECDSA(SHA256()))
-
-    return verify
 
 
 def _rsa(key: Jwk) -> RSAPublicKey:

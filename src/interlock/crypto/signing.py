@@ -85,27 +85,30 @@ class SigningKey:
         """Sign claims as a JWS in compact form. `typ` is the type in its header."""
         header = {"alg": self.alg, "kid": self.public.kid, "typ": typ}
         signed = f"{jose.encode(msgspec.json.encode(header))}.{jose.encode(msgspec.json.encode(claims))}"
-        return f"{signed}.{jose.encode(self._make_signature(signed.encode()))}"
+        return f"{signed}.{jose.encode(make_signature(self._private, self.alg, signed.encode()))}"
 
     def prove(self, authority: str, url: str, now: float) -> AuthorityProof:
         """Sign a proof of authority for one registration at the aggregator with this URL (MCP-AX 4.2)."""
         claims = proof_claims(authority, audience_of(url), now=now, jti=secrets.token_urlsafe(JTI_BYTES))
         return AuthorityProof(type="jwt", token=self.sign("JWT", claims))
 
-    def _make_signature(self, signed: bytes) -> bytes:
-        from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa, utils
-        from cryptography.hazmat.primitives.hashes import SHA256
 
-        match self._private:
-            case ed25519.Ed25519PrivateKey():
-                return self._private.sign(signed)
-            case ec.EllipticCurvePrivateKey():
-                r, s = utils.decode_dss_signature(self._private.sign(signed, ec.ECDSA(SHA256())))
-                return r.to_bytes(P256_BYTES) + s.to_bytes(P256_BYTES)  # RFC 7518 3.4
-            case rsa.RSAPrivateKey():
-                return self._private.sign(signed, padding.PKCS1v15(), SHA256())
-            case _:
-                raise TypeError("no key that signs")  # `jwk_of` has refused it
+def make_signature(private: "PrivateKeyTypes", alg: jose.Algorithm, data: bytes) -> bytes:
+    """Sign data for a JWS. The key must be of the type that the algorithm needs."""
+    from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa, utils
+    from cryptography.hazmat.primitives.hashes import SHA256
+
+    match private:
+        case ed25519.Ed25519PrivateKey():
+            return private.sign(data)
+        case ec.EllipticCurvePrivateKey():
+            r, s = utils.decode_dss_signature(private.sign(data, ec.ECDSA(SHA256())))
+            return r.to_bytes(P256_BYTES) + s.to_bytes(P256_BYTES)  # RFC 7518 3.4: two numbers of fixed length
+        case rsa.RSAPrivateKey():
+            pss = padding.PSS(mgf=padding.MGF1(SHA256()), salt_length=padding.PSS.DIGEST_LENGTH)  # RFC 7518 3.5
+            return private.sign(data, pss if alg == "PS256" else padding.PKCS1v15(), SHA256())
+        case _:
+            raise TypeError("no key that signs")  # the caller has refused it
 
 
 def read_signing_key(path: Path, passphrase: bytes | None = None) -> SigningKey:
@@ -135,28 +138,25 @@ def read_signing_key(path: Path, passphrase: bytes | None = None) -> SigningKey:
     return SigningKey(private, path)
 
 
-def make_signing_key(path: Path, passphrase: bytes | None = None) -> SigningKey:
+def make_signing_key(path: Path) -> SigningKey:
     """Read the Ed25519 key in this file. Create the key if the file does not exist. Raise KeyFileError if the file
     cannot be used.
 
     If two processes create the file at the same time, both return the key that was stored first.
     """
     if path.exists():
-        return read_signing_key(path, passphrase)
+        return read_signing_key(path)
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    encryption: serialization.KeySerializationEncryption = serialization.NoEncryption()
-    if passphrase is not None:
-        encryption = serialization.BestAvailableEncryption(passphrase)
-    encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
-    text = Ed25519PrivateKey.generate().private_bytes(encoding, form, encryption)
+    form, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    text = Ed25519PrivateKey.generate().private_bytes(serialization.Encoding.PEM, form, plain)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_once(path, text)
     except OSError as error:
         raise FileUnusable(f"the key {path} cannot be written: {error.strerror or error}") from None
-    return read_signing_key(path, passphrase)
+    return read_signing_key(path)
 
 
 def write_once(path: Path, data: bytes, mode: int = 0o600) -> None:

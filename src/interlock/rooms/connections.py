@@ -298,9 +298,7 @@ class PresenceLeases:
 
     def begin(self, room: Room, who: Participant, principal: str) -> bool:
         """Begin or renew a lease. Return False if the room is full. A client that has a connection needs no lease."""
-        if self.renew(room, who.id):
-            return True
-        if room.connections_of(who.id):
+        if self.renew(room, who.id) or room.connections_of(who.id):
             return True
         if not room.has_free_seat(who.id):
             return False

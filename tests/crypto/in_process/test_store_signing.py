@@ -9,7 +9,7 @@ from typing import Any
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa, x448
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, NoEncryption, PrivateFormat
 
 from interlock.ax.protocol.registration.authority import PROOF_S_MAX
 from interlock.crypto.jose import format_key
@@ -18,6 +18,7 @@ from interlock.crypto.signing import (
     FileUnusable,
     KeyExposed,
     PassphraseWrong,
+    jwk_of,
     make_signing_key,
     read_signing_key,
 )
@@ -78,9 +79,12 @@ def test_a_proof_is_for_one_aggregator_short_and_never_the_same(tmp_path: Path) 
 
 def test_a_passphrase_seals_the_file(tmp_path: Path) -> None:
     path = tmp_path / "k"
-    made = make_signing_key(path, b"correct horse")
+    private = ec.generate_private_key(ec.SECP256R1())
+    sealed = BestAvailableEncryption(b"correct horse")
+    path.write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, sealed))
+    path.chmod(0o600)
     assert b"ENCRYPTED" in path.read_bytes()
-    assert read_signing_key(path, b"correct horse").public == made.public
+    assert read_signing_key(path, b"correct horse").public == jwk_of(private.public_key())
     for wrong in (None, b"", b"wrong"):
         with pytest.raises(PassphraseWrong, match="passphrase"):
             read_signing_key(path, wrong)

@@ -13,27 +13,26 @@ Values and bytes only; nothing is fetched here. A document that does not belong 
 Of an error answer only the error code is used, because other text may repeat secrets of the request.
 """
 
-import base64
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, get_args
-from urllib.parse import SplitResult, quote_plus, urlencode, urlsplit, urlunsplit
+from urllib.parse import SplitResult, urlencode, urlsplit, urlunsplit
 
 import msgspec
 
 from interlock.credentials.protocol.resource import (
+    BEARER_TOKEN,
     FORM_HEADERS,
-    SCOPES_MAX,
     TOKEN_BYTES_MAX,
     WELL_KNOWN,
     BadMetadata,
+    distinct_scopes,
     is_protected,
-    is_scope,
     read_document,
-    scopes,
+    request_headers,
 )
-from interlock.crypto.jose import encode
+from interlock.crypto.jose import Algorithm, encode
 
 # Discovery
 
@@ -99,7 +98,7 @@ def read_protected_resource_untrusted(data: bytes, url: str) -> ProtectedResourc
         raise BadMetadata("the resource metadata is that of another resource")
     if not metadata.authorization_servers:  # MCP: at least one
         raise BadMetadata("the resource metadata names no authorization server")
-    return msgspec.structs.replace(metadata, scopes_supported=_scopes(metadata.scopes_supported))
+    return msgspec.structs.replace(metadata, scopes_supported=distinct_scopes(metadata.scopes_supported))
 
 
 def covers(resource: str, url: str) -> bool:
@@ -107,8 +106,8 @@ def covers(resource: str, url: str) -> bool:
     `url`.
     """
     try:
-        ours, theirs = _normal(urlsplit(url)), _normal(urlsplit(resource))
         whole = urlsplit(resource)
+        ours, theirs = _normal(urlsplit(url)), _normal(whole)
     except ValueError:
         return False
     if whole.query or whole.fragment or whole.username is not None or ours[:2] != theirs[:2]:
@@ -125,7 +124,7 @@ def read_authorization_server_untrusted(data: bytes, issuer: str) -> Authorizati
     for endpoint in (metadata.token_endpoint, metadata.authorization_endpoint, metadata.registration_endpoint):
         if endpoint is not None and not is_protected(endpoint):  # OAuth 2.1 1.5
             raise BadMetadata("the metadata names an endpoint that is not https")
-    return msgspec.structs.replace(metadata, scopes_supported=_scopes(metadata.scopes_supported))
+    return msgspec.structs.replace(metadata, scopes_supported=distinct_scopes(metadata.scopes_supported))
 
 
 def is_issuer(url: str) -> bool:
@@ -140,10 +139,6 @@ def _normal(parts: SplitResult) -> SplitResult:
     port = parts.port
     place = host if port is None or port == _DEFAULT_PORTS.get(parts.scheme) else f"{host}:{port}"
     return SplitResult(parts.scheme, place, parts.path, "", "")
-
-
-def _scopes(listed: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(scope for scope in listed if is_scope(scope)))[:SCOPES_MAX]
 
 
 # Registration
@@ -249,10 +244,7 @@ ASSERTION_S: Final = 60.0
 CALLBACK_VALUE_MAX: Final = 4096
 OFFLINE: Final = "offline_access"
 ASSERTION_TYPE: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
-_ACCESS_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*", re.ASCII)  # RFC 6750 2.1: it becomes a header
 _ERROR_CODE = re.compile(r"[a-zA-Z0-9_.-]{1,64}", re.ASCII)
-
-AssertionAlgorithm = Literal["ES256", "EdDSA", "RS256", "PS256"]
 
 
 class IssuedTokens(msgspec.Struct, frozen=True, kw_only=True):
@@ -382,8 +374,7 @@ def token_request(form: Mapping[str, str], client: Client, assertion: str | None
     headers, sent = FORM_HEADERS, dict(form)
     match client.method:
         case "client_secret_basic":
-            pair = f"{quote_plus(client.client_id)}:{quote_plus(client.secret or '')}".encode()
-            headers += b"authorization: Basic %b\r\n" % base64.b64encode(pair)
+            headers = request_headers(client.client_id, client.secret or "")
         case "client_secret_post":
             sent |= {"client_id": client.client_id, "client_secret": client.secret or ""}
         case "private_key_jwt":
@@ -394,7 +385,7 @@ def token_request(form: Mapping[str, str], client: Client, assertion: str | None
     return headers, urlencode(sent).encode()
 
 
-def assertion_to_sign(client: Client, alg: AssertionAlgorithm, jti: str, now: float) -> bytes:
+def assertion_to_sign(client: Client, alg: Algorithm, jti: str, now: float) -> bytes:
     """Return the part of a client assertion that is signed.
 
     Its audience is the issuer, so that no other server can use the assertion (RFC 7523 3).
@@ -424,7 +415,7 @@ def read_token_untrusted(data: bytes) -> IssuedTokens:
     answer = read_document(data, _Granted, BadAnswer("the answer is not a token"))
     if answer.token_type.lower() != "bearer":
         raise BadAnswer("the token is of a type other than Bearer")
-    if len(answer.access_token) > TOKEN_BYTES_MAX or not _ACCESS_TOKEN.fullmatch(answer.access_token):
+    if len(answer.access_token) > TOKEN_BYTES_MAX or not BEARER_TOKEN.fullmatch(answer.access_token):
         raise BadAnswer("the token is too long for a header, or has characters that no header may carry")
     if len(answer.refresh_token or "") > TOKEN_BYTES_MAX:
         raise BadAnswer("the refresh token is too long")
@@ -437,7 +428,7 @@ def read_token_untrusted(data: bytes) -> IssuedTokens:
         access_token=answer.access_token,
         refresh_token=answer.refresh_token or None,
         lifetime_s=min(seconds, LIFETIME_S_MAX) if seconds > 0 else None,
-        scopes=None if answer.scope is None else scopes(answer.scope),
+        scopes=None if answer.scope is None else distinct_scopes(answer.scope.split(" ")),
     )
 
 

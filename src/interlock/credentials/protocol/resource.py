@@ -199,7 +199,7 @@ def _split_url(url: str) -> SplitResult | None:
 
 # The largest header that common servers and proxies accept.
 TOKEN_BYTES_MAX: Final = 8192
-_BEARER_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*", re.ASCII)  # RFC 6750 2.1
+BEARER_TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*", re.ASCII)  # RFC 6750 2.1
 _UNQUOTABLE = re.compile(r"[^\x20-\x21\x23-\x5b\x5d-\x7e]")  # RFC 6750 3
 
 
@@ -213,7 +213,7 @@ def find_bearer(authorization: bytes) -> str | None:
     if not is_bearer(authorization) or len(token) > TOKEN_BYTES_MAX:
         return None
     text = token.strip(b" ").decode("latin-1")
-    return text if _BEARER_TOKEN.fullmatch(text) else None
+    return text if BEARER_TOKEN.fullmatch(text) else None
 
 
 def challenge(
@@ -254,19 +254,15 @@ def read_challenge_untrusted(values: Iterable[bytes]) -> Challenge:
             if scheme == "bearer":
                 return Challenge(
                     resource_metadata=parameters.get("resource_metadata"),
-                    scope=scopes(parameters.get("scope", "")),
+                    scope=distinct_scopes(parameters.get("scope", "").split(" ")),
                     error=parameters.get("error"),
                 )
     return NO_CHALLENGE
 
 
-def scopes(text: str) -> tuple[str, ...]:
-    """Split a scope string into distinct scopes. Invalid scopes are left out."""
-    return tuple(dict.fromkeys(scope for scope in text.split(" ") if _SCOPE.fullmatch(scope)))[:SCOPES_MAX]
-
-
-def is_scope(text: str) -> bool:
-    return _SCOPE.fullmatch(text) is not None
+def distinct_scopes(scopes: Iterable[str]) -> tuple[str, ...]:
+    """Return the distinct valid scopes, at most SCOPES_MAX of them."""
+    return tuple(dict.fromkeys(scope for scope in scopes if _SCOPE.fullmatch(scope)))[:SCOPES_MAX]
 
 
 def _challenges(text: str) -> Iterator[tuple[str, dict[str, str]]]:

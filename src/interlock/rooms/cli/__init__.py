@@ -2,7 +2,7 @@
 
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,7 +13,6 @@ from interlock.rooms import api
 from interlock.wire.refusal import Refused
 
 if TYPE_CHECKING:
-    from interlock.operator.operation import Operation, Output
     from interlock.sdk.rooms import Participant
 
 app = verb_app(
@@ -33,17 +32,6 @@ InRoom = Annotated[str | None, option("--topic", "Which room, where it is in sev
 Reason = Annotated[str, option("--reason", "Why; it is recorded.", "TEXT")]
 
 
-def _call(
-    invocation: Invocation, operation: "Operation[Output]", body: object = None, **arguments: Any
-) -> "Output | None":
-    """Call an operation and return its reply. With --json, print the reply and return None."""
-    answer = invocation.node.call(operation, body=body, **arguments)
-    if invocation.out.as_json:
-        invocation.out.raw_json(answer.raw)
-        return None
-    return answer.as_(cast("type[Output]", operation.output))
-
-
 @verb(app, "list")
 def list_rooms(invocation: Invocation) -> None:
     """List rooms, and how many are in each.
@@ -52,7 +40,7 @@ def list_rooms(invocation: Invocation) -> None:
         interlock rooms list
         interlock rooms list --json | jq -r '.rooms[].topic'
     """
-    if (answer := _call(invocation, api.LIST_ROOMS)) is None:
+    if (answer := invocation.call_or_print(api.LIST_ROOMS)) is None:
         return
     if not answer.rooms:
         invocation.out.remark("there are no rooms; interlock rooms create TOPIC makes one")
@@ -77,7 +65,7 @@ def create(invocation: Invocation, topic: Topic) -> None:
     Examples:
         interlock rooms create garden
     """
-    if _call(invocation, api.CREATE_ROOM, api.CreateRoom(topic=topic)) is not None:
+    if invocation.call_or_print(api.CREATE_ROOM, api.CreateRoom(topic=topic)) is not None:
         out = invocation.out
         out.line(f"made: {topic}")
         out.remark(f"interlock access token --for room --topic {topic} --participant ID --name NAME lets somebody in")
@@ -90,7 +78,7 @@ def show(invocation: Invocation, topic: Topic) -> None:
     Examples:
         interlock rooms show garden
     """
-    if (shown := _call(invocation, api.LIST_CONNECTIONS, topic=topic)) is None:
+    if (shown := invocation.call_or_print(api.LIST_CONNECTIONS, topic=topic)) is None:
         return
     out, connections = invocation.out, shown.connections
     for gone in shown.removed:
@@ -213,7 +201,8 @@ def promote(invocation: Invocation, participant: ParticipantId, *, topic: InRoom
         interlock rooms promote planner --reason "a week without a fault"
         interlock rooms promote planner --topic garden
     """
-    if _call(invocation, api.PROMOTE, api.ChangePrivilege(reason=reason), id=participant, topic=topic) is not None:
+    body = api.ChangePrivilege(reason=reason)
+    if invocation.call_or_print(api.PROMOTE, body, id=participant, topic=topic) is not None:
         invocation.out.line(f"{participant} is now full")
 
 
@@ -224,7 +213,8 @@ def demote(invocation: Invocation, participant: ParticipantId, *, topic: InRoom 
     Examples:
         interlock rooms demote planner
     """
-    if _call(invocation, api.DEMOTE, api.ChangePrivilege(reason=reason), id=participant, topic=topic) is not None:
+    body = api.ChangePrivilege(reason=reason)
+    if invocation.call_or_print(api.DEMOTE, body, id=participant, topic=topic) is not None:
         invocation.out.line(f"{participant} is now restricted")
 
 
@@ -237,7 +227,7 @@ def disconnect(invocation: Invocation, participant: ParticipantId, *, topic: InR
     Examples:
         interlock rooms disconnect planner
     """
-    if (removal := _call(invocation, api.DISCONNECT, id=participant, topic=topic)) is not None:
+    if (removal := invocation.call_or_print(api.DISCONNECT, id=participant, topic=topic)) is not None:
         out = invocation.out
         out.line(f"removed: {participant}" + ("" if removal.closedConnections else " (it had no connection)"))
         out.remark(f"interlock rooms demote {participant} lets it in again, restricted; promote, full")
@@ -262,7 +252,7 @@ def migrate(
     """
     if plan and apply:
         raise BadUsage("usage", "--plan shows and --apply changes: give one of them")
-    out, observed = invocation.out, _call(invocation, api.MIGRATE if apply else api.SHOW_OBSERVED, topic=topic)
+    out, observed = invocation.out, invocation.call_or_print(api.MIGRATE if apply else api.SHOW_OBSERVED, topic=topic)
     if observed is None:
         return
     if not observed.participants:

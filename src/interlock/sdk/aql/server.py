@@ -26,9 +26,8 @@ from interlock.mcp.methods import CANCELLED, INITIALIZE
 from interlock.mcp.modern_requests import validate_request
 from interlock.net.message_pipe import MessagePipe
 from interlock.net.protocol.address_scope import is_loopback
-from interlock.sdk.aql.service import LOCAL, Service
+from interlock.sdk.aql.service import Service
 from interlock.sdk.aql.signature import DeclarationInvalid
-from interlock.sdk.aql.values import Context
 from interlock.sdk.subserver import tools
 from interlock.sdk.subserver.mcp_server import McpServer, ToolOffer, is_modern
 from interlock.sdk.subserver.stdio import open_standard
@@ -54,10 +53,7 @@ class ServedEndpoint(msgspec.Struct, frozen=True):
     is_async: bool = True
 
     async def answer(self, arguments: Raw, context: tools.Context, *, revision: str) -> dict[str, Any]:
-        def make_context(operation: str) -> Context:
-            return Context(operation, LOCAL, lambda: context.cancelled, context.progress)
-
-        envelope, is_error = await self.service.answer(self.name, arguments, make_context)
+        envelope, is_error = await self.service.answer(self.name, arguments, context)
         members: dict[str, Any] = {"content": [{"type": "text", "text": envelope.decode()}], "isError": is_error}
         if revision >= STRUCTURED_FROM:
             members["structuredContent"] = Raw(envelope)

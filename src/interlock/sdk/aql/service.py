@@ -14,7 +14,6 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -32,13 +31,13 @@ from interlock.aql.protocol.validation import Arguments
 from interlock.sdk.aql.adapter import Adapter
 from interlock.sdk.aql.operations import CONFIRMATION, AdapterOperation, Schedule
 from interlock.sdk.aql.values import Context
+from interlock.sdk.subserver import tools
 from interlock.wire.jsonrpc.codec import find_string
 
 log = logging.getLogger("interlock.aql")
 
 LOCAL: Final = "local"  # who calls, over standard input or HTTP: callers are not told apart
 NAMES_MAX: Final = 40  # operations that the description of a tool names
-MakeContext = Callable[[str], Context]
 
 
 class OperationOutcome(msgspec.Struct, frozen=True):
@@ -112,7 +111,7 @@ class Service:
 
     # tools/call
 
-    async def answer(self, tool: str, arguments: Raw | bytes | None, make_context: MakeContext) -> tuple[bytes, bool]:
+    async def answer(self, tool: str, arguments: Raw | bytes | None, call: tools.Context) -> tuple[bytes, bool]:
         """Perform a call of the endpoint `tool`. Return the response envelope, and whether the MCP result has
         isError.
         """
@@ -121,11 +120,11 @@ class Service:
         if isinstance(read, errors.AqlFailure):
             return failed(read, bare=read.code == errors.Code.BATCH_VALIDATION_ERROR.value), read.is_error
         if isinstance(read, BatchRequest):
-            return await self._batch(read, endpoint, make_context), False
-        outcome = await self._perform(read, endpoint, make_context, in_batch=False)
+            return await self._batch(read, endpoint, call), False
+        outcome = await self._perform(read, endpoint, call, in_batch=False)
         return outcome.envelope, outcome.failure is not None and outcome.failure.is_error
 
-    async def _batch(self, read: BatchRequest, endpoint: EndpointTool, make_context: MakeContext) -> bytes:
+    async def _batch(self, read: BatchRequest, endpoint: EndpointTool, call: tools.Context) -> bytes:
         """Run the items of a batch in order. An item that needs a confirmation stops the batch (C.batch-6)."""
         results: list[tuple[str, bytes, bool]] = []
         for index, item in enumerate(read.items):
@@ -133,7 +132,7 @@ class Service:
             if isinstance(request, errors.AqlFailure):
                 results.append(("", failed(request), False))
                 continue
-            outcome = await self._perform(request, endpoint, make_context, in_batch=True)
+            outcome = await self._perform(request, endpoint, call, in_batch=True)
             failure = outcome.failure
             if failure is not None and failure.code == errors.Code.CONFIRMATION_REQUIRED.value:
                 later = enumerate(read.items[index + 1 :], index + 1)
@@ -144,7 +143,7 @@ class Service:
         return batch(results)
 
     async def _perform(
-        self, request: OperationRequest, endpoint: EndpointTool, make_context: MakeContext, *, in_batch: bool
+        self, request: OperationRequest, endpoint: EndpointTool, call: tools.Context, *, in_batch: bool
     ) -> OperationOutcome:
         """Perform one operation, in the order of 3.2. Every exception of the handler becomes a failure."""
         if (operation := self._operations.get(request.operation)) is None:
@@ -159,7 +158,7 @@ class Service:
         if operation is introspection.DECLARATION:
             return self._introspect(request)
         native = self._adapter.operations[request.operation]
-        context = make_context(request.operation)
+        context = Context(request.operation, LOCAL, call)
         try:
             read = native.validator.validate(request, strict=self._adapter.strict_mode)
             if isinstance(read, errors.AqlFailure):

@@ -177,11 +177,12 @@ class _TypeReader:
             fields = {**more, **fields, "type": word}
             description = f"{description} {also}".strip()
         else:
-            fields |= {"type": " | ".join(self._word(member)[0] for member in members), "schema": _schema(converted)}
+            words = " | ".join(self._word(member)[0] for member in members)
+            fields |= {"type": words, "schema": msgspec.json.schema(converted)}
         if is_null:
             fields["type"] = f"{fields['type']} | null"  # AQL-4.7.6-2
             if fields.get("schema") is None and fields["type"].split(" ")[0] in self.types:
-                fields["schema"] = _schema(converted)
+                fields["schema"] = msgspec.json.schema(converted)
         return AqlParameter(description=description, **fields)
 
     def changes(self, name: str, hint: Any, fixed: frozenset[str]) -> AqlParameter:
@@ -248,13 +249,13 @@ class _TypeReader:
             return self._object(kind), {}, ""
         if kind is list or origin in (list, tuple, set, frozenset):
             items: Any = {"type": self._word(_bare(inner[0])[0])[0]} if inner else {}
-            return "array", {"items": items, "schema": _schema(kind)}, ""
+            return "array", {"items": items, "schema": msgspec.json.schema(kind)}, ""
         if kind is dict or origin is dict:
-            return "object", {"schema": _schema(kind)} if inner else {}, ""
+            return "object", {"schema": msgspec.json.schema(kind)} if inner else {}, ""
         if kind in (None, type(None)):
             return "null", {}, ""
         try:
-            return "any", {"schema": _schema(kind)}, ""
+            return "any", {"schema": msgspec.json.schema(kind)}, ""
         except (TypeError, NameError, ValueError) as error:
             raise DeclarationInvalid(f"operation '{self._operation}': {kind} cannot be declared: {error}") from error
 
@@ -298,13 +299,9 @@ def _nullable(hint: Any, required: bool, note: str = " null removes it.") -> Any
 
 def _bounds(metas: Iterable[Meta]) -> dict[str, Any]:
     """Return the constraints in the annotations, in the form of members of a parameter."""
-    names = {"minimum": "ge", "maximum": "le", "min_length": "min_length", "max_length": "max_length"}
-    names["pattern"] = "pattern"
+    same = {name: name for name in ("min_length", "max_length", "pattern")}
+    names = {"minimum": "ge", "maximum": "le", **same}
     return {key: value for meta in metas for key, name in names.items() if (value := getattr(meta, name)) is not None}
-
-
-def _schema(kind: Any) -> dict[str, Any]:
-    return msgspec.json.schema(kind)
 
 
 def _doc(kind: type) -> str:

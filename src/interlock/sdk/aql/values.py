@@ -28,6 +28,7 @@ from interlock.aql.protocol import errors
 from interlock.aql.protocol.envelope import WARNING_CODES, AnswerWarning, Severity
 from interlock.aql.protocol.model import AqlParameter
 from interlock.aql.protocol.validation import SAFE_INTEGER
+from interlock.sdk.subserver import tools
 
 OCTETS: Final = "application/octet-stream"
 # RFC 3339 with seconds and offset; days and months are checked when it is read.
@@ -152,8 +153,7 @@ class Context:
 
     operation: str
     caller: str
-    _is_cancelled: Callable[[], bool]
-    _tell_progress: Callable[[float, float | None, str | None], None]
+    _call: tools.Context
     warnings: list[AnswerWarning] = field(default_factory=list)
 
     @property
@@ -161,11 +161,11 @@ class Context:
         """Return whether the caller has stopped waiting. Async handlers are cancelled automatically; other handlers
         should check this regularly.
         """
-        return self._is_cancelled()
+        return self._call.cancelled
 
     def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
         """Report progress if the caller requested it. `done` must increase with each call."""
-        self._tell_progress(done, total, message)
+        self._call.progress(done, total, message)
 
     def warn(
         self, code: str, message: str, details: Mapping[str, Any] | None = None, severity: Severity = "low"
