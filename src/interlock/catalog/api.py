@@ -253,10 +253,7 @@ GET_TOOL: Final = Operation(
     "One tool, by its qualified name or alias, and what a call of it would meet.",
     output=ToolDetail,
     query=(CALLER,),
-    errors=(
-        NOT_FOUND,
-        WITHHELD,
-    ),
+    errors=(NOT_FOUND, WITHHELD),
 )
 CALL_TOOL: Final = Operation(
     "tools",
@@ -274,10 +271,7 @@ CLASSIFY_TOOL: Final = Operation(
     role="admin",
     output=Approval,
     status=201,
-    errors=(
-        NOT_FOUND,
-        CLASSIFIED,
-    ),
+    errors=(NOT_FOUND, CLASSIFIED),
 )
 
 OPERATIONS: Final = operations_in(globals())

@@ -6,7 +6,5 @@ CAPABILITY = Capability(
     name="catalog",
     sections=("tool",),
     operations=("interlock.catalog.api:OPERATIONS",),
-    commands={
-        "tools": Command("interlock.catalog.cli.tools:app", "tool"),
-    },
+    commands={"tools": Command("interlock.catalog.cli.tools:app", "tool")},
 )

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import partial
 from itertools import islice
 from typing import Any, Final
 
@@ -24,6 +25,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.ax.protocol import hop_metadata
+from interlock.ax.protocol import names as ax_names
 from interlock.ax.protocol import route as ax_route
 from interlock.ax.protocol.budget import Price
 from interlock.ax.protocol.capability import (
@@ -37,18 +39,7 @@ from interlock.ax.protocol.capability import (
     safety,
 )
 from interlock.ax.protocol.hop_metadata import CAPABILITY, DECLARED, ItemMetadata, Offer, as_declared, read_below
-from interlock.ax.protocol.names import (
-    SCHEME,
-    WithheldName,
-    alias,
-    bare_uri,
-    is_nested,
-    listed_twice,
-    qualify,
-    read_dotted,
-    resolve_locals,
-    show_uri,
-)
+from interlock.ax.protocol.names import SCHEME, WithheldName, qualify, read_dotted
 from interlock.catalog.routes import (
     CHANGED,
     HIDDEN,
@@ -119,9 +110,9 @@ def settle_names(offer: Offer, items: Items) -> SettledNames:
             elif times[name] == 1:
                 settled.append((name, item, shared_segments.setdefault(parts[:-1], parts[:-1]), parts[-1]))
         repeated = sorted(name for name, count in times.items() if count > 1)
-        return SettledNames(settled, tuple(listed_twice(name, times[name]) for name in repeated), invalid)
+        return SettledNames(settled, tuple(ax_names.listed_twice(name, times[name]) for name in repeated), invalid)
     invalid = [name for name, _ in named if "." in name] if offer.kind == "leaf" else []  # AX-4.3-1
-    resolution = resolve_locals([name for name, _ in named])
+    resolution = ax_names.resolve_locals([name for name, _ in named])
     locals_ = resolution.local_names
     return SettledNames(
         [(original, item, (), locals_[original]) for original, item in named if original in locals_],
@@ -276,9 +267,9 @@ class _Statements(msgspec.Struct, frozen=True):
     original: str
     stated: ItemMetadata
     annotations: object
-    rule: ToolRule | None = None
-    ruling: ToolClass | None = None
-    accepted: ToolClaims | None = None
+    rule: ToolRule | None
+    ruling: ToolClass | None
+    accepted: ToolClaims | None
 
 
 @dataclass(eq=False)
@@ -348,7 +339,7 @@ class _LinkItemsBuilder:
                 Route(
                     link=self.link,
                     qualified=qualified,
-                    alias=alias(qualified),
+                    alias=ax_names.alias(qualified),
                     local=local,
                     original=original,
                     wire_name=Raw(encode_value(original)),
@@ -365,11 +356,11 @@ class _LinkItemsBuilder:
         aggregator, path = self.offer.is_aggregator, ".".join((*self._root, self.link.segment))
         places: dict[str, Place] = {}
         for uri, item in items.items:
-            if aggregator and uri.startswith(SCHEME) and not is_nested(uri):
+            if aggregator and uri.startswith(SCHEME) and not ax_names.is_nested(uri):
                 withheld.append(WithheldName(name=uri, reason=_BAD_URI, code=NAMESPACE_INVALID))
                 continue
-            shown = show_uri(path, uri, aggregator=aggregator)
-            bare = bare_uri(uri) if aggregator else uri
+            shown = ax_names.show_uri(path, uri, aggregator=aggregator)
+            bare = ax_names.bare_uri(uri) if aggregator else uri
             meta = _meta(item)
             cleaned = _without_ax_keys(item, meta, read_below(meta, self.offer)) if meta else item
             places[uri] = Place(link=self.link, uri=uri, bare=bare, shown=shown, item=cleaned)
@@ -451,7 +442,7 @@ class _LinkItemsBuilder:
         route = Route(
             link=self.link,
             qualified=qualified,
-            alias=alias(qualified),
+            alias=ax_names.alias(qualified),
             local=local,
             original=original,
             wire_name=Raw(encode_value(original)),
@@ -565,24 +556,20 @@ class _LinkItemsBuilder:
             declared = hop_metadata.over_transport(declared, self.offer.transport)
             if isinstance(declared, InvalidAnnotation):
                 return declared
-        private = None if self.offer.is_aggregator else self.plan.ax.transport_classes
-        accepted = statements.accepted
+        read = partial(read_capability, private=None if self.offer.is_aggregator else self.plan.ax.transport_classes)
         if not self.offer.proved:
-            parsed = read_capability(declared, annotations=annotations, private=private)
-            if isinstance(parsed, InvalidAnnotation):
+            if isinstance(parsed := read(declared, annotations=annotations), InvalidAnnotation):
                 return parsed
             declared, annotations = as_object(hop_metadata.at_its_strictest(parsed, annotations)), None
-        if accepted is not None:
-            parsed = read_capability(declared, annotations=annotations, private=private)
-            if isinstance(parsed, InvalidAnnotation):
+        if statements.accepted is not None:
+            if isinstance(parsed := read(declared, annotations=annotations), InvalidAnnotation):
                 return parsed
-            declared, annotations = as_object(no_looser(parsed, accepted)), None
+            declared, annotations = as_object(no_looser(parsed, statements.accepted)), None
         if self.offer.is_aggregator:
-            return read_capability(declared, annotations=annotations, private=private)
-        return read_capability(
+            return read(declared, annotations=annotations)
+        return read(
             declared,
             annotations=annotations,
-            private=private,
             tool_class=self.link.classes.get(statements.original, statements.ruling),
             overrides=statements.rule.capability if statements.rule is not None else None,
         )

@@ -85,11 +85,7 @@ class AuditRecord(msgspec.Struct, frozen=True, gc=False):
 
     def encode(self) -> bytes:
         """Encode the record of a call. Most records have this form, so the JSON is built directly, which is faster."""
-        arguments = self.arguments
-        if arguments is None:
-            digest: str = _NO_ARGUMENTS
-        else:
-            digest = arguments if isinstance(arguments, Digest) else hashlib.sha256(arguments).hexdigest()
+        digest = self.arguments if isinstance(self.arguments, Digest) else digest_of(self.arguments)
         at, via = int(self.at), self.via
         before, after = _frame(at, self.who, via, self.method, self.tool, self.verdict, self.outcome)
         more = "" if self.reason is None else f',"reason":{_quote(self.reason)}'

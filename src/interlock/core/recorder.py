@@ -37,7 +37,7 @@ WAITING_MAX: Final = 200_000  # records kept in memory while the disk refuses
 LARGE_BYTES: Final = 256 * 1024  # of arguments that are not kept until the next flush is due
 
 
-# A record in another form: the function that encodes it when the batch is written, and its arguments.
+# A record in another form: a function that encodes it on another thread when the batch is written, and its arguments.
 EncodedLater = tuple[Any, ...]
 
 
@@ -47,7 +47,8 @@ class Recorder:
     def __init__(self, audit: SqliteAudit) -> None:
         self._audit = audit
         self._waiting: list[AuditRecord | bytes | EncodedLater] = []
-        self.add: Callable[[AuditRecord], None] = self._waiting.append  # for every call: without a function of our own
+        # Adds the record of a call, or a record in another form. For every call: without a function of our own.
+        self.add: Callable[[AuditRecord | EncodedLater], None] = self._waiting.append
         self._work = BackgroundTasks()
         self._hurry = asyncio.Event()
         self._flushing = asyncio.Lock()  # one batch at a time, in order
@@ -61,12 +62,6 @@ class Recorder:
     def add_line(self, line: bytes) -> None:
         """Add a record that is already encoded. It keeps its place in the order of records."""
         self._waiting.append(line)
-
-    def add_made(self, record: EncodedLater) -> None:
-        """Add a record that is encoded later on another thread: its first item is a function that encodes the other
-        items.
-        """
-        self._waiting.append(record)
 
     async def append_now(self, line: bytes) -> None:
         """Write this record and all records before it. When this returns, this record is on disk.
@@ -167,8 +162,7 @@ class Retention:
 
     async def look(self) -> int:
         """Remove the records that are too old now, and return their number."""
-        last = await self._last_before(self._clock.wall() - self._days * DAY_S)
-        if last is None:
+        if (last := await self._last_before(self._clock.wall() - self._days * DAY_S)) is None:
             return 0
         what = f"records to {last.sequence}"
         reason = f"older than {self._days} days; the hash of the last is {last.hash.hex()}"
@@ -220,14 +214,13 @@ class RefusalPlace(msgspec.Struct, frozen=True):
 _Key = tuple[str, str, str, RefusalPlace | None, str]
 
 
-class _Repeats:
+class _Repeats(msgspec.Struct):
     """Repetitions of a refusal whose first occurrence is already in the audit log."""
 
-    __slots__ = ("count", "method", "since", "via")
-
-    def __init__(self, since: float, via: str, method: str) -> None:
-        self.since, self.via, self.method = since, via, method
-        self.count = 0  # after the first, which is written
+    since: float
+    via: str
+    method: str
+    count: int = 0  # after the first, which is written
 
 
 class Refusals:
@@ -252,8 +245,7 @@ class Refusals:
         """
         self.total += 1
         key = (who, reason, target, place, method if place is not None else "")
-        repeats = self._repeats.get(key)
-        if repeats is not None:
+        if (repeats := self._repeats.get(key)) is not None:
             repeats.count += 1
             return
         now = self._clock.now()

@@ -46,7 +46,7 @@ from interlock.catalog.catalog import Catalog
 from interlock.catalog.routes import Route
 from interlock.core.audit_record import AuditRecord, digest_of
 from interlock.core.calls.call import OK, PARKED_MAX, REFUSED, Call, CallLink, Outcome, Timing
-from interlock.core.calls.caller import AnswerReceiver, ClientRequest
+from interlock.core.calls.caller import AnswerReceiver, ClientRequest, refuse_question
 from interlock.core.clock import Clock
 from interlock.core.recorder import LARGE_BYTES, Recorder
 from interlock.guard.budgets import Budgets
@@ -64,7 +64,6 @@ from interlock.wire.refusal import (
     FORMS,
     INTERNAL_ERROR,
     INVALID_PARAMS,
-    METHOD_NOT_FOUND,
     MISSING_CAPABILITY,
     TOOL_DEGRADED,
     URL_ELICITATION_REQUIRED,
@@ -141,14 +140,14 @@ class Parking:
         able = may_be_asked(capabilities, request.method, request.params)
         if call.method not in RESUMABLE or not able:
             call.open_dialogue().lacked = None if able else question_capability(request.method, request.params)
-            _decline(link, request.id, f"the client of this call does not support {request.method}")
+            refuse_question(link, request.id, f"the client of this call does not support {request.method}")
             return
         handle = self._handles.get(call, "")
         space = self.spaces.get(handle)
         size = len(request.params)
         principal = call.caller.principal.name
         if self._bytes + size > PARKED_BYTES_MAX or (space is None and not self._make_room(principal)):
-            _decline(link, request.id, "too many calls wait for their clients")
+            refuse_question(link, request.id, "too many calls wait for their clients")
             return
         dialogue = call.open_dialogue()
         if space is None:
@@ -157,7 +156,7 @@ class Parking:
             self._handles[call] = handle
             self.spaces[handle] = self._of.setdefault(principal, {})[handle] = space
         if len(space.questions) >= QUESTIONS_MAX:
-            _decline(link, request.id, f"more than {QUESTIONS_MAX} questions at once")
+            refuse_question(link, request.id, f"more than {QUESTIONS_MAX} questions at once")
             return
         dialogue.lacked = None  # it goes on without what it asked for before
         space.next_key += 1
@@ -297,7 +296,7 @@ class Parking:
             return
         questions, space.questions = space.questions, {}
         for link, upstream_id, _ in questions.values():
-            _decline(link, upstream_id, "the call of this question has ended")
+            refuse_question(link, upstream_id, "the call of this question has ended")
         answer = space.away.message
         if not (space.waiting and answer is not None):
             self._forget(handle, space)
@@ -377,11 +376,7 @@ def _answer_after(
             if not call.done:
                 link.respond(upstream_id, answer)
             else:
-                _decline(link, upstream_id, "the call of this question has ended")
-
-
-def _decline(link: AnswerReceiver, upstream_id: bytes, why: str) -> None:
-    link.respond(upstream_id, b'"error":' + error_body(Refusal(METHOD_NOT_FOUND, why)))
+                refuse_question(link, upstream_id, "the call of this question has ended")
 
 
 def _refusal(reason: str, message: str) -> Refusal:

@@ -28,7 +28,7 @@ from msgspec import Raw
 from interlock.catalog.catalog import View
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.call import Call, Pending, passes_level
-from interlock.core.calls.caller import AnswerReceiver, Caller, ClientRequest, QuestionOrigin, Sink
+from interlock.core.calls.caller import AnswerReceiver, Caller, ClientRequest, QuestionOrigin, Sink, refuse_question
 from interlock.core.calls.check import BUSY
 from interlock.core.clock import Clock
 from interlock.core.link_state import USABLE
@@ -277,7 +277,7 @@ class TaskNews(TaskEvents):
         if not isinstance(asking, str) and as_task:
             asking = self._asked.expect(link, request, asking.caller) or asking
         if isinstance(asking, str):
-            link.questions.respond(request.id, b'"error":' + codec.error_body(Refusal(METHOD_NOT_FOUND, asking)))
+            refuse_question(link.questions, request.id, asking)
         else:
             link.questions.ask_client(Request(request.id, request.method, params), asking)
         return True
@@ -312,8 +312,7 @@ class TaskNews(TaskEvents):
         held = self._held.setdefault(task, [])
         size = len(request.params) + sum(len(entry.params) for entries in self._held.values() for entry, _ in entries)
         if len(held) >= HELD_MAX or size > HELD_BYTES_MAX:
-            why = "the client cannot be reached, and too many questions wait for it"
-            link.respond(request.id, b'"error":' + codec.error_body(Refusal(METHOD_NOT_FOUND, why)))
+            refuse_question(link, request.id, "the client cannot be reached, and too many questions wait for it")
         else:
             held.append((request, asking))
 

@@ -270,7 +270,8 @@ class Audience:
         for member in list(self.members):
             if not callers or member.caller.principal.name in callers:
                 member.on_log(params)
-        link.count_receivers(len(self.members))
+        if isinstance(link, ConnectedLink):
+            link.noise.count_receivers(len(self.members))
 
     def vendor_notification(
         self, link: ConnectedLink, notification: Notification, with_tasks: set[str], sees: Sees

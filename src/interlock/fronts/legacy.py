@@ -175,10 +175,11 @@ class LegacyFront:
                 return self.tasks.call_tool(request) if "task" in params else self.dispatch.call_tool(request)
             return self._routed.get(method, self.tasks.ask)(request)
         if method in LISTS:
-            key = caller.key
-            self.stock.when_fresh(
-                method, lambda: self._answer(message_id, sink, self.stock.list(method, key, params, Era.LEGACY))
-            )
+
+            def answer() -> None:
+                self._answer(message_id, sink, self.stock.list(method, caller.key, params, Era.LEGACY))
+
+            self.stock.when_fresh(method, answer)
         elif method in (methods.SUBSCRIBE, methods.UNSUBSCRIBE):
             uri = find_string(params.get("uri"))
             target = self.dispatch.view(caller.key).find_resource(uri) if uri is not None else []

@@ -27,25 +27,11 @@ from interlock.fronts.audience import Audience
 from interlock.fronts.lists import SERVER_INFO, ClientDispatch, ClientLists, capabilities, routed_methods
 from interlock.fronts.sessions import CHANGED
 from interlock.mcp import methods
-from interlock.mcp.methods import (
-    DISCOVER,
-    LISTEN,
-    LISTS,
-    META_CAPABILITIES,
-    TOOLS_CALL,
-    Era,
-)
+from interlock.mcp.methods import DISCOVER, LISTEN, LISTS, META_CAPABILITIES, TOOLS_CALL, Era
 from interlock.mcp.modern_requests import ValidatedRequest
 from interlock.mcp.tasks import NOT_DECLARED, declares_tasks
 from interlock.wire.jsonrpc import codec
-from interlock.wire.jsonrpc.codec import (
-    Notification,
-    decode_object,
-    encode_notification,
-    encode_refusal,
-    encode_value,
-    find_string,
-)
+from interlock.wire.jsonrpc.codec import Notification, decode_object, encode_notification, encode_refusal, encode_value
 from interlock.wire.refusal import INVALID_PARAMS, METHOD_NOT_FOUND, Refusal
 
 SUBSCRIPTIONS_MAX: Final = 1000  # resource URIs and tasks in one filter
@@ -288,5 +274,5 @@ def _read_filter(climbed: ValidatedRequest) -> _Filter | Refusal:
     if tasks and not declares_tasks(climbed.meta[META_CAPABILITIES]):
         return NOT_DECLARED
     kinds = frozenset(kind for kind, name in _FILTERS.items() if bytes(wanted.get(name, b"")) == b"true")
-    texts = [[text for raw in raws if (text := find_string(raw)) is not None] for raws in (uris, tasks)]
+    texts = [[text for raw in raws if (text := codec.find_string(raw)) is not None] for raws in (uris, tasks)]
     return _Filter(kinds, *texts)

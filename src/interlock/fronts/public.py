@@ -28,14 +28,9 @@ from interlock.fronts.legacy import LegacyFront, SseStream, serve_batch
 from interlock.fronts.modern import ModernFront
 from interlock.fronts.sessions import ClientSession
 from interlock.fronts.surfaces import SurfaceChooser
+from interlock.mcp import modern_requests
 from interlock.mcp.methods import INITIALIZE, MODERN_VERSIONS
-from interlock.mcp.modern_requests import (
-    H_VERSION,
-    ValidatedRequest,
-    unsupported_version,
-    validate_plain_request,
-    validate_request,
-)
+from interlock.mcp.modern_requests import H_VERSION, ValidatedRequest, validate_plain_request
 from interlock.net.http.messages import VaryingLines
 from interlock.net.protocol.address_scope import is_loopback
 from interlock.process.limits import descriptor_limit
@@ -346,13 +341,15 @@ class PublicEndpoint:
             if version in _MODERN_HEADERS:
                 exchange.reply(202)
             else:
-                exchange.answer(encode_refusal(b"null", unsupported_version(version.decode("latin-1"))), 400)
+                unsupported = modern_requests.unsupported_version(version.decode("latin-1"))
+                exchange.answer(encode_refusal(b"null", unsupported), 400)
             return None
         if type(message) is not Request:
             fault = Refusal(INVALID_REQUEST, "a client sends no responses in 2026-07-28")
             exchange.answer(encode_refusal(b"null", fault), 400)
             return None
-        if isinstance(climbed := validate_request(message, head.headers, head.doubled_routing), Refusal):
+        climbed = modern_requests.validate_request(message, head.headers, head.doubled_routing)
+        if isinstance(climbed, Refusal):
             exchange.answer(encode_refusal(message.id, climbed), climbed.mcp_status)
             return None
         return climbed

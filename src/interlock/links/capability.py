@@ -6,7 +6,5 @@ CAPABILITY = Capability(
     name="links",
     sections=("servers",),
     operations=("interlock.links.api:OPERATIONS",),
-    commands={
-        "links": Command("interlock.links.cli:app", "link"),
-    },
+    commands={"links": Command("interlock.links.cli:app", "link")},
 )

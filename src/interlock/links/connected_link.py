@@ -148,9 +148,6 @@ class ConnectedLink(Link):
     def active_principals(self) -> Set[str]:
         return self.waiting.principals
 
-    def count_receivers(self, count: int) -> None:
-        self.noise.count_receivers(count)
-
     @property
     def is_connected(self) -> bool:
         return self.pipe is not None
@@ -279,12 +276,6 @@ class ConnectedLink(Link):
         self.waiting.resume(call)
 
     # Receiving (PipeOwner)
-
-    def waits(self, origin: Pending) -> bool:
-        return origin.upstream_id in self.waiting
-
-    def on_session(self, session: bytes) -> None:
-        self.session = session
 
     def on_message(self, data: bytes, origin: Pending | None) -> bool:
         """Handle a message of the server. Return whether it was the answer to `origin`.

@@ -638,7 +638,7 @@ class Connector:
             return await connect(transports[0])
         except ConnectFailed as failed:
             what = failed.what
-            if what is None or _is_redirect(what) or what.trouble not in (Trouble.REFUSED, Trouble.MALFORMED):
+            if what is None or what.status in REDIRECTS or what.trouble not in (Trouble.REFUSED, Trouble.MALFORMED):
                 raise
             # AIP-transport-10: an answer that is neither an event stream nor one for later.
             is_plain = self._parts.manner.either_transport and what.status < 500 and what.status not in LATER
@@ -702,17 +702,13 @@ class Connector:
             await asyncio.gather(greeting, lost, return_exceptions=True)
 
 
-def _is_redirect(what: Undelivered | None) -> bool:
-    return what is not None and what.status in REDIRECTS
-
-
 def _find_redirect(url: str, what: Undelivered | None) -> str | None:
     """Return the URL of a redirect within the same origin, or None if `what` is not a redirect.
 
     Raise ConnectFailed for a redirect to another origin, because the headers contain secrets for this server only
     (AIP-security-11).
     """
-    location = header(what.headers, b"location") if what is not None and _is_redirect(what) else None
+    location = header(what.headers, b"location") if what is not None and what.status in REDIRECTS else None
     if location is None:
         return None
     target = urljoin(url, location.decode("latin-1"))

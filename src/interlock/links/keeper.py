@@ -40,7 +40,7 @@ import msgspec
 
 from interlock.core.calls.call import Call, Outcome
 from interlock.core.clock import Clock
-from interlock.core.link_state import LinkState
+from interlock.core.link_state import USABLE, LinkState
 from interlock.credentials.protocol.resource import read_challenge_untrusted
 from interlock.credentials.secret_references import Unobtainable
 from interlock.credentials.token import Denied, TokenHolder
@@ -191,7 +191,7 @@ class Keeper(PassedOnEvents):
     async def restart(self) -> None:
         """Reconnect now, without waiting for the backoff."""
         self._attempts = 0
-        if self.link.standing.state in (LinkState.READY, LinkState.SLOW):
+        if self.link.standing.state in USABLE:
             # A call that arrives now waits for the new connection.
             self._usable.clear()
             self.lose("restarted by the operator")
@@ -367,15 +367,13 @@ class Keeper(PassedOnEvents):
 
         Raise ConnectFailed if the server refuses the credential.
         """
-        methods = self.reads
-        outcomes = await asyncio.gather(*(self._read(method) for method in methods))
-        refusal = next((failed.what for _, failed in outcomes if failed is not None and failed.unauthorised), None)
+        outcomes = dict(zip(self.reads, await asyncio.gather(*map(self._read, self.reads)), strict=True))
+        failures = {method: failed for method, (_, failed) in outcomes.items() if failed is not None}
+        refusal = next((failed.what for failed in failures.values() if failed.unauthorised), None)
         if refusal is not None:
             raise ConnectFailed(refusal.detail, refusal)
-        troubles = zip(methods, outcomes, strict=True)
-        self._troubles = {method: str(failed) for method, (_, failed) in troubles if failed is not None}
-        read = zip(methods, outcomes, strict=True)
-        fields = {FIELD[method]: items for method, (items, _) in read if items is not None}
+        self._troubles = {method: str(failed) for method, failed in failures.items()}
+        fields = {FIELD[method]: items for method, (items, _) in outcomes.items() if items is not None}
         await self._publish(msgspec.structs.replace(self.listing or Listing(), **fields), LISTS_OF)
         self._set_listed_state()
 
@@ -420,7 +418,7 @@ class Keeper(PassedOnEvents):
                 self._troubles[method] = str(trouble)
                 # The old list stays, and is not read again for every client that asks.
                 self.listed_at[kind] = self._clock.now()
-        if self.link.standing.state in (LinkState.READY, LinkState.SLOW):
+        if self.link.standing.state in USABLE:
             self._set_listed_state()
 
     async def _publish(self, listing: Listing, kinds: Iterable[str]) -> None:

@@ -266,9 +266,6 @@ class Link(CallLink):
         """Return the names of the principals with an open call."""
         return frozenset()
 
-    def count_receivers(self, count: int) -> None:
-        """Count the clients to which a notification was passed on. The count limits servers that send many."""
-
     @property
     def is_connected(self) -> bool:
         """Return whether a message could be sent at this moment. `standing` changes a little later."""

@@ -55,16 +55,9 @@ from interlock.core.background import BackgroundTasks
 from interlock.core.calls.caller import Caller
 from interlock.core.link_state import USABLE, LinkState
 from interlock.credentials.token import RequestedConsent, TokenHolder
+from interlock.links import connector
 from interlock.links.connected_link import ConnectedLink, ServerLink
-from interlock.links.connector import (
-    LEGACY_CAPABILITIES,
-    SETTLED_S,
-    ConnectorParts,
-    Eras,
-    LimitReached,
-    Manner,
-    ServerMemory,
-)
+from interlock.links.connector import LEGACY_CAPABILITIES, ConnectorParts, LimitReached, ServerMemory
 from interlock.links.keeper import SAME_REST_S, WAKE_LEAST_S, Keeper, ServerKeeper
 from interlock.links.link import Link, LinkEvents, ServerFacts
 from interlock.links.listing import Listing
@@ -414,7 +407,7 @@ class OwnLinks:
         parts = self.connector_parts
         if is_in_own_era:
             # The era of a separate link says nothing about the shared one.
-            parts = msgspec.structs.replace(parts, eras=Eras())
+            parts = msgspec.structs.replace(parts, eras=connector.Eras())
         offered: Mapping[str, Any]
         if not isinstance(key, Caller):
             if not key[1]:
@@ -426,7 +419,7 @@ class OwnLinks:
             experimental.pop(EXTENSION, None)  # it concerns the names here, and the lists come over the shared link
             if experimental:
                 offered = {**offered, "experimental": experimental}
-        manner = Manner(capabilities=offered, first=Era.LEGACY if is_in_own_era else None)
+        manner = connector.Manner(capabilities=offered, first=Era.LEGACY if is_in_own_era else None)
         return msgspec.structs.replace(parts, manner=manner)
 
     # Ending
@@ -451,7 +444,7 @@ class OwnLinks:
 
     def _find_longest_idle(self) -> Key | None:
         """Return the key of the link that has been idle longest and may be ended, or None."""
-        before = self.connector_parts.clock.now() - (SETTLED_S if self._is_process else 0.0)
+        before = self.connector_parts.clock.now() - (connector.SETTLED_S if self._is_process else 0.0)
         idle = [key for key, keeper in self._keepers.items() if keeper.is_idle and keeper.used_at <= before]
         return min(idle, key=lambda key: self._keepers[key].used_at, default=None)
 

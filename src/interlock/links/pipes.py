@@ -313,7 +313,7 @@ class _Exchange(PacedDelivery, eq=False):
         The call may have a new id, if it is in its next round.
         """
         origin = self.origin
-        return origin is not None and origin.upstream_id == self.sent_as and self.pipe.owner.waits(origin)
+        return origin is not None and origin.upstream_id == self.sent_as and self.sent_as in self.pipe.owner.waiting
 
     def open(self) -> None:
         if self.aborted or self.pipe.closed:
@@ -336,7 +336,7 @@ class _Exchange(PacedDelivery, eq=False):
         owner, origin = self.pipe.owner, self.origin
         if status == 200 and not self.listening:
             if isinstance(origin, Inquiry) and (session := header(headers, b"mcp-session-id")) is not None:
-                owner.on_session(session)
+                owner.session = session
             answered = bool(body) and owner.on_message(body, origin)
             if not answered and origin is not None and self._is_awaited():
                 owner.on_undelivered(origin, Undelivered(Trouble.MALFORMED, "its answer was not for this request"))
@@ -369,7 +369,7 @@ class _Exchange(PacedDelivery, eq=False):
     def on_stream(self, status: int, headers: Headers) -> None:
         self.parser = SseParser(self.pipe.max_bytes)
         if (session := header(headers, b"mcp-session-id")) is not None and self.origin is not None:
-            self.pipe.owner.on_session(session)
+            self.pipe.owner.session = session
 
     def on_chunk(self, data: bytes) -> None:
         if self.parser is None or self.aborted:

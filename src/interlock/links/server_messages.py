@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Raw
 
 from interlock.core.calls.call import Call, Outcome, OwnRequest, Pending
-from interlock.core.calls.caller import QuestionOrigin
+from interlock.core.calls.caller import QuestionOrigin, refuse_question
 from interlock.core.calls.check import BUSY
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.link_state import UNREACHABLE
@@ -35,7 +35,7 @@ from interlock.mcp.methods import CANCELLED, LOG_MESSAGE, PROGRESS, Era
 from interlock.wire.jsonrpc import codec
 from interlock.wire.jsonrpc.codec import Notification, Request, Response, decode_array, decode_object, error_body
 from interlock.wire.jsonrpc.oversized import result_too_large
-from interlock.wire.refusal import INTERNAL_ERROR, METHOD_NOT_FOUND, TOOL_DEGRADED, Refusal
+from interlock.wire.refusal import INTERNAL_ERROR, TOOL_DEGRADED, Refusal
 
 if TYPE_CHECKING:
     from interlock.links.connected_link import ConnectedLink
@@ -203,8 +203,8 @@ class FailedRequests(LinkPart):
         link = self.link
         if what.trouble is Trouble.UNAUTHORISED:
             # A call without a ticket was parked. The server has already received it, so it is never sent again.
-            may_renew = isinstance(origin, Call) and origin.ticket is not None and not origin.renewed
-            if may_renew and self.can_renew_credential and isinstance(origin, Call) and link.waits(origin):
+            may_renew = self.can_renew_credential and origin is not None and origin.upstream_id in link.waiting
+            if may_renew and isinstance(origin, Call) and origin.ticket is not None and not origin.renewed:
                 link.waiting.pop(origin.upstream_id)
                 origin.renewed = True
                 # The server did not look at the call, so that it may be sent again.
@@ -449,7 +449,7 @@ class ServerQuestions(LinkPart):
         if request.method == methods.PING:
             self.respond(request.id, b'"result":{}')
         elif link.modern:
-            self.refuse(request, "a 2026-07-28 server sends no requests")
+            refuse_question(self, request.id, "a 2026-07-28 server sends no requests")
         elif request.method == methods.ROOTS_LIST and link.owner is None:
             # The roots of one client must not change what the server does for all others.
             link.on_asked(request.method, in_call=False)
@@ -459,7 +459,8 @@ class ServerQuestions(LinkPart):
             if isinstance(call := link.find_call(origin), Call):
                 self.ask_client(request, call)
             elif not link.events.on_orphan_request(link, request):
-                self.refuse(request, "the client this is for cannot be told from others with calls under way")
+                why = "the client this is for cannot be told from others with calls under way"
+                refuse_question(self, request.id, why)
 
     def ask_client(self, request: Request, asking: QuestionOrigin) -> None:
         """Pass a question to the client of `asking`. The answer arrives at `respond`."""
@@ -500,9 +501,6 @@ class ServerQuestions(LinkPart):
     def respond_roots(self, request: Request) -> None:
         """Answer with the folders that the operator allows, regardless of the clients' roots."""
         self.respond(request.id, _RESULT + encode_roots(self.link.allowed_folders()))
-
-    def refuse(self, request: Request, reason: str) -> None:
-        self.respond(request.id, b'"error":' + error_body(Refusal(METHOD_NOT_FOUND, reason)))
 
     def limit_answers(self, call: Call) -> None:
         """Remove roots that the operator does not allow from the answers in a modern client's call."""

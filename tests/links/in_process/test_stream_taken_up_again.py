@@ -32,10 +32,9 @@ class Owner:
         if origin is not None:
             self.told.set_result(what)
 
-    def waits(self, origin: Any) -> bool:
-        return not self.told.done()
-
-    def on_session(self, session: bytes) -> None: ...
+    @property
+    def waiting(self) -> set[int]:
+        return set() if self.told.done() else {7}
 
     def on_pipe_lost(self, reason: str) -> None: ...
 

@@ -92,6 +92,7 @@ class Owner:
     def __init__(self) -> None:
         self.undelivered: list[tuple[Pending | None, Undelivered]] = []
         self.news = asyncio.Event()
+        self.waiting: set[int] = set()
 
     def on_message(self, data: bytes, origin: Pending | None) -> None:
         pass
@@ -102,12 +103,6 @@ class Owner:
 
     def on_pipe_lost(self, reason: str) -> None:
         pass
-
-    def on_session(self, session: bytes) -> None:
-        pass
-
-    def waits(self, origin: Pending) -> bool:
-        return False
 
 
 async def test_a_server_that_takes_no_message_does_not_block_them_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:

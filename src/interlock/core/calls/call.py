@@ -23,40 +23,16 @@ from msgspec import Raw
 
 from interlock.ax.protocol.budget import Price
 from interlock.ax.protocol.hop_metadata import ADOPTED, Offer
-from interlock.core.calls.caller import AnswerReceiver, Caller, ClientRequest, Sink
+from interlock.core.calls.caller import AnswerReceiver, Caller, ClientRequest, Sink, refuse_question
 from interlock.core.calls.check import Account, Admitted, Charge, Check, Refused, Release
 from interlock.core.link_state import Standing
 from interlock.gate.protocol.reserved_claims import DIGEST_MARK, ESCAPE_MARK, META_MARK, without_claims
+from interlock.mcp import results
 from interlock.mcp.meta import PROGRESS_TOKEN
 from interlock.mcp.methods import LOG_MESSAGE, LOG_RANK, META_LOG_LEVEL, MODERN, NAMED_BY, PROGRESS, Era
-from interlock.mcp.results import (
-    LARGE_BYTES,
-    ResultFacts,
-    error_to_legacy,
-    error_to_modern,
-    find_modern_error,
-    find_result_facts,
-    large_to_legacy,
-    large_to_modern,
-    result_to_legacy,
-    result_to_modern,
-)
-from interlock.wire.jsonrpc.codec import (
-    CodecError,
-    Notification,
-    Request,
-    Response,
-    decode_object,
-    decode_value,
-    encode_error,
-    encode_notification,
-    encode_refusal,
-    encode_result,
-    encode_result_pieces,
-    encode_value,
-    error_body,
-    find_string,
-)
+from interlock.mcp.results import LARGE_BYTES, ResultFacts, find_result_facts
+from interlock.wire.jsonrpc import codec
+from interlock.wire.jsonrpc.codec import Notification, Request, Response, decode_object, encode_result, find_string
 from interlock.wire.refusal import FORMS, INTERNAL_ERROR, METHOD_NOT_FOUND, Refusal, find_code
 
 PARKED_MAX: Final = 20_000  # calls that wait for an answer of their clients
@@ -361,13 +337,15 @@ class Call(msgspec.Struct, eq=False):
                     self._end(instead[0], Outcome.ERROR, instead[1])
                     return
                 if mine is Era.LEGACY:
-                    error = error_to_legacy(response.error, self.method)
+                    error = results.error_to_legacy(response.error, self.method)
                 elif self.caller.hop is None:  # links to AX peers keep the numbers of the leaf, and the draft's
-                    error = error_to_modern(response.error)
+                    error = results.error_to_modern(response.error)
             elif mine is Era.MODERN and self.caller.hop is None:
                 below = self.link is not None and self.link.offer.is_aggregator  # behind which a leaf may be of any era
-                error = error_to_modern(response.error) if below else find_modern_error(response.error) or error
-            self._end(encode_error(self.client_id, error), Outcome.ERROR, _status(error) if mine is Era.MODERN else 200)
+                to_modern = results.error_to_modern if below else results.find_modern_error
+                error = to_modern(response.error) or error
+            status = _status(error) if mine is Era.MODERN else 200
+            self._end(codec.encode_error(self.client_id, error), Outcome.ERROR, status)
             return
         result, text = response.result, response.text or bytes(response.result)
         facts = find_result_facts(result, response.text) if len(text) > LARGE_BYTES else None
@@ -391,7 +369,10 @@ class Call(msgspec.Struct, eq=False):
                 return
             if mine is Era.LEGACY and self.handler.interview_client(self, result):
                 return
-            brought = result_to_modern(result, self.method) if mine is Era.MODERN else result_to_legacy(result)
+            if mine is Era.MODERN:
+                brought = results.result_to_modern(result, self.method)
+            else:
+                brought = results.result_to_legacy(result)
             if isinstance(brought, Refusal):
                 self.on_failed(brought, Outcome.ERROR)
                 return
@@ -416,11 +397,11 @@ class Call(msgspec.Struct, eq=False):
         if facts.is_error or self.handler.timing is not None:
             return False
         if self.caller.era is MODERN:
-            pieces = large_to_modern(result, self.method, facts.names)
+            pieces = results.large_to_modern(result, self.method, facts.names)
         else:
-            pieces = large_to_legacy(result, facts.names) if facts.is_complete else None
+            pieces = results.large_to_legacy(result, facts.names) if facts.is_complete else None
         if pieces is not None:
-            self._end(encode_result_pieces(self.client_id, pieces), OK, 200)
+            self._end(codec.encode_result_pieces(self.client_id, pieces), OK, 200)
         return pieces is not None
 
     def _without_claims(self, result: bytes) -> bytes:
@@ -457,7 +438,7 @@ class Call(msgspec.Struct, eq=False):
 
     def _encode_refusal(self, refusal: Refusal) -> bytes:
         draft = self.caller.era is Era.LEGACY or self.caller.hop is not None
-        return encode_refusal(self.client_id, refusal, draft=draft)
+        return codec.encode_refusal(self.client_id, refusal, draft=draft)
 
     def cancel(self, reason: str) -> None:
         """Cancel the call at its server and send no answer, because the client no longer wants it."""
@@ -513,7 +494,7 @@ class Call(msgspec.Struct, eq=False):
         if token is None or self.done:
             return
         params[PROGRESS_TOKEN] = token
-        self.sink.emit(encode_notification(PROGRESS.encode(), encode_value(params)))
+        self.sink.emit(codec.encode_notification(PROGRESS.encode(), codec.encode_value(params)))
 
     def on_log(self, params: Raw) -> None:
         caller = self.caller
@@ -523,7 +504,7 @@ class Call(msgspec.Struct, eq=False):
         level = caller.log_level if caller.era is Era.LEGACY else find_string(self.meta.get(META_LOG_LEVEL))
         if level is None or not passes_level(params, level):
             return
-        self.sink.emit(encode_notification(LOG_MESSAGE.encode(), bytes(params)))
+        self.sink.emit(codec.encode_notification(LOG_MESSAGE.encode(), bytes(params)))
 
     def on_vendor_notification(self, notification: Notification, era: Era) -> None:
         """Pass on a notification that no revision of MCP defines, if the client uses the same protocol era.
@@ -531,13 +512,13 @@ class Call(msgspec.Struct, eq=False):
         The notification has no meaning in the other era. Parents receive events through a different mechanism.
         """
         if not self.done and era is self.caller.era and self.caller.hop is None:
-            self.sink.emit(encode_notification(encode_value(notification.method)[1:-1], bytes(notification.params)))
+            method = codec.encode_value(notification.method)[1:-1]
+            self.sink.emit(codec.encode_notification(method, bytes(notification.params)))
 
     def on_request(self, link: AnswerReceiver, request: Request) -> None:
         channel = self.caller.channel
         if self.done:
-            fault = Refusal(METHOD_NOT_FOUND, f"the client of this call cannot be asked for {request.method}")
-            link.respond(request.id, b'"error":' + error_body(fault))
+            refuse_question(link, request.id, f"the client of this call cannot be asked for {request.method}")
         elif channel is None:
             self.handler.ask_client(self, link, request)
         else:
@@ -581,8 +562,7 @@ class OwnRequest:
         pass
 
     def on_request(self, link: AnswerReceiver, request: Request) -> None:
-        fault = Refusal(METHOD_NOT_FOUND, f"no client can be asked for {request.method} now")
-        link.respond(request.id, b'"error":' + error_body(fault))
+        refuse_question(link, request.id, f"no client can be asked for {request.method} now")
 
 
 class Inquiry(OwnRequest):
@@ -610,8 +590,8 @@ def passes_level(params: Raw, level: str | None) -> bool:
 def _status(error: bytes) -> int:
     """Return the HTTP status of a modern error answer; an unknown tool is 200, because 404 means an unknown method."""
     try:
-        code = decode_value(error)["code"]
-    except (CodecError, KeyError, TypeError):
+        code = codec.decode_value(error)["code"]
+    except (codec.CodecError, KeyError, TypeError):
         return 200
     error_code = find_code(code)
     return FORMS[error_code].mcp_status if error_code is not None and error_code != METHOD_NOT_FOUND else 200

@@ -20,33 +20,16 @@ from typing import Any, Final, Protocol
 import msgspec
 from msgspec import Raw
 
+from interlock.ax.protocol import route as ax_route
 from interlock.ax.protocol.budget import BudgetLimits
-from interlock.ax.protocol.route import (
-    CURSOR,
-    ROUTE,
-    Routed,
-    advance,
-    as_meta,
-    check,
-    follow_name,
-    follow_uri,
-    read_untrusted,
-)
+from interlock.ax.protocol.route import CURSOR, ROUTE, Routed
 from interlock.config.plan import AccessRule, NameForm, Scope, Surface
 from interlock.core.audit_record import SessionVia
 from interlock.mcp.meta import stamp_modern
 from interlock.mcp.methods import ASKED_OF_CLIENT, CANCELLED, TASKS_CANCEL, TASKS_GET, TASKS_RESULT, Era
 from interlock.mcp.results import with_note
-from interlock.wire.jsonrpc.codec import (
-    Request,
-    Response,
-    decode_object,
-    encode_notification,
-    encode_request,
-    encode_value,
-    error_body,
-    find_string,
-)
+from interlock.wire.jsonrpc import codec
+from interlock.wire.jsonrpc.codec import Request, Response, decode_object, encode_value, find_string
 from interlock.wire.refusal import METHOD_NOT_FOUND, SCOPE_DENIED, Refusal, ax_refusal
 
 
@@ -173,16 +156,15 @@ class ClientChannel:
         """
         needed = _ASKABLE.get(method)
         if needed is None or needed not in self.caller.capabilities:
-            _refuse_question(link, upstream_id, f"the client does not support {method}")
+            refuse_question(link, upstream_id, f"the client does not support {method}")
             return
-        stream = self._stream_for(sink)
-        if stream is None:
-            _refuse_question(link, upstream_id, "the client cannot be reached")
+        if (stream := self._stream_for(sink)) is None:
+            refuse_question(link, upstream_id, "the client cannot be reached")
             return
         self._last_question += 1
         our_id = b'"il-%d"' % self._last_question
         self._questions[our_id] = (link, upstream_id, sink)
-        stream.emit(encode_request(our_id, method.encode(), bytes(params)))
+        stream.emit(codec.encode_request(our_id, method.encode(), bytes(params)))
 
     def withdraw(self, link: AnswerReceiver, upstream_id: bytes, params: Raw) -> None:
         """Withdraw a question that the server no longer wants answered."""
@@ -191,20 +173,16 @@ class ClientChannel:
                 del self._questions[our_id]
                 cancellation: dict[str, Raw] = decode_object(params) or {}
                 cancellation["requestId"] = Raw(our_id)
-                stream = self._stream_for(sink)
-                if stream is not None:
-                    stream.emit(encode_notification(CANCELLED.encode(), encode_value(cancellation)))
+                if (stream := self._stream_for(sink)) is not None:
+                    stream.emit(codec.encode_notification(CANCELLED.encode(), encode_value(cancellation)))
 
     def take_answer(self, response: Response) -> bool:
         """Pass a client's answer to the server that asked. Return False if no open question has this id."""
-        question = self._questions.pop(response.id, None)
-        if question is None:
+        if (question := self._questions.pop(response.id, None)) is None:
             return False
         link, upstream_id, _ = question
-        if response.error:
-            link.respond(upstream_id, b'"error":' + bytes(response.error))
-        else:
-            link.respond(upstream_id, b'"result":' + bytes(response.result))
+        answer = b'"error":' + bytes(response.error) if response.error else b'"result":' + bytes(response.result)
+        link.respond(upstream_id, answer)
         return True
 
     def close(self) -> None:
@@ -212,70 +190,45 @@ class ClientChannel:
         self.is_closed = True
         questions, self._questions = self._questions, {}
         for link, upstream_id, _ in questions.values():
-            _refuse_question(link, upstream_id, "the client has gone")
+            refuse_question(link, upstream_id, "the client has gone")
         self.caller.channel = None  # no reference cycle: a session must not wait for the garbage collector
 
     def _stream_for(self, sink: Sink | None) -> Sink | None:
         return sink if sink is not None else (self.streams[-1] if self.streams else None)
 
 
-def _refuse_question(link: AnswerReceiver, upstream_id: bytes, why: str) -> None:
-    link.respond(upstream_id, b'"error":' + error_body(Refusal(METHOD_NOT_FOUND, why)))
+def refuse_question(link: AnswerReceiver, upstream_id: bytes, why: str) -> None:
+    """Answer a server's question with an error, because no client can be asked."""
+    link.respond(upstream_id, b'"error":' + codec.error_body(Refusal(METHOD_NOT_FOUND, why)))
 
 
 # What a client can be asked, and the capability it needs. A client that keeps tasks for servers is asked about them.
 _ASKABLE: Final = {**ASKED_OF_CLIENT, **dict.fromkeys((TASKS_GET, TASKS_RESULT, TASKS_CANCEL), "tasks")}
 
 
-class Caller:
+class Caller(msgspec.Struct, eq=False):
     """The client side of calls. A legacy client has one per session; modern clients share one between requests."""
 
-    __slots__ = (
-        "_stamp",
-        "_stamped_level",
-        "aql",
-        "calls",
-        "capabilities",
-        "channel",
-        "client",
-        "era",
-        "front",
-        "hop",
-        "key",
-        "log_level",
-        "modern_capabilities",
-        "principal",
-        "seen",
-        "version",
-        "via",
-        "view",
-        "warned",
-        "whole",
-    )
-
-    def __init__(self, principal: Principal, era: Era, via: str, key: ViewKey) -> None:
-        self.principal = principal
-        self.era = era
-        self.via = via
-        self.key = key
-        self.hop: Hop | None = (
-            None  # of a parent: what it says of routes is read, and refusals have the draft's numbers
-        )
-        self.channel: ClientChannel | None = None  # of a legacy client: where servers may ask it
-        self.calls: dict[bytes, Any] | None = None  # by the client's id, where a client can cancel by id
-        self.client: Raw | None = None
-        self.capabilities: dict[str, Raw] = {}  # of a legacy client
-        self.modern_capabilities = Raw(b"{}")  # the same, as a 2026-07-28 server reads them
-        self.log_level: str | None = None
-        self.version = ""  # of a legacy client
-        self.aql: str | None = None  # the id of its session at the AQL surfaces, once it has one
-        self.warned: set[tuple[str, str]] = set()  # code and message of what that session was warned of
-        self.front: Any = None  # the front of its era and surface, of a modern client
-        self._stamp: Raw | None = None
-        self._stamped_level: str | None = None
-        self.seen: Any = None  # the namespace `view` belongs to
-        self.view: Any = None
-        self.whole: Caller | None = None  # of one that cannot be asked: the client that can
+    principal: Principal
+    era: Era
+    via: str
+    key: ViewKey
+    hop: "Hop | None" = None  # of a parent: what it says of routes is read, and refusals have the draft's numbers
+    channel: ClientChannel | None = None  # of a legacy client: where servers may ask it
+    calls: dict[bytes, Any] | None = None  # by the client's id, where a client can cancel by id
+    client: Raw | None = None
+    capabilities: dict[str, Raw] = {}  # of a legacy client
+    modern_capabilities: Raw = Raw(b"{}")  # the same, as a 2026-07-28 server reads them
+    log_level: str | None = None
+    version: str = ""  # of a legacy client
+    aql: str | None = None  # the id of its session at the AQL surfaces, once it has one
+    warned: set[tuple[str, str]] = set()  # code and message of what that session was warned of
+    front: Any = None  # the front of its era and surface, of a modern client
+    seen: Any = None  # the namespace `view` belongs to
+    view: Any = None
+    whole: "Caller | None" = None  # of one that cannot be asked: the client that can
+    _stamp: Raw | None = None
+    _stamped_level: str | None = None
 
     def stamp(self, meta: dict[str, Raw]) -> None:
         """Add to `meta` the members that a 2026-07-28 server expects in each request, on behalf of a legacy client."""
@@ -346,12 +299,11 @@ class ClientRequest(msgspec.Struct, frozen=True):
 NOTES_MAX = 3  # in one answer; `interlock links logs` has all
 
 
-class NotedSink:
+class NotedSink(msgspec.Struct):
     """A sink that adds notes of the node to the answer."""
 
-    def __init__(self, sink: Sink) -> None:
-        self._sink = sink
-        self._notes: dict[str, None] = {}
+    _sink: Sink
+    _notes: dict[str, None] = {}
 
     def add(self, note: str) -> None:
         """Add a note to the answer that this sink will send."""
@@ -388,14 +340,11 @@ class Followed(msgspec.Struct, frozen=True):
     received: dict[str, Raw]  # the route as it came, as `_meta` has it
 
 
-class Hop:
+class Hop(msgspec.Struct, eq=False):
     """The link to a parent, used to follow routes. `segment` is the segment that the parent assigned to this node."""
 
-    __slots__ = ("_known", "segment")
-
-    def __init__(self, segment: str) -> None:
-        self.segment = segment
-        self._known: dict[tuple[bytes, bytes, bytes], Followed] = {}
+    segment: str
+    _known: dict[tuple[bytes, bytes, bytes], Followed] = {}
 
     def follow(self, params: dict[str, Any], meta: dict[str, Raw], name: Raw | None) -> Followed | Refusal | None:
         """Follow a parent's route to a tool or prompt. `name` is the name that the parent used.
@@ -407,8 +356,7 @@ class Hop:
         if ROUTE not in meta or CURSOR not in meta or ROUTE in params or CURSOR in params:
             return self._follow(params, meta, name)
         key = bytes(meta[ROUTE]), bytes(meta[CURSOR]), bytes(name)
-        cached = self._known.get(key)  # a parent says the same of a tool with every call
-        if cached is not None:
+        if (cached := self._known.get(key)) is not None:  # a parent says the same of a tool with every call
             return cached
         followed = self._follow(params, meta, name)
         if isinstance(followed, Followed) and max(map(len, key)) <= KNOWN_BYTES_MAX:
@@ -424,7 +372,7 @@ class Hop:
         routed = _take_route(params, meta)
         if not isinstance(routed, Routed):
             return routed
-        local_name = follow_name(routed, segment=self.segment, name=text)
+        local_name = ax_route.follow_name(routed, segment=self.segment, name=text)
         return local_name if isinstance(local_name, Refusal) else _followed(local_name, routed)
 
     def follow_uri(self, params: dict[str, Any], meta: dict[str, Raw], uri: str) -> Followed | Refusal | None:
@@ -432,7 +380,7 @@ class Hop:
         routed = _take_route(params, meta)
         if not isinstance(routed, Routed):
             return routed
-        local_uri = follow_uri(routed, segment=self.segment, uri=uri)
+        local_uri = ax_route.follow_uri(routed, segment=self.segment, uri=uri)
         return local_uri if isinstance(local_uri, Refusal) else _followed(local_uri, routed)
 
     def check(self, params: dict[str, Any], meta: dict[str, Raw], rest: Sequence[str]) -> Followed | Refusal | None:
@@ -443,19 +391,19 @@ class Hop:
         routed = _take_route(params, meta)
         if not isinstance(routed, Routed):
             return routed
-        return check(routed, segment=self.segment, rest=rest) or _followed(".".join(rest), routed)
+        return ax_route.check(routed, segment=self.segment, rest=rest) or _followed(".".join(rest), routed)
 
 
 def _take_route(params: dict[str, Any], meta: dict[str, Raw]) -> Routed | Refusal | None:
     """Remove the route from a request and return it. It is accepted both beside `_meta` and inside it."""
-    routed = read_untrusted(params, meta)
+    routed = ax_route.read_untrusted(params, meta)
     params.pop(ROUTE, None)
     params.pop(CURSOR, None)
     return routed
 
 
 def _followed(name: str, routed: Routed) -> Followed:
-    return Followed(name, Raw(encode_value(name)), as_meta(advance(routed)), as_meta(routed))
+    return Followed(name, Raw(encode_value(name)), ax_route.as_meta(ax_route.advance(routed)), ax_route.as_meta(routed))
 
 
 OUT_OF_SCOPE: Final = ax_refusal(SCOPE_DENIED, "the tool is there, and needs a wider scope than this registration has")

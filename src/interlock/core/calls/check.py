@@ -130,16 +130,13 @@ Commit = Callable[["Call", "CallLink", Release], Awaitable[Refused | None]]
 # Budgets (MCP-AX 11.4)
 
 
-class Account:
+class Account(msgspec.Struct, eq=False):
     """A budget, and the amount of it that is used."""
 
-    __slots__ = ("limits", "scope", "usage", "used_at")
-
-    def __init__(self, scope: Scope, limits: BudgetLimits, now: float) -> None:
-        self.scope: Scope = scope
-        self.limits = limits
-        self.usage = BudgetUsage()
-        self.used_at = now
+    scope: Scope
+    limits: BudgetLimits
+    used_at: float
+    usage: BudgetUsage = msgspec.field(default_factory=BudgetUsage)
 
     def shown(self, now: float) -> dict[str, Spent]:
         limits = self.limits.shown(self.usage, now)

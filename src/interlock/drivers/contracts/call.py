@@ -418,7 +418,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
     def _add_row(self, make: Callable[..., bytes], *facts: Any) -> None:
         services, caller = self.services, self.caller
         row = (make, int(services.clock.wall()), caller.principal.name, caller.via, self.target, self.served.workspace)
-        services.recorder.add_made((*row, *facts))
+        services.recorder.add((*row, *facts))
 
     def send_only(self, params: dict[str, Any], meta: dict[str, Raw]) -> None:
         super().send_only(params, meta)
