@@ -30,6 +30,7 @@ from msgspec.structs import asdict
 
 from interlock.ax.protocol.capability import ToolClass
 from interlock.config.plan import Plan, Spawn
+from interlock.core.bounded_file import read_bounded
 from interlock.drivers.api import AddDriver, AddedDriver, AddedTool
 from interlock.drivers.api import Problem as ProblemView
 from interlock.drivers.driver_state import DriverState
@@ -38,7 +39,7 @@ from interlock.drivers.kinds.kind import HOMES
 from interlock.drivers.protocol import authoring
 from interlock.drivers.protocol.files.contract import TOOL_FILE, read_contract
 from interlock.drivers.protocol.files.driver import DRIVER_FILE, read_driver
-from interlock.drivers.protocol.files.frontmatter import frontmatter_text
+from interlock.drivers.protocol.files.frontmatter import FILE_BYTES_MAX, frontmatter_text
 from interlock.drivers.protocol.files.inventory import SECRETS_FILE
 from interlock.drivers.protocol.files.versions import parse_version
 from interlock.drivers.protocol.kinds import SERVERS, LocalServer
@@ -293,24 +294,13 @@ class ServerAdder:
         # The staged files are in their place now.
         staged, place = f"{folder}{os.sep}", f"{target}{os.sep}"
         moved = (msgspec.structs.replace(each, file=each.file.replace(staged, place, 1)) for each in problems)
-        installed, facts = tried.trial.installed, tried.trial.facts
-        tools = [
-            AddedTool(
-                tool=each.tool_name,
-                contract=each.contract_id,
-                tool_class=each.tool_class,
-                by=each.by,
-                new=each.is_new,
-                question=each.question,
-            )
-            for each in proposals
-        ]
+        installed, facts = trial.installed, trial.facts
         return AddedDriver(
             id=request.id,
             key=declared.key,
             folder=str(target),
             files=tuple(written),
-            tools=tuple(tools),
+            tools=tuple(AddedTool(**asdict(proposal)) for proposal in proposals),
             version=installed.version if installed is not None else None,
             protocol_version=facts.version if facts is not None else None,
             problems=tuple(ProblemView(**asdict(problem)) for problem in moved),
@@ -378,10 +368,8 @@ def known_contracts(plan: Plan, identifier: str) -> dict[str, authoring.Existing
     contracts: dict[str, authoring.ExistingContract] = {}
     others = (path for folder in seen.folders if folder.path != own for path in sorted(folder.path.rglob(TOOL_FILE)))
     for path in (*sorted(own.rglob(TOOL_FILE)), *(path for path, _ in seen.contracts), *others):
-        try:
-            data = path.read_bytes()
-        except OSError:
-            continue
+        content = read_bounded(path, FILE_BYTES_MAX)
+        data = content if isinstance(content, bytes) else b""
         contract = read_contract(data, str(path)).value
         if contract is not None and contract.id not in contracts:
             existing = authoring.ExistingContract(contract=contract)
@@ -450,14 +438,7 @@ def _staging_folder(plan: Plan, identifier: str, files: Mapping[str, str], over:
 
 def _differing_files(target: Path, files: Mapping[str, str]) -> list[str]:
     """Return the names of files that are missing in the folder or have different content there."""
-    differing = []
-    for name, text in files.items():
-        try:
-            is_same = (target / name).read_bytes() == text.encode()
-        except OSError:
-            is_same = False
-        differing += [] if is_same else [name]
-    return differing
+    return [name for name, text in files.items() if read_bounded(target / name, FILE_BYTES_MAX) != text.encode()]
 
 
 def _move_into_place(folder: Path, target: Path) -> None:

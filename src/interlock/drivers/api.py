@@ -427,23 +427,28 @@ class Skills(Struct, frozen=True, kw_only=True):
     skills: tuple[Skill, ...]
 
 
-class AddedTool(Struct, frozen=True, kw_only=True, rename={"tool_class": "class"}):
+class AddedTool(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    rename={"tool_name": "tool", "contract_id": "contract", "tool_class": "class", "is_new": "new"},
+):
     """A tool of a server that was added, with its contract.
 
     Members:
-        tool: The tool at the server.
-        contract: The id of its contract.
+        tool_name: The tool at the server.
+        contract_id: The id of its contract.
         tool_class: read_only, reversible or irreversible.
         by: Where the class comes from: annotations, name, schema, nothing, person, ...
-        new: Whether the contract was written now.
+        is_new: Whether the contract was written now.
         question: What contradicts the class.
     """
 
-    tool: str
-    contract: str
+    tool_name: str
+    contract_id: str
     tool_class: str
     by: str
-    new: bool
+    is_new: bool
     question: str | None
 
 

@@ -116,7 +116,7 @@ class Fetcher:
         parts = urlsplit(url)
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         client = await self._client(f"{parts.scheme}://{parts.netloc}", address)
-        answer = _DocumentSink()
+        answer = DocumentSink()
         handle = client.request(method, target.encode("ascii"), headers, body, answer)
         try:
             return await answer.answered
@@ -192,7 +192,7 @@ def _body(answered: FetchedAnswer) -> bytes:
     return answered.body
 
 
-class _DocumentSink:
+class DocumentSink:
     """A receiver of one small HTTP answer. It refuses event streams."""
 
     def __init__(self) -> None:

@@ -3,9 +3,9 @@
 from typing import Any
 
 import pytest
-from tests.drivers.driver_texts import as_contract, as_driver, binding, contract, driver, remote
+from tests.drivers.driver_texts import as_driver, binding, driver, remote
 
-from interlock.drivers.protocol.authoring import contract_upstream, driver_upstream
+from interlock.drivers.protocol.authoring import driver_upstream
 from interlock.drivers.protocol.files.driver import check_published
 from interlock.drivers.protocol.files.frontmatter import frontmatter_text
 from interlock.drivers.protocol.files.schemas import EXTENSION_KEYS
@@ -150,28 +150,3 @@ def test_the_data_given_are_left_alone() -> None:
     before = repr(data)
     driver_upstream(data)
     assert repr(data) == before
-
-
-@pytest.mark.parametrize(
-    ("changed", "approval"),
-    [
-        ({"approval": "policy:gate", "mutates": ["external:x"], "risk_level": 1}, "on-mutate"),
-        ({"approval": "policy:gate", "mutates": ["external:x"], "risk_level": 3}, "always"),
-        ({"approval": "policy:unannotated", "mutates": ["external:x"], "risk_level": 2}, "always"),
-        ({"approval": "policy:other"}, "policy:other"),
-        ({"approval": "always"}, "always"),
-        ({}, None),
-    ],
-)
-def test_an_approval_that_only_we_understand_becomes_a_prompt(changed: dict[str, Any], approval: str | None) -> None:
-    found = contract_upstream(contract(**changed))
-    assert found.data.get("approval") == approval
-    assert found.changed == (() if approval == changed.get("approval") else ("approval",))
-    assert as_contract(found.data).problems == ()
-
-
-def test_a_contract_loses_its_listed_name_and_context() -> None:
-    ours = {"name": "a.b", "context_schema": {"type": "object"}}
-    found = contract_upstream(contract(metadata={"interlock": ours}))
-    assert "metadata" not in found.data
-    assert found.lost == ("metadata.interlock.name", "metadata.interlock.context_schema")

@@ -220,7 +220,6 @@ async def run_command(words: tuple[str, ...], timeout_ms: int, running: CommandR
         raise CommandFailed(f"cannot be started: {error}") from error
 
 
-PATH_ESCAPE: Final = "path_escape"  # AIP-server-1
 LOCKS: Final = "driver-locks"  # the bucket of records
 VERSION_MISMATCH: Final = "version_mismatch"  # AIP-30.version-1
 

@@ -19,14 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from interlock.drivers.install.installation import (
-    PATH_ESCAPE,
-    Installation,
-    Installed,
-    Locked,
-    MethodFailed,
-    MethodResult,
-)
+from interlock.drivers.install.installation import Installation, Installed, Locked, MethodFailed, MethodResult
 from interlock.drivers.kinds.kind import ServerKind
 from interlock.drivers.protocol.kinds import LocalServer, NpmServer, PypiServer
 from interlock.drivers.protocol.model import Install
@@ -114,7 +107,7 @@ def resolve_inside(path: str, installation: Installation) -> Path:
     target = installation.folder / path
     if not target.resolve().is_relative_to(installation.workspace.resolve()):
         message = f"{path} leads out of the workspace; keep the file inside, or write an absolute path"
-        raise MethodFailed(message, code=PATH_ESCAPE)
+        raise MethodFailed(message, code="path_escape")  # AIP-server-1
     return Path(os.path.normpath(target))
 
 

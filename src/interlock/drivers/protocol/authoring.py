@@ -86,18 +86,6 @@ def driver_upstream(data: Mapping[str, Any]) -> Upstream:
     return Upstream(data=_without_own(published, "", lost), lost=tuple(lost), changed=tuple(changed))
 
 
-def contract_upstream(data: Mapping[str, Any]) -> Upstream:
-    """Convert the frontmatter of a TOOL.md to a form that hosts without the extensions of Interlock can read."""
-    lost: list[str] = []
-    published = _without_own(data, "", lost)
-    approval = data.get("approval")
-    is_changed = approval in (effects.GATE, effects.UNANNOTATED)
-    if is_changed:
-        irreversible = approval == effects.UNANNOTATED or data.get("risk_level", 0) >= effects.RISK_IRREVERSIBLE
-        published["approval"] = "always" if irreversible else "on-mutate"
-    return Upstream(data=published, lost=tuple(lost), changed=("approval",) if is_changed else ())
-
-
 def _without_own(data: Mapping[str, Any], pointer: str, lost: list[str]) -> dict[str, Any]:
     """Return the data without metadata.interlock, and add the removed keys to `lost`, each prefixed with `pointer`."""
     metadata = data.get("metadata")

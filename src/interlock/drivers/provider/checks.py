@@ -38,14 +38,16 @@ from interlock.drivers.protocol.binding.match import Bound, HookEntry, match
 from interlock.drivers.protocol.model import Contract, Driver, HealthCheck, HttpProbe
 from interlock.drivers.protocol.problems import FileProblem
 from interlock.drivers.provider.keeper import DriverKeeper
+from interlock.drivers.workspace.declaration import read_record
 from interlock.links.connected_link import MODERN_META, ServerLink
 from interlock.links.link import ServerFacts
 from interlock.links.listing import Listing
 from interlock.links.server_messages import LostRefusal
 from interlock.mcp.methods import DISCOVER, PING
 from interlock.mcp.modern_requests import modern_head
+from interlock.net.fetch import DocumentSink, FetchedAnswer, FetchFailed
 from interlock.net.http.client import HttpClient
-from interlock.net.http.connection import Headers, HttpFailure
+from interlock.net.http.connection import Headers
 from interlock.net.protocol.address_scope import Scope, is_loopback, scope_of
 from interlock.net.protocol.egress import Permit, names_this_machine, permits, port_of
 from interlock.store.ports import KeyValue, StoreError
@@ -90,11 +92,7 @@ class Snapshots:
         Raise StoreError if the store cannot be read.
         """
         entry = await self._kv.get(BUCKET, self._key, self._clock.wall())
-        try:
-            snapshot = None if entry is None else msgspec.json.decode(entry.value, type=Snapshot)
-        except msgspec.DecodeError:
-            return None
-        self._last = snapshot
+        self._last = snapshot = None if entry is None else read_record(entry.value, Snapshot)
         return snapshot if snapshot is not None and snapshot.about == wanted else None
 
     async def keep(self, snapshot: Snapshot) -> None:
@@ -260,39 +258,20 @@ async def _probe(driver: Driver, probe: HttpProbe, insecure_hosts: Collection[st
     try:
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         client.request(probe.method.encode(), target.encode("ascii"), b"", b"", answer)
-        status = await answer.status
+        status = (await answer.answered).status
+    except FetchFailed as failed:
+        return f"the health check failed: {failed}"
     finally:
         await client.close()
-    if isinstance(status, str):
-        return f"the health check failed: {status}"
     expected = status == probe.expect_status if probe.expect_status else _OK_MIN <= status <= _OK_MAX
     return None if expected else f"the health check was answered with HTTP status {status}"
 
 
-class _StatusSink:
-    """Receiver of an HTTP response (ResponseSink) that stores only the status code, or the reason why there is none."""
-
-    def __init__(self) -> None:
-        self.status: asyncio.Future[int | str] = asyncio.get_running_loop().create_future()
-
-    def _end(self, outcome: int | str) -> None:
-        if not self.status.done():
-            self.status.set_result(outcome)
-
-    def on_answer(self, status: int, headers: Headers, body: bytes) -> None:
-        self._end(status)
+class _StatusSink(DocumentSink):
+    """Receiver of an HTTP response of which only the status counts, so that an event stream is a response too."""
 
     def on_stream(self, status: int, headers: Headers) -> None:
-        self._end(status)
-
-    def on_chunk(self, data: bytes) -> None:
-        pass
-
-    def on_stream_end(self) -> None:
-        pass
-
-    def on_fail(self, failure: HttpFailure) -> None:
-        self._end(failure.detail)
+        self._end(FetchedAnswer(status, b""))
 
 
 EVERY_LEAST_S: Final = 1.0

@@ -39,35 +39,19 @@ from interlock.core.tls import trusting_context
 from interlock.credentials.service import CredentialService
 from interlock.drivers.api import RunningServer
 from interlock.drivers.driver_state import UNHEALTHY, DriverState
+from interlock.drivers.install import installation
 from interlock.drivers.install.install import install, install_checked
-from interlock.drivers.install.installation import (
-    CommandRunner,
-    Installation,
-    Installed,
-    InstallFailed,
-    Locks,
-    runner_for,
-    sandboxed_runner,
-)
+from interlock.drivers.install.installation import Installed, InstallFailed
 from interlock.drivers.kinds import kind_of
 from interlock.drivers.kinds.kind import HOMES
 from interlock.drivers.protocol.binding.match import Bound
 from interlock.drivers.protocol.files.driver import ENTRY
 from interlock.drivers.protocol.model import Driver, ToolBinding
 from interlock.drivers.protocol.problems import DriverRefusal, FileProblem
-from interlock.drivers.provider import checks
+from interlock.drivers.provider import checks, vault
 from interlock.drivers.provider.checks import HealthSchedule
 from interlock.drivers.provider.hooks import DriverHooks, HookFailed, HookProcess, load_hooks
 from interlock.drivers.provider.keeper import DriverEnvironment, DriverKeeper, Instance, InstanceLease, Instances
-from interlock.drivers.provider.vault import (
-    ACCESS_DENIED,
-    AUTH_REQUIRED,
-    DriverRevealer,
-    Logins,
-    SecretsMissing,
-    Vault,
-    login_text,
-)
 from interlock.drivers.workspace.declaration import Declared
 from interlock.drivers.workspace.folder import TamperCheck
 from interlock.links.connector import LEGACY_CAPABILITIES, UNSUPPORTED, ConnectorParts, Eras, Manner
@@ -177,7 +161,7 @@ class DriverProvider:
                 may_do_without=self._sandbox_is_off,
             )
         slugs = [declared.secrets[name].slug for name in driver.secret_names if name in declared.secrets]
-        self._logins = Logins(environment.kv, environment.vault, driver, slugs)
+        self._logins = vault.Logins(environment.kv, environment.vault, driver, slugs)
         self._login_tasks = BackgroundTasks()
         self._snapshots = checks.Snapshots(environment.kv, environment.connector_parts.clock, driver.key)
         # The digest of a list, and the result of its check.
@@ -249,7 +233,7 @@ class DriverProvider:
             self.settled.set()
             return
         if expired is not None:
-            self._set_unauthed(AUTH_REQUIRED, expired)
+            self._set_unauthed(vault.AUTH_REQUIRED, expired)
             self.settled.set()
             primary.keeper.start_asleep()
         elif snapshot is not None:
@@ -320,7 +304,7 @@ class DriverProvider:
             real_paths=declared.real_paths,
         )
         plan = msgspec.structs.replace(plan, result_bytes=environment.plan.result_bytes.get(driver.id))
-        revealer = DriverRevealer(environment.vault, driver, declared, tuple(self.bindings), who)
+        revealer = vault.DriverRevealer(environment.vault, driver, declared, tuple(self.bindings), who)
         holder = None
         if isinstance(plan.reach, Dial) and driver.server.accepts_oauth:
             holder = environment.holder_for(plan.segment, plan.reach, revealer)
@@ -408,15 +392,15 @@ class DriverProvider:
         reason = instance.keeper.link.standing.reason
         self._health_failure = None
         if failure is not None and failure.unauthorised:
-            lacks = failure.__cause__.lacks if isinstance(failure.__cause__, SecretsMissing) else ()
+            lacks = failure.__cause__.lacks if isinstance(failure.__cause__, vault.SecretsMissing) else ()
             if lacks and all(lack.per_user for lack in lacks) and self.driver.interlock.isolation != "driver":
                 # Only users can have these secrets: the process of each user will be checked.
                 self._offer_unseen()
                 self._judged = (DriverState.READY, None, None)
                 self._set_state(*self._judged)
             else:
-                is_denied = any(lack.code == ACCESS_DENIED for lack in lacks)
-                self._set_unauthed(ACCESS_DENIED if is_denied else AUTH_REQUIRED, reason)
+                is_denied = any(lack.code == vault.ACCESS_DENIED for lack in lacks)
+                self._set_unauthed(vault.ACCESS_DENIED if is_denied else vault.AUTH_REQUIRED, reason)
         elif failure is not None and failure.code == UNSUPPORTED:
             self._set_state(DriverState.REJECTED, UNSUPPORTED, reason)
         else:
@@ -428,7 +412,7 @@ class DriverProvider:
         """Mark the driver as unauthed. Its contracts stay listed, so that callers learn that a login or secret is
         needed.
         """
-        self.login = login_text(self.driver, reason)
+        self.login = vault.login_text(self.driver, reason)
         self._offer_unseen()
         self._set_state(DriverState.UNAUTHED, code, reason)
 
@@ -453,7 +437,7 @@ class DriverProvider:
         self._begin_task(self._logins.keep(who))
         if who is None:
             self._health_failure = None
-            self._set_unauthed(AUTH_REQUIRED, reason)
+            self._set_unauthed(vault.AUTH_REQUIRED, reason)
         log.warning("driver %s: %s", self.driver.segment, reason)
         instance = self._instances.find(who)
         if instance is not None:
@@ -599,7 +583,7 @@ class DriverProvider:
         return self._refuse("contract_mismatch", message, code=self.code, reason=reason)
 
     def _unauthed_error(self, reason: str | None) -> DriverRefusal:
-        return self._refuse("auth_required", login_text(self.driver, reason), reason=reason)
+        return self._refuse("auth_required", vault.login_text(self.driver, reason), reason=reason)
 
     def _refuse(self, refusal: str, message: str, *, retryable: bool = False, **cause: Any) -> DriverRefusal:
         return DriverRefusal(refusal, message, retryable=retryable, cause={"driver": self.driver.key, **cause})
@@ -651,34 +635,33 @@ class ProviderFactory:
     newest: bool = False  # the record of installed releases is neither used nor changed
 
     def __post_init__(self) -> None:
-        self._locks = Locks(self.kv, self.clock)
-        first, sandboxes = self.plan(), self.connector_parts.sandboxes
-        self._environment = DriverEnvironment(
-            plan=first.drivers,
-            data=first.data,
-            connector_parts=self.connector_parts,
-            link_events=self.link_events,
-            keepers=self.keepers,
-            kv=self.kv,
-            install=partial(self._install, {}),
-            holder_for=self.credentials.holder,
-            vault=Vault(
-                store=self.credentials.secrets,
-                clock=self.clock,
-                record=self.recorder.add_line,
-                workspace=str(first.workspace),
-                environment=os.environ,
-                private=private_paths(first) if sandboxes is None else sandboxes.private,
-            ),
-            vendor_meta=first.mcp.meta_pass == "vendor",  # noqa: S105  (a choice, not a password)
+        self._locks = installation.Locks(self.kv, self.clock)
+        self._first = first = self.plan()
+        sandboxes = self.connector_parts.sandboxes
+        self._vault = vault.Vault(
+            store=self.credentials.secrets,
+            clock=self.clock,
+            record=self.recorder.add_line,
+            workspace=str(first.workspace),
+            environment=os.environ,
+            private=private_paths(first) if sandboxes is None else sandboxes.private,
         )
 
     def __call__(
         self, declared: Declared, on_changed: OnChanged | None = None, on_step: OnStep | None = None
     ) -> DriverProvider:
         """Return a provider, not started, for a driver whose files were read."""
-        environment = msgspec.structs.replace(
-            self._environment, plan=self.plan().drivers, install=partial(self._install, declared.real_paths)
+        environment = DriverEnvironment(
+            plan=self.plan().drivers,
+            data=self._first.data,
+            connector_parts=self.connector_parts,
+            link_events=self.link_events,
+            keepers=self.keepers,
+            kv=self.kv,
+            install=partial(self._install, declared.real_paths),
+            holder_for=self.credentials.holder,
+            vault=self._vault,
+            vendor_meta=self._first.mcp.meta_pass == "vendor",  # noqa: S105  (a choice, not a password)
         )
         seal = TamperCheck(declared.root, declared.folder, declared.files) if declared.files else None
         return DriverProvider(declared, environment, seal=seal, on_changed=on_changed, on_step=on_step)
@@ -698,7 +681,7 @@ class ProviderFactory:
         lock = None if self.newest else await self._locks.get(driver.key)
 
         async def installer(anew: bool) -> Installed | InstallFailed:
-            installation = Installation(
+            request = installation.Installation(
                 driver,
                 packages=connector_parts.packages,
                 folder=folder,
@@ -707,15 +690,15 @@ class ProviderFactory:
                 settings=plan.drivers,
                 workspace=plan.workspace if folder.is_relative_to(plan.workspace) else folder,
                 node=plan.node.name,
-                caged=partial(sandboxed_runner, connector_parts, driver.id) if is_sandboxed else None,
+                caged=partial(installation.sandboxed_runner, connector_parts, driver.id) if is_sandboxed else None,
             )
-            return await install(installation, None if anew else lock)
+            return await install(request, None if anew else lock)
 
-        def runner_of(installed: Installed) -> CommandRunner:
+        def runner_of(installed: Installed) -> installation.CommandRunner:
             compiled = kind_of(driver.server).compile_plan(
                 driver, installed, folder=folder, data=plan.data, is_sandboxed=is_sandboxed, real_paths=real_paths
             )
-            return runner_for(compiled, connector_parts, folder)
+            return installation.runner_for(compiled, connector_parts, folder)
 
         outcome = await install_checked(driver, installer, runner_of)
         if isinstance(outcome, Installed) and outcome.lock != lock and not self.newest:

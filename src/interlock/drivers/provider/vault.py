@@ -26,7 +26,7 @@ from interlock.core.clock import Clock, rfc3339
 from interlock.credentials.secret_references import SecretResolver, Unobtainable
 from interlock.drivers.protocol.files import inventory
 from interlock.drivers.protocol.model import Driver
-from interlock.drivers.workspace.declaration import Declared
+from interlock.drivers.workspace.declaration import Declared, read_record
 from interlock.store.ports import KeyValue, StoreError
 from interlock.store.sqlite.secrets import VALUE_BYTES_MAX, SealedSecrets
 
@@ -296,10 +296,7 @@ class Logins:
             return self.expired.get(who)
         entry = await self._kv.get(BUCKET, self._key(who), self._vault.clock.wall())
         self._loaded.add(who)
-        try:
-            record = None if entry is None else msgspec.json.decode(entry.value, type=_LoginRecord)
-        except msgspec.DecodeError:
-            return None
+        record = None if entry is None else read_record(entry.value, _LoginRecord)
         if record is not None and record.secrets == await self._revisions():
             self.expired[who] = record.reason
         return self.expired.get(who)

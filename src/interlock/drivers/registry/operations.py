@@ -19,6 +19,7 @@ import hashlib
 import logging
 import shutil
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -130,10 +131,8 @@ def texts_of(declared: Declared) -> dict[str, str]:
         raise _refused(declared, "changed", f"the files of {declared.segment} are changing")
     texts = {name: data.decode("utf-8", "replace") for name, data in folder.texts.items()} | dict(declared.resolved)
     for name in outside:
-        try:
+        with suppress(OSError):
             texts[name] = Path(name).read_text("utf-8", "replace")
-        except OSError:
-            continue
     return texts
 
 

@@ -348,19 +348,12 @@ def contract_misfits(driver: Driver, binding: ToolBinding, contract: Contract) -
 
 
 def match(
-    driver: Driver,
-    binding: ToolBinding,
-    contract: Contract,
-    tool: Mapping[str, Any],
-    *,
-    entry: HookEntry | None = None,
-    strict: bool = False,
+    driver: Driver, binding: ToolBinding, contract: Contract, tool: Mapping[str, Any], *, entry: HookEntry | None = None
 ) -> Bound | tuple[FileProblem, ...]:
     """Match a binding with its contract and the server's tool, or return the problems that prevent it.
 
     `tool` is the decoded item of tools/list. `entry` describes the driver's driver.py; values that a hook returns are
-    not compared in advance. `strict` refuses a result whose text would be used because the member that result_extract
-    names is missing.
+    not compared in advance.
     """
     transforms = None if entry is None else entry.transforms
     problems = [
@@ -370,7 +363,7 @@ def match(
     if is_refused(problems):
         return tuple(problems)
     comparison = _ToolComparison(driver, binding, contract, tool, entry or HookEntry(), problems)
-    return comparison.bind(strict=strict) or tuple(problems)
+    return comparison.bind() or tuple(problems)
 
 
 def digest_of(tool: Mapping[str, Any]) -> str:
@@ -389,7 +382,7 @@ class _ToolComparison:
     entry: HookEntry
     problems: list[FileProblem]
 
-    def bind(self, *, strict: bool) -> Bound | None:
+    def bind(self) -> Bound | None:
         """Return the checked binding, or None if `problems` contains an error."""
         schema = self.tool.get("inputSchema", {"type": "object"})
         accepted = self._compile(schema, "input")
@@ -409,7 +402,7 @@ class _ToolComparison:
                 self._refuse("effect", "", "mutates nothing", "readOnlyHint false")
             elif hints.get("destructiveHint") is True and hints.get("readOnlyHint") is not True:
                 self._refuse("effect", "", "mutates nothing", "destructiveHint true")
-        reader = self._compare_outputs(listed_outputs, outputs, strict=strict)
+        reader = self._compare_outputs(listed_outputs, outputs)
         if reader is None or is_refused(self.problems):
             return None
         return Bound(
@@ -466,7 +459,7 @@ class _ToolComparison:
                 self._note_unverified("input", each.path, each.narrow, each.wide)  # AIP-tools-8
         return rules
 
-    def _compare_outputs(self, listed: Any, outputs: Compiled, *, strict: bool) -> ResultReader | None:
+    def _compare_outputs(self, listed: Any, outputs: Compiled) -> ResultReader | None:
         """Compare the server's outputSchema with the contract's outputs (AIP-tools-6).
 
         Return the rules for reading results, or None if they cannot be determined.
@@ -478,7 +471,7 @@ class _ToolComparison:
         parse = binding.result_parse
         pattern = read_pattern(parse.pattern) if parse is not None and parse.pattern is not None else None
         pattern = pattern if isinstance(pattern, RecordPattern) else None
-        settled = settle(binding, path, self.contract, listed, pattern, strict=strict)
+        settled = settle(binding, path, self.contract, listed, pattern)
         for each in settled.refusals:
             if self.entry.parses:
                 self._note_unverified("output", each.path, each.wide, each.narrow)

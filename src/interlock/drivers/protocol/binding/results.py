@@ -486,8 +486,6 @@ def settle(
     contract: Contract,
     offered: Any,
     pattern: result_path.RecordPattern | None,
-    *,
-    strict: bool,
 ) -> SettledOutput:
     """Decide how results are read, and compare them with the contract's outputs.
 
@@ -511,7 +509,7 @@ def settle(
             and types_shown(side.shape(*members[0][1]).types) == "string"
         )
         if name is not None and is_text_shaped and name != members[0][0]:
-            return _settle_fallback("structured", name, side, binding, outputs, strict)
+            return _settle_fallback("structured", name, side, binding, outputs)
         return _settle_path("structured", side, offered, binding, path, outputs)
     doubt = inclusion.SchemaDifference(path="", narrow=UNLISTED, wide="outputs")
     first = path.steps[0] if path.steps else None
@@ -521,15 +519,13 @@ def settle(
         return SettledOutput(mode="json", doubts=(doubt,))
     if name is None or name == CONTENT:
         return SettledOutput(mode="text", doubts=(doubt,))
-    settled = _settle_fallback("text", name, Side({}), binding, outputs, strict)
+    settled = _settle_fallback("text", name, Side({}), binding, outputs)
     return msgspec.structs.replace(settled, doubts=(doubt, *settled.doubts))
 
 
-def _settle_fallback(
-    mode: Mode, name: str, side: Side, binding: ToolBinding, outputs: Side, strict: bool
-) -> SettledOutput:
+def _settle_fallback(mode: Mode, name: str, side: Side, binding: ToolBinding, outputs: Side) -> SettledOutput:
     """Decide whether the text of a result is used if the result has no member called `name` (AIP-extract-7)."""
-    if strict or not binding.text_fallback:  # AIP-extract-7
+    if not binding.text_fallback:  # AIP-extract-7
         missing = inclusion.SchemaDifference(path=f"/{name}", narrow="nothing of this name", wide="outputs")
         return SettledOutput(mode=mode, refusals=(missing,))
     return msgspec.structs.replace(_settle_comparison(mode, side, TEXT, binding, outputs), falls_back=True)
