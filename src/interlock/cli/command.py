@@ -117,11 +117,14 @@ class Invocation:
 
         return OfflineNode(self.loaded.plan, self.data_folder).call(operation, **arguments)
 
-    def call_or_print(self, operation: "Operation[Reply]", body: object = None, **arguments: Any) -> "Reply | None":
-        """Call an operation of the node and return its reply. With --json, print the reply unchanged and return
-        None.
+    def call_or_print(
+        self, operation: "Operation[Reply]", body: object = None, *, offline: bool = False, **arguments: Any
+    ) -> "Reply | None":
+        """Call an operation of the node and return its reply. With --json, print the reply unchanged and return None.
+        With `offline`, the node need not run, as in `call_or_offline`.
         """
-        answer = self.node.call(operation, body=body, **arguments)
+        call = self.call_or_offline if offline else self.node.call
+        answer = call(operation, body=body, **arguments)
         if self.out.as_json:
             self.out.raw_json(answer.raw)
             return None

@@ -35,18 +35,13 @@ def list_secrets(invocation: Invocation) -> None:
         interlock secrets list
         interlock secrets list --json | jq -r '.secrets[].name'
     """
-
-    answer = invocation.call_or_offline(api.LIST_SECRETS)
-    out = invocation.out
-    if out.as_json:
-        out.raw_json(answer.raw)
+    if (answer := invocation.call_or_print(api.LIST_SECRETS, offline=True)) is None:
         return
-    secrets = answer.as_(api.Secrets).secrets
-    if not secrets:
-        out.remark("no secrets; interlock secrets set NAME keeps one")
+    if not answer.secrets:
+        invocation.out.remark("no secrets; interlock secrets set NAME keeps one")
         return
-    rows = [(secret.kind, (secret.name, "bold"), (KINDS.get(secret.kind, ""), "dim")) for secret in secrets]
-    out.draw_table("KIND|NAME|", rows, {2: 8, 1: 16})
+    rows = [(secret.kind, (secret.name, "bold"), (KINDS.get(secret.kind, ""), "dim")) for secret in answer.secrets]
+    invocation.out.draw_table("KIND|NAME|", rows, {2: 8, 1: 16})
 
 
 @verb(app, "set")
@@ -75,12 +70,10 @@ def set_secret(
         what = "nothing was given" if not value else f"it is longer than {VALUE_CHARS_MAX} characters"
         raise BadUsage("bad_secret", what, hint=f"type it, or pipe it: … | interlock secrets set {name}")
     secret = api.SetSecret(name=slug, value=value)
-    answer = invocation.call_or_offline(api.SET_SECRET, body=secret)
-    if invocation.out.as_json:
-        invocation.out.raw_json(answer.raw)
+    if (stored := invocation.call_or_print(api.SET_SECRET, secret, offline=True)) is None:
         return
     invocation.out.line(f"kept {slug}")
-    for segment in answer.as_(api.StoredSecret).restarted:
+    for segment in stored.restarted:
         invocation.out.line(f"{segment} restarted")
     # A value in the store is not yet granted to drivers. Show which drivers refer to the secret and may not use it.
     if invocation.remote_url is not None:
@@ -113,12 +106,8 @@ def remove(
         interlock secrets remove github-token
         interlock secrets remove github --kind token
     """
-
-    answer = invocation.call_or_offline(api.REMOVE_SECRET, kind=kind, name=name)
-    if invocation.out.as_json:
-        invocation.out.raw_json(answer.raw)
-        return
-    invocation.out.line(f"removed {kind} {name}")
+    if invocation.call_or_print(api.REMOVE_SECRET, offline=True, kind=kind, name=name) is not None:
+        invocation.out.line(f"removed {kind} {name}")
 
 
 @verb(app, "adopt")

@@ -185,7 +185,7 @@ CHARS_MAX: Final = 128 * 1024  # of all texts among them: what is more is no cal
 _BETWEEN: Final = re.compile(r"[\s\"'`=,;&?()<>\[\]{}]+")
 
 
-def secret_refusal(arguments: bytes, patterns: tuple[str, ...], id: str | None = None) -> EnvelopeRefusal | None:
+def secret_refusal(arguments: bytes, patterns: tuple[str, ...]) -> EnvelopeRefusal | None:
     """Return a refusal if arguments appear to contain a secret, otherwise None. Nothing has been published at that
     time.
     """
@@ -196,7 +196,7 @@ def secret_refusal(arguments: bytes, patterns: tuple[str, ...], id: str | None =
         "nothing was sent: the arguments seem to hold a secret, and everyone in the room would see it, now and in its"
         " history; leave it out, or use rooms.propose with despite_secrets if everyone may know it"
     )
-    return EnvelopeRefusal("secret_found", message, {"at": places}, id=id)
+    return EnvelopeRefusal("secret_found", message, {"at": places})
 
 
 def secret_places(arguments: bytes, patterns: tuple[str, ...]) -> list[str]:
