@@ -5,7 +5,6 @@ code that reads or shows a configuration goes through it, so that a new capabili
 a server go together is written once, in `goes_with` of the keys, and both the reader and the schema follow from it.
 """
 
-from collections.abc import Mapping
 from functools import cache
 from typing import Annotated, Any, Final, TypeVar, cast, get_args
 
@@ -78,7 +77,13 @@ def json_schema() -> dict[str, Any]:
 
 
 def _section_schema(section: Section) -> dict[str, Any]:
-    table = _table_schema(section.keys)
+    table: dict[str, Any] = {
+        "type": "object",
+        "properties": {key.name: _key_schema(key) for key in section.keys.values()},
+        "additionalProperties": False,
+    }
+    if required := [key.name for key in section.keys.values() if key.required]:
+        table["required"] = required
     if section.one_of:
         table["oneOf"] = [{"required": [name]} for name in section.one_of]
     match section.shape:
@@ -90,16 +95,6 @@ def _section_schema(section: Section) -> dict[str, Any]:
             reaches = {"oneOf": [_reach_schema(reach) for reach in REACHES]}
             schema = {"type": "object", "propertyNames": Segment().schema(), "additionalProperties": table | reaches}
     return {"description": section.help} | schema
-
-
-def _table_schema(keys: Mapping[str, Key]) -> dict[str, Any]:
-    schema: dict[str, Any] = {
-        "type": "object",
-        "properties": {key.name: _key_schema(key) for key in keys.values()},
-        "additionalProperties": False,
-    }
-    required = [key.name for key in keys.values() if key.required]
-    return schema | ({"required": required} if required else {})
 
 
 def _key_schema(key: Key) -> dict[str, Any]:

@@ -163,10 +163,6 @@ class ApprovalParts:
         self.codes = codes = Codes(kv, clock)
         self.guard_changes = guard_changes = GuardChanges(plan, stores.local.kv, inbox, anchors, recorder, clock)
 
-        def find_sent_code(id: str) -> str | None:
-            # A verification code leaves this machine only over channels that an approver has signed for.
-            return codes.find_code(id) if guard_changes.may_send_codes else None
-
         self.definitions = definitions = Definitions(kv, inbox, clock, ruled)
         self.names = names = make_name_parts(stores.names_log, kv, inbox, anchors, recorder, clock)
         self.surfaces = make_surface_checks(
@@ -177,7 +173,14 @@ class ApprovalParts:
         self.enrolments = Enrolments(kv, inbox, anchors, recorder, clock)
         self.revocation = KeyRevocation(inbox, grants, judge, recorder, clock)
         self.expiry = Expiry(inbox, replicas)
-        self.notifier = Notifier(inbox, channels, url=passkeys.url, node=plan.node.name, code=find_sent_code)
+        self.notifier = Notifier(
+            inbox,
+            channels,
+            url=passkeys.url,
+            node=plan.node.name,
+            # A verification code leaves this machine only over channels that an approver has signed for.
+            code=lambda id: codes.find_code(id) if guard_changes.may_send_codes else None,
+        )
 
 
 # The way of a call

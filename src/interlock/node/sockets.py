@@ -17,7 +17,6 @@ import os
 import socket
 import ssl
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -210,7 +209,7 @@ def is_taken(address: Address) -> bool:
 def free_addresses(*wanted: Address) -> list[Address]:
     """Return a free address for each wanted one, with the same host and a higher port. Port 0 stays as it is."""
     free: list[Address] = []
-    with ExitStack() as held:
+    with contextlib.ExitStack() as held:
         for address in wanted:
             if address.port == 0:  # whichever is free
                 free.append(address)

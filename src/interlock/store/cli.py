@@ -78,7 +78,6 @@ def tail(
 
 def _pages(invocation: Invocation) -> "Callable[[int, int], Answer]":
     """Return a function that reads pages of the log: from the running node, otherwise from its data folder."""
-
     from interlock.store.api import READ_AUDIT
 
     def from_node(after: int, limit: int) -> "Answer":

@@ -179,7 +179,7 @@ class TokenTable:
 
     async def list(self, now: float) -> list[TokenRecord]:
         """Return all records, including expired and revoked ones, oldest first."""
-        records = [TokenRecord.decode(entry.value) for entry in await self._kv.entries(BUCKET, now)]
+        records = (await self.by_hash(now)).values()
         return sorted(records, key=lambda record: (record.created_at, record.id))
 
     async def revoke(self, reference: str, now: float) -> tuple[TokenRecord, ...]:

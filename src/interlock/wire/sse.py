@@ -51,35 +51,22 @@ class SseParser:
     that is stored.
     """
 
-    __slots__ = (
-        "_after_cr",
-        "_at_start",
-        "_between_events",
-        "_cut",
-        "_data",
-        "_data_bytes",
-        "_event",
-        "_id",
-        "_is_told",
-        "_max_event_bytes",
-        "_partial",
-        "_retry_ms",
-        "_scanner",
-    )
-
     def __init__(self, max_event_bytes: int) -> None:
         self._max_event_bytes = max_event_bytes
         self._partial = bytearray()  # the beginning of a line whose end has not come
         self._at_start = True
         self._cut: bytes | None = None  # the name of the field that goes on in a line too long to be kept
-        self._scanner: OversizedScanner | None = None  # of an event over the limit
-        self._is_told = False  # that event
         self._after_cr = False  # a LF that comes now belongs to the line ending that is already counted
+        self._begin_event()
+
+    def _begin_event(self) -> None:
         self._event = ""
         self._data: list[bytes] = []
         self._data_bytes = 0
         self._id: str | None = None
         self._retry_ms: int | None = None
+        self._scanner: OversizedScanner | None = None  # of an event over the limit
+        self._is_told = False  # that event
         self._between_events = True
 
     def feed(self, data: bytes) -> list[SseEvent]:
@@ -196,14 +183,7 @@ class SseParser:
         if self._data or self._id is not None or self._retry_ms is not None:
             events.append(SseEvent(self._event or "message", b"\n".join(self._data), self._id, self._retry_ms))
         if not self._between_events:
-            self._event = ""
-            self._data = []
-            self._data_bytes = 0
-            self._id = None
-            self._retry_ms = None
-            self._scanner = None
-            self._is_told = False
-            self._between_events = True
+            self._begin_event()
 
 
 def encode_event(

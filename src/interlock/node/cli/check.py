@@ -18,8 +18,6 @@ from interlock.cli.terminal.text import count, one_line
 
 if TYPE_CHECKING:
     from interlock.config.load import Loaded, Problem
-    from interlock.config.plan import Plan
-    from interlock.drivers.cli.folder_check import CheckedFolders
     from interlock.links.api import Link
 
     Links = tuple[Link, ...]
@@ -133,12 +131,13 @@ def _check_driver(invocation: Invocation, path: str, *, strict: bool, upstream: 
     """Check one driver in the workspace of a configuration. The configuration itself may be invalid."""
     from interlock.config.load import ConfigInvalid
     from interlock.config.plan import Plan
+    from interlock.drivers.cli.folder_check import check_drivers
 
     try:
         plan = read_configuration(invocation, starting=False).plan
     except ConfigInvalid:
         plan = Plan(workspace=Path.cwd(), data=Path.cwd() / ".interlock")
-    checked = _check_drivers(plan, path, upstream=upstream, against=against)
+    checked = check_drivers(plan, path, upstream=upstream, against=against)
     failed = bool(checked.errors) or (strict and bool(checked.warnings))
     _report(invocation, errors=checked.errors, warnings=checked.warnings, ok=not failed, notes=checked.notes)
     if failed:
@@ -146,12 +145,6 @@ def _check_driver(invocation: Invocation, path: str, *, strict: bool, upstream: 
     if not invocation.out.as_json:
         state = f"usable, {count(len(checked.warnings), 'warning')}" if checked.warnings else "in order"
         invocation.out.line(f"{path}: {state}")
-
-
-def _check_drivers(plan: "Plan", named: str | None, *, upstream: bool, against: str | None) -> "CheckedFolders":
-    from interlock.drivers.cli.folder_check import check_drivers
-
-    return check_drivers(plan, named, against=against, upstream=upstream)
 
 
 def _check(invocation: Invocation, *, effective: bool, strict: bool, upstream: bool) -> None:
@@ -168,11 +161,13 @@ def _check(invocation: Invocation, *, effective: bool, strict: bool, upstream: b
     except ConfigInvalid as invalid:
         _report(invocation, errors=invalid.problems, warnings=())
         raise typer.Exit(EXIT_REFUSED) from None
-    warnings = loaded.warnings + missing_on_machine(loaded)
+    warnings = (*loaded.warnings, *missing_on_machine(loaded))
     scan = scan_workspace(loaded.plan)
     drivers = None  # whose checks are imported only if there are any
     if scan.folders or scan.contracts or scan.problems:
-        drivers = _check_drivers(loaded.plan, None, upstream=upstream, against=None)
+        from interlock.drivers.cli.folder_check import check_drivers
+
+        drivers = check_drivers(loaded.plan, None, upstream=upstream, against=None)
     errors = drivers.errors if drivers is not None else ()
     warnings += drivers.warnings if drivers is not None else ()
     survey = None
@@ -224,7 +219,6 @@ def _report(
     notes: "tuple[Problem, ...]" = (),
     sandboxed: dict[str, bool] | None = None,
 ) -> None:
-
     out = invocation.out
     if out.as_json:
         out.json(
@@ -240,12 +234,10 @@ def _report(
         return
     from rich.text import Text
 
-    for problem in errors:
-        _draw_problem(invocation, problem, "error", "bold red")
-    for problem in warnings:
-        _draw_problem(invocation, problem, "warning", "bold yellow")
-    for problem in notes:
-        _draw_problem(invocation, problem, "note", "dim")
+    kinds = ((errors, "error", "bold red"), (warnings, "warning", "bold yellow"), (notes, "note", "dim"))
+    for problems, word, style in kinds:
+        for problem in problems:
+            _draw_problem(invocation, problem, word, style)
     if not ok:
         totals = [
             count(len(problems), noun) for problems, noun in ((errors, "error"), (warnings, "warning")) if problems

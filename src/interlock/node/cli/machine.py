@@ -19,12 +19,8 @@ from interlock.config.value_types import SECRET_REFERENCE, secret_slug
 from interlock.process.child import RESERVED_PREFIX, ChildStartFailed, child_environment, missing_script, program
 
 
-def missing_on_machine(loaded: Loaded) -> tuple[Problem, ...]:
-    """Return a warning for each thing that the configuration names and this machine lacks."""
-    return tuple(_find_missing(loaded))
-
-
-def _find_missing(loaded: Loaded) -> Iterator[Problem]:
+def missing_on_machine(loaded: Loaded) -> Iterator[Problem]:
+    """Yield a warning for each thing that the configuration names and this machine lacks."""
     plan = loaded.plan
     yield from _missing_files(loaded)
     at = loaded.written.get(("", "workspace"))

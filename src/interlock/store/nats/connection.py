@@ -338,21 +338,16 @@ class Connection:
         cannot.
         """
         info: dict[str, Any] = client._server_info
+        problem, payload = None, client.max_payload
         if not info.get("jetstream"):
-            raise StoreRefused(
-                f"The NATS server at {self._servers} has no JetStream. Start it with -js, or with a jetstream block in "
-                "its configuration."
-            )
-        if info.get("api_lvl", 0) < OLDEST_API_LEVEL:
-            raise StoreRefused(
-                f"The NATS server at {self._servers} is {info.get('version', 'old')}. Interlock needs "
-                f"nats-server {OLDEST_SERVER} or newer."
-            )
-        if client.max_payload < PAYLOAD_MIN:
-            raise StoreRefused(
-                f"The NATS server at {self._servers} takes messages of {client.max_payload} bytes. Set max_payload in "
-                f"its configuration to at least {PAYLOAD_MIN}."
-            )
+            problem = "has no JetStream. Start it with -js, or with a jetstream block in its configuration."
+        elif info.get("api_lvl", 0) < OLDEST_API_LEVEL:
+            problem = f"is {info.get('version', 'old')}. Interlock needs nats-server {OLDEST_SERVER} or newer."
+        elif payload < PAYLOAD_MIN:
+            remedy = f"Set max_payload in its configuration to at least {PAYLOAD_MIN}."
+            problem = f"takes messages of {payload} bytes. {remedy}"
+        if problem is not None:
+            raise StoreRefused(f"The NATS server at {self._servers} {problem}")
         prefix = f"{INBOXES}.{secrets.token_hex(_NONCE_BYTES)}"
         await client.subscribe(f"{prefix}.*", cb=self._on_answer, pending_msgs_limit=0, pending_bytes_limit=0)
         self._client, self._prefix = client, prefix

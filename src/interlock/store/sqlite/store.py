@@ -344,7 +344,9 @@ PURGED_PER_WRITE_MAX = 100  # each write adds at most one entry, so this keeps u
 
 
 class SqliteStore(SqliteJobs):
-    """A store in one SQLite file. Each call runs as one job on the thread of that file."""
+    """A store in one SQLite file: key-value entries and append-only streams. Each call runs as one job on the thread
+    of that file.
+    """
 
     def __init__(
         self,
@@ -355,19 +357,13 @@ class SqliteStore(SqliteJobs):
         busy_timeout_s: float = BUSY_TIMEOUT_S,
     ) -> None:
         super().__init__(data / file, schema, busy_timeout_s)
-        self.kv = SqliteKeyValue(self)
-        self.streams = SqliteStreams(self)
+        self.kv = self.streams = self
         self.replication = None  # each node has a file of its own
 
-
-class SqliteKeyValue:
-    """The key-value store in the tables `kv` and `revision`. `revision` holds the last revision."""
-
-    def __init__(self, jobs: SqliteJobs) -> None:
-        self._jobs = jobs
+    # Key-value, in the tables `kv` and `revision`, which holds the last revision
 
     async def get(self, bucket: str, key: str, now: float) -> ports.Entry | None:
-        return await self._jobs.query(lambda db: get_entry(db, bucket, key, now))
+        return await self.query(lambda db: get_entry(db, bucket, key, now))
 
     async def entries(self, bucket: str, now: float) -> list[ports.Entry]:
         def read(db: sqlite3.Connection) -> list[ports.Entry]:
@@ -378,7 +374,7 @@ class SqliteKeyValue:
             )
             return [ports.Entry(*row) for row in rows]
 
-        return await self._jobs.query(read)
+        return await self.query(read)
 
     async def put(self, bucket: str, key: str, value: bytes, now: float, *, ttl_s: float | None = None) -> int:
         return await self._write(bucket, key, value, now, ttl_s, None)
@@ -402,7 +398,7 @@ class SqliteKeyValue:
         return await self._write(bucket, key, value, now, ttl_s, check)
 
     async def delete(self, bucket: str, key: str) -> bool:
-        return await self._jobs.transact(
+        return await self.transact(
             lambda db: db.execute("DELETE FROM kv WHERE bucket = ? AND key = ?", (bucket, key)).rowcount > 0
         )
 
@@ -429,14 +425,9 @@ class SqliteKeyValue:
             )
             return put_value(db, bucket, key, value, expires_at)
 
-        return await self._jobs.transact(write)
+        return await self.transact(write)
 
-
-class SqliteStreams:
-    """The append-only streams of a store, in the table `stream`."""
-
-    def __init__(self, jobs: SqliteJobs) -> None:
-        self._jobs = jobs
+    # Append-only streams, in the table `stream`
 
     async def append(self, stream: str, records: Sequence[bytes]) -> int:
         def write(db: sqlite3.Connection) -> int:
@@ -447,7 +438,7 @@ class SqliteStreams:
             )
             return last + len(records)
 
-        return await self._jobs.transact(write)
+        return await self.transact(write)
 
     async def read(self, stream: str, after: int = 0, limit: int = 1000) -> list[ports.Record]:
         def read(db: sqlite3.Connection) -> list[ports.Record]:
@@ -457,10 +448,10 @@ class SqliteStreams:
             )
             return [ports.Record(*row) for row in rows]
 
-        return await self._jobs.query(read)
+        return await self.query(read)
 
     async def last(self, stream: str) -> int:
-        return await self._jobs.query(lambda db: _last(db, stream))
+        return await self.query(lambda db: _last(db, stream))
 
     async def trim(self, stream: str, upto: int) -> None:
         def write(db: sqlite3.Connection) -> None:
@@ -468,7 +459,7 @@ class SqliteStreams:
             end = min(int64(upto), _last(db, stream) - 1)
             db.execute("DELETE FROM stream WHERE stream = ? AND sequence <= ?", (stream, end))
 
-        await self._jobs.transact(write)
+        await self.transact(write)
 
 
 def get_entry(db: sqlite3.Connection, bucket: str, key: str, now: float) -> ports.Entry | None:

@@ -83,7 +83,12 @@ def _write(value: Any, parts: list[str], exact: bool) -> None:
     elif isinstance(value, str):
         parts.append(encode_basestring(value))
     elif isinstance(value, int):
-        parts.append(_integer(value, exact))
+        if -INTEGER_MAX <= value <= INTEGER_MAX:
+            parts.append(str(value))
+        elif exact:
+            parts.append(hex(value))  # no text of RFC 8785 has this form, so it is taken for no other number
+        else:
+            raise NotCanonical(f"an integer lies outside the {INTEGER_MAX} that every reader takes alike")
     elif isinstance(value, float):
         parts.append(_double(value))
     elif isinstance(value, Mapping):
@@ -105,14 +110,6 @@ def _write(value: Any, parts: list[str], exact: bool) -> None:
         parts.append("]" if value else "[]")
     else:
         raise NotCanonical("it holds something that is not JSON")
-
-
-def _integer(value: int, exact: bool) -> str:
-    if -INTEGER_MAX <= value <= INTEGER_MAX:
-        return str(value)
-    if exact:
-        return hex(value)  # no text of RFC 8785 has this form, so it is taken for no other number
-    raise NotCanonical(f"an integer lies outside the {INTEGER_MAX} that every reader takes alike")
 
 
 def _double(value: float) -> str:

@@ -15,6 +15,7 @@ import msgspec
 INDENT: Final = "  "
 INDENTS_MAX: Final = 20  # deeper is set no further to the right
 COMPARED_MAX: Final = 500  # lines; comparing takes the square of it
+_CLOSES_AT_ONCE: Final = re.compile(r"[ \t\r\n]*[}\]]")
 _HIDING: Final = frozenset(("Cc", "Cf", "Co", "Cn", "Cs", "Zl", "Zp"))
 # Letters and marks that no font shows: Default_Ignorable_Code_Point of Unicode as far as the categories above do not
 # have them, and the empty braille pattern.
@@ -52,7 +53,7 @@ def layout_lines(raw: bytes) -> list[str]:
             escaped = sign == "\\" and not escaped
         elif sign in " \t\r\n":
             continue
-        elif sign in "{[" and _closes_at_once(text, position):
+        elif sign in "{[" and _CLOSES_AT_ONCE.match(text, position + 1):
             line.append(sign)
         elif sign in "{[":
             line.append(sign)
@@ -88,13 +89,6 @@ def differences(before: bytes, after: bytes) -> list[str]:
         return [*(f"- {line}" for line in old), *(f"+ {line}" for line in new)]
     diff = islice(unified_diff(old, new, lineterm="", n=2), 3, None)  # two heads, and where the first part is
     return [f"{line[0]} {line[1:]}" if line[0] in "+- " else "..." for line in diff]
-
-
-def _closes_at_once(text: str, position: int) -> bool:
-    position += 1
-    while position < len(text) and text[position] in " \t\r\n":
-        position += 1
-    return position < len(text) and text[position] in "}]"
 
 
 def _is_plain(sign: str) -> bool:
