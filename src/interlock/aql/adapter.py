@@ -87,13 +87,16 @@ class AqlAdapter:
 
     def _record_token(self, event: TokenNote) -> None:
         """Record an event of a confirmation token in the audit log."""
-        is_refused = event.event in ("TOKEN_REJECTED", "TOKEN_REVOKED")
-        verdict, outcome = ("refused", "refused") if is_refused else ("admitted", "ok")
-        text = f"{event.event} {event.token} of {event.owner}"
-        text = text if event.reason is None else f"{text}: {event.reason}"
+        text = f"{event.event} {event.token} of {event.owner}" + (f": {event.reason}" if event.reason else "")
         via = SessionVia("aql", event.owner) if event.owner.startswith("aqls_") else "aql"
-        at, who = self.clock.wall(), event.principal
-        self.recorder.add(AuditRecord(at, who, via, "aql/token", event.operation, None, verdict, outcome, reason=text))
+        is_refused = event.event in ("TOKEN_REJECTED", "TOKEN_REVOKED")
+        self.record(event.principal, via, "aql/token", event.operation, text, is_refused=is_refused)
+
+    def record(self, who: str, via: str, method: str, subject: str, text: str, *, is_refused: bool = False) -> None:
+        """Record an event of the AQL surfaces in the audit log. `subject` is an operation or a session."""
+        verdict, outcome = ("refused", "refused") if is_refused else ("admitted", "ok")
+        at = self.clock.wall()
+        self.recorder.add(AuditRecord(at, who, via, method, subject, None, verdict, outcome, reason=text))
 
     def _forget_indexes(self) -> None:
         self._entries.clear()
@@ -251,9 +254,7 @@ class AqlAdapter:
             self._note_session(caller, f"{'graceful' if is_graceful else 'abrupt'}: {reason}")
 
     def _note_session(self, caller: Caller, text: str) -> None:
-        who, id = caller.principal.name, caller.aql or ""
-        at, via = self.clock.wall(), caller.via
-        self.recorder.add(AuditRecord(at, who, via, "aql/session", id, None, "admitted", "ok", reason=text))
+        self.record(caller.principal.name, caller.via, "aql/session", caller.aql or "", text)
 
     def unsaid(self, caller: Caller, warnings: tuple[AnswerWarning, ...]) -> tuple[AnswerWarning, ...]:
         """Return the warnings that were not yet sent in this session. Without a session, return all of them (2.3.3)."""

@@ -18,6 +18,7 @@ from msgspec import Raw
 from interlock.aql.operation_index import LiftedOperations
 from interlock.aql.protocol.model import JSON_TYPES, AqlOperation, AqlParameter, Category, Returns, is_name, snake
 from interlock.aql.protocol.results import find_envelope_data, read_result
+from interlock.aql.protocol.tool_operations import integer_in, number_in, text_in
 from interlock.catalog.routes import Route
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.caller import Caller, ClientRequest, Principal, view_key
@@ -195,22 +196,21 @@ def _parameter(declared: Mapping[str, Any], kinds: Mapping[str, str]) -> AqlPara
     name, kind = declared.get("name"), declared.get("type")
     if not isinstance(name, str) or not isinstance(kind, str) or not is_name(name):
         return None
-    description, enum, items = declared.get("description"), declared.get("enum"), declared.get("items")
-    bounds = {
-        ours: value
-        for theirs, ours, of in _BOUNDS
-        if isinstance(value := declared.get(theirs), of) and not isinstance(value, bool)
-    }
+    enum, items = declared.get("enum"), declared.get("items")
     return AqlParameter(
         name=name,
         type=" | ".join(_word(word.strip(), kinds) for word in kind.split("|")),
         required=declared.get("required") is True,
-        description=description if isinstance(description, str) else "",
+        description=text_in(declared, "description") or "",
         default=declared.get("default", msgspec.UNSET),
         enum=tuple(enum) if isinstance(enum, list) else (),
+        minimum=number_in(declared, "minimum"),
+        maximum=number_in(declared, "maximum"),
+        min_length=integer_in(declared, "minLength"),
+        max_length=integer_in(declared, "maxLength"),
+        format=text_in(declared, "format"),
         items=items if isinstance(items, Mapping) else None,
         sensitive=declared.get("sensitive") is True,
-        **bounds,
     )
 
 
@@ -219,12 +219,3 @@ def _word(word: str, kinds: Mapping[str, str]) -> str:
     if word in JSON_TYPES:
         return word
     return {"object": "object", "enum": "string"}.get(kinds.get(word, ""), "any")
-
-
-_BOUNDS: Final[tuple[tuple[str, str, Any], ...]] = (
-    ("minimum", "minimum", int | float),
-    ("maximum", "maximum", int | float),
-    ("minLength", "min_length", int),
-    ("maxLength", "max_length", int),
-    ("format", "format", str),
-)

@@ -4,9 +4,9 @@ They are listed unless the loop is disabled. An operation that has begun always 
 its agent is being blocked, the block is still written to disk.
 
 The holds below make the guard ask for a confirmation before it sends a dangerous operation. Outside an execution of the
-safety loop the caller itself confirms. A call without a token is refused, and the answer
-contains a token. If the caller repeats the call with this token, the call is sent and the token is used up. Inside an
-execution, a person confirms.
+safety loop the caller itself confirms. A call without a token is refused, and the answer contains a token. If the
+caller repeats the call with this token, the call is sent and the token is used up. Inside an execution, a person
+confirms.
 
 The guard asks for the confirmation last, after it has checked budget and gate, so that no token is used up for a call
 that is refused anyway. A call that the gate holds has no hold of this kind, because a person already decides about it
@@ -280,11 +280,8 @@ class LoopOperations:
             "verify_challenge": verification.verify,
         }
         for declaration in DECLARATIONS:
-            native.add(
-                declaration,
-                self._handler(handlers[declaration.name]),
-                is_shown=lambda caller: self.mode() != "disabled",
-            )
+            handler = self._handler(handlers[declaration.name])
+            native.add(declaration, handler, is_shown=lambda caller: self.mode() != "disabled")
 
     async def open(self) -> None:
         """Do nothing, because there is nothing to open."""

@@ -49,7 +49,6 @@ from interlock.aql.protocol.results import OperationAnswer
 from interlock.aql.protocol.tokens import digest_of
 from interlock.aql.protocol.validation import Arguments
 from interlock.catalog.catalog import View
-from interlock.core.audit_record import AuditRecord
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.call import Call
 from interlock.core.calls.caller import Caller, ClientRequest, ViewKey
@@ -431,14 +430,9 @@ class AqlSurface:
 
     def _note_danger(self, caller: Caller, entry: OperationEntry, outcome: str) -> None:
         """Record an attempt to run an operation of danger level 2 or more, or a denied one (C.danger-5)."""
-        adapter, who = self.adapter, caller.principal.name
-        detail = f"danger {entry.danger.level.word}, trust {entry.trust}: {outcome}"
-        verdict, ended = ("refused", "refused") if outcome.startswith("denied") else ("admitted", "ok")
-        adapter.recorder.add(
-            AuditRecord(
-                adapter.clock.wall(), who, caller.via, "aql/danger", entry.name, None, verdict, ended, 0.0, detail
-            )
-        )
+        text = f"danger {entry.danger.level.word}, trust {entry.trust}: {outcome}"
+        who, is_refused = caller.principal.name, outcome.startswith("denied")
+        self.adapter.record(who, caller.via, "aql/danger", entry.name, text, is_refused=is_refused)
 
     def _begin_native(
         self,

@@ -185,12 +185,7 @@ def list_names(
     if out.as_json:
         out.raw_json(answer.raw)
     else:
-        from rich.text import Text
-
-        from interlock.cli.terminal.drawing import in_columns
-
-        heads = ("CONFIRMED", "SERVERS", "CALLS") if public else ("SCOPE", "CONTROLLER", "SINCE")
-        rows = [[Text(head, style="dim") for head in ("NAME", "STATUS", "", *heads)]]
+        rows = []
         for entry in listed.names:
             marks = [
                 *(["review overdue"] if entry.is_overdue else []),
@@ -199,9 +194,9 @@ def list_names(
             ]
             described = (entry.authentication_scope, entry.change_controller, entry.first_registered)
             audited = (entry.public_confirmed_on or "never", ", ".join(entry.servers) or "none", str(entry.calls))
-            texts = (entry.surface_name, entry.status, "; ".join(marks), *(audited if public else described))
-            rows.append([Text(one_line(text)) for text in texts])
-        out.draw(*in_columns(rows, width=out.console.width, shrink={4: 8} if public else {3: 8, 4: 8, 2: 14}))
+            rows.append((entry.surface_name, entry.status, "; ".join(marks), *(audited if public else described)))
+        heads = "CONFIRMED|SERVERS|CALLS" if public else "SCOPE|CONTROLLER|SINCE"
+        out.draw_table(f"NAME|STATUS||{heads}", rows, shrink={4: 8} if public else {3: 8, 4: 8, 2: 14})
         if not listed.names:
             out.remark("no name fits")
         if listed.trouble is not None:
@@ -635,7 +630,7 @@ def publish(
     try:
         data = invocation.node.call(api.PUBLISH, form=form).raw
     except Unreachable as away:
-        if invocation.remote_url is not None or away.code != "not_running":
+        if not invocation.is_stopped(away):
             raise
         from interlock.cli.client.offline_names import run_with_names
         from interlock.names.actions import Publisher
@@ -700,10 +695,7 @@ def trust(
     Examples:
         interlock names trust https://registry.example.org
     """
-    answer = invocation.node.call(api.TRUST, body={"source": source, "trusted": not revoke})
-    if invocation.out.as_json:
-        invocation.out.raw_json(answer.raw)
-    else:
+    if invocation.call_or_print(api.TRUST, {"source": source, "trusted": not revoke}) is not None:
         invocation.out.line(f"{'no longer trusted' if revoke else 'trusted'}: {source}")
 
 
@@ -722,10 +714,7 @@ def repin(
     interlock names repin acme_search
     interlock names repin crm.acme_search --remove
     """
-    answer = invocation.node.call(api.REPIN, body={"name": name, "remove": remove})
-    out = invocation.out
-    if out.as_json:
-        out.raw_json(answer.raw)
-        return
-    for pinned in answer.as_(api.PinnedTools).tools:
-        out.line(f"{one_line(pinned.tool)} {'is no longer pinned' if remove else 'is pinned'} ({pinned.digest[:19]})")
+    pinned = invocation.call_or_print(api.REPIN, {"name": name, "remove": remove})
+    state = "is no longer pinned" if remove else "is pinned"
+    for tool in pinned.tools if pinned is not None else ():
+        invocation.out.line(f"{one_line(tool.tool)} {state} ({tool.digest[:19]})")

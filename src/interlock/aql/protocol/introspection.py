@@ -26,6 +26,7 @@ from interlock.aql.protocol.model import (
     parameter,
 )
 from interlock.aql.protocol.requests import OperationRequest, raw_type
+from interlock.aql.protocol.tool_operations import integer_in, number_in, text_in
 from interlock.wire.jsonrpc.codec import decode_value, find_string
 
 DEPTH_MAX: Final = 5  # of nested objects in an example
@@ -101,23 +102,19 @@ def _by_type(parameter: AqlParameter, kind: str, schema: Mapping[str, Any]) -> A
         case "integer" | "number":
             # Return a number within the bounds, and a multiple of what the schema demands.
             is_integer = kind == "integer"
-            low = parameter.minimum
-            above = schema.get("exclusiveMinimum")
-            if low is None and isinstance(above, int | float) and not isinstance(above, bool):
+            low, above, step = parameter.minimum, number_in(schema, "exclusiveMinimum"), number_in(schema, "multipleOf")
+            if low is None and above is not None:
                 low = above + 1
-            step = schema.get("multipleOf")
             value: float = 1 if low is None else low
             if parameter.maximum is not None and value > parameter.maximum:
                 value = parameter.maximum
-            if isinstance(step, int | float) and step:
+            if step:
                 value = -(-value // step) * step
             return int(value) if is_integer or value == int(value) else value
         case "boolean":
             return True
         case "array":
-            items = parameter.items or {}
-            count = schema.get("minItems", 0)
-            return [_of_schema(items) for _ in range(count if isinstance(count, int) else 0)]
+            return [_of_schema(parameter.items or {}) for _ in range(integer_in(schema, "minItems") or 0)]
         case "object":
             return _of_schema(schema) if schema.get("required") else {}
         case "null":
@@ -168,14 +165,13 @@ def _of_schema(schema: Mapping[str, Any], depth: int = 0) -> Any:
         inner = properties if isinstance(properties, Mapping) else {}
         required = schema.get("required") if depth < DEPTH_MAX else None
         return {name: _of_schema(inner.get(name, {}), depth + 1) for name in required or ()}
-    low = schema.get("minimum")
     plain = AqlParameter(
         name="value",
         type=kind if isinstance(kind, str) else "string",
-        minimum=low if isinstance(low, int | float) else None,
-        format=schema.get("format") if isinstance(schema.get("format"), str) else None,
-        pattern=schema.get("pattern") if isinstance(schema.get("pattern"), str) else None,
-        min_length=schema.get("minLength") if isinstance(schema.get("minLength"), int) else None,
+        minimum=number_in(schema, "minimum"),
+        format=text_in(schema, "format"),
+        pattern=text_in(schema, "pattern"),
+        min_length=integer_in(schema, "minLength"),
     )
     return _by_type(plain, plain.type, schema)
 

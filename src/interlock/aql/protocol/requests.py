@@ -87,7 +87,6 @@ def check_request(text: bytes, limits: PayloadLimits, *, nul_allowed: bool = Fal
                 high_ends = escape.end() if 0xD800 <= point < 0xDC00 else None
             if high_ends is not None:  # AQL-4.7.1-2
                 return errors.invalid_encoding("request", token.start() + high_ends - 6)
-        return None
     return None
 
 

@@ -343,8 +343,7 @@ class _TypeNames:
         kind = self._type(plain, (*path, name), notes)
         if "null" in kind.split(" | "):
             notes.append("null is passed on as null")
-        description = plain.get("description")
-        text = description.strip() if isinstance(description, str) else ""
+        text = (text_in(plain, "description") or "").strip()
         if notes:
             text = f"{text} ({'; '.join(notes)})" if text else "; ".join(notes)
         enum, items = plain.get("enum"), plain.get("items")
@@ -361,12 +360,12 @@ class _TypeNames:
             description=text[:DESCRIPTION_CHARS_MAX],
             default=plain.get("default", msgspec.UNSET),
             enum=tuple(enum) if isinstance(enum, list) else (),
-            minimum=_number(plain.get("minimum")),
-            maximum=_number(plain.get("maximum")),
-            min_length=_count(plain.get("minLength")),
-            max_length=_count(plain.get("maxLength")),
-            pattern=_text(plain.get("pattern")),
-            format=_text(plain.get("format")),
+            minimum=number_in(plain, "minimum"),
+            maximum=number_in(plain, "maximum"),
+            min_length=integer_in(plain, "minLength"),
+            max_length=integer_in(plain, "maxLength"),
+            pattern=text_in(plain, "pattern"),
+            format=text_in(plain, "format"),
             items=items if isinstance(items, Mapping) else None,
             sensitive=(
                 plain.get("writeOnly") is True
@@ -443,19 +442,24 @@ class _TypeNames:
                 self.parameter(each, each, inner, is_required=each in required, rule=NO_RULE, path=path)
                 for each, inner in _properties(schema).items()
             )
-            description = schema.get("description")
-            text = description if isinstance(description, str) else ""
+            text = text_in(schema, "description") or ""
             self.found[name] = TypeDeclaration(name=name, kind="object", fields=fields, description=text)
         return name
 
 
-def _number(value: Any) -> float | None:
+# The members of a schema that somebody else wrote: None if they are absent or of another type.
+
+
+def number_in(schema: Mapping[str, Any], member: str) -> float | None:
+    value = schema.get(member)
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _count(value: Any) -> int | None:
+def integer_in(schema: Mapping[str, Any], member: str) -> int | None:
+    value = schema.get(member)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _text(value: Any) -> str | None:
+def text_in(schema: Mapping[str, Any], member: str) -> str | None:
+    value = schema.get(member)
     return value if isinstance(value, str) else None
