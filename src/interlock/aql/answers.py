@@ -19,7 +19,7 @@ from msgspec import Raw
 from interlock.aql.adapter import AqlAdapter
 from interlock.aql.loop_operations import DECLARATIONS, DangerHold
 from interlock.aql.operation_index import NativeAnswer, NativeOperation, OperationContext, OperationEntry
-from interlock.aql.protocol.envelope import AnswerWarning, Halted, batch, failed, success, tool_result
+from interlock.aql.protocol.envelope import AnswerWarning, Halted, batch, failed, medium_warning, success, tool_result
 from interlock.aql.protocol.errors import AqlFailure, Code, OperationFailed, internal_error, too_large
 from interlock.aql.protocol.families import EndpointTool, Mode
 from interlock.aql.protocol.field_selection import Selection, known_fields, select, unmatched
@@ -113,11 +113,10 @@ class Guidance:
         }
         now = self.adapter.clock.now()
         return tuple(
-            AnswerWarning(
-                code="RATE_LIMIT_QUOTA_WARNING",
-                message="Approaching quota limit",
-                details={"metric": name, "current": spent.used, "warn_threshold": int(WARN_FROM * spent.limit)},
-                severity="medium",
+            medium_warning(
+                "RATE_LIMIT_QUOTA_WARNING",
+                "Approaching quota limit",
+                {"metric": name, "current": spent.used, "warn_threshold": int(WARN_FROM * spent.limit)},
             )
             for account in accounts
             if account is not None
@@ -139,9 +138,8 @@ class Guidance:
         detail = details.get("detail")
         sentence = f"{detail[:1].upper()}{detail[1:]}. " if isinstance(detail, str) and detail else ""
         message = f"{failure.message}. {sentence}Operation '{operation}' is called via {tool}"
-        return msgspec.structs.replace(
-            failure, message=message, details={**details, "operation": operation, "tool": tool}
-        )
+        details = {**details, "operation": operation, "tool": tool}
+        return msgspec.structs.replace(failure, message=message, details=details)
 
 
 @dataclass(slots=True, eq=False)
@@ -193,13 +191,9 @@ class OperationSink:
             whole = decode_value(data) if isinstance(data, Raw) else data
             data = select(whole, self.selection)
             if missed := unmatched(whole, self.selection):
-                unmatched_warning = AnswerWarning(
-                    code="VALIDATION_TRUNCATED_WARNING",
-                    message=f"fields names nothing in the data: {', '.join(missed[:FIELDS_NAMED_MAX])}",
-                    details={"unknown_fields": missed[:FIELDS_NAMED_MAX], "valid_fields": known_fields(whole)},
-                    severity="medium",
-                )
-                warnings = (*warnings, unmatched_warning)
+                text = f"fields names nothing in the data: {', '.join(missed[:FIELDS_NAMED_MAX])}"
+                details = {"unknown_fields": missed[:FIELDS_NAMED_MAX], "valid_fields": known_fields(whole)}
+                warnings = (*warnings, medium_warning("VALIDATION_TRUNCATED_WARNING", text, details))
         if read.failure is None:
             warnings = (*warnings, *self.guidance.quota_warnings(self.request.caller, self.entry))
         return msgspec.structs.replace(read, data=data, warnings=warnings)
@@ -246,10 +240,8 @@ class AnswerDelivery:
             # Failures name the session, for logs and support (2.3.5, X-16).
             if meta is None and caller.aql is not None:
                 meta = Raw(encode_value({SESSION_META: caller.aql}))
-        is_error = failure is not None and failure.is_error
-        return result_for(
-            caller, envelope, is_error=is_error, blocks=blocks, meta=meta, annotations=answered.annotations
-        )
+        is_error, annotations = failure is not None and failure.is_error, answered.annotations
+        return result_for(caller, envelope, is_error=is_error, blocks=blocks, meta=meta, annotations=annotations)
 
 
 ITEM_BYTES: Final = 1024  # of a batch's answer, kept free for each item that is still to come
@@ -406,15 +398,13 @@ class BatchCall(OwnCall):
         def deliver(answered: OperationAnswer) -> None:
             call, self.current = self.current, None
             if place == self.place:
-                has_asked = call is not None and call.dialogue is not None
-                self._take(
-                    name, OperationAnswer(failure=_ASKS) if has_asked and answered.failure is not None else answered
-                )
+                if call is not None and call.dialogue is not None and answered.failure is not None:
+                    answered = OperationAnswer(failure=_ASKS)
+                self._take(name, answered)
                 self.advance()
 
-        client_request = ClientRequest(
-            self.item_caller, self.client_id, TOOLS_CALL, dict(self.params), dict(self.meta), _ItemSink(self)
-        )
+        params, meta, sink = dict(self.params), dict(self.meta), _ItemSink(self)
+        client_request = ClientRequest(self.item_caller, self.client_id, TOOLS_CALL, params, meta, sink)
         call = self.surface.begin(client_request, request, self.tool, deliver)
         if place == self.place and not call.done:
             self.current = call

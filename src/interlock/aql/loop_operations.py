@@ -298,9 +298,9 @@ class LoopOperations:
         if execution is None:
             return None
         names = frozenset((normalise(held.operation),))
-        return PersonHold(
-            self._loop, execution, names if route is None else names | self._loop.names.of_route(route), held
-        )
+        if route is not None:
+            names |= self._loop.names.of_route(route)
+        return PersonHold(self._loop, execution, names, held)
 
     def mode(self) -> str:
         """Return the value of the capability `execution_safety_loop` (8.6.1)."""

@@ -341,9 +341,8 @@ class OperationEntry:
             return tool_operations.danger_of(self.upstream or "", self.lifted.category, self.facts)
         declared = self._declared
         if declared is not None:
-            return DangerVerdict(
-                declared.danger_level, declared.danger_reasons, is_declared=declared.danger is not None
-            )
+            is_declared = declared.danger is not None
+            return DangerVerdict(declared.danger_level, declared.danger_reasons, is_declared=is_declared)
         return self.classification[1]
 
     @cached_property
@@ -356,9 +355,8 @@ class OperationEntry:
             level, parameters = self.danger.level, self.lifted.parameters
             if self.treatment == "confirm" and level >= Danger.DESTRUCTIVE:
                 parameters = (*parameters, tool_operations.CONFIRMATION_PARAMETER)
-            return msgspec.structs.replace(
-                self.lifted, name=self.name, parameters=parameters, danger=level, danger_reasons=self.danger.reasons
-            )
+            changes = {"parameters": parameters, "danger": level, "danger_reasons": self.danger.reasons}
+            return msgspec.structs.replace(self.lifted, name=self.name, **changes)
         if self._declared is not None:
             return self._declared
         return tool_operations.declare_tool(self.facts, self.classification)

@@ -39,7 +39,7 @@ from interlock.aql.loop_operations import DECLARATIONS, Acknowledgement, PersonH
 from interlock.aql.operation_index import NativeOperation, OperationContext, OperationEntry, OperationIndex
 from interlock.aql.protocol import errors, introspection
 from interlock.aql.protocol.classification import LEAST_TRUST
-from interlock.aql.protocol.envelope import AnswerWarning, failed, tool_result
+from interlock.aql.protocol.envelope import AnswerWarning, failed, medium_warning, tool_result
 from interlock.aql.protocol.errors import AqlFailure, Code
 from interlock.aql.protocol.families import INTROSPECT, AqlEndpoints, EndpointTool, Mode, endpoint_tools
 from interlock.aql.protocol.field_selection import Selection, read_selection
@@ -109,9 +109,8 @@ class Introspection:
             return OperationAnswer(data={"operation": None}, blocks=blocks)
         data = self._operations(caller, index, query, endpoints)
         if missing:
-            data["_protocol"]["missing_servers"] = [
-                {"server": server.server, "state": server.state} for server in missing
-            ]
+            servers = [{"server": server.server, "state": server.state} for server in missing]
+            data["_protocol"]["missing_servers"] = servers
         return OperationAnswer(data=data)
 
     def _operations(
@@ -257,9 +256,8 @@ class AqlSurface:
         endpoints = self.adapter.endpoints(self._mode)
         tool = endpoints.by_name.get(name or "")
         if tool is None:
-            return self.dispatch.call_tool(
-                msgspec.structs.replace(client_request, params={"name": Raw(b'""')}, headers=None)
-            )
+            nameless = msgspec.structs.replace(client_request, params={"name": Raw(b'""')}, headers=None)
+            return self.dispatch.call_tool(nameless)
         aql = self.adapter.plan.aql
         if caller.aql is None:
             self.adapter.session_of(caller, meta)
@@ -278,9 +276,8 @@ class AqlSurface:
             def stopwatch() -> int:
                 return int((clock.now() - started) * 1000)
 
-        deliver = AnswerDelivery(
-            client_request, aql.limits.response_bytes, request.request_id, is_introspection, stopwatch
-        )
+        limit = aql.limits.response_bytes
+        deliver = AnswerDelivery(client_request, limit, request.request_id, is_introspection, stopwatch)
         return self.begin(client_request, request, tool, deliver)
 
     def begin(
@@ -340,9 +337,8 @@ class AqlSurface:
             return self._begin_native(client_request, entry, entry.native, arguments, ack, deliver)
         warnings: tuple[AnswerWarning, ...] = ()
         if arguments.ignored:
-            log.warning(
-                "%s: strict_mode is off, left out or renamed: %s", entry.name, ", ".join(arguments.ignored)[:200]
-            )
+            ignored = ", ".join(arguments.ignored)[:200]
+            log.warning("%s: strict_mode is off, left out or renamed: %s", entry.name, ignored)
             warnings = self.adapter.unsaid(caller, _warnings(arguments.ignored))
         sink = OperationSink(client_request, deliver, entry, self._guidance, selection, ack, warnings)
         text = arguments.text
@@ -381,11 +377,9 @@ class AqlSurface:
         """Return the validated arguments and the selected fields, or the failure if the request is invalid."""
         aql = self.adapter.plan.aql
         if entry.treatment == "deny":
-            danger = entry.danger
+            level, reasons = entry.danger.level, entry.danger.reasons
             self._note_danger(caller, entry, "denied")
-            return errors.danger_denied(
-                entry.name, danger.level.word, entry.trust, LEAST_TRUST[danger.level], danger.reasons
-            )
+            return errors.danger_denied(entry.name, level.word, entry.trust, LEAST_TRUST[level], reasons)
         arguments = entry.validator.validate(request, strict=aql.strict_mode)
         if isinstance(arguments, AqlFailure):
             return arguments
@@ -499,13 +493,9 @@ def _token(arguments: Arguments, request: OperationRequest) -> str | AqlFailure 
 
 def _warnings(ignored: tuple[str, ...]) -> tuple[AnswerWarning, ...]:
     """Return a warning for each parameter that was ignored because strict_mode is off (AQL 4.6.2)."""
+    text, details = "Unknown parameter '{}' was ignored or taken under its new name", {"type": "parameter"}
     return tuple(
-        AnswerWarning(
-            code="DEPRECATION_WARNING",
-            message=f"Unknown parameter '{name}' was ignored or taken under its new name",
-            details={"type": "parameter", "deprecated_item": name},
-            severity="medium",
-        )
+        medium_warning("DEPRECATION_WARNING", text.format(name), {**details, "deprecated_item": name})
         for name in ignored
     )
 

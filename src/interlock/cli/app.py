@@ -27,9 +27,7 @@ HELP_ORDER: Final = (
 
 _COMMANDS: Final = {name: command for each in capabilities() for name, command in each.commands.items()}
 VERBS: Final = {name: _COMMANDS[name] for name in (*HELP_ORDER, *sorted(_COMMANDS.keys() - set(HELP_ORDER)))}
-OTHER_NUMBER: Final = {
-    command.other_number: name for name, command in VERBS.items() if command.other_number is not None
-}
+OTHER_NUMBER: Final = {each.other_number: name for name, each in VERBS.items() if each.other_number is not None}
 
 SHARED_OPTIONS = ("--config", "--data", "--url", "--json", "--debug")  # of every verb, none of the program's own
 
@@ -89,14 +87,14 @@ def _show_version(is_requested: bool) -> None:
         raise typer.Exit(EXIT_DONE)
 
 
+_VERSION: Final = typer.Option(
+    "--version", help="Show the version and exit.", show_default=False, is_eager=True, callback=_show_version
+)
+
+
 @app.callback()
 def interlock(
-    _version: Annotated[
-        bool,
-        typer.Option(
-            "--version", help="Show the version and exit.", show_default=False, is_eager=True, callback=_show_version
-        ),
-    ] = False,
+    _version: Annotated[bool, _VERSION] = False,
 ) -> None:
     pass
 

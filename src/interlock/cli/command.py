@@ -226,12 +226,8 @@ def unexpected_failure(invocation: Invocation | None) -> Refused:
         log = Path(name)
     with os.fdopen(handle, "a", encoding="utf-8") as file:
         file.write(entry)
-    return Refused(
-        "internal",
-        f"something went wrong inside Interlock (ref {ref})",
-        hint=f"the trace is in {log}; --debug shows it here",
-        details={"ref": ref},
-    )
+    why, hint = f"something went wrong inside Interlock (ref {ref})", f"the trace is in {log}; --debug shows it here"
+    return Refused("internal", why, hint=hint, details={"ref": ref})
 
 
 _DATA: Final = re.compile(r"""^data\s*=\s*["'](.+?)["']""", re.MULTILINE)
@@ -268,12 +264,9 @@ def load_configuration(
         first, *rest = invalid.problems
         more = f" (and {len(rest)} more)" if rest else ""
         named = f" {quote(invocation.config)}" if invocation.config else ""
-        raise Refused(
-            "config_invalid",
-            f"{at_place(first)}{first.message}{more}",
-            hint=first.hint if first.hint and not rest else f"interlock check{named} shows every problem",
-            details={"problems": [problem_value(problem) for problem in invalid.problems]},
-        ) from None
+        hint = first.hint if first.hint and not rest else f"interlock check{named} shows every problem"
+        details = {"problems": [problem_value(problem) for problem in invalid.problems]}
+        raise Refused("config_invalid", f"{at_place(first)}{first.message}{more}", hint=hint, details=details) from None
 
 
 def find_running_folder(invocation: Invocation) -> Path | None:

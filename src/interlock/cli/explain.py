@@ -38,9 +38,8 @@ class ExplainedCode(msgspec.Struct, frozen=True, kw_only=True):
 def every_code() -> tuple[ExplainedCode, ...]:
     text = files("interlock.cli").joinpath("codes.toml").read_text(encoding="utf-8")
     edges = tomllib.loads(text)["edge"]
-    return msgspec.convert(
-        [{**code, "where": edge["where"]} for edge in edges for code in edge["code"]], tuple[ExplainedCode, ...]
-    )
+    codes = [{**code, "where": edge["where"]} for edge in edges for code in edge["code"]]
+    return msgspec.convert(codes, tuple[ExplainedCode, ...])
 
 
 def every_key() -> list[str]:
@@ -60,9 +59,7 @@ def codes_for(key: str) -> list[ExplainedCode]:
     if wanted.lstrip("-").isdecimal():
         spellings.append(wanted[1:] if wanted.startswith("-") else f"-{wanted}")
     for spelling in spellings:
-        codes = [
-            code for code in every_code() if spelling == _folded_key(code.name) or spelling in map(str, code.numbers)
-        ]
+        codes = [each for each in every_code() if spelling in (_folded_key(each.name), *map(str, each.numbers))]
         if codes:
             return codes
     partial = _codes_with_words(wanted)

@@ -312,11 +312,8 @@ _known_meta = functools.lru_cache(maxsize=1024)(_read_meta)
 
 
 def unsupported_version(version: str) -> Refusal:
-    return Refusal(
-        UNSUPPORTED_VERSION,
-        "Unsupported protocol version",
-        {"supported": list(MODERN_VERSIONS), "requested": version[:64]},
-    )
+    data = {"supported": list(MODERN_VERSIONS), "requested": version[:64]}
+    return Refusal(UNSUPPORTED_VERSION, "Unsupported protocol version", data)
 
 
 def plain_routing(headers: Mapping[bytes, bytes], doubled: bytes | None) -> Routing | None:

@@ -421,10 +421,9 @@ class Publisher:
         key = (self._state.version, self._state.today, *experts)
         cached = self._published.get(form)
         if cached is None or cached[0] != key:
-            registry = self._state.registry
-            publication = Publication(
-                entries=tuple(registry.in_order()), updated=registry.updated, today=self._state.today, experts=experts
-            )
+            registry, today = self._state.registry, self._state.today
+            entries = tuple(registry.in_order())
+            publication = Publication(entries=entries, updated=registry.updated, today=today, experts=experts)
             cached = self._published[form] = key, publish(publication, form)
         return cached[1]
 

@@ -160,13 +160,12 @@ class NameOperations:
         steps = await self._state.steps_of(name) if with_log or entry is None else []
         if entry is None and not requests and not steps:
             raise NotFound("name", name, list(registry.entries)[:10_000])
+        implementations = [each for each in registry.implementations.values() if each.surface_name == name]
         return api.NameDetails(
             surface_name=name,
             entry=NONE if entry is None else _raw(published_entry(entry, self._state.today)),
             requests=tuple(_raw(replace(record, proposal=None)) for record in requests),
-            implementations=tuple(
-                _raw(each) for each in registry.implementations.values() if each.surface_name == name
-            ),
+            implementations=tuple(map(_raw, implementations)),
             log=tuple(_raw(replace(step, entry=None)) for step in steps) if with_log else (),
         )
 

@@ -141,21 +141,17 @@ async def _open(node: Node, plan: Plan, mode: Mode, surface: str, version: str) 
     """Connect a client to a surface. Return the surface and the conformance level that it claims."""
     client = suite.LiveClient(node, surface, version)
     await client.greet()
-    tools = tuple(
-        tool.name for tool in AqlEndpoints(mode=mode, profile=profile_of(plan), prefix=plan.aql.tool_prefix).tools
-    )
+    endpoints = AqlEndpoints(mode=mode, profile=profile_of(plan), prefix=plan.aql.tool_prefix)
+    tools = tuple(endpoints.by_name)
     reads, claimed = tools[0], 1
     asks = {"operation": "introspect", "params": {"query": "operations", "first": 1}}
     for tool in tools:  # what a client does that knows only the list
         answer = await client.request("tools/call", {"name": tool, "arguments": asks})
-        conformance = _find_conformance(answer)
-        if conformance is not None:
+        if (conformance := _find_conformance(answer)) is not None:
             reads, claimed = tool, LEVELS.get(conformance, 1)
             break
-    checked = suite.CheckedSurface(
-        client=client, mode=mode, tools=tools, reads=reads, batch_max=plan.aql.limits.batch_operations
-    )
-    return checked, claimed
+    batch_max = plan.aql.limits.batch_operations
+    return suite.CheckedSurface(client=client, mode=mode, tools=tools, reads=reads, batch_max=batch_max), claimed
 
 
 def _find_conformance(answer: dict[str, Any]) -> str | None:

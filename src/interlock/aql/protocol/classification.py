@@ -70,9 +70,8 @@ def classify(local: str, *, is_read_only: bool, is_destructive: bool | None = No
         return CategoryVerdict(Category.READ, "read_only")
     if by_verb is None:
         verb = verbs[0] if verbs else ""
-        return CategoryVerdict(
-            Category.EXECUTE, "fallback", f"Classified EXECUTE because nothing is known of '{verb}'."
-        )
+        reason = f"Classified EXECUTE because nothing is known of '{verb}'."
+        return CategoryVerdict(Category.EXECUTE, "fallback", reason)
     if by_verb is Category.CREATE and is_destructive is True:
         reason = "Classified EXECUTE because it adds by its name and may overwrite by its destructiveHint."
         return CategoryVerdict(Category.EXECUTE, "contradiction", reason)

@@ -28,6 +28,10 @@ class AnswerWarning(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     severity: Severity | None = None
 
 
+def medium_warning(code: str, message: str, details: dict[str, Any]) -> AnswerWarning:
+    return AnswerWarning(code=code, message=message, details=details, severity="medium")
+
+
 WARNING_CODES: Final = frozenset(
     {
         "RATE_LIMIT_QUOTA_WARNING",

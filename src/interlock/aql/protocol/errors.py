@@ -179,9 +179,8 @@ def unknown_operation(operation: str, available: Sequence[str] = (), *, because:
         message += f". Did you mean '{available[0]}'?"
     if because:
         message += f". {because}"
-    return failure(
-        Code.NOT_FOUND_OPERATION, f"{message} {HELP}" if message[-1] == "?" else f"{message}. {HELP}", details
-    )
+    message += f" {HELP}" if message[-1] == "?" else f". {HELP}"
+    return failure(Code.NOT_FOUND_OPERATION, message, details)
 
 
 def endpoint_mismatch(
@@ -236,9 +235,8 @@ def confirmation_required(
     if reasons:
         details["reasons"] = confirmation["reasons"] = list(reasons)
     details |= {"confirmation_message": message, "confirmation_token": token, "expires_at": expires_at}
-    return AqlFailure(
-        Code.CONFIRMATION_REQUIRED.value, "This operation requires confirmation", details, confirmation=confirmation
-    )
+    code, text = Code.CONFIRMATION_REQUIRED.value, "This operation requires confirmation"
+    return AqlFailure(code, text, details, confirmation=confirmation)
 
 
 def confirmation_by_person(operation: str, danger: str, id: str, reasons: Sequence[str] = ()) -> AqlFailure:

@@ -54,9 +54,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         (X-7).
         """
         every = [PERMISSIONS[category] for category in self.categories(family)] or [PERMISSIONS[Category.READ]]
-        return Permissions(
-            all(permission.read_only for permission in every), any(permission.destructive for permission in every)
-        )
+        return Permissions(all(each.read_only for each in every), any(each.destructive for each in every))
 
 
 def _profile(name: str, introspect: str, **families: tuple[Category, ...]) -> Profile:

@@ -217,10 +217,9 @@ def read_request(
         if not items:
             return invalid("'operations' must hold an item")
         if len(items) > limits.batch_operations:
-            oversized = errors.too_large("batch_operations", limits.batch_operations, len(items))
-            return AqlFailure(
-                oversized.code, f"{oversized.message}: a batch has up to {limits.batch_operations} operations"
-            )
+            most = limits.batch_operations
+            oversized = errors.too_large("batch_operations", most, len(items))
+            return AqlFailure(oversized.code, f"{oversized.message}: a batch has up to {most} operations")
         if find_duplicate(members, text) is not None:
             return invalid("'operations' stands twice")
         for item in items:
@@ -256,8 +255,7 @@ def _read_members(members: dict[str, Raw], text: bytes) -> OperationRequest | Aq
         return errors.invalid_type("operation", "string", raw_type(name), hint=SHAPE)
     if not operation or len(operation) > NAME_CHARS_MAX:  # AQL-4.1-1
         why = f"it must be the name of an operation, of up to {NAME_CHARS_MAX} characters. {SHAPE}"
-        invalid = errors.invalid_value("operation", why)
-        return errors.failure(Code.VALIDATION_INVALID_TYPE, invalid.message, invalid.details)
+        return msgspec.structs.replace(errors.invalid_value("operation", why), code=Code.VALIDATION_INVALID_TYPE.value)
     doubled = find_duplicate(members, text)
     if doubled is not None:
         return doubled

@@ -286,15 +286,12 @@ def read_error(error: Raw | bytes, *, tool: str, operation: str) -> AqlFailure:
             return failure(Code.RATE_LIMIT_EXCEEDED, "API rate limit exceeded", shown)
         quota = {"metric": data.get("budget"), "current": data.get("used"), "hard_stop_threshold": limit}
         return failure(Code.RATE_LIMIT_QUOTA_EXHAUSTED, "Quota exhausted", {**quota, "resets_at": None})
-    if detail == "auth_required" or (
-        error_code is not None and refusal.forms_of(error_code).aql == Code.PERMISSION_DENIED.value
-    ):
+    is_denied = error_code is not None and refusal.forms_of(error_code).aql == Code.PERMISSION_DENIED.value
+    if detail == "auth_required" or is_denied:
         return permission_denied(detail, **{key: data[key] for key in _PASSED_DETAILS if key in data})
     if error_code in (refusal.MISSING_CAPABILITY, refusal.URL_ELICITATION_REQUIRED):
-        return internal_error(
-            "the tool asks for input, which this client cannot give here; in a batch, call it alone",
-            reason="interaction_required",
-        )
+        text = "the tool asks for input, which this client cannot give here; in a batch, call it alone"
+        return internal_error(text, reason="interaction_required")
     if error_code in (refusal.TOOL_DEGRADED, refusal.CALL_TIMEOUT):
         details: dict[str, Any] = {"reason": "timeout" if error_code == refusal.CALL_TIMEOUT else detail}
         if isinstance(data.get("retry_after_ms"), int):

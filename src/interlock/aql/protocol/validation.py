@@ -135,10 +135,9 @@ class Validator:
         if unknown:
             beside = [name for name in unknown if name in operation.by_name]  # AQL-4.5.3-5
             note = f"'{beside[0]}' belongs beside input, in params" if beside else ""  # AQL-4.5.3-5
+            valid = list(fields)
             # AQL-4.5.3-5
-            return errors.unknown_fields(
-                operation.name, unknown, list(fields), did_you_mean(unknown, list(fields)), note
-            )
+            return errors.unknown_fields(operation.name, unknown, valid, did_you_mean(unknown, valid), note)
         return {fields[name].sent_as if name in fields else name: value for name, value in members.items()}
 
     def _check(self, text: Raw, unknown: list[str]) -> AqlFailure | None:
@@ -219,10 +218,9 @@ def _failure(error: Any, operation: AqlOperation) -> tuple[bool, AqlFailure]:
             unknown = [f"{name}.{each}" if path else str(each) for each in sorted(kind.value)[:10]]
             return False, errors.unknown_fields(operation.name, unknown, [])
         case "enum":
-            options = ", ".join(str(option) for option in kind.options[:20])
-            return False, errors.invalid_value(
-                name, f"it must be one of {options}", {"allowed": list(kind.options[:20])}
-            )
+            allowed = list(kind.options[:20])
+            why = f"it must be one of {', '.join(map(str, allowed))}"
+            return False, errors.invalid_value(name, why, {"allowed": allowed})
     if is_secret:
         return False, errors.invalid_value(name, f"it is not as {kind.name} has it")
     details = {"constraint": kind.name}

@@ -197,16 +197,11 @@ def _message(raw: bytes, status: int) -> Message:
 
 
 def _not_mcp(status: int) -> Refused:
+    code, why, hint = "unexpected_answer", f"HTTP {status}, and not from an MCP endpoint", PUBLIC_URL
     if status in (401, 403):
-        return Refused(
-            "unauthorised",
-            "the public endpoint needs a different credential",
-            hint="set INTERLOCK_TOKEN to a token from interlock access token --for client --name NAME",
-            details={"status": status},
-        )
-    return Refused(
-        "unexpected_answer", f"HTTP {status}, and not from an MCP endpoint", hint=PUBLIC_URL, details={"status": status}
-    )
+        code, why = "unauthorised", "the public endpoint needs a different credential"
+        hint = "set INTERLOCK_TOKEN to a token from interlock access token --for client --name NAME"
+    return Refused(code, why, hint=hint, details={"status": status})
 
 
 def _call_error(error: Error) -> Refused:
@@ -214,13 +209,9 @@ def _call_error(error: Error) -> Refused:
     reason, detail, outcome = data.get("reason"), data.get("detail"), data.get("outcome")
     message = f"{error.message} ({reason})" if isinstance(reason, str) and reason != error.message else error.message
     message += f": {detail}" if isinstance(detail, str) else ""
-    outcome_text = OUTCOMES.get(outcome, "") if isinstance(outcome, str) else ""
-    return Refused(
-        "call_failed",
-        f"{message}, code {error.code}{outcome_text}",
-        hint=f"interlock explain {error.code}",
-        details={"code": error.code, "data": error.data},
-    )
+    message += f", code {error.code}" + (OUTCOMES.get(outcome, "") if isinstance(outcome, str) else "")
+    details = {"code": error.code, "data": error.data}
+    return Refused("call_failed", message, hint=f"interlock explain {error.code}", details=details)
 
 
 def _decode(raw: Raw, shape: Any) -> Any:

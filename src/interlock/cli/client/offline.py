@@ -137,11 +137,8 @@ class StoredAudit:
         self._plan = plan
         self._folder = folder
         if not (folder / "audit").is_dir():
-            raise Refused(
-                "no_audit_log",
-                f"there is no audit log in {folder}",
-                hint="a node writes it when it first runs; --data names another folder",
-            )
+            hint = "a node writes it when it first runs; --data names another folder"
+            raise Refused("no_audit_log", f"there is no audit log in {folder}", hint=hint)
 
     def verify(self) -> Verdict:
         return self._with_log(lambda audit: audit.verify())

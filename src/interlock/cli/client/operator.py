@@ -35,6 +35,7 @@ LISTED_BY = {
     "secret": "interlock secrets list",
 }
 
+OPERATOR_URL = "--url takes the operator URL of a node, port 7412 unless configured"
 NOT_RUNNING_HINT = "start one with interlock serve, or name its configuration with --config"
 
 
@@ -53,11 +54,9 @@ class Answer:
         try:
             return msgspec.json.decode(self.raw, type=shape)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            raise Refused(
-                "unexpected_answer",
-                "the node answered in a form this version does not know",
-                hint="compare interlock version with the version of the node",
-            ) from None
+            hint = "compare interlock version with the version of the node"
+            why = "the node answered in a form this version does not know"
+            raise Refused("unexpected_answer", why, hint=hint) from None
 
 
 class _UnixConnection(http.client.HTTPConnection):
@@ -124,24 +123,14 @@ class OperatorClient:
     def _unreachable_error(self, error: Exception) -> Refused:
         match error:
             case PermissionError():
-                return Refused(
-                    "not_permitted",
-                    "this node belongs to another user of the machine",
-                    hint="use --url with an operator token",
-                )
+                why = "this node belongs to another user of the machine"
+                return Refused("not_permitted", why, hint="use --url with an operator token")
             case FileNotFoundError() | ConnectionRefusedError() if self.url is None:
-                return Unreachable(
-                    "not_running",
-                    f"no node is running for the data folder {self.data}",
-                    hint=NOT_RUNNING_HINT,
-                    details={"data": str(self.data)},
-                )
+                why, details = f"no node is running for the data folder {self.data}", {"data": str(self.data)}
+                return Unreachable("not_running", why, hint=NOT_RUNNING_HINT, details=details)
             case OSError() if self.url is None and "too long" in str(error):
-                return Refused(
-                    "path_too_long",
-                    "the data folder's path is too long for a socket in it",
-                    hint="choose a shorter one with --data",
-                )
+                why = "the data folder's path is too long for a socket in it"
+                return Refused("path_too_long", why, hint="choose a shorter one with --data")
         return unreachable(self.url, error)
 
 
@@ -161,9 +150,8 @@ def check_url(url: str) -> str:
     except ValueError:
         usable = False
     if not usable:
-        raise BadUsage(
-            "invalid_url", f"not a URL of a node: {url}", hint="write it as http://HOST:PORT or https://HOST"
-        )
+        hint = "write it as http://HOST:PORT or https://HOST"
+        raise BadUsage("invalid_url", f"not a URL of a node: {url}", hint=hint)
     return url
 
 
@@ -189,12 +177,8 @@ def _refused(status: int, raw: bytes) -> Refused:
     try:
         body = msgspec.json.decode(raw, type=ErrorAnswer)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return Refused(
-            "unexpected_answer",
-            f"HTTP {status}, and not from an operator endpoint",
-            hint="--url takes the operator URL of a node, port 7412 unless configured",
-            details={"status": status},
-        )
+        why = f"HTTP {status}, and not from an operator endpoint"
+        return Refused("unexpected_answer", why, hint=OPERATOR_URL, details={"status": status})
     return refused_with_hint(status, body)
 
 
@@ -209,7 +193,7 @@ def refused_with_hint(status: int, body: ErrorAnswer) -> Refused:
     elif isinstance(alternatives, list) and alternatives:
         hint = "there are " + ", ".join(str(name) for name in alternatives)
     elif status == 404 and nearest is None:
-        hint = "--url takes the operator URL of a node, port 7412 unless configured"
+        hint = OPERATOR_URL
     elif nearest is not None:
         hint = next((f"{verb} shows them" for what, verb in LISTED_BY.items() if what in body.details), None)
     return Refused(body.error, body.message, hint=hint, details=body.details)
