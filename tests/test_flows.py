@@ -35,16 +35,22 @@ from tests.servers.minting import mint  # noqa: E402
 from tests.servers.start import raw, serving  # noqa: E402
 from tests.support.frozen_node import advance_time, frozen_node, in_frozen_time, tool  # noqa: E402
 
+from interlock.approvals.decisions import DecisionService  # noqa: E402
+from interlock.approvals.inbox import Inbox  # noqa: E402
 from interlock.approvals.protocol.approval import Status  # noqa: E402
 from interlock.config.load import load  # noqa: E402
 from interlock.core.clock import Clock  # noqa: E402
 from interlock.drivers.api import AddDriver  # noqa: E402
+from interlock.gate.confirm import Confirmations  # noqa: E402
+from interlock.guard.guard import Guard  # noqa: E402
+from interlock.links.connected_link import ConnectedLink  # noqa: E402
 from interlock.node.node import Node  # noqa: E402
 from interlock.rooms.connections import Admission, ParticipantConnection  # noqa: E402
 
 SHARED = re.compile(r"interlock\.(?:wire|mcp|core|store|net|process|crypto)\b|interlock\.\w+\.protocol\b")
 SOURCES = ROOT / "src" / "interlock"
 PAGE = ROOT / "ARCHITECTURE.md"
+HAND_OVERS_MAX = 7  # between modules, from a client's message to the inbox or to the link
 MODULE = re.compile(r"\b[a-z_]+(?:/[a-z_]+)+\.py\b")
 
 
@@ -77,6 +83,42 @@ class Trace:
         finally:
             sys.setprofile(None)
             OF_THE_FLOW.reset(token)
+
+
+class HandOvers(Trace):
+    """A trace that also counts, for each message of a client, what the way of a held call costs."""
+
+    ENDS = (
+        Guard._find_verdict,
+        Inbox.raise_,
+        Confirmations.find_held_call,
+        DecisionService.approve,
+        ConnectedLink.send,
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.guard_passes: list[int] = []
+        self.pairs: list[set[tuple[str, str]]] = []  # the modules that hand the call on, and those that they call
+
+    def active(self) -> contextlib.AbstractContextManager[None]:
+        self.guard_passes.append(0)
+        self.pairs.append(set())
+        return super().active()
+
+    def on_event(self, frame: types.FrameType, event: str, argument: object) -> None:
+        super().on_event(frame, event, argument)
+        if event != "call" or not OF_THE_FLOW.get() or frame.f_code not in {end.__code__ for end in self.ENDS}:
+            return
+        self.guard_passes[-1] += frame.f_code is Guard._find_verdict.__code__
+        callee, caller = "", frame
+        while caller is not None:
+            module = caller.f_globals.get("__name__", "")
+            if module.startswith("interlock.") and not SHARED.match(module):
+                if callee and module != callee:
+                    self.pairs[-1].add((module, callee))
+                callee = module
+            caller = caller.f_back
 
 
 @in_frozen_time
@@ -204,10 +246,14 @@ FLOWS: dict[str, Callable[[Path, Trace], Any]] = {
 
 def traced(flow: Callable[[Path, Trace], Any], folder: Path) -> list[str]:
     trace = Trace()
+    traced_by(trace, flow, folder)
+    return trace.modules
+
+
+def traced_by(trace: Trace, flow: Callable[[Path, Trace], Any], folder: Path) -> None:
     run = flow(folder, trace)
     if asyncio.iscoroutine(run):
         asyncio.run(run)
-    return trace.modules
 
 
 class Drawing(NamedTuple):
@@ -253,6 +299,15 @@ def test_the_page_draws_every_flow() -> None:
 def test_a_flow_is_what_the_page_draws(title: str, tmp_path: Path) -> None:
     drawing = drawings(PAGE.read_text(encoding="utf-8"))[title]
     assert differences(drawing, traced(FLOWS[title], tmp_path)) == [], "python tests/test_flows.py prints the modules"
+
+
+def test_a_held_call_goes_one_way_with_seven_hand_overs_and_two_guard_passes(tmp_path: Path) -> None:
+    trace = HandOvers()
+    traced_by(trace, held_call, tmp_path)
+    for pairs in trace.pairs:  # of the call, and of its proof
+        assert 0 < len(pairs) <= HAND_OVERS_MAX, sorted(pairs)
+        assert not [pair for pair in pairs if pair[::-1] in pairs], "a module hands the call back"
+    assert trace.guard_passes == [1, 2]
 
 
 def test_a_wrong_drawing_is_found() -> None:
