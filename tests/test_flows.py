@@ -46,6 +46,7 @@ from interlock.guard.guard import Guard  # noqa: E402
 from interlock.links.connected_link import ConnectedLink  # noqa: E402
 from interlock.node.node import Node  # noqa: E402
 from interlock.rooms.connections import Admission, ParticipantConnection  # noqa: E402
+from interlock.wire.jsonrpc import codec  # noqa: E402
 
 SHARED = re.compile(r"interlock\.(?:wire|mcp|core|store|net|process|crypto)\b|interlock\.\w+\.protocol\b")
 SOURCES = ROOT / "src" / "interlock"
@@ -119,6 +120,19 @@ class HandOvers(Trace):
                     self.pairs[-1].add((module, callee))
                 callee = module
             caller = caller.f_back
+
+
+class Encodings(Trace):
+    """A trace that also notes with which functions the node encodes messages of JSON-RPC."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoders: set[str] = set()
+
+    def on_event(self, frame: types.FrameType, event: str, argument: object) -> None:
+        super().on_event(frame, event, argument)
+        if event == "call" and OF_THE_FLOW.get() and frame.f_globals.get("__name__") == codec.__name__:
+            self.encoders |= {frame.f_code.co_name} & {"encode_call", "encode_request", "encode_result"}
 
 
 @in_frozen_time
@@ -308,6 +322,17 @@ def test_a_held_call_goes_one_way_with_seven_hand_overs_and_two_guard_passes(tmp
         assert 0 < len(pairs) <= HAND_OVERS_MAX, sorted(pairs)
         assert not [pair for pair in pairs if pair[::-1] in pairs], "a module hands the call back"
     assert trace.guard_passes == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("flow", "encoders"), [(plain_call, {"encode_call", "encode_result"}), (device_call, {"encode_result"})]
+)
+def test_the_call_of_a_device_is_not_encoded_as_json_rpc(
+    flow: Callable[[Path, Trace], Any], encoders: set[str], tmp_path: Path
+) -> None:
+    trace = Encodings()
+    traced_by(trace, flow, tmp_path)
+    assert trace.encoders == encoders  # the result is encoded once, for the client
 
 
 def test_a_wrong_drawing_is_found() -> None:
