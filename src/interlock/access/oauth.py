@@ -172,9 +172,8 @@ class Introspector:
 
     async def _ask(self, token: str, digest: bytes) -> tuple[TokenClaims, float] | InvalidToken:
         try:
-            claims = oauth_resource.read_introspection_untrusted(
-                await self._post(self._url, self._headers, oauth_resource.request_body(token)), self._issuer
-            )
+            answer = await self._post(self._url, self._headers, oauth_resource.request_body(token))
+            claims = oauth_resource.read_introspection_untrusted(answer, self._issuer)
         except FetchFailed as error:
             self._complain(error)
             raise IssuerUnavailable from None
@@ -251,25 +250,18 @@ class AccessTokens:
 
     async def open(self) -> None:
         resource = self.resource()
-        self._issuers = {
-            plan.url: _Issuer(plan, resource, self._fetcher, self._asking, self._verifications, self.clock)
-            for plan in self.issuers
-        }
+        parts = (self._fetcher, self._asking, self._verifications, self.clock)
+        self._issuers = {plan.url: _Issuer(plan, resource, *parts) for plan in self.issuers}
         self._asked = next((each for each in self._issuers.values() if each.introspector is not None), None)
         self._metadata_url = oauth_resource.metadata_url(resource)
-        first = tuple(
-            dict.fromkeys(scope for each in self._issuers.values() for scope in oauth_resource.basic(each.scopes))
-        )
-        self._first_scope = " ".join(first)
-        self.metadata = oauth_resource.metadata_document(
-            resource, f"Interlock {self.node_name}", tuple(self._issuers), first
-        )
-        self.without = HttpRefusal(
-            "unauthorised", "an access token is needed", headers=self._challenge(scope=self._first_scope)
-        )
-        self.in_url = HttpRefusal(
-            "unauthorised", _IN_URL, headers=self._challenge(error="invalid_token", description=_IN_URL)
-        )
+        basic = oauth_resource.basic
+        first = tuple(dict.fromkeys(scope for each in self._issuers.values() for scope in basic(each.scopes)))
+        self._first_scope, name = " ".join(first), f"Interlock {self.node_name}"
+        self.metadata = oauth_resource.metadata_document(resource, name, tuple(self._issuers), first)
+        header = self._challenge(scope=self._first_scope)
+        self.without = HttpRefusal("unauthorised", "an access token is needed", headers=header)
+        header = self._challenge(error="invalid_token", description=_IN_URL)
+        self.in_url = HttpRefusal("unauthorised", _IN_URL, headers=header)
 
     async def close(self) -> None:
         tasks = list(self._under_way.values())
@@ -295,9 +287,8 @@ class AccessTokens:
         """
         under_way = self._under_way.get(authorization)
         if under_way is None:
-            under_way = self._under_way[authorization] = asyncio.get_running_loop().create_task(
-                self._verify(authorization, source)
-            )
+            under_way = asyncio.get_running_loop().create_task(self._verify(authorization, source))
+            self._under_way[authorization] = under_way
             under_way.add_done_callback(lambda _: self._under_way.pop(authorization, None))
         return await asyncio.shield(under_way)
 
@@ -394,9 +385,8 @@ class AccessTokens:
     def _insufficient(self, issuer: _Issuer, needed: str) -> HttpRefusal:
         scope = oauth_resource.scope_to_ask(needed, issuer.scopes)
         header = self._challenge(error="insufficient_scope", scope=scope)
-        return HttpRefusal(
-            "insufficient_scope", f"an access token with the scope {scope or needed} is needed", headers=header
-        )
+        message = f"an access token with the scope {scope or needed} is needed"
+        return HttpRefusal("insufficient_scope", message, headers=header)
 
     def _challenge(self, **parameters: str | None) -> bytes:
         return f"www-authenticate: {oauth_resource.challenge(self._metadata_url, **parameters)}\r\n".encode("latin-1")

@@ -605,7 +605,6 @@ PROVE_CLASSES: Final = Operation(
     input=UnlockForClasses,
     output=SignedProof,
     errors=(PROOF_INVALID, NOT_LOCAL, TOO_OFTEN),
-    takes_passphrase=True,
 )
 REVOKE_KEY: Final = Operation(
     "access",
@@ -692,7 +691,6 @@ MAKE_OPERATOR_KEY: Final = Operation(
     output=Approval,
     status=201,
     errors=(KEY_NOT_MADE, NOT_LOCAL),
-    takes_passphrase=True,
 )
 OFFER_PASSKEY: Final = Operation(
     "approvers",
@@ -725,7 +723,6 @@ SIGN_APPROVAL: Final = Operation(
         *(ANSWER_NEEDED, SELF_APPROVAL, PROOF_INVALID, NOT_LOCAL),
         *(NOT_FOUND, AMBIGUOUS_ID, CONFIRMATION_OVER, TOO_OFTEN),
     ),
-    takes_passphrase=True,
 )
 VISIT_APPROVERS: Final[Operation[None]] = Operation(
     "approvers", "GET /approvers", "The page on which a person becomes an approver.", is_page=True

@@ -33,8 +33,9 @@ class ApprovalAudit:
 
     def record_reveal(self, approval: Approval, *, at: float, by: str, anchor: str) -> None:
         """Record that an operator saw the code of an approval. The code itself is never recorded."""
+        method, shown = "approvals/reveal", "shown"
         self.recorder.add_line(
-            _line(approval, at=at, who=by, method="approvals/reveal", verdict="shown", outcome="shown", anchor=anchor)
+            _line(approval, at=at, who=by, method=method, verdict=shown, outcome=shown, anchor=anchor)
         )
 
     def record_move(self, approval: Approval, at: float, before: Approval | None) -> None:

@@ -231,7 +231,6 @@ PROVE_GRANT: Final = Operation(
     input=UnlockForGrant,
     output=SignedProof,
     errors=(BAD_GRANT, NOT_LOCAL, PROOF_INVALID, TOO_OFTEN),
-    takes_passphrase=True,
 )
 GET_GRANT: Final = Operation(
     "grants",

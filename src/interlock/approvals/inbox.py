@@ -675,10 +675,9 @@ class Inbox:
                 if after is None:
                     return records.refusal_of(approval)
                 params = approval.params if after in records.LIVE else None
+                changed = replace(approval, status=after, params=params, **changes)
                 try:
-                    moved = await self.store.update(
-                        replace(approval, status=after, params=params, **changes), entry.revision
-                    )
+                    moved = await self.store.update(changed, entry.revision)
                 except Conflict:
                     current = await self.store.find(id)
                     if current is None:

@@ -221,7 +221,7 @@ class StandingGrants:
                     return ax_refusal(CONFIRMATION_VOID, f"the standing grant {id} {over}", reason="grant_over")
                 entry = self._entries[id]
                 used = replace(entry.stored, used=entry.stored.used + 1, used_at=self.clock.wall())
-                if await self._is_replaced(entry, used):
+                if await self._replace(entry, used):
                     return used
         except StoreError as error:
             log.error("the use of a standing grant cannot be written: %s", error)
@@ -258,7 +258,7 @@ class StandingGrants:
                 return entry.stored
             ended = replace(entry.stored, ended=why, ended_at=self.clock.wall(), ended_by=by)
             await self._record(ended, "grants/end", "ended", who=by, reason=why)
-            if await self._is_replaced(entry, ended):
+            if await self._replace(entry, ended):
                 return ended
         raise Conflict(f"others keep using the standing grant {id}")
 
@@ -268,7 +268,7 @@ class StandingGrants:
         digest, node = grant_digest(grant), self.aggregator_id
         return ProofQuestion(confirmation_id=grant.id, call_digest=digest, tool=grant.tool, aggregator_id=node)
 
-    async def _is_replaced(self, entry: _Entry, stored: StoredGrant) -> bool:
+    async def _replace(self, entry: _Entry, stored: StoredGrant) -> bool:
         """Store a changed grant. Return False if another process changed the grant first, and load that change."""
         try:
             self._keep(stored, await self._write(stored, entry.revision))
@@ -319,6 +319,5 @@ class StandingGrants:
         details = {"grant": grant.id, "kind": KIND, "requested_by": grant.who, "digest": grant_digest(grant)}
         details |= {"tool_digest": grant.tool_digest, **stored.proof.facts, **more}
         now, tool = self.clock.wall(), grant.tool
-        await self.recorder.append_now(
-            AuditRecord.event(now, who, "approvals", method, tool, verdict=verdict, **details)
-        )
+        record = AuditRecord.event(now, who, "approvals", method, tool, verdict=verdict, **details)
+        await self.recorder.append_now(record)

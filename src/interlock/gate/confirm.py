@@ -131,10 +131,8 @@ class Confirmations:
 
     def released_request(self, call: ConfirmCall, approval: Approval) -> tuple[dict[str, Any], dict[str, Raw]]:
         """Return the params and `_meta` with which the approved call is made."""
-        params: dict[str, Any] = {
-            "name": Raw(encode_value(approval.tool)),
-            "arguments": approval.params if approval.params is not None else RAW_EMPTY,
-        }
+        arguments = approval.params if approval.params is not None else RAW_EMPTY
+        params: dict[str, Any] = {"name": Raw(encode_value(approval.tool)), "arguments": arguments}
         if "_meta" in call.params:
             params["_meta"] = call.params["_meta"]
         meta = call.meta

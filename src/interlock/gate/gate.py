@@ -105,10 +105,8 @@ class Gate:
     _work: BackgroundTasks = field(default_factory=BackgroundTasks, init=False)
 
     def __post_init__(self) -> None:
-        self.rounds = Rounds(
-            self.clock,
-            lambda id: self.finish(id, Move.FAIL, "the question it was answered with was not answered in time"),
-        )
+        late = "the question it was answered with was not answered in time"
+        self.rounds = Rounds(self.clock, lambda id: self.finish(id, Move.FAIL, late))
         self.responses = Responses(
             self.clock,
             aggregator_id=self.aggregator_id,

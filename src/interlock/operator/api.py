@@ -8,7 +8,7 @@ from interlock.approvals.api import ApprovalSummary, Approver
 from interlock.drivers.api import IdleDriver
 from interlock.guard.api import Budget
 from interlock.links.api import Link, Parent
-from interlock.operator.operation import ErrorCase, Operation
+from interlock.operator.operation import ErrorCase, Operation, operations_in
 from interlock.store.api import AuditRecord
 
 
@@ -253,30 +253,27 @@ UNKNOWN_FILE: Final = ErrorCase("unknown_path", 404, "there is no such file")
 # Operations
 
 GET_STATUS: Final = Operation(
-    "node", "GET /admin/status", "The node as a whole, and how every link stands.", name="get_status", output=Status
+    "node", "GET /admin/status", "The node as a whole, and how every link stands.", output=Status
 )
 GET_METRICS: Final[Operation[None]] = Operation(
     "node",
     "GET /metrics",
     "The metrics of rooms and of the registry of names, in the text format of monitoring programs.",
-    name="get_metrics",
     files=("text/plain",),
 )
 GET_CONFIGURATION: Final = Operation(
     "node",
     "GET /admin/config",
     "The configuration in effect: every key with its value, and no secret.",
-    name="get_configuration",
     output=EffectiveConfiguration,
 )
 GET_OPENAPI: Final = Operation(
-    "node", "GET /admin/openapi.json", "This API as an OpenAPI 3.1 document.", name="get_openapi", output=dict[str, Any]
+    "node", "GET /admin/openapi.json", "This API as an OpenAPI 3.1 document.", output=dict[str, Any]
 )
 GET_CONSOLE_FILE: Final[Operation[None]] = Operation(
     "console",
     "GET /console/{file}",
     "A script, the style or the icon of the console.",
-    name="get_console_file",
     role="anyone",
     takes_any_query=True,
     files=("text/css", "text/javascript", "image/svg+xml"),
@@ -286,10 +283,10 @@ FOLLOW_NODE: Final = Operation(
     "console",
     "GET /admin/events",
     "The status now, then every change of it, of approvals and of the audit log, and signs of life.",
-    name="follow_node",
     output=NodeEvent[AuditRecord],
     is_stream=True,
 )
 
-OPERATIONS: Final[tuple[Operation[Any], ...]] = (GET_STATUS, GET_METRICS, GET_CONFIGURATION)
-CONSOLE_OPERATIONS: Final[tuple[Operation[Any], ...]] = (GET_OPENAPI, GET_CONSOLE_FILE, FOLLOW_NODE)
+_DECLARED: Final = operations_in(globals())
+OPERATIONS: Final = _DECLARED[:3]
+CONSOLE_OPERATIONS: Final = _DECLARED[3:]  # those of the console are the last of the API

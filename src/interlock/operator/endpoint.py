@@ -258,9 +258,8 @@ def check_key(request: Request, key_untrusted: str) -> None:
     if not is_browser(request.scope.get("state", {}).get("principal", "")):
         return
     if not is_session_key(key_untrusted, request.headers.get("host", ""), request.cookies):
-        raise refused_as(
-            cases.SESSION_KEY, f"a browser's session sends its key as {KEY_HEADER}; interlock open logs in anew"
-        )
+        message = f"a browser's session sends its key as {KEY_HEADER}; interlock open logs in anew"
+        raise refused_as(cases.SESSION_KEY, message)
 
 
 def media_type(request: Request) -> str:
@@ -278,7 +277,6 @@ async def _read_bounded(request: Request) -> bytes:
     async for chunk in request.stream():
         body += chunk
         if len(body) > BODY_BYTES_MAX:
-            raise refused_as(
-                cases.BODY_TOO_LARGE, f"the body is larger than {BODY_BYTES_MAX} bytes", {"limit": BODY_BYTES_MAX}
-            )
+            message = f"the body is larger than {BODY_BYTES_MAX} bytes"
+            raise refused_as(cases.BODY_TOO_LARGE, message, {"limit": BODY_BYTES_MAX})
     return bytes(body)

@@ -38,9 +38,7 @@ _DECLARED: Final[tuple[Operation[Any], ...]] = tuple(
 )
 
 
-OPERATIONS: Final[tuple[Operation[Any], ...]] = tuple(
-    sorted(_DECLARED, key=lambda operation: (*NOUNS, operation.noun).index(operation.noun))
-)
+OPERATIONS: Final = sorted(_DECLARED, key=lambda operation: (*NOUNS, operation.noun).index(operation.noun))
 
 
 JsonObject = dict[str, Any]
@@ -117,9 +115,9 @@ def _document() -> JsonObject:
 
 def _schemas(operations: Iterable[Operation[Any]]) -> tuple[dict[Any, JsonObject], dict[str, JsonObject]]:
     """Return a schema for each type that the operations use, and the components that these schemas refer to."""
-    types = dict.fromkeys(
-        each for operation in operations for each in (*_outputs(operation), *_bodies(operation).values(), ErrorAnswer)
-    )
+    types: dict[Any, None] = {}
+    for operation in operations:
+        types |= dict.fromkeys((*_outputs(operation), *_bodies(operation).values(), ErrorAnswer))
     schemas, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
     structs = {each.__name__: each for each in _structs(types)}
     for component in components.values():
@@ -227,22 +225,16 @@ def _responses(operation: Operation[Any], schemas: dict[Any, JsonObject]) -> Jso
 _TEXT_HEADER: Final = {"schema": {"type": "string"}}
 
 
-def _common_errors(operation: Operation[Any]) -> Iterator[ErrorCase]:
-    if operation.is_strict:
-        yield cases.INVALID_PARAMETER
-    if operation.input is not None:
-        yield cases.INVALID_JSON
-        yield cases.INVALID_BODY
-        yield cases.BODY_TOO_LARGE
-        yield cases.UNSUPPORTED_MEDIA_TYPE
-    if operation.role != "anyone":
-        yield cases.UNAUTHORISED
-    if operation.role in ("operator", "admin"):
-        yield cases.ROLE_REQUIRED
-    if operation.method != "GET":
-        yield cases.FOREIGN_PAGE
-        yield cases.MISDIRECTED
-        if operation.role != "anyone":
-            yield cases.SESSION_KEY
-    yield cases.INTERNAL
-    yield cases.UNAVAILABLE
+_BODY_ERRORS: Final = (cases.INVALID_JSON, cases.INVALID_BODY, cases.BODY_TOO_LARGE, cases.UNSUPPORTED_MEDIA_TYPE)
+
+
+def _common_errors(operation: Operation[Any]) -> list[ErrorCase]:
+    """Return the errors that every operation of this kind can have."""
+    is_for_anyone, is_change = operation.role == "anyone", operation.method != "GET"
+    errors = [cases.INVALID_PARAMETER] if operation.is_strict else []
+    errors += _BODY_ERRORS if operation.input is not None else ()
+    errors += () if is_for_anyone else (cases.UNAUTHORISED,)
+    errors += (cases.ROLE_REQUIRED,) if operation.role in ("operator", "admin") else ()
+    errors += (cases.FOREIGN_PAGE, cases.MISDIRECTED) if is_change else ()
+    errors += (cases.SESSION_KEY,) if is_change and not is_for_anyone else ()
+    return [*errors, cases.INTERNAL, cases.UNAVAILABLE]

@@ -156,7 +156,6 @@ class Operation(Generic[Output]):
     event: str = ""  # what each event is called; it then also carries the id of its value
     is_page: bool = False  # a browser gets HTML
     files: tuple[str, ...] = ()  # media types, where the reply is a file
-    takes_passphrase: bool = False  # taken on this machine or over https alone
 
     @property
     def method(self) -> str:
@@ -165,6 +164,13 @@ class Operation(Generic[Output]):
     @property
     def path(self) -> str:
         return self.route.partition(" ")[2]
+
+    @property
+    def takes_passphrase(self) -> bool:
+        """Return whether the request body contains a passphrase, which is accepted only from this machine or over
+        https.
+        """
+        return "passphrase" in getattr(self.input, "__struct_fields__", ())
 
     @property
     def is_strict(self) -> bool:

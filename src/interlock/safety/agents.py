@@ -108,9 +108,8 @@ class Blocks:
             try:
                 block = msgspec.json.decode(entry.value, type=Block)
             except msgspec.DecodeError:
-                raise Damaged(
-                    f"the block of an agent ({entry.key[:12]}) cannot be read; put a backup of the store in its place"
-                ) from None
+                what = f"the block of an agent ({entry.key[:12]})"
+                raise Damaged(f"{what} cannot be read; put a backup of the store in its place") from None
             self._by_agent[block.agent] = block  # AQL-8.8.3-3
 
     def take_change(self, change: Change) -> None:

@@ -211,15 +211,12 @@ class SafetyLoop(DecisionReceiver):
         if (execution := self.executions.find_last(owner, agent)) is None:  # AQL-8.6.3-3
             await self._refuse_blocked(agent, is_report=True)
             raise OperationFailed(errors.resource_not_found("execution", name))
-        if len(written) > protocol.HINT_CHARS_MAX:
-            length = len(written)
-            raise OperationFailed(
-                errors.too_large("string_length", protocol.HINT_CHARS_MAX, length, param_name="nextActionHint")
-            )
-        if (
-            refusal := protocol.find_hint_fault(written, self.names.of(caller).__contains__)
-        ) is not None:  # AQL-8.6.3-6
-            raise OperationFailed(errors.invalid_value("nextActionHint", refusal, {"example": protocol.EXAMPLE}))
+        limit, is_known = protocol.HINT_CHARS_MAX, self.names.of(caller).__contains__
+        if len(written) > limit:
+            raise OperationFailed(errors.too_large("string_length", limit, len(written), param_name="nextActionHint"))
+        fault = protocol.find_hint_fault(written, is_known)
+        if fault is not None:  # AQL-8.6.3-6
+            raise OperationFailed(errors.invalid_value("nextActionHint", fault, {"example": protocol.EXAMPLE}))
         async with self._lock(agent):
             await self._refuse_blocked(agent, is_report=True)
             await self._refresh(execution)
@@ -231,10 +228,8 @@ class SafetyLoop(DecisionReceiver):
                 return {**execution.answer(), "autonomy": not_started.shown()}
             execution.seen_at = self.clock.wall()
             if execution.status is _S.PENDING:
-                notices = self._notifications(execution)
-                pending = Directive(
-                    continue_=False, factors=(_START_WAITS,), reason=_START_WAITS, notifications=notices
-                )
+                why, notices = _START_WAITS, self._notifications(execution)
+                pending = Directive(continue_=False, factors=(why,), reason=why, notifications=notices)
                 return {**execution.answer(), "autonomy": pending.shown()}
             execution.steps += 1  # AQL-8.6.4-1
             self.executions.note(execution)
@@ -579,10 +574,8 @@ class SafetyLoop(DecisionReceiver):
                 log.error("a challenge cannot be written: %s", refused)
         details: dict[str, Any] = {"element_name": block.name, "verification_id": block.challenge_id}  # AQL-8.8.3-2
         if is_report:
-            factors, notices = ("The agent is blocked.",), (_block_notice(block, is_own=True),)
-            blocked = Directive(
-                continue_=False, stopped=True, factors=factors, reason=block.reason, notifications=notices
-            )
+            factors, notices, why = ("The agent is blocked.",), (_block_notice(block, is_own=True),), block.reason
+            blocked = Directive(continue_=False, stopped=True, factors=factors, reason=why, notifications=notices)
             details["autonomy"] = blocked.shown()
         return errors.permission_denied("agent_blocked", **details)  # AQL-8.8.3-2
 
@@ -685,7 +678,6 @@ def _block_notice(block: Block, *, is_own: bool) -> protocol.AgentNotification:
     principals must not learn the reason.
     """
     message = f'The agent "{block.name}" is blocked: {block.reason}' if is_own else "An agent is blocked."
-    metadata = protocol.Metadata(
-        reason=block.reason if is_own else None, verification_id=block.challenge_id
-    )  # AQL-8.7.3-7
+    reason = block.reason if is_own else None  # AQL-8.7.3-7
+    metadata = protocol.Metadata(reason=reason, verification_id=block.challenge_id)
     return protocol.AgentNotification(NotificationType.DANGER_ZONE, message, rfc3339(block.at), metadata)

@@ -139,9 +139,8 @@ class AgentCheck:
         to a person is stored in the background.
         """
         execution.grants.clear()
-        execution.pause = Pause(
-            evaluation=judged, hint=None, approval_id="", is_verified_by_code=False, at=self.clock.wall()
-        )
+        now = self.clock.wall()
+        execution.pause = Pause(evaluation=judged, hint=None, approval_id="", is_verified_by_code=False, at=now)
 
         async def escalate() -> None:
             # If the question cannot be stored, the agent stays paused, and its next report asks again.

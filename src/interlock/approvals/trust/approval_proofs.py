@@ -57,9 +57,8 @@ class ProofVerifier:
         self._revoked = frozenset(entry.key for entry in await self.kv.entries(REVOKED, self.clock.wall()))
         for anchor in self.anchors.known():
             if any(thumbprint(key) in self._revoked for key in _own_keys(anchor)):
-                log.warning(
-                    "the key of anchor %s was revoked; remove its [[anchor]] from the configuration", anchor.name
-                )
+                message = "the key of anchor %s was revoked; remove its [[anchor]] from the configuration"
+                log.warning(message, anchor.name)
 
     async def judge(self, question: ProofQuestion, proof: Presented) -> Verified | Refusal:
         """Verify a proof and use it up: the same proof is never accepted again."""
@@ -120,9 +119,8 @@ class ProofVerifier:
         now = self.clock.wall() if at is None else at
         if is_assertion(proof.token):
             party = self.party()
-            return proofs.judge_passkey(
-                proof, question, anchors=anchors, party=party, now=now, verify=_verify_assertion
-            )
+            verify = _verify_assertion
+            return proofs.judge_passkey(proof, question, anchors=anchors, party=party, now=now, verify=verify)
         return proofs.judge_confirmation(proof, question, anchors=anchors, now=now, verify=verify_token)
 
     def stands(self, approval: Approval) -> bool:

@@ -114,9 +114,8 @@ class Certificates:
         of_issuer = [revocations for revocations in self._lists if revocations.issuer.public_bytes() == shown.issuer]
         if any(revocations.get_revoked_certificate_by_serial_number(shown.serial) for revocations in of_issuer):
             return _REVOKED
-        if not any(
-            revocations.next_update_utc is not None and revocations.next_update_utc > now for revocations in of_issuer
-        ):
+        ends = [revocations.next_update_utc for revocations in of_issuer]
+        if not any(end is not None and end > now for end in ends):
             why = "is too old" if of_issuer else "has nothing of the issuer of a certificate that was shown"
             return self._cannot_tell(f"{self._crl} (node.crl) {why}")
         self._trouble = None

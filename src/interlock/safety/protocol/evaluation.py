@@ -173,11 +173,9 @@ class Pattern:
         tail = _WORD_END if written[-1][-1:].isalnum() else ""
         self._anchored = tuple(re.compile(part, re.DOTALL) for part in parts)
         self._ended = re.compile(f"(?:{parts[-1]})\\Z", re.DOTALL)
-        last = len(parts) - 1
-        self._parts = tuple(
-            re.compile((head if at == 0 else "") + part + (tail if at == last else ""), re.DOTALL)
-            for at, part in enumerate(parts)
-        )
+        bounded = [*parts[:-1], parts[-1] + tail]
+        bounded[0] = head + bounded[0]
+        self._parts = tuple(re.compile(part, re.DOTALL) for part in bounded)
 
     def is_found_in(self, text: str) -> bool:
         """Return whether the pattern occurs in a normalized text, starting at a word boundary."""
@@ -410,13 +408,12 @@ def evaluate(
     *,
     steps: int,
     outcome: StepOutcome | None = None,
-    danger: int | None = None,
     also: float = 0.0,
 ) -> Evaluation:
     """Evaluate a reported action in the stages of the policy.
 
-    `steps` is the number of steps before this one, and `outcome` is the result of the previous step. `danger` is the
-    declared danger level of the operation that the hint names, and `also` is a risk score from another assessment.
+    `steps` is the number of steps before this one, and `outcome` is the result of the previous step. `also` is a risk
+    score from another assessment.
     """
     policy = compiled.policy
     # A hint is approved automatically if a pattern matches all of it and it describes no further or risky action.
@@ -453,7 +450,7 @@ def evaluate(
         return Evaluation(verdict=StepVerdict.CONTINUE, factors=tuple(factors), steps_remaining=left, is_counted=False)
     if 3 in policy.stages:
         factors.append("Stage 3: no pattern matches")
-    risk = risk_of(hint.words, danger=danger, also=also)
+    risk = risk_of(hint.words, also=also)
     if 4 in policy.stages:
         judged = _judge(compiled, risk)
         if judged.verdict is not StepVerdict.CONTINUE:
