@@ -94,13 +94,10 @@ class _ToolPrefix(Text, frozen=True):
     """A prefix of tool names, which may be empty."""
 
     def read(self, value: object, at: At) -> str | WrongValue:
-        if value == "":
-            return ""
         prefix = super().read(value, at)
-        if isinstance(prefix, str) and PREFIX.fullmatch(prefix) is None:
-            return at.wrong(
-                f"{at.name} must be under 20 of the characters a-z, 0-9 and _, ending in _", "such as github_"
-            )
+        if isinstance(prefix, str) and prefix and PREFIX.fullmatch(prefix) is None:
+            message = f"{at.name} must be under 20 of the characters a-z, 0-9 and _, ending in _"
+            return at.wrong(message, "such as github_")
         return prefix
 
 

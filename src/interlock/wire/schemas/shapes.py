@@ -250,10 +250,7 @@ def _declared_types(part: Mapping[str, Any]) -> frozenset[str]:
     declared = part.get("type")
     if type(declared) is str and _NARROWS.isdisjoint(part):
         return _MEANT.get(declared, EVERYTHING)
-    names = [declared] if isinstance(declared, str) else declared if isinstance(declared, list) else None
-    left = EVERYTHING
-    if names is not None:
-        left = frozenset[str]().union(*(_MEANT.get(name, EVERYTHING) for name in names if isinstance(name, str)))
+    left = _named_types(declared)
     if "const" in part:
         left &= {kind_of(part["const"])}
     elif isinstance(part.get("enum"), list):
@@ -262,6 +259,14 @@ def _declared_types(part: Mapping[str, Any]) -> frozenset[str]:
     if isinstance(step, int) and not isinstance(step, bool):
         left -= {"fraction"}
     return left
+
+
+def _named_types(declared: Any) -> frozenset[str]:
+    """Return the types that the keyword `type` leaves, whose value is a name or a list of names."""
+    names = [declared] if isinstance(declared, str) else declared
+    if not isinstance(names, list):
+        return EVERYTHING
+    return frozenset[str]().union(*(_MEANT.get(name, EVERYTHING) for name in names if isinstance(name, str)))
 
 
 def types_of(name: str) -> frozenset[str]:
@@ -276,9 +281,7 @@ def _is_plainly(value: Any, schema: Mapping[str, Any]) -> bool:
     listed = schema.get("enum")
     if isinstance(listed, list) and not any(_is_equal(value, kind, each) for each in listed):
         return False
-    declared = schema.get("type")
-    names = [declared] if isinstance(declared, str) else declared if isinstance(declared, list) else None
-    return names is None or any(kind in _MEANT.get(name, EVERYTHING) for name in names if isinstance(name, str))
+    return kind in _named_types(schema.get("type"))
 
 
 def _is_equal(value: Any, kind: str, other: Any) -> bool:
