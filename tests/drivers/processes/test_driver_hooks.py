@@ -82,7 +82,7 @@ async def hooked(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Hook
         bound = match(made, made.implements[0], promised, tool, entry=hooks.entry)
         assert isinstance(bound, Bound), bound
         yield Hooked(hooks, bound)
-        await hooks.stop()
+        await hooks.process.stop()
 
 
 @pytest.mark.req("AIP-map-4", "AIP-define-2")

@@ -518,7 +518,7 @@ async def test_locks_are_kept_in_the_store_by_id_and_major_version(tmp_path: Pat
         await locks.put("filesystem-mcp@1", lock)
         await locks.put("filesystem-mcp@2", msgspec.structs.replace(lock, version="2.0.0"))
         assert await locks.get("filesystem-mcp@1") == lock
-        await locks.remove("filesystem-mcp@2")
+        await store.kv.delete("driver-locks", "filesystem-mcp@2")
         assert await locks.get("filesystem-mcp@2") is None
         await store.kv.put("driver-locks", "filesystem-mcp@1", b'{"asked": 7}', 0.0)
         with pytest.raises(Damaged, match="drivers update filesystem`"):

@@ -91,7 +91,7 @@ def test_two_contracts_of_one_name_are_both_refused_and_each_names_both() -> Non
     taken = [of("a/TOOL.md", id="fs.read"), named("fs.read", id="other")]
     for order in (taken, taken[::-1]):
         found = offer([*order, of(id="fs.write")])
-        assert [each.qualified for each in found.offered] == ["fs.write"]
+        assert [(each.segment, each.local) for each in found.offered] == [("fs", "write")]
         assert sorted(told(found.problems)) == [
             ("name_collision", "/id"),
             ("name_collision", "/metadata/interlock/name"),

@@ -401,6 +401,3 @@ class Locks:
 
     async def put(self, key: str, lock: Locked) -> None:
         await self.kv.put(LOCKS, key, msgspec.json.encode(lock), self.clock.wall())
-
-    async def remove(self, key: str) -> None:
-        await self.kv.delete(LOCKS, key)

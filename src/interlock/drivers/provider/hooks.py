@@ -358,9 +358,6 @@ class DriverHooks:
         # AIP-tools-13: a hook may name the failure of a server, and not make a success of it.
         return upstream_error(result) if is_error else bound.satisfying(value)
 
-    async def stop(self) -> None:
-        await self.process.stop()
-
     def _internal(self, bound: Bound, hook: str, why: str) -> DriverRefusal:
         log.warning("driver %s: %s for %s: %s", self._driver.segment, hook, bound.contract.id, why)
         cause = {"driver": self._driver.key, "hook": hook, "reason": why}

@@ -142,11 +142,6 @@ class OfferedContract(msgspec.Struct, frozen=True, kw_only=True):
     item: dict[str, Any]
     asks: bool  # a person confirms every call
 
-    @property
-    def qualified(self) -> str:
-        """Return the full name of the tool: segment.local."""
-        return f"{self.segment}.{self.local}"
-
 
 class Offering(msgspec.Struct, frozen=True, kw_only=True):
     """The contracts that can be listed, and the problems of those that cannot."""
