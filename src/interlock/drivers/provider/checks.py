@@ -29,6 +29,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from interlock.config.problems import nearest
+from interlock.core.background import BackgroundTasks
 from interlock.core.clock import Clock
 from interlock.drivers.driver_state import DriverState
 from interlock.drivers.install import installation
@@ -294,7 +295,7 @@ class HealthSchedule:
         self._provider = provider
         self._installed = installed
         self._keeper = keeper
-        self._task: asyncio.Task[None] | None = None
+        self._checking = BackgroundTasks()
         self._login = driver.auth.refresh if driver.auth is not None else None
         self._login_every_s = inf if self._login is None else self._login.every_s or inf
         self._login_refreshed_at = self.clock.now()
@@ -302,13 +303,11 @@ class HealthSchedule:
 
     def start(self) -> None:
         check = self.driver.health_check
-        if check is not None and check.method != "noop" and check.every_s is not None and self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._check_regularly(check.every_s))
+        if check is not None and check.method != "noop" and check.every_s is not None and not self._checking:
+            self._checking.begin(self._check_regularly(check.every_s), f"health of driver {self.driver.key}")
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait((self._task,))
+        await self._checking.close()
 
     async def check(self) -> str | None:
         """Check the server now. Return the reason why it is not healthy, or None if it is healthy or has nothing to

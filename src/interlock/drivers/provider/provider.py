@@ -167,7 +167,7 @@ class DriverProvider:
         # The digest of a list, and the result of its check.
         self._checked: tuple[bytes, checks.ContractVerdict] | None = None
         self._judged: tuple[DriverState, str | None, str | None] = (DriverState.READY, None, None)
-        self._task: asyncio.Task[None] | None = None
+        self._starting = BackgroundTasks()
         self._instances: Instances | None = None  # once the server is installed
         self._health_schedule: HealthSchedule | None = None
         self._health_failure: str | None = None  # why the last health check failed
@@ -179,7 +179,7 @@ class DriverProvider:
     # Life
 
     def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._begin(), name=f"driver {self.driver.key}")
+        self._starting.begin(self._begin(), f"driver {self.driver.key}")
 
     def succeed(self, other: "DriverProvider") -> None:
         """Offer the contracts that `other`, a provider of the same files, serves now, until this provider's server was
@@ -191,9 +191,7 @@ class DriverProvider:
         """Stop the server after all calls that hold a lease have ended, or immediately with `at_once`. Calls end by
         their timeout.
         """
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait((self._task,))
+        await self._starting.close()
         if self._health_schedule is not None:
             await self._health_schedule.stop()
         if self._hook_process is not None and at_once:

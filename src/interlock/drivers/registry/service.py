@@ -94,7 +94,7 @@ class DriverWatcher:
         self._opening = asyncio.Lock()
         self._scan_now = asyncio.Event()
         self._seen = ScanResult()
-        self._task: asyncio.Task[None] | None = None
+        self._watching = BackgroundTasks()
 
     @property
     def registry(self) -> "Registry | None":
@@ -102,12 +102,10 @@ class DriverWatcher:
         return self._service.registry if self._service is not None else None
 
     async def open(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._watch(), name="drivers")
+        self._watching.begin(self._watch(), "drivers")
 
     async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._watching.close()
         if self.registry is not None:
             await self.registry.close()
 
