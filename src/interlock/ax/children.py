@@ -79,7 +79,7 @@ class _ChildConnection(SubserverConnection):
         return self.child is not None and self._stopping is None and self.child.send(message)
 
     def close(self, code: int = NORMAL, reason: str = "") -> None:
-        """Stop the child. Queued messages are written before its input ends."""
+        """Stop the child process, after all queued messages have been written."""
         if self.child is not None and self._stopping is None:
             self._stopping = asyncio.get_running_loop().create_task(self.child.stop())
 
@@ -140,17 +140,17 @@ class ChildSupervisor:
 
     @property
     def is_settled(self) -> bool:
-        """Return whether no child is in an attempt to register, whether it is its first or a later one."""
+        """Return whether no child process is trying to register at present."""
         return all(child.state != CONNECTING for child in self.waiting.values())
 
     async def settle(self) -> None:
-        """Wait until no child is in an attempt to register: each has registered, or its last attempt has failed."""
+        """Wait until no child process is trying to register: each has registered, or its last attempt has failed."""
         while not self.is_settled:
             self._changed.clear()
             await self._changed.wait()
 
     async def take(self, plan: Plan) -> None:
-        """Apply a new configuration: start, end or restart the children whose entries changed, and no others."""
+        """Apply a new configuration: start, stop or restart the children whose entries have changed, and no others."""
         self._plan = plan
         await self._end([segment for segment, (child, _) in self._running.items() if child not in plan.ax.children])
         await self.open()

@@ -73,7 +73,9 @@ class SubserverConnection:
         self._late: asyncio.TimerHandle | None = None
 
     def begin(self, pipe: MessagePipe) -> None:
-        """Use `pipe` for sending, and start the time limit for the registration. Called before the first message."""
+        """Send messages through `pipe`, and limit the time within which the subserver must register. Call this before
+        the first message arrives.
+        """
         self._pipe = pipe
         reason = f"no mcpax/register within {REGISTER_WITHIN_S:g} s"
         self._late = asyncio.get_running_loop().call_later(REGISTER_WITHIN_S, self.close, POLICY, reason)
@@ -116,7 +118,9 @@ class SubserverConnection:
             self._refuse(message_id, Refusal(code, _FIRST, details))
 
     def on_oversized(self, oversized: Oversized) -> None:
-        """Refuse a message over the size limit. Before the registration, it closes the connection."""
+        """Refuse a message that exceeds the size limit. If the subserver has not registered yet, close the
+        connection.
+        """
         if self._link is not None:
             self._link.on_oversized(oversized, None)
         else:

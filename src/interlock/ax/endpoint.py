@@ -113,7 +113,7 @@ class AxEndpoint:
         self._plan = plan
 
     def stop(self) -> None:
-        """Accept no new connections, and close the connections that have not registered. No calls run on those."""
+        """Refuse new connections, and close those whose subserver has not registered yet. No calls run on those."""
         self._stops = True
         for connection in list(self._waiting):
             if connection.is_waiting:
@@ -142,7 +142,7 @@ class AxEndpoint:
             await _send_body(send, "http.response", 200 if answer else 202, answer)
 
     async def _refuse(self, scope: Scope, send: Send, refusal: HttpRefusal) -> None:
-        """Refuse a connection or a request, and record the refusal."""
+        """Refuse a WebSocket or an HTTP request, and record the refusal."""
         peer = address_of(scope["client"][0] if scope["client"] else None)
         client = self._proxies.client(_head(scope).raw_headers) if self._proxies.trusts(peer) else None
         method = str(scope.get("method", "GET"))[:METHOD_CHARS_MAX]
@@ -151,7 +151,7 @@ class AxEndpoint:
         await _send_refusal(send, refusal, kind)
 
     async def _post(self, body: bytes, guest: RegistrantIdentity) -> bytes:
-        """Handle one message that arrived by POST and return the answer, which is empty for a notification."""
+        """Handle one message that arrived by POST. Return the encoded answer, which is empty for a notification."""
         try:
             message = jsonrpc.decode_untrusted(body)
         except jsonrpc.CodecError as error:
@@ -173,7 +173,7 @@ class AxEndpoint:
         return answer if is_request else b""
 
     async def _register_back(self, request: jsonrpc.Request, guest: RegistrantIdentity) -> bytes:
-        """Register a subserver to which the node will connect, and return the answer."""
+        """Register a subserver that asked by POST, and to which this node will connect. Return the encoded answer."""
         register = read_register_untrusted(request.params, self._plan.ax.heartbeat_min_ms)
         if isinstance(register, Refusal):
             return jsonrpc.encode_refusal(request.id, register)
@@ -245,7 +245,7 @@ class AxEndpoint:
         )
 
     def is_still_admitted(self, registrant: RegistrantIdentity) -> bool:
-        """Return False if a registrant's client certificate is no longer admitted.
+        """Return whether the client certificate of a registrant is still accepted.
 
         A registrant that connected without a certificate is not affected: the result is True.
         """
@@ -306,7 +306,9 @@ _ONLY_SOCKETS: Final = HttpRefusal(
 
 
 class UserProtocol(McpProtocol):
-    """HTTP protocol for connections at `ax.socket`. It records the user of the peer (AX-4.2-10)."""
+    """HTTP protocol for connections to the Unix socket `ax.socket`. It records which user of this machine has connected
+    (AX-4.2-10).
+    """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         sock: Any = transport.get_extra_info("socket")
@@ -343,7 +345,9 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 
 async def check_endpoint(register: Register, allowed: Iterable[str], guest: RegistrantIdentity) -> Refusal | None:
-    """Return a refusal if a registrant named no endpoint or one to which the node may not connect, otherwise None."""
+    """Return a refusal if a registration by POST names no endpoint, or one to which this node may not connect.
+    Otherwise return None.
+    """
     if register.endpoint is None:
         return _refuse_endpoint("named when registering by POST; without one, open a WebSocket at /ax")
     addresses = await find_addresses(register.endpoint, allowed, guest)
@@ -398,7 +402,7 @@ def _refuse_endpoint(must: str) -> Refusal:
 
 
 class DialBack:
-    """Registration source of a subserver that registered by POST, and to which the node connects."""
+    """Source of a registration that came by POST. This node opens the connection to the subserver."""
 
     transport = "http"
     is_open = True
@@ -419,7 +423,7 @@ class DialBack:
 
 
 class _CheckedConnector(RegisteredConnector):
-    """Connector that checks the address against the operator's list before every connection."""
+    """Connector that checks before every connection whether the operator's list allows the address."""
 
     def __init__(
         self, link: RegisteredLink, parts: ConnectorParts, stderr: StderrRing, loss: Loss, source: DialBack
@@ -445,7 +449,9 @@ class _CheckedConnector(RegisteredConnector):
 
 
 class DialledBackKeeper(RegisteredKeeper):
-    """Keeper of a link that this node opens to a registered subserver, and opens again after a loss."""
+    """Keeper of the link to a subserver that registered by POST. This node opens the link, and opens it again after a
+    loss.
+    """
 
     def __init__(self, parts: RegistrationParts, source: DialBack) -> None:
         super().__init__(parts)

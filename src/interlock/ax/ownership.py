@@ -57,7 +57,7 @@ def lease_of(aggregator_id: str, session_id: str) -> SubserverLease:
 
 
 def lease_s(interval_ms: int) -> float:
-    """Return how many seconds a lease lasts unless it is renewed.
+    """Return how many seconds a lease lasts if it is not renewed.
 
     If the subserver sends no heartbeats, the aggregator renews the lease for as long as the link is open.
     """
@@ -76,7 +76,7 @@ def check_lease(held: SubserverLease | None, request: Register, own: SubserverLe
 
 
 def may_renew(held: SubserverLease | None, own: SubserverLease) -> bool:
-    """Return whether a session may renew its lease.
+    """Return whether a session may renew its lease on a subserver.
 
     False means that another session has the lease, and the session here must end. A lease that has lapsed may be
     acquired again.
@@ -85,7 +85,7 @@ def may_renew(held: SubserverLease | None, own: SubserverLease) -> bool:
 
 
 def check_parent(request: Register, answer: Parent | None, aggregator_id: str) -> Refusal | None:
-    """Check that no other aggregator is the subserver's parent, for aggregators without a shared store.
+    """Refuse a subserver if another aggregator is its parent. This check is for aggregators without a shared store.
 
     `answer` is None if the subserver was not asked or does not support mcpax/parent.
     """
@@ -105,7 +105,7 @@ def split_brain(holder_aggregator_id: str) -> Refusal:
 
 
 def releases(released_session: str | None, session_hash: str) -> bool:
-    """Return whether a registrant gave up the session with this hash. The comparison runs in constant time."""
+    """Return whether a registration gives up the session with this hash. The comparison runs in constant time."""
     return released_session is not None and hmac.compare_digest(_hash(released_session).encode(), session_hash.encode())
 
 
@@ -114,14 +114,15 @@ def _hash(session_id: str) -> str:
 
 
 class HeldClaim(msgspec.Struct, frozen=True):
-    """Claim that was entered, with the session of the registrant that made it, or OWN for this aggregator."""
+    """Claim together with the session through which it was made, or OWN if this aggregator itself made it."""
 
     claimed: Claimed
     via: str
 
 
 class Holders:
-    """Claims to subservers at or below this aggregator. If several claim the same subserver, the first claim counts.
+    """Claims that say which aggregator has which subserver, at or below this node. The first claim to a subserver
+    counts.
 
     A claim lasts as long as the registration through which it was made.
     """
@@ -148,7 +149,7 @@ class Holders:
         return None
 
     def has_room(self, via: str, more: int) -> bool:
-        """Return whether `more` claims through the session `via` stay within the limit."""
+        """Return whether `more` further claims through the session `via` stay within the limit."""
         return len(self._by_via.get(via, ())) + more <= HELD_MAX
 
     def release(self, subserver_id: str, via: str, session_hash: str | None = None) -> bool:
@@ -163,7 +164,7 @@ class Holders:
         return True
 
     def release_all(self, via: str) -> tuple[str, ...]:
-        """Release all claims that were made through a registration which has ended, and return the ids of their
+        """Release all claims that were made through the session `via`, which has ended. Return the ids of their
         subservers.
         """
         gone = tuple(self._by_via.get(via, ()))
@@ -175,7 +176,7 @@ class Holders:
         return self._held.get(subserver_id)
 
     def all(self) -> tuple[Claimed, ...]:
-        """Return all claims, in the form in which they are made at the parent."""
+        """Return all claims in the form in which they are sent to the parent."""
         return tuple(held.claimed for held in self._held.values())
 
     def _forget(self, subserver_id: str, via: str) -> None:
@@ -230,7 +231,8 @@ def _read_owner(entry: Entry) -> SegmentOwner:
 
 @dataclass(eq=False)
 class Leases:
-    """Leases on subservers, in a store that the aggregators of a tree share.
+    """Leases on subservers, in a store that the aggregators of a tree share. Only the holder of its lease has a
+    subserver.
 
     The methods raise StoreError if the store is unavailable.
     """
@@ -241,7 +243,7 @@ class Leases:
     _tree: str
 
     async def claim(self, request: Register, session_id: str) -> Refusal | None:
-        """Claim a subserver for three heartbeat intervals.
+        """Acquire the lease on a subserver, for three heartbeat intervals.
 
         Return None if this aggregator now has the lease. Return a refusal if another aggregator has it, or if it kept
         changing meanwhile.
@@ -256,7 +258,7 @@ class Leases:
         return Refusal(UNAVAILABLE, "unavailable", {"reason": "lease_contended"})
 
     async def renew(self, session: Session) -> bool:
-        """Renew the lease of a session.
+        """Renew the lease of a session on its subserver.
 
         Return False if another aggregator or session has the lease, or if the lease kept changing meanwhile. Then the
         session must end.
@@ -302,9 +304,8 @@ class Leases:
 
 
 class TreeClaims:
-    """Claims to the subservers registered at or below this node.
-
-    They are also made at the parent in this node's own tree.
+    """Claims to the subservers at or below this node. They are entered here, and then made at the parent in this node's
+    own tree.
     """
 
     def __init__(self, aggregator_id: str, on_moved: Callable[[str, Mapping[str, str]], None]) -> None:
@@ -319,7 +320,7 @@ class TreeClaims:
         self.holders = Holders()
 
     async def claim_own(self, subserver_id: str, session_id: str, released_session: str | None) -> str | None:
-        """Claim a subserver that registers here.
+        """Claim a subserver that registers with this node.
 
         Return the id of the aggregator that already has it, or None if the claim is granted.
         """
@@ -328,7 +329,7 @@ class TreeClaims:
         return (await self.claim((claimed,), OWN, released_session)).get(subserver_id)
 
     async def claim(self, claims: Iterable[Claimed], via: str, released_session: str | None = None) -> dict[str, str]:
-        """Enter claims here and make them at the parent.
+        """Enter claims to subservers here, and make them at the parent.
 
         Return the claims that were denied, as a map from subserver to the aggregator that has it. `via` is the session
         of the registrant that claims, or OWN for this node's own claim.
@@ -354,7 +355,9 @@ class TreeClaims:
         return refused
 
     def disown(self, held: Mapping[str, str]) -> None:
-        """Release subservers that other aggregators have. `held` is the parent's answer: subserver to aggregator."""
+        """Give up subservers that other aggregators have. `held` is the answer of the parent: the aggregator of each
+        subserver.
+        """
         for subserver_id, holder in held.items():
             if (before := self.holders.find(subserver_id)) is not None:
                 self.release((subserver_id,), before.via)
@@ -365,7 +368,7 @@ class TreeClaims:
         self._release_above([subserver_id for subserver_id in subserver_ids if self.holders.release(subserver_id, via)])
 
     def release_own(self, subserver_id: str, session_id: str) -> None:
-        """Release the claim of a session that was registered here.
+        """Release the claim to a subserver that was registered with this node.
 
         A later session of the same subserver keeps its claim.
         """
@@ -373,7 +376,9 @@ class TreeClaims:
             self._release_above([subserver_id])
 
     def end(self, session: Session) -> None:
-        """End the claim of a registration, and all claims that nodes below made through its session."""
+        """Release the claim to a subserver whose registration has ended, and all claims that were made through its
+        session.
+        """
         self.release_own(session.register.subserver_id, session.session_id)
         self._release_above(self.holders.release_all(session.session_id))
 

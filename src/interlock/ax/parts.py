@@ -81,7 +81,9 @@ class AxParts(CapabilityParts):
         self.registrar.keep_segments(plan)
 
     async def on_access_changed(self, old: Plan, new: Plan) -> None:
-        """Disconnect subservers whose [[access]] entry changed. They register again, and get the new scope."""
+        """Disconnect the subservers whose [[access]] entry has changed. They register again, and get their
+        new scope.
+        """
         if self.endpoint is not None:
             self.endpoint.replan(new)
         await self.children.take(new)

@@ -89,14 +89,16 @@ _INVALID: Final = "namespace_invalid"  # AX-4.3-1
 
 
 class RegistrationSource(Protocol):
-    """Connection over which a registrant came: a WebSocket, a child's stdio, or one that this node opens to it."""
+    """Connection over which a subserver registers: a WebSocket, the stdio of a child process, or one that this node
+    opens.
+    """
 
     transport: str
     guest: RegistrantIdentity
 
     @property
     def is_open(self) -> bool:
-        """Return False if the connection was closed while its registration was checked."""
+        """Return whether the connection is still open, after the registration was checked."""
 
     async def ask_parent(self) -> Parent | Refusal | None:
         """Ask the subserver for its parent.
@@ -106,7 +108,7 @@ class RegistrationSource(Protocol):
         """
 
     def keeper_for(self, parts: RegistrationParts) -> RegisteredKeeper:
-        """Create the keeper and its link. The link uses the pipe of this connection."""
+        """Create the keeper and the link of the registration. The link uses the pipe of this connection."""
 
     def close(self, code: int, reason: str) -> None: ...
 
@@ -171,7 +173,7 @@ class Registrar:
         """Do nothing: subservers connect by themselves."""
 
     def keep_segments(self, plan: Plan) -> None:
-        """Reserve the segments of the configuration, so that they cannot be registered.
+        """Reserve the segments that the configuration uses, so that no subserver can register them.
 
         The segment of a child that the node starts can be registered by that child only.
         """
@@ -181,14 +183,16 @@ class Registrar:
         self.keep_contracts(self._of_contracts)
 
     def keep_contracts(self, segments: Iterable[str]) -> None:
-        """Reserve the segments of drivers' contracts, so that they cannot be registered."""
+        """Reserve the segments of drivers' contracts, so that no subserver can register them."""
         self._of_contracts = tuple(segments)
         self.engine.keep((OWN_TOOL, *self._configured, *self._of_contracts))
 
     # Registering
 
     async def register(self, request: Register, link_id: str, source: RegistrationSource) -> Registered | Refusal:
-        """Return the answer to a registration. Call `welcome` after the answer has been sent."""
+        """Check a registration, begin its session, and return the answer. Call `welcome` after the answer has been
+        sent.
+        """
         began = self._clock.now()
         try:
             answer = await self._register(request, link_id, source)
@@ -245,7 +249,7 @@ class Registrar:
         return answer
 
     async def _check_holder(self, request: Register, session_id: str, source: RegistrationSource) -> Refusal | None:
-        """Refuse a subserver that another aggregator has (13.4).
+        """Refuse a registration if another aggregator already has the subserver (13.4).
 
         This is decided by the shared store, or by asking the subserver and this node's parent.
         """
@@ -268,7 +272,7 @@ class Registrar:
         session_id: str,
         source: RegistrationSource,
     ) -> Registered | Refusal:
-        """Begin the session.
+        """Begin the session of a registration that has passed all other checks.
 
         `Registrations` checks the request again, because much time may have passed since the first check.
         """
@@ -291,7 +295,7 @@ class Registrar:
         return step.answer
 
     def welcome(self, session_id: str) -> None:
-        """Start to use the link, after the answer to the registration was sent."""
+        """Start to use the link of a new session. Call this after the answer to its registration was sent."""
         if (member := self._members.get(session_id)) is not None:
             member.keeper.start()
             if self._leases is not None and not member.keeper.link.registration.register.heartbeat_interval_ms:
@@ -300,7 +304,7 @@ class Registrar:
     # What happens to registrations
 
     def handle_lost_connection(self, session_id: str, reason: str) -> None:
-        """End the session of a connection that was lost.
+        """End a session because its connection was lost.
 
         Its names stay listed as degraded for the grace period, unless the configuration disables that.
         """
@@ -363,7 +367,7 @@ class Registrar:
             self.handle_events(self.engine.end_cycle(session_id, now=self._clock.now()))
 
     def set_above(self, ids: frozenset[str]) -> None:
-        """Set the aggregators that are known to be above this node.
+        """Set the ids of the aggregators that are known to be above this node.
 
         A registrant that says one of them is below it is removed if it has not corrected this after one heartbeat
         interval (5.3).
@@ -371,7 +375,7 @@ class Registrar:
         self.handle_events(self.engine.set_above(ids))
 
     def _join(self, session: Session, source: RegistrationSource) -> None:
-        """Create the link and the keeper of a session that begins."""
+        """Create the link and the keeper for a session that begins."""
         former = self._keepers.get(session.segment)
         if isinstance(former, RegisteredKeeper):  # what it listed is refused until the new one has listed (13.2)
             self._members.pop(former.link.registration.session_id, None)
@@ -593,7 +597,7 @@ class Registrar:
         self.parts.audience.notice(notice)
 
     def answer(self, request: Request, peer: Peer, own: str | None = None) -> tuple[bytes, tuple[Event, ...]]:
-        """Answer a request of MCP-AX other than the first mcpax/register.
+        """Answer a request of a subserver: a heartbeat, a deregistration, or a request that is refused.
 
         Return the encoded answer, and the events to handle after it has been sent. `own` is the session of the link on
         which the request arrived, or None if it arrived without a link.
@@ -644,7 +648,7 @@ class Registrar:
     # The operator
 
     async def release(self, segment: str) -> bool:
-        """Delete the owner of a segment, and remove the names that a lost subserver left there.
+        """Forget which authority owns a segment, and remove the names that a lost subserver left there.
 
         Return False if there was neither.
         """
@@ -704,5 +708,7 @@ class Registrar:
         self.parts.recorder.add(record)
 
     def _note_refused(self, who: str, segment: str, refusal: Refusal) -> None:
-        """Record a refused registration. A refused subserver tries again and again, so that refusals are counted."""
+        """Record a refused registration where refusals are only counted, because a refused subserver tries again and
+        again.
+        """
         self.parts.refusals.note(who, "ax", REGISTER, refusal.message, segment)

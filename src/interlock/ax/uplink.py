@@ -53,7 +53,7 @@ class Tenant(Protocol):
 
 
 class Uplink:
-    """Registration with one of several parents, over one pipe at a time."""
+    """Registration with one of several parents (aggregators above), over one connection at a time."""
 
     def __init__(
         self, register: Register, parents: Sequence[tuple[str, Opener]], log: logging.Logger, *, once: bool = False
@@ -87,7 +87,7 @@ class Uplink:
         return register
 
     async def run(self) -> None:
-        """Register and stay registered.
+        """Register with a parent, and register again after each loss.
 
         Return after `stop`, when the only possible parent is gone, or after the first failure if `once` is set.
         """
@@ -194,7 +194,7 @@ class Uplink:
         self._log.info("registered with %s as %s", self._parents[step.parent][0], step.registered.assigned_segment)
 
     def leave_tenant(self) -> None:
-        """Tell the handler of the parent's messages that the link is lost."""
+        """End the handler of the parent's messages, because the link to the parent is over."""
         if self._tenant is not None:
             self._tenant.leave()
             self._tenant = None
@@ -215,7 +215,7 @@ class Uplink:
             self._ended.set()
 
     def _handle_cycle(self, step: CycleReported) -> None:
-        """Do nothing: only an aggregator can receive this report."""
+        """Do nothing, because a parent reports a cycle only to an aggregator."""
 
     def handle_lost(self, reason: str, *, mendable: bool = True) -> None:
         self._link = None
@@ -251,7 +251,7 @@ class Uplink:
                 assert_never(message)
 
     def refuse_oversized(self, oversized: Oversized) -> None:
-        """Refuse a message over the size limit. Its content was not read."""
+        """Refuse a message of the parent that exceeds the size limit. Its content was not read."""
         self._log.warning("a message of the parent was skipped: it is larger than %d bytes", oversized.limit)
         refusal = message_too_large(oversized.limit)
         if oversized.kind is MessageKind.REQUEST:
@@ -265,7 +265,7 @@ class Uplink:
         self._log.warning("the parent does not list everything: %s", display_words(text))
 
     def _handle_held(self, message: jsonrpc.Notification) -> None:
-        """Do nothing: only an aggregator can have subservers that another aggregator also has."""
+        """Do nothing, because a registrant without subservers has none that another aggregator could also have."""
 
     def _reply(self, message: bytes) -> None:
         if self._link is not None and self._link.pipe is not None:
@@ -299,7 +299,9 @@ class Uplink:
 
 
 class _Link:
-    """Sink of one pipe. It ignores messages of a pipe that is no longer in use."""
+    """Receiver of the messages on one connection to a parent. Messages are ignored once the connection is no longer in
+    use.
+    """
 
     def __init__(self, uplink: Uplink) -> None:
         self._uplink = uplink

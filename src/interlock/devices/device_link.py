@@ -57,14 +57,16 @@ STANDARD_S: Final = TIMEOUT_S[LatencyClass.STANDARD] or 0.0  # of a tool without
 
 
 class DeviceCall(Call):
-    """A call to a device. This node writes the metadata of its result; the content comes from the device."""
+    """A call to a device. Metadata in its result is trusted, because this node writes it; only the content comes from
+    the device.
+    """
 
     def _without_claims(self, result: bytes) -> bytes:
         return without_claims(result, is_aggregator=True)
 
 
 class DeviceLink(Link):
-    """A link to a device through its session. It stores the calls that the device has not answered."""
+    """A link to one device. It passes calls to the session of the device, and keeps them until they are answered."""
 
     gone = "device_absent"
 
@@ -91,7 +93,9 @@ class DeviceLink(Link):
         self.call_type = DeviceCall
 
     def arrive(self) -> None:
-        """Set the server facts of a device that has become present. They come from its description."""
+        """Set what clients learn about the server: its version, name and capabilities. Called when the device has
+        become present; all of it comes from the description.
+        """
         capabilities = {"tools": Raw(b'{"listChanged":true}')}
         if self.device.description.events:
             capabilities["logging"] = Raw(b"{}")
@@ -160,7 +164,9 @@ class DeviceLink(Link):
 
 
 def _build_result(outcome: Succeeded | DeviceFailure) -> dict[str, Any]:
-    """Return the result of a call that the device answered, or that failed before it was sent."""
+    """Return the MCP result of a call: the content of the device's answer, or an error result that names the
+    failure.
+    """
     if isinstance(outcome, Succeeded):
         try:
             content = encode_value(outcome.content)
@@ -191,9 +197,7 @@ LOOK_AGAIN_S: Final = 30.0  # the session wakes the keeper sooner; this only end
 
 
 class DeviceKeeper(Keeper):
-    """The keeper of a device's link. The link is usable while the session has contact with the device, and degraded
-    otherwise.
-    """
+    """The keeper of a device's link. The link is usable while the device is present, and degraded otherwise."""
 
     link: DeviceLink
     reads = (TOOLS_LIST,)
@@ -233,8 +237,8 @@ class DeviceKeeper(Keeper):
             self.session.reopen()
 
     async def _open_connection(self, start: AsyncExitStack) -> None:
-        """Wait until the session has contact with the device. No process is started and no connection is opened
-        here.
+        """Wait until the device is present. Raise ConnectFailed if it is not. The session has opened the transport
+        already.
         """
         if self.link.fault is not None:
             raise ConnectFailed(self.link.fault)
@@ -246,7 +250,7 @@ class DeviceKeeper(Keeper):
         self.link.fail_all(reason)
 
     async def _read(self, method: str) -> tuple[Items | None, ListFailed | None]:
-        """Return the tools that the session knows already. The device is not asked."""
+        """Return the tools that the session knows already, without asking the device."""
         previous = self.listing.tools if self.listing is not None else None
         return read_definitions(method, (tool.item for tool in self.session.tools.values()), previous), None
 
@@ -254,7 +258,9 @@ class DeviceKeeper(Keeper):
         return LOOK_AGAIN_S
 
     def _set_lost_state(self, reason: str, wait_s: float, *, unauthorised: bool) -> None:
-        """Report the loss of the device once, although the session keeps looking for the device."""
+        """Set the state of the link after the device was lost. Report the loss only once, although the session keeps
+        looking for the device.
+        """
         state = LinkState.FAILED if self.listing is None else LinkState.DEGRADED
         is_news = self.link.standing.state is not state
         if is_news:
@@ -289,8 +295,8 @@ EARLIER: Final = 32  # messages among which the request of an answer is looked f
 
 
 def find_frames(link: Link, after: int) -> Frames | None:
-    """Return the recorded messages of a device that are newer than number `after`. Return None if the link does not
-    lead to a device.
+    """Return the recorded messages of a device whose numbers are above `after`, or None if the link does not lead to a
+    device.
     """
     if not isinstance(link, DeviceLink):
         return None

@@ -29,7 +29,7 @@ Fronts = tuple[LegacyFront, ModernFront, Audience]
 
 
 class DeviceUplink(Uplink):
-    """The registration of one device at the parents of this node."""
+    """The registration of one device with an aggregator above this node, as if the device had registered itself."""
 
     def __init__(
         self, plan: Plan, link: Link, own_id: str, fronts: Fronts, clock: Clock, signer: "SigningKey | None"

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class _Beside:
-    """A rule that admits everybody to the devices of a gateway, except the gateway's own registration at its parents.
+    """An access rule that hides devices from the node's own registration with its parents, and admits everybody else.
 
     It is used if each device has its own registration. A parent would otherwise list each tool twice: under the device
     and under the gateway.
@@ -64,8 +64,8 @@ class Devices:
         self._add(self._current.plan.devices.described)
 
     async def take(self, old: Plan, new: Plan) -> None:
-        """Apply changed descriptions: stop removed and changed devices, and start new and changed ones. Other devices
-        are not touched.
+        """Apply a changed configuration: stop devices that were removed or changed, and start those that are new or
+        changed. Other devices are not touched.
         """
         was = {device.segment: device for device in old.devices.described}
         now = {device.segment: device for device in new.devices.described}
@@ -116,7 +116,8 @@ class Devices:
 
 
 class OnBehalf:
-    """Registrations of the devices at the parents of this node, each under its own segment (AX-B.3-2, AX-B.4-5).
+    """Registrations of the devices with the aggregators above this node (its parents), one for each device (AX-B.3-2,
+    AX-B.4-5).
 
     While a device is present, a separate connection registers it with the gateway's credential and authority and sends
     its heartbeats. When the device is lost, the connection is closed without a farewell message. The parent then marks

@@ -103,7 +103,7 @@ class DeviceRequest:
         self.attempts = self.tries
 
     def end(self, outcome: CallOutcome) -> None:
-        """Stop the timer and report the outcome, at most once."""
+        """Stop the timer and pass the outcome to `on_done`. Further calls have no effect."""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
@@ -114,7 +114,7 @@ class DeviceRequest:
 
 @dataclass(eq=False)
 class RequestQueue:
-    """A queue of requests to one device, with the requests that are in flight."""
+    """The requests to one device: those that wait to be sent, and those that were sent and are not answered yet."""
 
     _link: LinkDescription
     _codec: Codec
@@ -136,7 +136,9 @@ class RequestQueue:
 
     @property
     def is_at_work(self) -> bool:
-        """Return whether the device may be busy: a request is in flight, and no earlier call is without an answer."""
+        """Return whether the device may be busy with a request. A device that let a call time out, and has been silent
+        since, does not count as busy.
+        """
         return bool(self.in_flight) and not self._is_unanswered
 
     def call(self, tool: DeviceTool, arguments: Mapping[str, Any], on_done: OnDone) -> DeviceRequest | None:
@@ -152,8 +154,8 @@ class RequestQueue:
         return request
 
     def ask_for_life(self, repeats: int) -> None:
-        """Send a heartbeat to find out whether the device is alive, unless an answer to another request will show it
-        first.
+        """Send a heartbeat to find out whether the device is alive. Do nothing if another request is waiting or
+        unanswered, because its answer will show the same.
         """
         if not self.in_flight and not self._queue:
             self._enqueue(DeviceRequest(None, {}, 1 + repeats, None))
@@ -163,7 +165,9 @@ class RequestQueue:
         self._is_unanswered = False
 
     def answer(self, request: DeviceRequest, outcome: CallOutcome) -> None:
-        """End a request that the device answered. Remove repetitions of it that have not been sent yet."""
+        """End a request that the device has answered. Repetitions of it that have not left this machine are
+        withdrawn.
+        """
         del self.in_flight[request.id]
         request.end(outcome)
         if request.attempts < request.tries - 1:
@@ -171,8 +175,8 @@ class RequestQueue:
             self._withdraw(request)
 
     def abandon(self, request: DeviceRequest) -> None:
-        """Drop a request whose client no longer waits. If it was sent, it counts as in flight until it is answered or
-        times out.
+        """Stop waiting for a request, because its client has cancelled it. If it was sent, the device counts as busy
+        until it answers or the request times out.
         """
         request.on_done = None
         request.attempts = 0
@@ -182,7 +186,7 @@ class RequestQueue:
             self._withdraw(request)
 
     def end_all(self, reason: str) -> None:
-        """End all requests as lost. Requests in the queue are reported as not sent."""
+        """End all requests as lost. Requests that were not sent yet are reported as not sent."""
         sent, self.in_flight = list(self.in_flight.values()), {}
         waiting = list(self._queue)
         self._queue.clear()
@@ -193,7 +197,7 @@ class RequestQueue:
             request.end(AnswerLost(reason, was_sent=False))
 
     def send_next(self) -> None:
-        """Send requests from the queue until the link allows no more in flight."""
+        """Send waiting requests until as many are unanswered as the link allows."""
         while self._queue and len(self.in_flight) < self._link.in_flight and self._sender.is_open:
             # After an unanswered call, a heartbeat finds out whether the device still answers. The call waits for it.
             if self._is_unanswered and self._has_heartbeats and self._queue[0].tool is not None:
@@ -238,9 +242,9 @@ class RequestQueue:
         self._sender.send(request.message)
 
     def attempt_s(self, request: DeviceRequest) -> float:
-        """Return the time limit of one attempt in seconds. If a tool has a latency class, its time is divided by the
-        number of attempts (AX-B.4-6), but an attempt has at least the timeout of the link if that is shorter than the
-        time of the class.
+        """Return the time limit of one attempt in seconds. The latency class of a tool limits the time of all attempts
+        together; each attempt has an equal share, but at least the timeout of the link if that is shorter than the
+        whole time (AX-B.4-6).
         """
         if (tool := request.tool) is None or tool.tool.latency_class is None:
             return self._timeout_s

@@ -55,7 +55,7 @@ BYTES_MAX: Final = 256  # of one message in the record
 
 
 class SeenMessage(msgspec.Struct, frozen=True):
-    """A recorded message between node and device, for an operator who watches the device."""
+    """A message between node and device, recorded for an operator who watches the device."""
 
     number: int
     wall: float
@@ -65,7 +65,7 @@ class SeenMessage(msgspec.Struct, frozen=True):
 
 
 class Traffic:
-    """A record of the messages between the node and a device, written only while an operator watches.
+    """A record of the messages between the node and a device. Messages are recorded only while an operator watches.
 
     Each call of `since` keeps the recording on for `WATCHED_S`. Afterwards nothing is stored, because messages contain
     the arguments and results of all clients' calls.
@@ -78,7 +78,7 @@ class Traffic:
         self.last = 0  # the number of the last message
 
     def since(self, number: int) -> list[SeenMessage]:
-        """Return the messages after a number. Continue or start the recording for a while."""
+        """Return the recorded messages with a higher number, and keep recording for another WATCHED_S seconds."""
         self._watched_until = self._clock.now() + WATCHED_S
         return [message for message in self._messages if message.number > number]
 
@@ -102,7 +102,7 @@ EVENTS_PER_S: Final = 20  # that are passed on; the others are counted
 
 @dataclass(eq=False)
 class DeviceSession(TransportOwner):
-    """A session with one device. The module docstring explains how it works.
+    """A session with one device. It keeps the transport open, watches whether the device is present, and sends calls.
 
     The keeper and operators read `is_present`, `tools`, `reason` and `loss`. `open` and `close` are called once each;
     `reopen` may be called at any time.
@@ -164,7 +164,9 @@ class DeviceSession(TransportOwner):
         self.on_transport_lost("reopened by the operator")
 
     async def present_within(self, seconds: float) -> bool:
-        """Wait until the device is present or known to be absent. Return whether it is present within this time."""
+        """Wait until it is known whether the device is present, at most `seconds` seconds. Return whether it is
+        present.
+        """
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._settled.wait(), seconds)
             return self.is_present
@@ -229,7 +231,7 @@ class DeviceSession(TransportOwner):
     # Presence
 
     def _look(self) -> None:
-        """Poll the device, once per period. Declare it lost if it has been silent for too long."""
+        """Poll the device and schedule the next poll. Declare the device absent if it has been silent for too long."""
         loop = asyncio.get_running_loop()
         is_polled = self._presence == "poll"
         period_s = self._interval_s if self._asks_registration else self._interval_s / 2  # AX-B.3-1
@@ -297,7 +299,9 @@ class DeviceSession(TransportOwner):
     # Calls
 
     def call(self, tool: DeviceTool, arguments: Mapping[str, Any], on_done: requests.OnDone) -> DeviceRequest | None:
-        """Send a call if its arguments are valid. Return its request, or None if the call has ended already."""
+        """Send a call if its arguments are valid. Return its request, or None if the call has failed already and
+        `on_done` was called.
+        """
         arguments = without_metadata(arguments)
         if (fault := tool.input.find_fault(arguments)) is not None:
             on_done(DeviceFailure("argument_invalid", fault.reason, path=fault.pointer))
@@ -359,7 +363,7 @@ class DeviceSession(TransportOwner):
         self.requests.send_next()
 
     def _discard(self, reason: str) -> None:
-        """Count a message that is dropped."""
+        """Count a received message that is dropped, and note the reason."""
         self._verdict = reason
         self.counters.discarded[reason] += 1
 
@@ -386,7 +390,7 @@ class DeviceSession(TransportOwner):
                 self._arrive()
 
     def _outcome(self, tool: DeviceTool, answer: DeviceAnswer) -> requests.CallOutcome:
-        """Return the outcome of a call: its result, or the failure that the answer reports."""
+        """Return the outcome of a call that the device answered: its result, or the failure that the answer reports."""
         if answer.status != 0:
             name = tool.tool.status.get(str(answer.status), answer.name)
             return DeviceFailure("status", "the device refused or failed", status=answer.status, name=name)
@@ -436,7 +440,9 @@ class DeviceSession(TransportOwner):
             self._owner.on_tools()
 
     def _note_refused(self, fault: DeviceFault) -> None:
-        """Store why an announcement was refused. A device that is present keeps its previous tools."""
+        """Store why the device's announcement was refused, as the reason why the device is absent. A device that is
+        present keeps its previous tools.
+        """
         if not self.is_present:
             self.reason = f"its announcement was refused: {fault.detail}"
 

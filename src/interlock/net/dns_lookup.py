@@ -132,7 +132,9 @@ async def _check_signature(
 async def _exchange(
     name: dns.name.Name, kind: dns.rdatatype.RdataType, resolver: str, timeout_s: float
 ) -> dns.message.Message:
-    """Send a query and return its answer. Ignore answers to other questions and answers from other addresses."""
+    """Send a query to a resolver and return its answer. Answers to other questions, and from other addresses, are
+    ignored.
+    """
 
     host, port = _address(resolver)
     flags = dns.flags.RD | dns.flags.AD

@@ -76,7 +76,9 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 
 def _fetch(url: str, sha256: str | None, into: Path, stop: threading.Event) -> str:
-    """Download to a temporary file beside `into`, check its hash, and rename it. This runs on a separate thread."""
+    """Download to a temporary file beside `into`, check its hash, and rename it. This function runs in a thread of its
+    own.
+    """
     into.parent.mkdir(parents=True, exist_ok=True)
     half = into.with_name(f"{into.name}.half")
     request = urllib.request.Request(url, headers={"User-Agent": "interlock"})  # noqa: S310 - checked above
@@ -158,7 +160,7 @@ def _open_member(archive: Path, wanted: str) -> Iterator[IO[bytes]]:
 
 
 def _choose_member(names: list[str], wanted: str) -> str:
-    """Return the archive member with the path `wanted`, or otherwise the only member with that file name.
+    """Return the archive member with the path `wanted`. If there is none, return the only member with that file name.
 
     Raise DownloadFailed unless exactly one member matches.
     """

@@ -155,7 +155,7 @@ class Egress:
             await _join((reader, writer), there, request)
 
     async def _serve_direct(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve a client that connects without a proxy.
+        """Serve a program that does not know the proxy, and connects to the address that the name server gave it.
 
         The address to which it connected identifies the host it wants.
         """
@@ -206,7 +206,9 @@ async def _answer(writer: asyncio.StreamWriter, refusal: _Refusal) -> None:
 
 
 async def _join(here: Streams, there: Streams, request: ProxyRequest) -> None:
-    """Confirm a tunnel or forward the head of a request. Then copy bytes in both directions until both have ended."""
+    """Confirm a tunnel to the client, or forward the head of its request to the host. Then copy bytes in both
+    directions until both have ended.
+    """
     try:
         if request.head is None:
             here[1].write(b"HTTP/1.1 200 Connection established\r\n\r\n")

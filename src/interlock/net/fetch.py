@@ -193,7 +193,7 @@ def _body(answered: FetchedAnswer) -> bytes:
 
 
 class DocumentSink:
-    """A receiver of one small HTTP answer. It refuses event streams."""
+    """A receiver of the answer to one small request. An event stream counts as a failure."""
 
     def __init__(self) -> None:
         self.answered: asyncio.Future[FetchedAnswer] = asyncio.get_running_loop().create_future()

@@ -40,7 +40,7 @@ class MessageSink(Protocol):
         """Handle a message that was dropped because it exceeds the limit."""
 
     def on_closed(self, code: int, reason: str) -> None:
-        """Handle the end of the pipe. Called once, after the last message, whichever side closed the pipe.
+        """Handle the end of the pipe. This is called once, after the last message, whichever side closed the pipe.
 
         `reason` completes the sentence "the peer ...", unless the peer wrote it.
         """
@@ -56,13 +56,13 @@ class MessagePipe(Protocol):
         """
 
     def close(self, code: int = NORMAL, reason: str = "") -> None:
-        """Send all queued messages, then close. `on_closed` follows within a bound. A second call has no effect."""
+        """Send all queued messages, then close. `on_closed` is called soon afterwards. A second call has no effect."""
 
     def abort(self) -> None:
         """Close immediately, without notifying the peer."""
 
     def pause_reading(self) -> None:
-        """Stop delivering messages until `resume_reading`, except those that were already received."""
+        """Deliver no messages until `resume_reading`, except those that were already received."""
 
     def resume_reading(self) -> None:
         """Deliver messages again."""
@@ -82,7 +82,7 @@ PER_TURN: Final = 32
 
 
 class PacedDelivery(msgspec.Struct, eq=False, kw_only=True):
-    """A base class for receivers of messages, which delivers at most PER_TURN messages in each turn of the event loop.
+    """A base class of message receivers. It delivers at most PER_TURN messages in each turn of the event loop.
 
     A subclass handles a message in `on_next`, and stops or resumes its stream in `hold_reading`. This is a base class
     and not a member so that stream and receiver form no reference cycle, which would wait for the garbage collector.
@@ -119,7 +119,7 @@ class PacedDelivery(msgspec.Struct, eq=False, kw_only=True):
         self.hold_reading(True)
 
     def finish_delivery(self, last: Callable[[], None]) -> None:
-        """Call `last` after every message of the ended stream has been delivered."""
+        """Call `last` once all messages of the stream, which has ended, have been delivered."""
         if self.next_turn is None:
             last()
         else:

@@ -71,7 +71,8 @@ _head_64: Final = Struct("!BBQ").pack
 
 
 class FramedPipe(asyncio.Protocol):
-    """An open WebSocket. The subclass sets `_transport` and `_open` when it is open, and then calls `_begin`.
+    """An open WebSocket that carries messages. A subclass opens it, sets `_transport` and `_open`, and then calls
+    `_begin`.
 
     A pipe is open from then until the protocol leaves the state OPEN; the sink is told of the end once the transport is
     lost. `_verdict` is our own reason for the end, if we have one; otherwise the peer's close frame gives it.
@@ -83,7 +84,7 @@ class FramedPipe(asyncio.Protocol):
     def __init__(
         self, protocol: Protocol, sink: MessageSink, max_bytes: int, ping_every_s: float, pong_within_s: float
     ) -> None:
-        """Create a pipe. `protocol` must not use extensions."""
+        """Create a pipe over a WebSocket `protocol`, which must not use extensions."""
         self._protocol = protocol
         protocol.max_message_size, protocol.max_fragment_size = ENDLESS * max_bytes, max_bytes
         self._sink, self._max_bytes, self._ping_every_s = sink, max_bytes, ping_every_s
@@ -152,7 +153,8 @@ class FramedPipe(asyncio.Protocol):
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     async def drain(self, low_bytes: int) -> None:
-        """Wait until at most `low_bytes` are unsent, or the connection is lost. For one waiter at a time.
+        """Wait until at most `low_bytes` bytes are unsent, or the connection is lost. Only one caller may wait at a
+        time.
 
         The loop only reports that its buffer has shrunk to a mark, so the mark is lowered for as long as this waits.
         """
@@ -168,7 +170,7 @@ class FramedPipe(asyncio.Protocol):
                 self._transport.set_write_buffer_limits(high=self._max_bytes)
 
     def _write_queue(self) -> None:
-        """Write everything queued in this turn of the loop at once, because each write is a system call."""
+        """Write everything that was queued in this turn of the event loop. One write is one system call."""
         queue = self._queue
         if queue and self._transport is not None:
             self._transport.write(b"".join(queue))
@@ -199,7 +201,7 @@ class FramedPipe(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _begin(self, early: bytes) -> None:
-        """Start calling the sink. `early` are the bytes that came with the upgrade."""
+        """Start to pass messages to the sink. `early` are bytes that arrived together with the upgrade."""
         self._began = True
         if early:
             self.data_received(early)
@@ -233,7 +235,7 @@ class FramedPipe(asyncio.Protocol):
             self._rest += data[start:] if start else data
 
     def _take(self, data: bytes) -> int:
-        """Handle every frame that has arrived completely, and return where the next one begins."""
+        """Handle all complete frames in `data`. Return the index at which the first incomplete frame begins."""
         protocol, masked, max_bytes = self._protocol, 0 if self._masks else _MASKED, self._max_bytes
         start, end = 0, len(data)
         self._awaited = 0
@@ -280,7 +282,7 @@ class FramedPipe(asyncio.Protocol):
         self._unread, self._mask = unread, mask
 
     def _skip(self, data: bytes, at: int) -> int:
-        """Skip the frame that is too large, and return where the next one begins."""
+        """Skip bytes of a frame that is too large. Return the index at which the next frame begins."""
         piece = data[at : at + self._unread]
         self._unread -= len(piece)
         if self._mask:
@@ -309,7 +311,9 @@ class FramedPipe(asyncio.Protocol):
         self._sink.on_oversized(scanner.found)
 
     def _hear_frames(self, data: bytes) -> None:
-        """Let the package read bytes that are no plain text frame, and handle the frames that it found."""
+        """Pass bytes that are not a plain text frame to the WebSocket library, and handle the frames that it
+        returns.
+        """
         transport = self._transport
         if transport is None:
             return
@@ -335,7 +339,7 @@ class FramedPipe(asyncio.Protocol):
             self._say_closed()
 
     def pause_writing(self) -> None:
-        """Refuse messages from now on: the peer does not read what is queued."""
+        """Refuse to send further messages, because the peer does not read what is queued."""
         if self._drained is not None and self.unsent_bytes <= self._max_bytes:
             return  # the mark is low because somebody waits: there is space left
         self._full = True
@@ -392,7 +396,9 @@ class FramedPipe(asyncio.Protocol):
         self._sink.on_message(data)
 
     def _after_frames(self, transport: asyncio.Transport) -> None:
-        """Close the connection if the framing ended it: a frame too large, invalid data or the peer's close."""
+        """Close the connection if the WebSocket is no longer open, after an invalid frame, a frame that is too large,
+        or a close frame.
+        """
         if self._protocol.state is State.OPEN:
             return
         sent = self._protocol.close_sent
@@ -404,7 +410,9 @@ class FramedPipe(asyncio.Protocol):
             self._end_soon()
 
     def _condemn(self, code: int, reason: str) -> None:
-        """Close the connection because of what the peer did. `reason` completes "the peer ..."."""
+        """Close the connection because of a fault of the peer. `reason` says what the peer did, for example "sent a
+        binary frame".
+        """
         if self._transport is None or self._verdict is not None:
             return
         self._verdict = (code, reason)
@@ -414,12 +422,14 @@ class FramedPipe(asyncio.Protocol):
         self._end_soon()
 
     def _end_soon(self) -> None:
-        """Cut the connection if the peer does not do its part of closing within CLOSE_S."""
+        """Cut the connection after CLOSE_S seconds, unless the peer closes it before."""
         if self._ending is None:
             self._ending = asyncio.get_running_loop().call_later(CLOSE_S, self.abort)
 
     def _say_closed(self) -> None:
-        """Tell the sink, once, why the connection ended: our own verdict, the peer's close frame, or a cut."""
+        """Tell the sink once why the connection ended: for our own reason, by the peer's close frame, or because it was
+        cut.
+        """
         if self._said_closed:
             return
         self._said_closed = True
@@ -461,7 +471,7 @@ class FramedPipe(asyncio.Protocol):
         self._alarm = asyncio.get_running_loop().call_later(delay_s, what)
 
     def _watch(self, bytes_before: int | None) -> None:
-        """Cut the connection if the full queue has not become shorter since the last look, STALL_AFTER_S ago."""
+        """Cut the connection if the number of unsent bytes has not become smaller within STALL_AFTER_S seconds."""
         if self._transport is None:
             return
         queued = self._transport.get_write_buffer_size()
@@ -473,7 +483,7 @@ class FramedPipe(asyncio.Protocol):
 
 
 class AcceptedPipe(FramedPipe):
-    """The accepting end of a WebSocket. `run` is the body of its route and returns when the connection is over."""
+    """The server's end of a WebSocket. `run` serves the connection and returns when it is over."""
 
     def __init__(
         self,
@@ -495,8 +505,8 @@ class AcceptedPipe(FramedPipe):
         self._early, self._on_binary = early, on_binary
 
     def attach(self) -> bool:
-        """Take over the connection, so that messages can be sent before the first one is read. Return False if it is
-        gone.
+        """Take over the connection, so that messages can be sent before the first one is read. Return False if the
+        connection is lost already.
         """
         transport = self._upgraded.transport
         if transport.is_closing() or self._protocol.state is not State.OPEN:
@@ -539,7 +549,7 @@ HUNG_UP: Final = "closed the connection instead of opening a WebSocket"
 
 
 class DialFailed(Exception):
-    """A dialled connection that was not opened.
+    """An error raised if a WebSocket could not be opened.
 
     `reason` is a clause about "it", for a person. It does not contain the address, which the caller names.
 
@@ -567,7 +577,7 @@ async def dial(
     ping_every_s: float = PING_EVERY_S,
     pong_within_s: float = PONG_WITHIN_S,
 ) -> "DialledPipe":
-    """Open a connection and return its pipe. The sink receives nothing before this returns.
+    """Open a WebSocket and return its pipe. The sink receives nothing before this function returns.
 
     `tls` is for wss:// and defaults to the system's trust. Raise DialFailed if the connection is not opened.
     """
@@ -609,7 +619,7 @@ async def dial(
 
 
 class DialledPipe(FramedPipe):
-    """The dialling end of a WebSocket. `dial` creates it, and waits for `opened`."""
+    """The client's end of a WebSocket. `dial` creates it, and waits until `opened` has a result."""
 
     def __init__(
         self,
@@ -645,7 +655,7 @@ class DialledPipe(FramedPipe):
             self._take_answer(self._transport, data)
 
     def _take_answer(self, transport: asyncio.Transport, data: bytes) -> None:
-        """Pass the head of the answer to the protocol and keep the bytes after it for this pipe."""
+        """Handle the peer's answer to the upgrade request. Bytes after its head are kept for the open pipe."""
         seen = len(self._head_end)
         end = (self._head_end + data).find(_HEAD_END)
         self._head_end = (self._head_end + data)[1 - len(_HEAD_END) :]
@@ -665,7 +675,7 @@ class DialledPipe(FramedPipe):
             transport.abort()
 
     def _judge_answer(self) -> bool:
-        """Set the result of `opened`, and return whether the peer's answer opened the connection."""
+        """Return whether the peer's answer opens the WebSocket, and set the result of `opened` accordingly."""
         why = self._client.handshake_exc
         if why is None and self._client.subprotocol != self._subprotocol:
             self._fail(DialFailed(f"it does not speak {self._subprotocol}"))

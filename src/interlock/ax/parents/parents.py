@@ -72,7 +72,7 @@ _STOPPING: Final = Refusal(UNAVAILABLE, "unavailable", {"reason": "node_stopping
 
 @dataclass(eq=False)
 class UpwardFront:
-    """Front for the parent of one registration: serves the parent's requests like those of a client.
+    """Front that serves the requests of one parent (the aggregator above this node) like those of a client.
 
     It is the Tenant of the uplink, a Member of the audience, and the Sink of messages that belong to no request.
     """
@@ -170,7 +170,7 @@ class UpwardFront:
     # The eras
 
     def _open_session(self, request: jsonrpc.Request, greeting: Raw) -> ClientSession | None:
-        """Open a session for the parent. Return None if the request was refused."""
+        """Open a session for a parent of the legacy era. Return None if the request was refused."""
         initialize = jsonrpc.Request(request.id, INITIALIZE, greeting)
         opened = self._legacy.initialize(initialize, self._principal, VIA_AX, self._only, NAMES)
         if isinstance(opened, Refusal):
@@ -205,7 +205,7 @@ class UpwardFront:
             running.cancel(reason or "cancelled by the parent")
 
     def over(self, request_id: bytes) -> None:
-        """Forget a request that was answered, or that will never be answered."""
+        """Forget a request of the parent that was answered, or that will never be answered."""
         if isinstance(self._running.pop(request_id, None), ListenStream):
             self._listens -= 1
 
@@ -241,7 +241,7 @@ class UpwardFront:
         pass
 
     def on_vendor_notification(self, notification: jsonrpc.Notification) -> None:
-        """Ignore the notification.
+        """Do nothing, because parents do not receive this notification.
 
         A parent receives vendor-specific notifications of registered subservers only (MCP-AX 12). Those of configured
         servers are meant for clients.
@@ -278,7 +278,7 @@ Held = Mapping[str, str]  # subserver_id -> the aggregator that has it
 
 
 class ParentClaims:
-    """Claims to subservers that this node made at one parent, some of which wait for an answer."""
+    """Claims to subservers that this node has sent to one parent, some of which the parent has not answered yet."""
 
     def __init__(self, on_held: Callable[[Held], None]) -> None:
         """Create the claims.
@@ -358,7 +358,9 @@ State = Literal["standby", "connecting", "registered", "waiting", "stopped"]
 
 
 class Parents(Uplink):
-    """Registration of this node in one tree, with one of the tree's parents at a time."""
+    """Registration of this node in one tree. It is with one parent of the tree (an aggregator above this node) at a
+    time.
+    """
 
     def __init__(
         self,
@@ -432,12 +434,12 @@ class Parents(Uplink):
         self.states = [replace(state, state="stopped", assigned_segment=None) for state in self.states]
 
     def subtree_changed(self, subtree_ids: tuple[str, ...]) -> None:
-        """Report a changed set of aggregators below this node to the parent, with the next heartbeat (5.3)."""
+        """Report changed ids of the aggregators below this node to the parent, with the next heartbeat (5.3)."""
         self._take(self._engine.subtree_changed(subtree_ids, asyncio.get_running_loop().time()))
 
     @property
     def above(self) -> frozenset[str]:
-        """Return the aggregators known to be above this node.
+        """Return the ids of the aggregators that are known to be above this node.
 
         They include every configured parent that has accepted a registration, even if it is not connected now.
         """
@@ -583,8 +585,8 @@ def parent_opener(parent: ParentPlan, max_bytes: int) -> Opener:
 def worded_for(
     register: Register, plan: ParentPlan, segment: str, signer: "SigningKey | None", wall: float
 ) -> Register:
-    """Return the registration completed for one parent: with the authority claimed there, and a proof of it if `signer`
-    is given.
+    """Return the registration as it is sent to one parent: with the authority that is claimed there, and a proof if
+    there is a key (`signer`).
     """
     authority = maybe_authority(plan.authority) if plan.authority is not None else None
     proof = signer.prove(authority, plan.url, wall) if authority is not None and signer is not None else None

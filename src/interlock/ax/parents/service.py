@@ -33,10 +33,12 @@ DEVICE_MARK: Final = "#"  # after it, for a parent on the connection of one devi
 
 
 class ParentService:
-    """Service that keeps this node registered with one parent in each of its trees."""
+    """Service that keeps this node registered with one parent (an aggregator above it) in each of its trees."""
 
     def __init__(self, plan: Plan, registrar: Registrar, legacy: LegacyFront, modern: ModernFront) -> None:
-        """Prepare the parents. Raise CannotStart if a parent in the configuration cannot be used."""
+        """Prepare the registrations with the configured parents. Raise CannotStart if one of the parents cannot be
+        used.
+        """
         self._registrar = registrar
         self._fronts = legacy, modern, registrar.parts.audience
         self._plan = plan
@@ -86,7 +88,7 @@ class ParentService:
     # Claims of subservers in our own tree (TreeClaims)
 
     async def claim(self, claims: Sequence[Claimed], released_session: str | None) -> Mapping[str, str]:
-        """Claim subservers at the parent.
+        """Claim subservers at the parent, so that no other aggregator of the tree takes them.
 
         Return the denied claims as a map from subserver_id to the aggregator_id that has it.
         """
@@ -108,7 +110,7 @@ class ParentService:
         self._registrar.set_above(frozenset[str]().union(*above))
 
     def _make_trees(self, plan: Plan, signer: "SigningKey | None") -> "dict[str, Parents]":
-        """Create the `Parents` of each tree, keyed by the name of the tree.
+        """Create the registration for each tree, keyed by the name of the tree.
 
         Each gets a plan with that tree's parents only.
         """

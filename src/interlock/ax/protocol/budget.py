@@ -64,7 +64,7 @@ class BudgetLimits(msgspec.Struct, frozen=True, kw_only=True):
         return BudgetLimits(**{**theirs, **both})
 
     def else_(self, usual: "BudgetLimits") -> "BudgetLimits":
-        """Return the limits, with each limit that is not set taken from `usual`."""
+        """Return these limits, completed with the limits of `usual` that are not set here."""
         return BudgetLimits(**{**usual.as_object(), **self.as_object()})
 
     def exceeded(self, usage: "BudgetUsage", price: Price, now: float) -> ExceededLimit | None:
@@ -85,7 +85,7 @@ class BudgetLimits(msgspec.Struct, frozen=True, kw_only=True):
         return None
 
     def shown(self, usage: "BudgetUsage", now: float) -> dict[str, dict[str, int]]:
-        """Return each limit with its present usage."""
+        """Return each limit by name, together with how much of it is used."""
         used = dict(zip(KEYS, (usage.calls(now), usage.mutable_calls, usage.cost_units), strict=True))
         return {name: {"limit": limit, "used": used[name]} for name, limit in self.as_object().items()}
 

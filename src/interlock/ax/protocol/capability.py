@@ -107,7 +107,9 @@ ToolClass = Literal["read_only", "reversible", "irreversible"]
 
 
 class Capability(msgspec.Struct, frozen=True, kw_only=True):
-    """Effective annotation of a tool. The defaults are those of a tool about which nothing is known."""
+    """Capability annotation of a tool, as it applies at this node. The defaults are those of a tool about which nothing
+    is known.
+    """
 
     latency_class: LatencyClass = LatencyClass.STANDARD
     consistency: Consistency = Consistency.BEST_EFFORT
@@ -123,7 +125,7 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InvalidAnnotation(msgspec.Struct, frozen=True, kw_only=True):
-    """Reason why an annotation cannot be used."""
+    """Reason why a capability annotation cannot be used."""
 
     reason: str
 
@@ -206,7 +208,7 @@ def is_claim(key: str, value: object) -> bool:
 def changed_claims(
     declared: object, annotations: object, capability: Capability, published: Mapping[str, bool]
 ) -> dict[str, object]:
-    """Return the declarations of a server about a tool that do not apply at this node.
+    """Return the values that a server declares about a tool, and that differ from what applies at this node.
 
     These are the keys of its annotation and its MCP hints that differ from `capability` and from the `published` hints.
     """
@@ -239,8 +241,8 @@ _HINT_DEFAULTS: Final = dict(zip(HINTS, (False, True, False), strict=True))  # M
 
 
 def needed_hints(published: Mapping[str, bool], annotations: object) -> dict[str, bool]:
-    """Return the published hints that a client would not assume: those that differ from MCP's defaults or the server's
-    own hints.
+    """Return the published hints that a client could not guess: those that differ from the server's own hints, or else
+    from the defaults of MCP.
     """
     own = annotations if isinstance(annotations, Mapping) else {}
     read_only = published.get("readOnlyHint", own.get("readOnlyHint")) is True

@@ -44,8 +44,8 @@ COUNT_MAX: Final = 1_000_000  # more tools than any node lists
 
 
 class Unlisted(msgspec.Struct, frozen=True, kw_only=True):
-    """Numbers of tools that a child leaves out of its list for its parent, for each of the two reasons that concern the
-    parent.
+    """Counts of the tools that a child aggregator does not list for its parent, by reason: beyond the parent's scope,
+    or excluded by an access rule.
     """
 
     scope: AuthScope  # what the parent may use here
@@ -70,7 +70,8 @@ LATENCY_MS: Final = "x-mcpax-latency-ms"  # AX-7.2-8
 
 
 def with_latency(result: bytes, milliseconds: int) -> bytes:
-    """Return a result with the time that this hop measured, which replaces the value of a hop below.
+    """Return a result whose `_meta` contains the time that this node measured, in place of the time from the node
+    below.
 
     A result whose `_meta` is not an object is returned unchanged.
     """
@@ -88,7 +89,7 @@ _match_mark = re.compile(rb'"([A-Za-z0-9_-]{1,43})"').fullmatch
 
 
 def caller_mark(requester: str, key: bytes) -> Raw:
-    """Return the mark of a caller for the hop below, encoded as JSON.
+    """Return the mark that stands for a caller at the next node below, encoded as JSON.
 
     `key` is a secret of this node that survives restarts, so that marks and the approvals bound to them stay valid.
     """
@@ -97,7 +98,7 @@ def caller_mark(requester: str, key: bytes) -> Raw:
 
 
 def requester(principal: str, meta: Mapping[str, Raw]) -> str:
-    """Return an identifier of who asks: the parent, and which of its callers if the parent sent a mark.
+    """Return a name for who asks: the parent, and one of its callers if the parent sent a mark for the caller.
 
     A mark in an unexpected form is replaced by its hash.
     """
@@ -129,7 +130,7 @@ _ORDERED: Final = ("latency_class", "availability")  # what the draft itself ord
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
-    """Properties of a server that apply to everything it offers.
+    """Properties of a server that apply to all its tools, for example its granted scope and its latency.
 
     The default describes a server from the operator's configuration.
     """
@@ -151,7 +152,7 @@ ADOPTED: Final = Offer()
 
 
 class ItemMetadata(msgspec.Struct, frozen=True, kw_only=True):
-    """Metadata of a listed item, read from its `_meta`, as far as its server may set it."""
+    """Metadata of an item that a server below lists, as far as this server may decide it."""
 
     rest: dict[str, Raw]  # the keys that are not MCP-AX's
     capability: Raw | None
@@ -162,7 +163,7 @@ class ItemMetadata(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_below(meta: Mapping[str, Raw], offer: Offer) -> ItemMetadata:
-    """Read the `_meta` of a listed item.
+    """Read the `_meta` of an item that a server below lists.
 
     The number of hops and the values declared further down are read only if the server is an aggregator.
     """
@@ -192,7 +193,8 @@ def at_its_strictest(capability: Capability, annotations: object) -> Capability:
 
 
 def over_transport(declared: object, transport: str) -> object | InvalidAnnotation:
-    """Add the transport class of the registration to the annotation that a leaf declares (9.1).
+    """Return the annotation that a subserver declares for a tool, with the transport class of its registration added
+    (9.1).
 
     Return InvalidAnnotation if the annotation names another transport class. It may omit it.
     """
@@ -221,7 +223,7 @@ def raise_to_hop(capability: Capability, least: LatencyClass) -> Capability:
 
 
 def timeout_s(latency_class: LatencyClass | None, hops: int, server_s: float) -> float | None:
-    """Return how many seconds to wait for a tool at this hop (7.3).
+    """Return how many seconds this node waits for a call of a tool, or None if it waits without a limit (7.3).
 
     A tool without a latency class has its server's timeout.
     """
@@ -235,7 +237,7 @@ def implied_scope(capability: Capability) -> AuthScope:
 
 
 def published_annotation(declared: Raw | None, capability: Capability) -> Raw:
-    """Return the annotation that is sent to parents.
+    """Return the capability annotation of a tool in the form that this node sends to its parents.
 
     If nothing changed, these are the declared bytes. Otherwise changed keys are replaced and missing keys are appended.
     """
@@ -249,7 +251,7 @@ def published_annotation(declared: Raw | None, capability: Capability) -> Raw:
 
 
 def declared_values(declared: Mapping[str, object], below: Capability, here: Capability) -> dict[str, object]:
-    """Return the value of x-mcpax-declared: the values that the tool's owner declared and that a hop changed.
+    """Return the value of x-mcpax-declared: what the owner of a tool declared, for each value that a hop has changed.
 
     If several hops changed a value, the one from the lowest hop is kept.
     """
@@ -295,7 +297,8 @@ def lean_meta(meta: Mapping[str, Any], annotations: object) -> dict[str, Any]:
 
 
 def as_declared(capability: Raw | None, declared: Mapping[str, object]) -> object:
-    """Return the annotation as its owner wrote it, decoded. Return None if there is none or it cannot be read.
+    """Return a capability annotation as the owner of the tool wrote it, decoded. Return None if there is none or it
+    cannot be read.
 
     Only changes that the draft demands are undone. Otherwise an aggregator could loosen a tool unseen, by calling the
     stricter value declared.
@@ -306,7 +309,7 @@ def as_declared(capability: Raw | None, declared: Mapping[str, object]) -> objec
 
 
 def _decode(raw: Raw | None) -> Any:
-    """Return the decoded value, or None if it is absent or cannot be read."""
+    """Return the decoded value, or None if the value is absent or cannot be read."""
     try:
         return decode_value(raw) if raw is not None else None
     except CodecError:

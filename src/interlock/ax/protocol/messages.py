@@ -38,7 +38,7 @@ class AuthorityProof(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Register(msgspec.Struct, frozen=True, kw_only=True):
-    """Request of a subserver to be registered (mcpax/register)."""
+    """Request mcpax/register, with which a subserver registers."""
 
     subserver_id: str
     segment: str
@@ -66,7 +66,7 @@ class Register(msgspec.Struct, frozen=True, kw_only=True):
 
 # AX-6.2-1
 class Registered(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="status", tag="registered"):
-    """Answer to mcpax/register that grants the registration. It is encoded as JSON as it is."""
+    """Answer to mcpax/register that accepts the registration. Its JSON form has exactly these members and a status."""
 
     assigned_segment: str
     session_id: str
@@ -79,20 +79,22 @@ class Registered(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Message that keeps a session alive (mcpax/heartbeat). It is encoded as JSON as it is."""
+    """Message mcpax/heartbeat, which keeps a session alive. Its JSON form has exactly these members."""
 
     session_id: str
     subtree_ids: tuple[str, ...] | None = msgspec.field(default=None, name=SUBTREE_IDS)  # sent when they changed
 
 
 class Deregister(msgspec.Struct, frozen=True, kw_only=True):
-    """Message that ends a session in an orderly way (mcpax/deregister)."""
+    """Request mcpax/deregister, which ends a session."""
 
     session_id: str
 
 
 class Parent(msgspec.Struct, frozen=True, kw_only=True):
-    """Answer to mcpax/parent. `parent_id` is the aggregator_id of the parent, or None if there is no parent."""
+    """Answer to the request mcpax/parent. `parent_id` is the aggregator_id of the subserver's parent, or None if it has
+    no parent.
+    """
 
     subserver_id: str
     parent_id: str | None
@@ -107,8 +109,8 @@ class Claimed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Claims(msgspec.Struct, frozen=True, kw_only=True):
-    """Message that announces which subservers the sender now has, directly or through nodes below it, and which it no
-    longer has (mcpax/claim).
+    """Message mcpax/claim: the subservers that the sender now has, itself or through nodes below it, and those that it
+    no longer has.
     """
 
     claims: tuple[Claimed, ...] = ()

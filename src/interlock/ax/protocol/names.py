@@ -45,7 +45,7 @@ _ALIAS_TAIL = 35
 
 
 class WithheldName(msgspec.Struct, frozen=True, kw_only=True):
-    """Name that is not listed, with the reason.
+    """Name that is left out of a list, with the reason.
 
     `name` is the name as it was passed to the function that withheld it.
     """
@@ -63,7 +63,7 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Aliases(msgspec.Struct, frozen=True, kw_only=True):
-    """Aliases of all tools in the namespace.
+    """Client-safe names (aliases) of all tools, and the names that are withheld because they share an alias.
 
     `qualified_names` maps each alias to its qualified name, in the order of input.
     """
@@ -77,7 +77,7 @@ def is_segment(text: str) -> bool:
 
 
 def check_segment(text: str) -> str | None:
-    """Return why `text` cannot be assigned as a segment, or None.
+    """Return why a subserver must not have the segment `text`, or None if it may.
 
     A text that fails `is_segment` is namespace_invalid. A text that passes and is still refused is namespace_conflict.
     """
@@ -111,7 +111,7 @@ def normalise(original: str) -> str:
 
 
 def resolve_locals(originals: Sequence[str]) -> Resolution:
-    """Return the local names for one server's list.
+    """Return the local names for the tools of one server, and the names that cannot be listed.
 
     A name that is a valid segment stays unchanged. If several names would be rewritten to the same local name, each
     gets a hash of its original name instead; so does a name without any usable character. The result for one name never
@@ -154,7 +154,9 @@ def listed_twice(name: str, times: int) -> WithheldName:
 
 
 def qualify(segments: Sequence[str], local: str) -> str | WithheldName:
-    """Return the qualified name below `segments`, or why it cannot be listed. All parts must be valid segments."""
+    """Return the full name of a tool: the segments and the local name, joined by dots. If it is too long, return why it
+    is withheld.
+    """
     name = ".".join((*segments, local))
     if len(name) > QUALIFIED_MAX:  # AX-4.1-4: withheld, with the reason
         reason = f"the qualified name would have {len(name)} characters, the limit is {QUALIFIED_MAX}"
@@ -224,7 +226,7 @@ SCHEME: Final = "mcpax://"
 
 
 def show_uri(path: str, uri: str, *, aggregator: bool) -> str:
-    """Return the URI under which the tree lists a resource.
+    """Return the URI under which the tree lists a resource of a server.
 
     `path` contains the segments of its server, joined by dots.
     """

@@ -37,7 +37,7 @@ _NS: Final = 1_000_000_000
 
 
 class Overflow(msgspec.Struct, frozen=True, kw_only=True):
-    """Record of a gap: how many notifications of a subserver were dropped, and since when."""
+    """Record of dropped notifications: how many of a subserver were dropped, and since when."""
 
     dropped: int
     since: float  # when the first of them was dropped, on the clock of `now`
@@ -47,7 +47,7 @@ Release = list[Notification | Overflow]
 
 
 class Drops:
-    """Counters of dropped notifications (`notifications_dropped`), in total and per segment, since the start."""
+    """Counters of the notifications that this node has dropped since it started, in total and per segment."""
 
     def __init__(self) -> None:
         self.total = 0
@@ -171,7 +171,8 @@ _METHOD: Final = re.compile(r"[A-Za-z0-9_./$-]{1,128}", re.ASCII)
 
 
 def prefix(notice: Notification, segment: str, *, aggregator: bool) -> Notification | None:
-    """Add one hop to the origin, logger, URI and segment of a notification. Return None if it is malformed.
+    """Return a notification as it is passed up, with `segment` put in front of its origin, logger, URI and segment.
+    Return None if the notification is malformed.
 
     An origin that is already set is trusted only if the sender is an aggregator, and only below the sender's segment.
     """
@@ -240,7 +241,7 @@ def _own(method: str, params: dict[str, object], event_id: str) -> Notification:
 
 
 def _below(segment: str, origin: str | None) -> str:
-    """Return the origin one hop up: `origin` below `segment`.
+    """Return the origin as it is named one hop up: `origin` below `segment`.
 
     An origin that is not a qualified name is left out, because its sender made it up.
     """

@@ -24,7 +24,7 @@ CURSOR_BYTES_MAX: Final = 8
 
 
 class Routed(msgspec.Struct, frozen=True, kw_only=True):
-    """Route of a request: its path through the tree and the position of the receiver (`cursor`) in that path."""
+    """Route of a request: its path through the tree, and the position of the receiver in this path (`cursor`)."""
 
     path: tuple[str, ...]  # root first, the same on every link
     cursor: int
@@ -35,7 +35,7 @@ class Routed(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rest(self) -> tuple[str, ...]:
-        """Return the part of the path below the receiver."""
+        """Return the segments of the path that follow the receiver."""
         return self.path[self.cursor + 1 :]
 
 
@@ -78,7 +78,7 @@ def check(routed: Routed, *, segment: str, rest: Sequence[str]) -> Refusal | Non
 
 
 def follow_name(routed: Routed, *, segment: str, name: str) -> str | Refusal:
-    """Return the tool or prompt that the path leads to, as its dotted name below the receiver.
+    """Return the name of the tool or prompt to which a route leads, with the dotted segments below the receiver.
 
     `name` is the name in params: the local name, the name below the receiver or the full name. Any other name is
     refused, never corrected (7.2).
@@ -91,7 +91,7 @@ def follow_name(routed: Routed, *, segment: str, name: str) -> str | Refusal:
 
 
 def follow_uri(routed: Routed, *, segment: str, uri: str) -> str | Refusal:
-    """Return the resource that the path leads to, as its URI below the receiver.
+    """Return the URI of the resource to which a route leads, as it is known below the receiver.
 
     `uri` is the URI in params: the URI below the receiver, the URI at the root, or the server's own URI.
     """
@@ -113,17 +113,17 @@ def start(own: str | None, below: Sequence[str]) -> Routed:
 
 
 def advance(routed: Routed) -> Routed:
-    """Return the route that an intermediate receiver passes on: the same path, one position further."""
+    """Return the route for the next hop: the same path, with the cursor one position further."""
     return Routed(path=routed.path, cursor=routed.cursor + 1)  # AX-7.2-3
 
 
 def as_meta(routed: Routed) -> dict[str, Raw]:
-    """Return the two keys to add to the `_meta` of a request to a peer that supports MCP-AX."""
+    """Return a route as the two keys that are added to the `_meta` of a request."""
     return {ROUTE: Raw(encode_value(routed.path)), CURSOR: Raw(b"%d" % routed.cursor)}
 
 
 def _read(key: str, bytes_max: int, params: Mapping[str, Raw], meta: Mapping[str, Raw]) -> Any:
-    """Return the decoded value, UNSET if it is absent, or a Refusal if it cannot be read."""
+    """Return the decoded value of a key, UNSET if the key is absent, or a Refusal if the value cannot be read."""
     places = [place[key] for place in (meta, params) if key in place]
     if any(len(raw) > bytes_max for raw in places):
         return _mismatch(f"{key} is longer than {bytes_max} bytes")

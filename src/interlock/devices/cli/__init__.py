@@ -91,8 +91,8 @@ def simulate(
 
 @contextlib.contextmanager
 def _libraries_of(device: str) -> Iterator[None]:
-    """Refuse the command that runs in this context, with a hint, if a library of the extra `devices` is not
-    installed.
+    """Run the commands of a `with` block. If one of them needs a library of the extra `devices` that is not installed,
+    refuse the command with a hint.
     """
     try:
         yield

@@ -38,7 +38,7 @@ _SOCKET: Final = "socket://"
 
 
 class Line:
-    """The port of a device, opened without a node. Reading and writing have a time limit."""
+    """The serial port or socket of a device, opened without a node. Reading has a time limit."""
 
     def __init__(self, description: DeviceDescription) -> None:
         """Open the port of the device. Raise OSError if that fails, or ValueError if the port's name is invalid."""
@@ -86,8 +86,8 @@ class Line:
         return self._messages.pop(0)
 
     def drain(self, silence_s: float) -> None:
-        """Discard incoming messages until the line has been silent for `silence_s` seconds, but not for longer than
-        DRAIN_S beyond that.
+        """Discard incoming messages until the line has been silent for `silence_s` seconds, or until DRAIN_S more
+        seconds have passed.
         """
         ends = time.monotonic() + silence_s + DRAIN_S
         while time.monotonic() < ends and self.find_message(silence_s) is not None:
@@ -122,7 +122,9 @@ class NotTried(Exception):
 
 @dataclass(eq=False)
 class StubCheck:
-    """The sequence of checks for one stub. `run` yields the result of each check."""
+    """The checks of a stub, which is the part of a device's firmware that speaks MCP-AX. `run` performs them in order
+    and yields the results.
+    """
 
     _line: Line
     _description: DeviceDescription
@@ -204,7 +206,7 @@ class StubCheck:
     def _ask_for(
         self, message: bytes, request_id: int, *, what: str = "", is_refused: bool | None = None
     ) -> DeviceAnswer:
-        """Send a request and return its answer. Raise NotKept if the answer is missing or not the expected one.
+        """Send a request and return its answer. Raise NotKept if there is no answer, or if it is not the expected one.
 
         `what` is the subject of the error message. `is_refused` says whether the stub must refuse the request; None
         accepts both.
@@ -231,13 +233,17 @@ class StubCheck:
                 return received
 
     def _beats(self, *ids: int) -> None:
-        """Check that the stub answers heartbeats with these ids, which also shows that it still works."""
+        """Send heartbeats with these ids. Raise NotKept if the stub does not answer each of them, which shows that it
+        still works.
+        """
         for each in ids:
             what = f"heartbeat {each} was"
             self._ask_for(self._codec.encode_heartbeat(each), each, what=what, is_refused=False)
 
     def _drops(self, what: str, data: bytes) -> None:
-        """Check that the stub does not answer these bytes, and that it works afterwards."""
+        """Send bytes that the stub must ignore. Raise NotKept if the stub answers them, or does not answer heartbeats
+        afterwards.
+        """
         self._line.send_bytes(data)
         try:
             is_silent = self._find_answer(SILENCE_S) is None
@@ -251,7 +257,9 @@ class StubCheck:
     # Both profiles
 
     def _unknown_id(self, others: Iterable[messages.Announced | Event]) -> int:
-        """Return an id that no tool has, and none of the others. Raise NotTried if such ids must not be called."""
+        """Return an id that neither a tool nor one of `others` has. Raise NotTried if the user does not allow calls of
+        unknown ids.
+        """
         if not self.may_call_unknown:
             raise NotTried("not tried: it might do something; --unknown-ids asks for it")
         return max(set(range(TOOL_ID_MAX + 1)) - {each.id for each in (*self._description.tools, *others)})
@@ -351,8 +359,8 @@ class StubCheck:
             received = self._find_answer(self.within_s)
 
     def _framed(self, kind: int, tool_id: int, seq: int, message: bytes) -> bytes:
-        """Return a message of Profile B with the header of a Profile A frame, if the link uses such frames; otherwise
-        unchanged.
+        """Put the header of a Profile A frame before a message of Profile B, if the link uses such frames. Otherwise
+        return the message unchanged.
         """
         return message if self._is_cobs else bytes((kind, tool_id, seq)) + message
 
@@ -366,7 +374,9 @@ class StubCheck:
             self._drops(what, self._line.framing.encode(message))
 
     def _drops_frames(self, frames: dict[str, bytes]) -> None:
-        """Check that the stub drops these bytes, which are no COBS frames."""
+        """Check that the stub ignores these bytes, which are not valid COBS frames. Raise NotTried if the link has
+        other frames.
+        """
         if not self._is_cobs:
             raise NotTried("this link has another framing")
         for what, data in frames.items():

@@ -66,7 +66,9 @@ STATUS_MAX: Final = 2**31  # of either sign
 
 
 class CborCodec(Codec):
-    """The codec of Profile B. Request ids fit into one byte, so that small stubs can store them."""
+    """The codec of Profile B, whose messages are CBOR maps. Request ids fit into one byte, so that small devices can
+    store them.
+    """
 
     id_max = ID_MAX
 
@@ -164,8 +166,8 @@ def _is_integer(value: Any, least: int, greatest: int) -> TypeGuard[int]:
 
 
 def argument_names(tool: ToolDescription) -> tuple[str, ...]:
-    """Return the names of the arguments in the order of their positions. They come from the description, or are arg0 to
-    arg3.
+    """Return the argument names of a tool in the order of their positions. Arguments that the description does not name
+    are called arg0 to arg3.
     """
     named = tuple(field.name for field in tool.request)
     count = len(named) if tool.arg_types is None else len(tool.arg_types)
@@ -173,8 +175,8 @@ def argument_names(tool: ToolDescription) -> tuple[str, ...]:
 
 
 def named_arguments(tool: ToolDescription, params: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return the arguments of a call by name, from a map by position. Raise DeviceFault if the map does not fit the
-    tool.
+    """Return the arguments of a call by name. `params` contains them by position. Raise DeviceFault if they do not fit
+    the tool.
     """
     names = argument_names(tool)
     arguments = {}
@@ -223,7 +225,7 @@ def _positional(tool: ToolDescription, arguments: Mapping[str, Any]) -> dict[int
 
 
 def _received(field: Field, value: Any) -> Any:
-    """Return a received member of a result as a JSON value. Raise DeviceFault if it does not fit the field."""
+    """Convert a received member of a result into a JSON value. Raise DeviceFault if it does not fit the field."""
     if field.type in INTEGERS:
         if not _is_integer(value, INTEGERS[field.type][1], INTEGERS[field.type][2]):
             raise DeviceFault("response_invalid", f"no {field.type}", field.name)
@@ -243,7 +245,7 @@ def _received(field: Field, value: Any) -> Any:
 
 
 def _named(fields: Sequence[Field], payload: Any) -> dict[str, Any]:
-    """Return the members of a result by name. An integer key is the position of a described field."""
+    """Return the members of a result by name. An integer key in `payload` is the position of a field in `fields`."""
     if not isinstance(payload, dict):
         raise DeviceFault("response_invalid", "no map")
     described = {field.name: field for field in fields}
@@ -262,7 +264,7 @@ def _named(fields: Sequence[Field], payload: Any) -> dict[str, Any]:
 
 
 def _json(value: Any, path: str) -> Any:
-    """Convert a CBOR value into a JSON value: bytes become base64, keys become text. `path` is its place, for
+    """Convert a CBOR value into a JSON value: bytes become base64, and keys become text. `path` names the value in
     errors.
     """
     if isinstance(value, bytes):

@@ -32,7 +32,7 @@ CborType = Annotated[int, msgspec.Meta(ge=0, le=7)]  # major types of CBOR
 
 
 class Field(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A field of a layout. It is an argument of a call or a member of a result."""
+    """A field of a message: an argument of a call, or a member of a result."""
 
     name: str
     type: FieldType = "u8"
@@ -60,7 +60,7 @@ class ModbusRegister(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class ToolDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The description of a tool: the number, layout and capability of a device's command."""
+    """The description of one tool: the number of its command, the layout of its messages, and its effects."""
 
     id: ToolId
     name: str
@@ -85,7 +85,7 @@ class ToolDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The description of a message that a device sends without a request, under a separate tool id."""
+    """The description of an event: a message that a device sends without a request, under an id of its own."""
 
     id: ToolId
     name: str
@@ -95,8 +95,8 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class LinkDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The description of the connection to a device. `check_description` refuses keys that its transport does
-    not have.
+    """The connection to a device: the table [link] of its description. `check_description` refuses keys that do not
+    belong to the transport.
     """
 
     transport: Literal["uart_cbor", "ble_cbor", "spi_cbor", "can_cbor", "mqtt_json", "modbus_tcp", "modbus_rtu"]

@@ -93,7 +93,7 @@ def read_description(table: Mapping[str, Any]) -> DeviceDescription | tuple[Desc
 
 
 def is_checked(description: DeviceDescription) -> bool:
-    """Return whether changed bytes on the link are detected, either by a checksum in the frame or by the link
+    """Return whether changed bytes on the link of a device are detected, by a checksum in the frames or by the bus
     itself.
     """
     link = description.link
@@ -194,7 +194,7 @@ def _check_class(description: DeviceDescription, tool: ToolDescription, at: Path
 
 
 def _check_words(tool: ToolDescription, at: Path) -> Iterator[DescriptionFault]:
-    """Return the faults of a tool that are not about its layout: in its capability, status names and schemas."""
+    """Return the faults of a tool in its capability, its status names and its JSON Schemas."""
     capability = read_capability({**tool.capability, **declared_class(tool)}, private=None)
     if isinstance(capability, InvalidAnnotation):
         yield _fault(at, f"the capability of {tool.name!r} is wrong: {capability.reason}")
@@ -238,7 +238,9 @@ def _check_layout(
 
 
 def _check_frame(description: DeviceDescription, tool: ToolDescription, at: Path) -> Iterator[DescriptionFault]:
-    """Return the faults of a tool with messages that are too large for a frame of Profile A."""
+    """Return the faults of a tool of Profile A: messages that are too large for a frame, and enum numbers that are too
+    large for their field.
+    """
     most = message_max(description)
     response_bytes = HEAD_BYTES + STATUS_BYTES
     for side, fields, beside in (("request", tool.request, HEAD_BYTES), ("response", tool.response, response_bytes)):
@@ -258,7 +260,9 @@ def _check_frame(description: DeviceDescription, tool: ToolDescription, at: Path
 def _check_fields(
     fields: tuple[Field, ...], path: Path, *, is_tlv: bool, is_row: bool = True
 ) -> Iterator[DescriptionFault]:
-    """Return the faults of fields. `is_row` says that the fields follow each other in the same bytes."""
+    """Return the faults of fields. `is_row` means that the fields follow each other in one payload; otherwise each is
+    in its own register.
+    """
     names, tags = [field.name for field in fields], Counter(field.tag for field in fields)
     for index, field in enumerate(fields):
         at = (*path, index)
@@ -287,7 +291,7 @@ def _check_fields(
 
 
 def _check_limits(field: Field, at: Path) -> Iterator[DescriptionFault]:
-    """Return the faults of a field whose limits are outside its type, or in which one number has two names."""
+    """Return the faults of a field: limits that its type does not allow, and numbers with two names."""
     least, greatest = type_limits(field) if field.scale != 0 else (None, None)
     for key, limit in (("minimum", field.minimum), ("maximum", field.maximum)):
         if limit is None:

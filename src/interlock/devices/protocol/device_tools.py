@@ -74,8 +74,8 @@ def field_schema(field: Field) -> dict[str, Any]:
 
 
 def input_schema(tool: ToolDescription) -> dict[str, Any]:
-    """Return the input schema of a tool. Without a described schema, it is derived from the layout or the announced
-    types.
+    """Return the input schema of a tool: the one in its description, or one that follows from its layout or its
+    announced types.
     """
     if tool.input_schema is not None:
         return tool.input_schema
@@ -91,7 +91,9 @@ def input_schema(tool: ToolDescription) -> dict[str, Any]:
 
 
 def output_schema(tool: ToolDescription) -> dict[str, Any] | None:
-    """Return the output schema of a tool. Return None if the tool only announces that it returns a map (AX-10.4-3)."""
+    """Return the output schema of a tool, or None if nothing is known of its result except that it is a map
+    (AX-10.4-3).
+    """
     if tool.output_schema is not None:
         return tool.output_schema
     if tool.arg_types is None or tool.response:
@@ -138,8 +140,8 @@ def _closed(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
 
 
 class Announcement:
-    """The announcement of a self-describing device (AX-B.2-5, AX-8.N-1), which takes effect once all its frames have
-    arrived.
+    """A list of tools that a device sends in several frames (AX-B.2-5, AX-8.N-1). It takes effect once all its frames
+    have arrived.
 
     Frames are numbered from 0, and each except the last says that more follow. A frame out of order, a repeated id or
     more than 64 tools end the announcement with a DeviceFault. The device then keeps its previous tools and is asked
@@ -189,7 +191,7 @@ class DeviceTool(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def transport_class(description: DeviceDescription) -> str:
-    """Return the transport class of MCP-AX. Modbus has no transport class: such a device counts as a native leaf
+    """Return the MCP-AX transport class of a device. Modbus has no such class: a Modbus device counts as native
     (AX-C.2-1).
     """
     transport = description.link.transport
@@ -197,7 +199,7 @@ def transport_class(description: DeviceDescription) -> str:
 
 
 def declared_class(tool: ToolDescription) -> dict[str, Any]:
-    """Return the keys of the capability that the description sets."""
+    """Return the values of `mutable`, `reversible` and `latency_class` that the description of a tool sets."""
     values = {key: getattr(tool, key) for key in ("mutable", "reversible", "latency_class")}
     return {key: value for key, value in values.items() if value is not None}
 
@@ -230,13 +232,13 @@ CHANGES_S: Final = 3.0
 
 
 class AnnouncedTooOften(Exception):
-    """Error for a device that changes its tools more often than allowed. The meaning of its tool numbers is then
+    """Error for a device that changes its list of tools too often, so that the meaning of its tool numbers is
     unknown.
     """
 
 
 class Announcements(Announcement):
-    """The tools that a device announced, under the names in its description (AX-B.3-4)."""
+    """The tools that one device has announced, under the names that its description gives them (AX-B.3-4)."""
 
     def __init__(self, segment: str, description: DeviceDescription) -> None:
         super().__init__()
@@ -249,7 +251,7 @@ class Announcements(Announcement):
         self._changes: deque[float] = deque(maxlen=CHANGES_MAX)
 
     def take(self, registration: AnnouncementFrame, now: float) -> dict[str, DeviceTool] | None:
-        """Add a frame of an announcement. Return the tools by name after the last frame, and None before it.
+        """Add one frame of an announcement. Return all tools by name after the last frame, and None before it.
 
         Raise DeviceFault if the announcement is invalid, or AnnouncedTooOften if the tools change too often. The
         previous tools are kept in both cases.

@@ -31,7 +31,9 @@ UNASKED: Final = 0  # the SEQ of events
 
 
 class FrameCodec(Codec):
-    """The codec of Profile A. The request id is the SEQ byte of the frame."""
+    """The codec of Profile A: a message is a type, a tool id, a sequence number and a payload. The sequence number is
+    the request id.
+    """
 
     id_max = SEQ_MAX
 
@@ -76,7 +78,7 @@ class FrameCodec(Codec):
 
 
 class FramedCborCodec(CborCodec):
-    """The codec of Profile B messages in frames of Profile A. Request ids are those of the frames."""
+    """The codec of Profile B for links with the frames of Profile A: the payload of each frame is a CBOR message."""
 
     def __init__(self, description: DeviceDescription) -> None:
         super().__init__(description, max_bytes=message_max(description) - HEAD_BYTES)

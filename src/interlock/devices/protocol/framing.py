@@ -65,16 +65,18 @@ class Framing(ABC):
 
     @abstractmethod
     def encode(self, message: bytes) -> bytes:
-        """Return one message in the bytes in which it is sent. Raise ValueError if it is larger than `max_message`."""
+        """Return a message as it is sent, in its frame. Raise ValueError if the message is longer than
+        `max_message`.
+        """
 
     @abstractmethod
     def feed_untrusted(self, data: bytes, now: float) -> list[bytes]:
-        """Return the messages that these bytes complete. `now` is the time in seconds at which they were read. Memory
-        is bounded by `max_message`.
+        """Return the messages that these bytes complete, and keep an incomplete one of at most `max_message` bytes.
+        `now` is the time in seconds at which the bytes were read.
         """
 
     def reset(self) -> None:
-        """Discard an incomplete message, because the connection is new."""
+        """Discard the beginning of an incomplete message, because the connection is new."""
         self._begun.clear()
 
 
@@ -128,7 +130,9 @@ class CobsFraming(Framing):
             self._begun += part
 
     def _ended(self) -> tuple[bytes, str]:
-        """Decode a complete frame. Return its message, and the reason if the frame is invalid, otherwise ""."""
+        """Decode the frame in the buffer. Return its message, and the reason why the frame is invalid, or "" if it is
+        valid.
+        """
         if self._is_too_large:
             return b"", "too_large"
         if not self._begun:
@@ -201,7 +205,8 @@ FRAMES_CHECKED_MAX = 16  # of the greatest length, in vain and at once
 
 
 class SofFraming(Framing):
-    """The frame of Profile A (AX-B.1-2): SOF, LEN, the message and CRC, without byte stuffing.
+    """The frame of Profile A (AX-B.1-2): a start byte (SOF), the length, the message and a checksum, without byte
+    stuffing.
 
     The receiver finds the next frame by LEN, CRC and silence. If a frame is invalid, only its first byte is dropped, so
     that a valid frame behind or within it is still found. Feeding no bytes after `gap_s` of silence gives up an
@@ -247,8 +252,8 @@ class SofFraming(Framing):
         self._is_noise = False
 
     def _scan(self, messages: list[bytes], *, is_over: bool) -> None:
-        """Read all complete frames from the buffer. `is_over` says that the line was silent, so that an incomplete
-        frame is given up.
+        """Read all complete frames from the buffer. `is_over` means that the line has been silent, so that an
+        incomplete frame is given up.
         """
         data = bytes(self._begun)
         at = 0
@@ -279,8 +284,8 @@ class SofFraming(Framing):
         del self._begun[:at]
 
     def _frame_at(self, data: bytes, at: int) -> tuple[bytes | str, int]:
-        """Read the frame that begins at `at`. Return its message, or the reason why it is invalid, and the index of its
-        end.
+        """Read the frame that begins at index `at`. Return its message, or a word for why it is invalid, and the index
+        of its end.
         """
         left = len(data) - at
         if left < 2:

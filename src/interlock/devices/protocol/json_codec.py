@@ -39,7 +39,7 @@ def topics_of(link: str) -> Topics:
 
 
 def is_online(payload: bytes) -> bool | None:
-    """Return whether a status message says that the device is online. Return None if the message is unknown."""
+    """Return whether a status message says that the device is online, or None if it says neither online nor offline."""
     return {ONLINE: True, OFFLINE: False}.get(payload.strip().lower()) if len(payload) <= len(OFFLINE) + 2 else None
 
 
@@ -131,7 +131,7 @@ def _encoded(members: dict[str, Any]) -> bytes:
 
 
 def _check_depth(value: Any, depth: int) -> None:
-    """Raise DeviceFault if a value is nested too deeply."""
+    """Raise DeviceFault if a JSON value is nested too deeply."""
     if isinstance(value, dict | list):
         if depth == DEPTH_MAX:
             raise DeviceFault("malformed", f"nested deeper than {DEPTH_MAX}")

@@ -35,7 +35,7 @@ def is_number(field: Field) -> bool:
 
 
 def is_whole(field: Field) -> bool:
-    """Return whether clients see the value of this field as an integer in all cases."""
+    """Return whether clients always see the value of this field as a whole number."""
     return field.type in INTEGERS and float(field.scale).is_integer() and float(field.offset).is_integer()
 
 
@@ -53,7 +53,9 @@ def layout_size(kind: Kind, fields: Sequence[Field]) -> int | None:
 
 
 def limits(field: Field) -> tuple[float | None, float | None]:
-    """Return the smallest and largest number that a client may write. They follow from the type and the description."""
+    """Return the smallest and largest number that a client may write to a field, according to its type and
+    description.
+    """
     low, high = type_limits(field)
     least = [number for number in (field.minimum, low) if number is not None]
     greatest = [number for number in (field.maximum, high) if number is not None]
@@ -61,7 +63,7 @@ def limits(field: Field) -> tuple[float | None, float | None]:
 
 
 def type_limits(field: Field) -> tuple[float | None, float | None]:
-    """Return the smallest and largest number that the field's type allows, scaled as clients see it."""
+    """Return the smallest and largest number that the field's type can hold, in the unit that clients see."""
     if field.type not in INTEGERS:
         return None, None
     _, low, high = INTEGERS[field.type]
@@ -126,8 +128,8 @@ def _decode_tlv(order: Order, fields: Sequence[Field], payload: bytes) -> dict[s
 
 
 def wire_number(field: Field, value: Any) -> int | float:
-    """Convert a client's number into the number that is sent. Raise DeviceFault if it is out of range, or
-    if a field of integers cannot represent it exactly.
+    """Convert a number from a client into the number that is sent to the device. Raise DeviceFault if the number is out
+    of range, or if an integer field cannot hold it exactly.
     """
     number = _check_number(field, value, "argument_invalid")
     if field.type == "f32":
@@ -178,7 +180,7 @@ def enum_name(field: Field, number: Any) -> str:
 
 
 def bytes_of(field: Field, value: Any) -> bytes:
-    """Decode strict base64. Raise DeviceFault if the value is not valid base64."""
+    """Decode base64 text from a client. Raise DeviceFault if the value is not valid base64."""
     try:
         if isinstance(value, str):
             return base64.b64decode(value, validate=True)
@@ -197,8 +199,8 @@ def _shown(field: Field, number: int | float) -> int | float:
 
 
 def sent_value(field: Field, value: Any) -> Any:
-    """Return an argument as the number, bytes, text or boolean that is sent. Raise DeviceFault if it does not fit the
-    field.
+    """Convert an argument into the value that is sent: a number, bytes, text or a boolean. Raise DeviceFault if the
+    argument does not fit the field.
     """
     fault = None
     if is_number(field):

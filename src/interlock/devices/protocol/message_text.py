@@ -21,7 +21,9 @@ TEXT_MAX: Final = 200  # characters
 
 @dataclass(eq=False)
 class MessageTexts:
-    """A formatter for the messages of one line. It must see the messages in their order."""
+    """A formatter that shows each message of one device as a line of text. It must be given all messages, in their
+    order.
+    """
 
     _description: DeviceDescription
     _tools: Mapping[int, ToolDescription]

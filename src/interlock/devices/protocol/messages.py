@@ -21,8 +21,8 @@ from interlock.devices.protocol.description import DeviceDescription, ToolDescri
 
 
 class DeviceAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer to a call or a heartbeat. `payload` is decoded as far as this is possible without the tool's
-    description.
+    """An answer of a device to a call or a heartbeat. `payload` is only decoded as far as possible without the
+    description of the tool.
     """
 
     request_id: int
@@ -34,7 +34,9 @@ class DeviceAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Announced(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool as a self-describing device announces it, with CBOR major types."""
+    """A tool as the device itself announces it: its id, the CBOR types of its arguments and result, and its name if it
+    has one.
+    """
 
     id: int
     arg_types: tuple[int, ...]
@@ -64,8 +66,8 @@ FaultCode = Literal["malformed", "too_large", "unexpected", "response_invalid", 
 
 
 class DeviceFault(Exception):
-    """Error for an invalid message of a device, or for a message that cannot be sent to it. `code` is the kind of the
-    fault, `path` the argument or member at fault.
+    """Error for an invalid message from a device, or for a message that cannot be sent to the device. `code` is the
+    kind of fault, and `path` names the argument or member.
     """
 
     def __init__(self, code: FaultCode, detail: str, path: str = "") -> None:
@@ -74,7 +76,7 @@ class DeviceFault(Exception):
 
 
 def check_names(arguments: Iterable[str], names: Container[str]) -> None:
-    """Raise DeviceFault if a tool with arguments of these names is called with another argument."""
+    """Raise DeviceFault if an argument has a name that is not among the argument names of the tool."""
     for name in arguments:
         if name not in names:
             raise DeviceFault("argument_invalid", f"there is no argument {name[:64]!r}", name[:64])
@@ -87,11 +89,11 @@ def check_size(kind: Literal["call", "message"], message: bytes, limit: int) -> 
 
 
 class AnnouncementFault(DeviceFault):
-    """Error for an announcement of which no tool is accepted."""
+    """Error for an announcement that is refused as a whole, with all its tools."""
 
 
 class Codec(Protocol):
-    """Interface of a codec, which converts messages of one device to bytes and back. Request ids run from 1 to
+    """Interface of codecs. A codec converts the messages of one device to bytes and back. Request ids run from 1 to
     `id_max`.
     """
 
@@ -103,28 +105,28 @@ class Codec(Protocol):
     def encode_heartbeat(self, request_id: int) -> bytes: ...
 
     def encode_registration_request(self) -> bytes | None:
-        """Return the message that asks for an announcement, or None if the device does not describe itself."""
+        """Return the message that asks a device to list its tools, or None if devices of this profile do not
+        list them.
+        """
         return None
 
     def decode_untrusted(self, message: bytes) -> Received:
-        """Decode a message. Raise DeviceFault (malformed, too_large, unexpected) if the message must be discarded and
-        counted.
+        """Decode a message from the device. Raise DeviceFault (malformed, too_large, unexpected) if the message must be
+        dropped.
         """
 
     def result(self, tool: ToolDescription, payload: Any) -> dict[str, Any]:
-        """Return the structured content of a successful answer. Raise DeviceFault (response_invalid) if the payload
+        """Return the content of a device's answer as a JSON object. Raise DeviceFault (response_invalid) if the answer
         does not fit the tool.
         """
 
     def notice(self, event_id: int, payload: Any) -> dict[str, Any] | None:
-        """Return the content of an event, or None if the event is not described."""
+        """Return the content of an event as a JSON object, or None if the event is not described."""
         return None
 
 
 def codec_of(description: DeviceDescription) -> Codec:
-    """Return the codec for a description. Codecs import this module, so this function imports them when it is
-    called.
-    """
+    """Return the codec for the messages of a device. The codecs are imported here, because they import this module."""
     if description.profile == "json":
         from interlock.devices.protocol.json_codec import JsonCodec
 

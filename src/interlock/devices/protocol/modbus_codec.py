@@ -54,7 +54,9 @@ class ModbusCodec(Codec):
         return _joined(request_id, [_request(register, arguments) for register in tool.registers])
 
     def encode_heartbeat(self, request_id: int) -> bytes:
-        """Return a harmless read request. Any answer shows that the device is alive, even an exception."""
+        """Return a harmless read request, which serves as a heartbeat. Any answer shows that the device is alive, even
+        an exception.
+        """
         return _joined(request_id, [self._heartbeat])
 
     def decode_untrusted(self, message: bytes) -> Received:
@@ -100,7 +102,7 @@ def split_untrusted(message: bytes) -> tuple[int, list[bytes]]:
 
 
 def is_answer(request: bytes, answer: bytes) -> bool:
-    """Return whether a protocol data unit can be the answer to a request. A write is answered with the same address and
+    """Return whether a Modbus message can be the answer to a request. The answer to a write repeats its address and
     value.
     """
     function = request[0]
@@ -160,8 +162,8 @@ def _request(register: ModbusRegister, arguments: Mapping[str, Any]) -> bytes:
 
 
 def _reordered(register: ModbusRegister, data: bytes) -> bytes:
-    """Convert data between the standard order, high byte first, and the byte order of a register. Both directions are
-    the same.
+    """Convert data between the usual byte order, high byte first, and the byte order of a register. The same function
+    converts in both directions.
     """
     words = [data[at : at + 2] for at in range(0, len(data), 2)]
     if register.order == "little":

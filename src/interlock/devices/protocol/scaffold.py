@@ -29,11 +29,13 @@ _PARAMETERS_B: Final = "const uint8_t MCPAX_IN_RAM *args, uint8_t MCPAX_IN_RAM *
 
 
 class CannotScaffold(Exception):
-    """Error for a description that a generated stub cannot serve. The message says why."""
+    """Error for a description from which no stub can be generated. The message says why."""
 
 
 def scaffold(segment: str, description: DeviceDescription) -> dict[str, str]:
-    """Return the files of a stub, keyed by path. Raise CannotScaffold if a stub cannot serve the description."""
+    """Return the files of a new stub by path: its C code, and its description. Raise CannotScaffold if no stub can
+    serve the description.
+    """
     link = description.link
     if description.profile not in ("a", "b"):
         raise CannotScaffold(f"there is no stub for a device of profile '{description.profile}'")
@@ -80,7 +82,7 @@ def _identifier(name: str) -> str:
 
 
 def _constants(description: DeviceDescription) -> Iterator[str]:
-    """Yield C constants: the ids of events, and the status of unfinished handlers, which no tool uses otherwise."""
+    """Yield lines of C that define the ids of the events, and the status that unfinished handlers return."""
     profile = description.profile
     for event in description.events:
         text = f"The event {event.name}: {event.description or 'no description'}; sent by mcpax_{profile}_event"
@@ -136,7 +138,7 @@ def _source(segment: str, description: DeviceDescription) -> str:
 
 
 def _handler_a(tool: ToolDescription, handler: str) -> Iterator[str]:
-    """Yield the beginning of a handler that answers zeros."""
+    """Yield the first lines of a C handler for Profile A. They fill the response with zeros."""
     yield from (f"static int {handler}(const uint8_t *req, uint8_t *resp)", "{", "    (void)req;")
     if tool.resp_len:
         loop = f"    for (at = 0; at < {tool.resp_len}; at++) {{"
@@ -146,7 +148,7 @@ def _handler_a(tool: ToolDescription, handler: str) -> Iterator[str]:
 
 
 def _handler_b(tool: ToolDescription, handler: str) -> Iterator[str]:
-    """Yield the beginning of a handler that answers a map of zeros."""
+    """Yield the first lines of a C handler for Profile B. They write a CBOR map of zeros as the response."""
     yield from (f"static int {handler}(", f"    {_PARAMETERS_B}) MCPAX_HANDLER", "{")
     yield from ("    uint8_t MCPAX_IN_RAM *at = resp;", "    (void)args;")
     yield f"    *at++ = (uint8_t)(CBOR_MAP << 5 | {len(tool.response)});"
@@ -191,7 +193,7 @@ def _layout(word: str, fields: tuple[Field, ...], order: str | None) -> Iterator
 
 
 def _commented(lines: list[str]) -> list[str]:
-    """Return the lines as a C comment. Text in the lines cannot end the comment."""
+    """Return lines as a C comment. No text in the lines can end the comment early."""
     plain = [" ".join(line.replace("*/", "* /").replace("/*", "/ *").split()) for line in lines]
     return [f"/* {plain[0]}", *(f" * {line}" for line in plain[1:]), " */"]
 

@@ -25,8 +25,8 @@ _MAJOR_TYPES: Final = {"bytes": 2, "text": 3, "f32": 7, "bool": 7, "i8": 1, "i16
 
 
 class SimulatedDevice:
-    """A device that is simulated from its description. It has no connection: messages are passed in and out as
-    bytes.
+    """A device that is simulated from its description. Messages are passed in and out as bytes, without a
+    connection.
     """
 
     def __init__(self, description: DeviceDescription) -> None:
@@ -142,8 +142,8 @@ class SimulatedDevice:
         return {field.name: self._value(field) for field in fields}
 
     def _value(self, field: Field) -> Any:
-        """Return the value that was last written under the field's name, adjusted to the field's limits. Otherwise
-        return a simulated reading.
+        """Return the value of a field: the one that was last written under its name, adjusted to the field's limits, or
+        else a simulated reading.
         """
         if field.name in self._set_values:
             try:
@@ -176,8 +176,8 @@ class SimulatedDevice:
 
 
 def _nearest(field: Field, value: Any) -> Any:
-    """Return the nearest value that an integer field can hold. Other values are returned unchanged. Raise DeviceFault
-    if the number is outside the field's limits.
+    """Round a number to the nearest value that an integer field can hold. Return any other value unchanged. Raise
+    DeviceFault if the number is outside the field's limits.
     """
     if field.type not in layouts.INTEGERS or isinstance(value, bool) or not isinstance(value, int | float):
         return value
@@ -185,5 +185,7 @@ def _nearest(field: Field, value: Any) -> Any:
 
 
 def _positional(fields: Sequence[Field], values: dict[str, Any]) -> dict[int, Any]:
-    """Return the values by position. Raise DeviceFault if a value does not fit its field."""
+    """Return the values of fields by position, as a device sends them. Raise DeviceFault if a value does not fit its
+    field.
+    """
     return {position: sent_value(field, values[field.name]) for position, field in enumerate(fields)}

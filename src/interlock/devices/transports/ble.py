@@ -28,7 +28,7 @@ WRITE_S = 5.0  # for the answer to one write
 
 
 class BleTransport(Transport):
-    """A transport over the GATT connection to one peripheral."""
+    """A transport to one Bluetooth device, through the characteristics of a GATT connection."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -124,7 +124,7 @@ class BleTransport(Transport):
 
 
 class Radio(SharedConnection[BleTransport]):
-    """The Bluetooth radio that all devices of a node share. It connects devices one after the other, because each
+    """The Bluetooth radio, which all devices of a node share. It connects the devices one after the other, because each
     connection begins with a scan.
     """
 
@@ -140,7 +140,7 @@ class Radio(SharedConnection[BleTransport]):
 
 
 def make_client(address: str, service: str, on_disconnected: Callable[[Any], None]) -> BleakClient:
-    """Return a client of the Bluetooth system of this machine (BlueZ, CoreBluetooth, WinRT) for one peripheral. Tests
-    replace this function.
+    """Create the client for one Bluetooth device, through the Bluetooth system of this machine. Tests replace this
+    function.
     """
     return BleakClient(address, on_disconnected, services=[service])

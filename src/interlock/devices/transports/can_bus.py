@@ -50,7 +50,9 @@ REASONS: dict[type[Exception], str] = {
 
 
 class CanTransport(Transport):
-    """A transport to the device with one pair of ids on a CAN bus. It contains the ISO-TP state."""
+    """A transport to one device on a CAN bus, which has a pair of CAN ids. It contains the ISO-TP state of
+    this pair.
+    """
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -126,8 +128,8 @@ class CanTransport(Transport):
             self._process()
 
     def is_borne(self, now: float, waiting: int) -> bool:
-        """Return whether one more frame is accepted while `waiting` frames wait. Called in the thread that reads the
-        bus.
+        """Return whether one more frame of this device is accepted while `waiting` frames of the bus are not handled
+        yet. Called in the thread that reads the bus.
         """
         self._paid_until = max(now, self._paid_until)
         self._frames_given = max(self._frames_given, self._frames_asked - self._due_max)
@@ -177,7 +179,9 @@ class CanTransport(Transport):
 
 
 class CanBus(SharedConnection[CanTransport]):
-    """A connection to a CAN bus. Its stations are the devices on the bus by the id with which they send."""
+    """A connection to a CAN bus. `stations` maps the CAN id with which each device sends to the transport of that
+    device.
+    """
 
     def __init__(self, interface: str, channel: str | None) -> None:
         super().__init__()
@@ -226,8 +230,8 @@ class CanBus(SharedConnection[CanTransport]):
         self._to_send.put(frame)
 
     def _read(self, bus: can.BusABC) -> None:
-        """Read frames in a separate thread. Frames of unknown devices, and excess frames of one device, do not wake the
-        event loop.
+        """Read frames, in a separate thread. Frames of unknown devices, and frames beyond the rate of a device, are
+        dropped without waking the event loop.
         """
         paid_until = 0.0
         try:
@@ -249,7 +253,7 @@ class CanBus(SharedConnection[CanTransport]):
             self._lose_from_thread(error)
 
     def _write(self, bus: can.BusABC) -> None:
-        """Write frames in a separate thread."""
+        """Write the waiting frames to the bus, in a separate thread."""
         try:
             while self.loss is None and (frame := self._to_send.get()) is not None:
                 bus.send(frame, timeout=WRITE_S)
@@ -273,7 +277,7 @@ class CanBus(SharedConnection[CanTransport]):
 
 
 def frames_of(length: int) -> int:
-    """Return the number of frames that a message of this length needs: 7 bytes fit into a single or consecutive frame,
-    6 into a first frame.
+    """Return the number of CAN frames that a message of this length needs. A first frame holds 6 bytes, any other frame
+    7.
     """
     return 1 if length <= 7 else 1 + -(-(length - 6) // 7)

@@ -125,7 +125,9 @@ class ModbusLine(SharedConnection[ModbusTransport]):
     async def answer(
         self, unit: int, request: bytes, ends: float, rest_s: float, on_traffic: OnTraffic
     ) -> bytes | None:
-        """Send a request and return its answer. Return None if no usable answer arrives until the time `ends`."""
+        """Send a request to a unit and return its answer, or None if no usable answer arrives before the time
+        `ends`.
+        """
         if (pdu := _REQUESTS.decode(request)) is None:
             return None
         pdu.dev_id = unit
@@ -148,8 +150,8 @@ class ModbusLine(SharedConnection[ModbusTransport]):
         return answered
 
     async def _take_turn(self, unit: int) -> None:
-        """Wait until the line is free. A unit whose late answer may still arrive waits longer; other units are not
-        delayed.
+        """Wait until this unit may use the line. A unit whose late answer may still arrive waits longer, without
+        delaying the others.
         """
         loop = asyncio.get_running_loop()
         while True:

@@ -45,7 +45,7 @@ class BoundedClient(aiomqtt.Client):
     """
 
     def __init__(self, take: Callable[[str, bytes], None], *arguments: Any, **options: Any) -> None:
-        """Create a client. It calls `take` with the topic and the payload of each message."""
+        """Create a client, which calls `take` with the topic and payload of each received message."""
         super().__init__(*arguments, **options)
         self._take = take
         self.refusal: str | None = None  # of the broker: what it did that is not borne
@@ -55,7 +55,9 @@ class BoundedClient(aiomqtt.Client):
         self._client._sock_recv = self._receive_bounded  # type: ignore[method-assign, assignment]  # no other seam
 
     def expect_answer(self) -> None:
-        """Note that a message is being published, so that its reply does not count against the broker's limits."""
+        """Note that a message is published, so that the broker's reply to it does not count against the limits of the
+        broker.
+        """
         self._paid_until -= READS_PER_MESSAGE / READS_PER_S
 
     async def ended(self) -> BaseException | None:
@@ -67,7 +69,7 @@ class BoundedClient(aiomqtt.Client):
         self._take(message.topic, bytes(message.payload))
 
     def _receive_bounded(self, size: int) -> bytes:
-        """Receive bytes for the library, within the limits. Raise ConnectionError if the broker exceeds one."""
+        """Read bytes from the socket for the MQTT library. Raise ConnectionError if the broker exceeds a limit."""
         if size > PACKET_BYTES_MAX:
             self.refusal = f"it announced a packet of {size} bytes, and {PACKET_BYTES_MAX} are taken"
         elif len(self._client._in_messages) > UNRELEASED_MAX:
@@ -89,7 +91,7 @@ class BoundedClient(aiomqtt.Client):
             self._loop.add_reader(connected.fileno(), self._take_turn, client)
 
     def _take_turn(self, client: paho.Client) -> None:
-        """Read once from the socket, or pause if the broker sends faster than allowed."""
+        """Read once from the socket. If the broker sends faster than allowed, pause reading for a moment."""
         now = self._loop.time()
         self._paid_until = max(now, self._paid_until)
         try:
@@ -212,8 +214,8 @@ class BrokerAddress(NamedTuple):
 
 
 class MqttBroker(SharedConnection[MqttTransport]):
-    """A connection to one broker, shared by the devices with the same address. Its stations are the devices by each of
-    their topics.
+    """A connection to one MQTT broker, shared by the devices with the same broker address. `stations` maps each topic
+    to the transport of its device.
     """
 
     def __init__(self, address: BrokerAddress) -> None:

@@ -54,10 +54,10 @@ class SimulatedLine(asyncio.Transport):
         return 0
 
     def pause_reading(self) -> None:
-        """Do nothing: the device sends only answers."""
+        """Do nothing, because a simulated device sends only answers."""
 
     def resume_reading(self) -> None:
-        """Do nothing: reading was never paused."""
+        """Do nothing, because reading is never paused."""
 
     def abort(self) -> None:
         self._is_closed = True
@@ -72,7 +72,7 @@ OnMessage = Callable[[bool, bytes, LineFault | None], None]  # whether the devic
 
 
 class Faults(msgspec.Struct, frozen=True, kw_only=True):
-    """The faults that a simulated line adds, as probabilities."""
+    """The probabilities of the faults that a simulated line adds."""
 
     noise: float = 0.0  # the chance of each byte
     loss: float = 0.0  # of each message
@@ -81,8 +81,8 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(eq=False)
 class SimulatedPort:
-    """A port at which a simulated device answers, to be opened by another program. Its constructor raises ValueError
-    if the device cannot be simulated.
+    """A pty or TCP socket at which a simulated device answers, for another program to open. The constructor raises
+    ValueError if the device cannot be simulated.
     """
 
     description: DeviceDescription
@@ -190,7 +190,9 @@ def _clear(name: Path) -> None:
 
 
 class _DeviceEnd:
-    """The simulated device's end of one connection."""
+    """A connection to a simulated device. It decodes the received bytes, sends the answers of the device, and adds
+    the configured faults.
+    """
 
     def __init__(self, port: SimulatedPort, write: Callable[[bytes], None]) -> None:
         self._port = port

@@ -27,7 +27,7 @@ STUCK = 0xFFFF  # a data line that no device drives
 
 
 class SpiTransport(Transport):
-    """A transport to the device behind one chip select of an SPI bus."""
+    """A transport to the device at one chip select line of an SPI bus."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -86,8 +86,8 @@ class SpiTransport(Transport):
             device.close()
 
     def _poll(self, device: SpiDevice) -> None:
-        """Fetch the next message of the device, if it has one. Raise OSError if it sends what no working device would:
-        the start of the next message is then unknown.
+        """Fetch the next message of the device, if it has one. Raise OSError if the device sends an impossible length,
+        because the start of its next message is then unknown.
         """
         prefix = bytes(device.xfer2([0] * PREFIX_BYTES))
         length = int.from_bytes(prefix, "big")

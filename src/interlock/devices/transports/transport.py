@@ -28,21 +28,21 @@ class TransportFailed(Exception):
 
 
 class TransportOwner:
-    """Base class of what receives the messages of a transport: a device session, or the command that watches a port."""
+    """Base class of the receivers of a transport's messages: a device session, or the command that watches a port."""
 
     def on_message(self, message: bytes) -> None:
         """Handle one complete message. Its content is untrusted."""
 
     def on_transport_lost(self, reason: str, rest_s: float = 0.0) -> None:
-        """React to the loss of the transport. It is reported once.
+        """Handle the loss of the transport, which is reported once.
 
         Messages that were sent and not answered may or may not have arrived. The owner closes the transport, and opens
         a new one after `rest_s` seconds at the earliest.
         """
 
     def on_traffic(self, sent: bool, data: bytes) -> None:
-        """Take note of bytes as they are on the wire. `sent` says whether this node sent them. By default nothing
-        happens, because people watch complete messages and not bytes.
+        """Handle raw bytes on the wire, which this node sent if `sent` is True, and otherwise received. Do nothing
+        unless a subclass overrides this, because people watch complete messages.
         """
 
 
@@ -74,8 +74,8 @@ class Transport(ABC):
 
     @abstractmethod
     def send(self, message: bytes) -> None:
-        """Send a message without waiting. If it cannot be sent, the message is lost and the transport reports its loss
-        to the owner. Raise ValueError if the framing does not allow a message of this length.
+        """Send a message without waiting. If sending fails, report the transport as lost. Raise ValueError if the
+        message is too long for the framing.
         """
 
     @abstractmethod
@@ -88,16 +88,16 @@ class Transport(ABC):
         return dict(self._discarded)
 
     def withdraw(self, message: bytes) -> None:  # noqa: B027  (optional)
-        """Remove a message that still waits behind others. Transports without a queue have nothing to remove."""
+        """Remove a message that waits to be sent. Transports without a queue do nothing."""
 
     async def is_signalled(self) -> bool:
-        """Return whether a presence line signals that the device is there (AX-B.3-1). Raise OSError if the line cannot
-        be read.
+        """Return whether a device signals on a line of its own that it is there (AX-B.3-1). Raise OSError if the line
+        cannot be read.
         """
         return False
 
     def lose(self, reason: str, rest_s: float = 0.0) -> None:
-        """Report to the owner, once, that an open transport is lost."""
+        """Tell the owner that the open transport is lost. Further calls have no effect."""
         if self._is_open:
             self._is_open = False
             self._owner.on_transport_lost(reason, rest_s)
@@ -132,7 +132,7 @@ class SharedConnection(ABC, Generic[Station]):
         self.stations = {key: other for key, other in self.stations.items() if other is not station}
 
     def lose(self, reason: str) -> None:
-        """Report to all devices, once, that the connection is lost."""
+        """Tell all devices that use this connection that it is lost. Further calls have no effect."""
         if self.loss is None:
             self.loss = reason
             for station in dict.fromkeys(self.stations.values()):
@@ -151,7 +151,7 @@ class SharedConnections:
         self._held: dict[Hashable, SharedConnection[Any]] = {}
 
     async def acquire(self, key: Hashable, make: Callable[[], C]) -> C:
-        """Return the open connection with this key. Call `make` and open the connection if there is none. Raise
+        """Return the connection with this key. If there is none, create it with `make` and open it. Raise
         TransportFailed if opening fails.
         """
         held = self._held.get(key)
@@ -170,7 +170,7 @@ class SharedConnections:
         return connection
 
     async def release(self, connection: SharedConnection[Any], key: Hashable) -> None:
-        """Give back a connection. The last user's release closes it."""
+        """Give back a connection. It is closed when its last user gives it back."""
         connection.users -= 1
         if connection.users == 0:
             if self._held.get(key) is connection:  # otherwise it was lost, and another has taken its place
@@ -179,7 +179,7 @@ class SharedConnections:
 
 
 def call_in_loop(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
-    """Run a callback in the event loop. Called in another thread; nothing happens if the loop has ended."""
+    """Run a callback in the event loop, from another thread. Do nothing if the loop has ended."""
     if not loop.is_closed():
         loop.call_soon_threadsafe(callback)
 

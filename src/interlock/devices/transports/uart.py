@@ -88,8 +88,8 @@ class UartTransport(Transport, asyncio.Protocol):
             self.lose(error.strerror or str(error))
 
     async def is_signalled(self) -> bool:
-        """Return the state of the presence line: CTS, or the GPIO that the description names. Raise OSError if it
-        cannot be read.
+        """Return whether the presence line (CTS, or the GPIO in the description) says that the device is there. Raise
+        OSError if the line cannot be read.
         """
         if self._link.presence == "gpio" and self._link.gpio is not None:
             return (await asyncio.to_thread(Path(self._link.gpio).read_bytes))[:1] == b"1"
@@ -124,7 +124,9 @@ class UartTransport(Transport, asyncio.Protocol):
         self.lose(f"the line is gone: {why}" if why else "the line is gone")
 
     def _take_turn(self) -> None:
-        """Process one slice of the received bytes. While the rest waits, or the rate is exceeded, reading is paused."""
+        """Handle the next slice of the received bytes. Reading is paused while bytes are left, or if the device sends
+        too fast.
+        """
         self._turn = None
         some, self._unread = self._unread[:SLICE_BYTES], self._unread[SLICE_BYTES:]
         loop, transport = asyncio.get_running_loop(), self._transport

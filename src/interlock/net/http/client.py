@@ -100,7 +100,9 @@ class HttpClient:
         return self._send(Handle(sink, method == b"HEAD"), start + b"\r\n")
 
     def start(self, method: bytes, target: bytes, headers: bytes) -> bytes:
-        """Encode the start of requests that differ only in their last headers and body. Pass the result to `send`."""
+        """Encode the beginning of requests that differ only in their last headers and body. Pass the result
+        to `send`.
+        """
         if not _METHOD.fullmatch(method) or not _TARGET.fullmatch(target):
             raise ValueError("the method must be capital letters, the target a path of visible ASCII characters")
         if headers and not headers.endswith(b"\r\n"):
@@ -108,7 +110,7 @@ class HttpClient:
         return b"%b %b HTTP/1.1\r\n%b%b" % (method, target, self._host_line, headers)
 
     def send(self, start: bytes, headers: bytes, body: bytes, sink: ResponseSink) -> Handle:
-        """Send a request with a body. `start` is a result of the method `start`."""
+        """Send a request with a body. `start` is a result of the method `start`, and `headers` are the last headers."""
         if len(body) <= TOGETHER_BYTES_MAX:
             data, body = b"%b%bcontent-length: %d\r\n\r\n%b" % (start, headers, len(body), body), b""
         else:
@@ -126,7 +128,7 @@ class HttpClient:
         return self._send(Handle(sink), data, parts)
 
     def _send(self, call: Handle, data: bytes, body: bytes | Parts = b"") -> Handle:
-        """Send a request over an idle connection, or queue it.
+        """Send a request over an idle connection. If there is none, queue the request.
 
         A large `body` is passed separately so that it is not copied.
         """
@@ -160,10 +162,7 @@ class HttpClient:
         await asyncio.sleep(0)
 
     def ready(self, connection: HttpConnection) -> None:
-        """Take back a connection whose answer is complete.
-
-        The oldest waiting request is sent over it, or it becomes idle.
-        """
+        """Take back a connection after a complete answer. Send the oldest waiting request over it, or keep it idle."""
         if self._waiting:
             call, (data, body) = self._waiting.popitem(last=False)
             call.queue = None
@@ -176,7 +175,7 @@ class HttpClient:
 
     @property
     def has_plenty(self) -> bool:
-        """Return whether enough connections are idle, so that a connection that carried a stream can be closed."""
+        """Return whether so many connections are idle that a connection which carried a stream can be closed."""
         return len(self._idle) >= IDLE_AFTER_STREAMS_MAX
 
     def gone(self, connection: HttpConnection) -> None:
@@ -269,7 +268,7 @@ class HttpClient:
 
 
 def _split_origin(url: str) -> tuple[bool, str, int]:
-    """Return whether a URL uses TLS, its host as used in DNS and certificates, and its port.
+    """Return whether a URL uses TLS, its host name as used in DNS and certificates, and its port.
 
     Raise ValueError if the URL is malformed.
     """
@@ -293,7 +292,7 @@ def _refusal(detail: str) -> HttpFailure:
 
 
 def _connect_failure(error: OSError, is_tls: bool, timeout_s: float) -> HttpFailure:
-    """Return why a connection could not be opened, without naming the address.
+    """Return the failure for an error while opening a connection. Its text does not name the address.
 
     Such a failure is always safe to retry.
     """

@@ -39,7 +39,7 @@ def header(headers: Headers, name: bytes) -> bytes | None:
 
 
 class FailureKind(enum.Enum):
-    """The kind of reason for which a request failed. It decides whether the request can be tried again."""
+    """The kind of reason for which a request failed, for example that no connection could be opened."""
 
     CONNECT_REFUSED = "connect_refused"
     CONNECT_TIMEOUT = "connect_timeout"
@@ -54,7 +54,7 @@ class FailureKind(enum.Enum):
 
 
 class HttpFailure(msgspec.Struct, frozen=True):
-    """The reason why a request has no answer. `detail` contains no host, path or class name, so anybody may see it."""
+    """The reason why a request has no answer. `detail` names no host, path or class, so that anybody may see it."""
 
     kind: FailureKind
     detail: str
@@ -118,7 +118,9 @@ Parts = tuple[bytes | memoryview, ...]  # of a body, written one after the other
 
 
 class Handle(msgspec.Struct, eq=False):
-    """A handle for a request until its final event. After that, its methods do nothing."""
+    """A handle with which the sender of a request can abort or pause it. After the final event of the request, its
+    methods do nothing.
+    """
 
     sink: ResponseSink | None
     head_only: bool = False
@@ -155,7 +157,7 @@ _NOT_PLAIN = frozenset((b"transfer-encoding", b"keep-alive", b"upgrade"))
 
 
 class _Stop(Exception):
-    """An exception that stops the parser. It is raised inside the parser's callbacks."""
+    """An exception that stops the HTTP parser. It is raised inside the callbacks of the parser."""
 
 
 class HttpConnection(asyncio.Protocol):
@@ -283,7 +285,8 @@ class HttpConnection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _learn(self, data: bytes, end: int) -> None:
-        """Remember the head of an answer that arrived in one piece and needed no special treatment by the parser.
+        """Remember the head of an answer that arrived in one piece, so that later answers with the same head need no
+        parser.
 
         A server starts most answers with the same bytes, so the parsed result can be reused. Heads that differ every
         time, for example because they are numbered, are not kept: a head is remembered only when it occurs for the
@@ -370,7 +373,8 @@ class HttpConnection(asyncio.Protocol):
         return call
 
     def _finish(self, call: Handle, persistent: bool) -> None:
-        """Give the connection back and then notify the sink.
+        """Detach the request from its connection, and give the connection back or close it. The caller notifies the
+        sink afterwards.
 
         Waiting requests are sent first, because the sink may raise.
 
@@ -395,7 +399,7 @@ class HttpConnection(asyncio.Protocol):
             sink.on_answer(status, headers, body)
 
     def _pass_on(self, call: Handle, malformed: Exception | None) -> None:
-        """Pass the data read from an event stream to the sink, which may abort or send at every step."""
+        """Pass the data read from an event stream to the sink. The sink may abort or send a request at every step."""
         sink = call.sink
         if sink is None:
             return

@@ -80,7 +80,8 @@ class BodyBuffer:
 
 @functools.cache
 def keep_freed_memory() -> None:
-    """Make the C library keep memory freed by large messages, up to a bound, so that the next message can reuse it.
+    """Make the C library keep memory that large messages have freed, up to a bound, so that the next message can reuse
+    it.
 
     Otherwise, getting memory from the system page by page and returning it takes as long as all other work on a message
     of one megabyte. Call this only in a node that gets such messages, because it imports additional modules.
@@ -118,7 +119,9 @@ NO_KEY: Final = (b"", -1)
 
 
 def varying_lines(head: bytes) -> VaryingLines:
-    """Return the header lines of a head that may differ in the next message, as this peer spells them."""
+    """Return the header lines that may differ from one message of a peer to the next, spelled as this peer
+    spells them.
+    """
     lines: dict[bytes, tuple[bytes, bool]] = {}
     for line in head.split(b"\r\n")[1:]:
         name, _, value = line.partition(b":")
@@ -130,7 +133,7 @@ def varying_lines(head: bytes) -> VaryingLines:
 
 
 def read_key(data: bytes, end: int, varying: VaryingLines) -> tuple[bytes, int]:
-    """Return the key of the head `data[:end]` and the length of its body.
+    """Return the key under which the message head `data[:end]` is remembered, and the length of the message body.
 
     The length is -1 if it is not among the `varying` lines. Return NO_KEY if the parser must read the head.
     """

@@ -22,7 +22,7 @@ UNSPECIFIED_HOSTS: Final = frozenset(("0.0.0.0", "::"))  # noqa: S104  (to liste
 
 
 class Scope(enum.IntEnum):
-    """The distance of an address from this machine. The larger the value, the nearer."""
+    """The distance of an address from this machine. A larger value means that the address is nearer."""
 
     PUBLIC = 0
     PRIVATE = 1  # a private network, or an address that leads nowhere
@@ -97,7 +97,7 @@ def is_localhost(name: str) -> bool:
 
 
 def is_loopback(host: str | IpAddress) -> bool:
-    """Return whether only this machine reaches the host.
+    """Return whether only this machine can reach the host.
 
     Names other than localhost count as reachable from outside: permissions for this machine must not depend on a
     resolver.

@@ -35,7 +35,7 @@ _DROPPED: Final = frozenset((b"host", b"connection", b"keep-alive", b"proxy-conn
 
 
 class Permit(enum.Enum):
-    """The way in which an entry permits a host."""
+    """The way in which an egress entry permits a host."""
 
     NAMED = "named"  # to the letter: wherever the name leads
     WILD = "wild"  # by a wildcard: only a public address
@@ -50,13 +50,13 @@ class ProxyRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Malformed(msgspec.Struct, frozen=True):
-    """A proxy request that cannot be read, and why."""
+    """The reason why a request to the proxy cannot be read."""
 
     why: str
 
 
 def permits(host: str, port: int, entries: Iterable[str]) -> Permit | None:
-    """Return how the entries permit a host and port, or None if they do not.
+    """Return how the egress entries permit a host and port, or None if they do not permit it.
 
     `*.foo.com` matches a.foo.com and a.b.foo.com, not foo.com. A wildcard never matches an IP address. An entry with a
     port permits only that port.
@@ -74,7 +74,7 @@ def permits(host: str, port: int, entries: Iterable[str]) -> Permit | None:
 
 
 def direct_ports(entries: Iterable[str]) -> tuple[int, ...]:
-    """Return the ports at which programs without proxy support are served: those of the web, and those in the
+    """Return the ports at which programs that do not know the proxy are served: those of the web and those of the
     entries, at most PORTS_MAX. Without entries there are none.
     """
     entries = tuple(entries)
@@ -90,15 +90,15 @@ def port_of(url: SplitResult) -> int:
 
 
 def _split_entry(entry: str) -> tuple[str, str]:
-    """Split an entry into name and port. The port is empty if there is none; IPv6 addresses have none, because only
-    Interlock writes such entries.
+    """Split an egress entry into a name and a port, which is empty if there is none. IPv6 addresses have no port,
+    because only Interlock writes such entries.
     """
     name, _, port = entry.partition(":")
     return (entry, "") if ":" in port else (name, port)
 
 
 def names_this_machine(host: str) -> bool:
-    """Return whether a literal entry can mean this machine itself: localhost or an address."""
+    """Return whether a host in an egress entry can mean this machine, because it is localhost or an IP address."""
     return is_address(host) or is_localhost(host.rstrip(".").lower())
 
 

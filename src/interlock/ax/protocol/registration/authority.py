@@ -40,7 +40,7 @@ class Anchor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Proved(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of a valid proof, provided that (anchor, jti) was not used before.
+    """Facts of a valid proof of authority. They count only if the pair (anchor, jti) was not used before.
 
     The pair must be remembered until `expires_at`, in UNIX time.
     """
@@ -95,7 +95,9 @@ def proof_claims(authority: str, audience: str, *, now: float, jti: str) -> dict
 
 
 def audience_of(url: str) -> str:
-    """Return the audience for a proof sent to the aggregator at this WebSocket address: the URL of its endpoint."""
+    """Return the audience that a proof must name for the aggregator at this WebSocket address: its URL with http or
+    https.
+    """
     scheme, mark, rest = url.partition("://")
     return {"ws": "http", "wss": "https"}.get(scheme.lower(), scheme) + mark + rest
 
@@ -137,7 +139,7 @@ def _refusal(reason: Reason) -> Refusal:
 
 
 def _key(jwt: Jwt, authority: str, anchors: Sequence[Anchor]) -> tuple[Anchor, Jwk] | Refusal:
-    """Return the key that a proof names, with its anchor, or a refusal.
+    """Return the key that a proof names, together with its anchor, or a refusal.
 
     Only anchors that may vouch for the authority are searched, because anybody can name a key id.
     """

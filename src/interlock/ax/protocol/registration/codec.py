@@ -50,7 +50,7 @@ _Params = ParamSpec("_Params")
 
 
 class _Refused(Exception):
-    """Exception that carries the refusal of a member.
+    """Exception that carries a refusal to the function that reads the whole message.
 
     It never leaves this module: every public function returns a Refusal.
     """
@@ -96,7 +96,7 @@ def read_register_untrusted(params: Raw, minimum_ms: int = INTERVAL_MS_MIN) -> m
 
 @_return_refusal
 def read_heartbeat_untrusted(params: Raw, own: str | None = None) -> messages.Heartbeat:
-    """Read a heartbeat.
+    """Read the params of mcpax/heartbeat.
 
     `own` is the session of the link on which it arrived. The heartbeat may omit its session then; in the draft it has
     no params.
@@ -348,7 +348,9 @@ def _tree(members: Mapping[str, Raw]) -> str:
 
 
 def _subtree_ids(members: Mapping[str, Raw]) -> tuple[str, ...] | None:
-    """Read the ids from both params and params._meta. All of them count, because each id may show a cycle."""
+    """Read the ids of the aggregators below a registrant, from params and from params._meta. All count, because each
+    may show a cycle.
+    """
     meta = decode_object(members["_meta"]) if "_meta" in members else {}
     if meta is None:
         _refuse("_meta", "an object")

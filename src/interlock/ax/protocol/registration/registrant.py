@@ -93,17 +93,19 @@ TABLE: Final[dict[tuple[RegistrantState, RegistrantInput], RegistrantState]] = {
 
 
 class OutOfOrder(Exception):
-    """Report of something that cannot happen in the registrant's present state. The calling code has a bug."""
+    """Error for an input that cannot happen in the present state of a registrant. It shows a bug in the
+    calling code.
+    """
 
 
 class DialParent(msgspec.Struct, frozen=True, kw_only=True):
-    """Step: open a link to this parent."""
+    """Step for the caller of a Registrant: open a link to this parent."""
 
     parent: int
 
 
 class Send(msgspec.Struct, frozen=True, kw_only=True):
-    """Step: send a request to the parent.
+    """Step for the caller of a Registrant: send this request to the parent.
 
     `id` is never used again, so a late answer cannot be mistaken for the answer to another request.
     """
@@ -113,27 +115,28 @@ class Send(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hangup(msgspec.Struct, frozen=True, kw_only=True):
-    """Step: close the link."""
+    """Step for the caller of a Registrant: close the link to the parent."""
 
     reason: str
 
 
 class JoinedParent(msgspec.Struct, frozen=True, kw_only=True):
-    """Step: serve this parent, which granted the registration."""
+    """Step for the caller of a Registrant: serve the requests of this parent, which has accepted the registration."""
 
     parent: int
     registered: Registered
 
 
 class Left(msgspec.Struct, frozen=True, kw_only=True):
-    """Step: stop serving this parent, because the registration is over."""
+    """Step for the caller of a Registrant: stop serving this parent, because the registration is over."""
 
     parent: int
     reason: str
 
 
 class Failed(msgspec.Struct, frozen=True, kw_only=True):
-    """Step: record that this parent could not be reached, or that it refused with `error`.
+    """Step for the caller of a Registrant: record that this parent could not be reached, or refused the registration
+    with `error`.
 
     `mendable` is true if another attempt may succeed without anybody changing something.
     """
@@ -146,7 +149,8 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CycleReported(msgspec.Struct, frozen=True, kw_only=True):
-    """Step: record that the parent says the aggregator `id` is above this node.
+    """Step for the caller of a Registrant: record that, according to the parent, the aggregator `id` is above this
+    node.
 
     An aggregator below this node wrongly claims to have `id` below itself.
     """
@@ -155,7 +159,7 @@ class CycleReported(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ignored(msgspec.Struct, frozen=True, kw_only=True):
-    """Step: log an answer of the parent that belongs to no open request."""
+    """Step for the caller of a Registrant: log an answer of the parent to which there is no open request."""
 
     reason: str
 
@@ -165,8 +169,8 @@ Steps = tuple[Step, ...]
 
 
 class _Prospect(msgspec.Struct):
-    """Parent that may be dialled, with its number of failures in a row and the time before which it is not dialled
-    again.
+    """Parent that may be dialled: how often it has failed in a row, and the time before which it is not
+    dialled again.
     """
 
     failures: int = 0
@@ -177,7 +181,7 @@ _Asked = Literal["register", "heartbeat", "deregister"]
 
 
 class Registrant:
-    """State machine of a registrant: decides which parent to dial, when to send heartbeats, and when to change the
+    """State machine of a registrant. It decides which parent to dial, when to send heartbeats, and when to change the
     parent.
     """
 
@@ -208,11 +212,13 @@ class Registrant:
 
     @property
     def parent_id(self) -> str | None:
-        """Return the aggregator_id of the present parent, or None if there is none (13.4)."""
+        """Return the aggregator_id of the parent with which this node is registered, or None if there is none
+        (13.4).
+        """
         return self.registered.aggregator_id if self.registered is not None else None
 
     def parent_asked(self) -> Parent:
-        """Return the answer to mcpax/parent.
+        """Return the answer to the request mcpax/parent, which asks for the parent of this node.
 
         A lost parent no longer counts: the answer is null while another parent is tried.
         """
@@ -222,14 +228,14 @@ class Registrant:
         return self._dial(0, RegistrantInput.DIAL, now)
 
     def opened(self, now: float) -> Steps:
-        """Handle a link to the dialled parent that is now open."""
+        """Register with the parent, because the link to it is now open."""
         if self.state is RegistrantState.CLOSED:
             return (Hangup(reason="shutting down"),)
         self._move(RegistrantInput.OPENED)
         return self._ask_to_register(now)
 
     def lost(self, reason: str, now: float, jitter: float, *, mendable: bool = True) -> Steps:
-        """Handle a link that could not be opened or was closed.
+        """Handle the loss of the link, or a failure to open it.
 
         `mendable` is false if trying again soon does not help, for example because the parent refuses this node's
         credential.
@@ -256,7 +262,7 @@ class Registrant:
         return (joined, *self._maybe_say_subtree(now))
 
     def answered(self, id: int) -> Steps:
-        """Handle an answer without an error to mcpax/heartbeat or mcpax/deregister."""
+        """Handle an answer without an error to mcpax/heartbeat or mcpax/deregister. `id` is the id of the request."""
         if (request := self._asked.get(id)) is None or request == "register":
             return (Ignored(reason="an answer to a request that was not made"),)
         del self._asked[id]
@@ -266,7 +272,7 @@ class Registrant:
         return ()
 
     def refused(self, id: int, error: UpstreamError, now: float, jitter: float) -> Steps:
-        """Handle an answer that contains an error."""
+        """Handle an answer of the parent that contains an error. `id` is the id of the request."""
         request = self._asked.pop(id, None)
         match request:
             case None:
@@ -306,7 +312,8 @@ class Registrant:
         return self._fail(f"it answered mcpax/register with nonsense: {reason}", now, jitter, hang_up=True)
 
     def subtree_changed(self, subtree_ids: tuple[str, ...], now: float) -> Steps:
-        """Announce the aggregators below this node (5.3) with the next heartbeat, which is sent soon.
+        """Report changed ids of the aggregators below this node to the parent, with a heartbeat that is sent soon
+        (5.3).
 
         A parent that learns late of a new aggregator could let a cycle close, and would then cut an older link.
         """
@@ -314,7 +321,7 @@ class Registrant:
         return self._maybe_say_subtree(now) if self.state is RegistrantState.REGISTERED else ()
 
     def stop(self, now: float) -> Steps:
-        """Deregister. Close the link when the parent has answered or FAREWELL_S have passed (AX-6.3-4)."""
+        """Deregister. Close the link when the parent has answered, or after FAREWELL_S seconds (AX-6.3-4)."""
         was = self.state
         self._move(RegistrantInput.STOP)
         if was is RegistrantState.CLOSED:
@@ -424,7 +431,7 @@ class Registrant:
         self._prospects[self._parent()].failures = 0
 
     def _lost_at(self) -> float | None:
-        """Return when the parent will count as lost.
+        """Return the time at which the parent counts as lost unless it answers a heartbeat before.
 
         Return None if every heartbeat was answered or there is no backup parent.
         """
@@ -506,7 +513,7 @@ class Registrant:
 
 
 def retry_in_s(failures: int, jitter: float, *, mendable: bool = True) -> float:
-    """Return how many seconds to wait after the given number of failures in a row.
+    """Return how many seconds to wait after this number of failures in a row.
 
     The range of the random delay grows with the number of failures. `jitter` (0 to 1) selects a point in it.
     """
@@ -518,7 +525,7 @@ def retry_in_s(failures: int, jitter: float, *, mendable: bool = True) -> float:
 
 
 def _interval_s(declared_ms: int, deadline_ms: int) -> float:
-    """Return the heartbeat interval in seconds.
+    """Return the interval between two expected heartbeats, in seconds.
 
     A parent may ask for heartbeats more often than the registration promised, but not less often (6.3).
     """
@@ -531,7 +538,8 @@ def _interval_s(declared_ms: int, deadline_ms: int) -> float:
 def _maybe_claimed(
     error: UpstreamError, subtree_ids: tuple[str, ...] | None, parent_id: str | None = None
 ) -> str | None:
-    """Return the id that causes the cycle, if this registrant announced that id as below it; otherwise None.
+    """Return the id that the parent's error names as the cause of a cycle, if this node has announced it as below
+    itself; otherwise None.
 
     A parent that names no id means itself.
     """

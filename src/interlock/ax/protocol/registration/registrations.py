@@ -81,11 +81,13 @@ _DUE: Final = {
 
 
 class Violation(Exception):
-    """Input that cannot happen in the present state. The calling code has a bug; a peer cannot cause this."""
+    """Error for an input that cannot happen in the present state. It shows a bug in the calling code, because a peer
+    cannot cause it.
+    """
 
 
 class Liveness:
-    """State machine of one registration, which ends when heartbeats are missed.
+    """State machine of one registration. Missed heartbeats lead to the state LOST.
 
     `due` is the time of the next timed input.
     """
@@ -110,7 +112,9 @@ class Liveness:
         return self.interval_ms or HEARTBEAT_MS  # 13.2; AX-13.2-2
 
     def step(self, what: LivenessInput, now: float, grace_s: float = 0.0) -> LivenessState:
-        """Apply an input and return the previous state. `grace_s` is used if the step leads to LOST."""
+        """Apply an input to the state machine and return the previous state. `grace_s` is used if the new state is
+        LOST.
+        """
         before, following = self.state, TABLE.get((self.state, what))
         if following is None:
             raise Violation(f"{what.value} does not happen to a registration that is {before.value}")
@@ -123,7 +127,9 @@ class Liveness:
         return before
 
     def step_due(self, grace_s: float = 0.0) -> LivenessState:
-        """Apply the timed input that was due, at the time when it was due. Return the previous state."""
+        """Apply the timed input that was due, for example a missed heartbeat, at the time when it was due. Return the
+        previous state.
+        """
         if self.due is None:
             raise Violation(f"nothing is due for a registration that is {self.state.value}")
         return self.step(_DUE[self.state], self.due, grace_s)
@@ -146,7 +152,7 @@ LossReason = Literal["heartbeat_timeout", "connection_lost"]  # 13.1
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of the configuration that concern registrations."""
+    """Settings of the configuration for registrations."""
 
     require_proof: Literal["mutable", "always", "never"] = "mutable"
     degraded: bool = True  # names of a lost registrant stay listed
@@ -155,7 +161,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Peer(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts about a registrant that the aggregator established by itself.
+    """Facts that the aggregator itself knows about a registrant, such as its principal and the security of its link.
 
     `link` separates connections, even of one principal; requests without a connection share the empty value. `scope` is
     the widest scope that its [[access]] entry grants. `proved` says that its claimed authority is proved, or that the
@@ -194,7 +200,9 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RegistrationState(msgspec.Struct, frozen=True):
-    """State of one registration. Calls to a SUSPECT subserver are refused only if it does not answer a ping."""
+    """State of one registration at this moment. Calls to a SUSPECT subserver are refused only if it does not answer a
+    ping.
+    """
 
     session: Session
     state: LivenessState
@@ -204,7 +212,7 @@ class RegistrationState(msgspec.Struct, frozen=True):
 
 
 class Joined(msgspec.Struct, frozen=True, kw_only=True):
-    """Event: a session began.
+    """Event: a registration was accepted, and its session began.
 
     `replaces` is an earlier session whose names may still be listed. They must be removed while this event is handled.
     """
@@ -215,20 +223,22 @@ class Joined(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Suspected(msgspec.Struct, frozen=True, kw_only=True):
-    """Event: a subserver missed two heartbeats."""
+    """Event: a subserver missed two heartbeats in a row."""
 
     session: Session
     since: float
 
 
 class Recovered(msgspec.Struct, frozen=True, kw_only=True):
-    """Event: a suspected subserver sent a heartbeat."""
+    """Event: a subserver that had missed two heartbeats sent one."""
 
     session: Session
 
 
 class Lost(msgspec.Struct, frozen=True, kw_only=True):
-    """Event: a session ended by failure. Its names stay listed as degraded until Vanished or another Joined."""
+    """Event: a session ended because its connection or its heartbeats failed. Its names stay listed as degraded until
+    Vanished, or until another Joined.
+    """
 
     session: Session
     reason: LossReason
@@ -236,7 +246,7 @@ class Lost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """Event: a session ended, and not by failure.
+    """Event: a session ended by deregistration, or because this node ended it.
 
     Its names are removed with Vanished, unless a new session takes them over.
     """
@@ -252,13 +262,13 @@ class Vanished(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubtreeChanged(msgspec.Struct, frozen=True, kw_only=True):
-    """Event: the set of aggregators below this node changed. Parents learn it with the next heartbeat (5.3)."""
+    """Event: the set of aggregators below this node has changed. Parents learn of it with the next heartbeat (5.3)."""
 
     subtree_ids: tuple[str, ...]
 
 
 class CycleClaimed(msgspec.Struct, frozen=True, kw_only=True):
-    """Event: a registrant claims that an aggregator above this node is below the registrant.
+    """Event: a subserver says that an aggregator is below it which is in fact above this node.
 
     The registrant has one interval to withdraw the claim (5.3).
     """
@@ -272,7 +282,7 @@ Answer = TypeVar("Answer")
 
 
 class Step(msgspec.Struct, Generic[Answer], frozen=True):
-    """Result of one request: its answer and the events it caused.
+    """Result of a request to `Registrations`: the answer, and the events that the request caused.
 
     There may be events even if the answer is a refusal.
     """
@@ -285,7 +295,7 @@ DEADLINES_SPARE: Final = 64  # outdated deadlines before they are removed: each 
 
 
 class _Seat:
-    """Segment in use by a registration. It outlives its session by the grace period."""
+    """Registration that holds a segment. It keeps the segment for a grace period after its session was lost."""
 
     def __init__(self, session: Session, liveness: Liveness) -> None:
         self.session = session
@@ -299,7 +309,7 @@ class _Seat:
 
 
 class Registrations:
-    """The registrations of one aggregator, found by segment, by subserver and by session.
+    """The registrations with one aggregator, found by segment, by subserver and by session.
 
     A seat is in `_by_segment` and `_by_subserver` until its names vanish, and in `_by_session` while its session lasts.
     """
@@ -320,14 +330,14 @@ class Registrations:
         self._serial = itertools.count()
 
     def keep(self, segments: Iterable[str]) -> None:
-        """Reserve segments for the configuration, so that they cannot be registered.
+        """Reserve segments for the configuration, so that no subserver can register them.
 
         A registrant that already holds one keeps it.
         """
         self._kept = frozenset(segments)
 
     def set_above(self, ids: frozenset[str]) -> tuple[Event, ...]:
-        """Set the aggregators that are known to be above this node.
+        """Set the ids of the aggregators that are known to be above this node.
 
         A registrant that says one of them is below it is refused. Return CycleClaimed for each registration that
         already says so, and the change of the aggregators below this node, if any.
@@ -469,14 +479,14 @@ class Registrations:
         return (*events, *self._subtree_change())
 
     def end_cycle(self, session_id: str, *, now: float) -> tuple[Event, ...]:
-        """End a session that still claims that an aggregator above this node is below it."""
+        """End a session whose subserver still says that an aggregator is below it which is in fact above this node."""
         events = [*self.on_deadline(now)]
         if (seat := self._by_session.get(session_id)) is not None and seat.cycle in self._above:
             events += self._leave(seat, "registration_cycle", now)
         return (*events, *self._subtree_change())
 
     def release(self, segment: str, *, now: float) -> tuple[Event, ...]:
-        """End the grace period of a lost registrant, so that its names are removed. A live session is not affected."""
+        """Remove the names of a lost subserver before its grace period is over. A live session is not affected."""
         events = [*self.on_deadline(now)]
         if (seat := self._by_segment.get(segment)) is not None and not seat.liveness.has_session:
             events += self._leave(seat, "removed", now)
@@ -531,8 +541,8 @@ class Registrations:
         return None
 
     def _check_claims(self, request: Register, peer: Peer, owner: SegmentOwner | None) -> Refusal | None:
-        """Check a registration against the registrations with the same subserver_id or segment, and against the
-        segment's owner.
+        """Check a registration against existing ones with the same subserver id or segment, and against the owner of
+        the segment.
         """
         own, holder = self._by_subserver.get(request.subserver_id), self._by_segment.get(request.segment)
         # AX-4.2-3: another principal
@@ -555,7 +565,7 @@ class Registrations:
         return None
 
     def _check_size(self, ids: tuple[str, ...], instead_of: _Seat | None) -> Refusal | None:
-        """Refuse a registration that would put more ids below this node than its parent accepts.
+        """Refuse a registration that would put more aggregators below this node than its parent accepts.
 
         Otherwise the parent would end this node's registration. `instead_of` is the registration that this one
         replaces.
@@ -568,13 +578,15 @@ class Registrations:
         return Refusal(codes.INVALID_PARAMS, why, {"member": messages.SUBTREE_IDS})
 
     def _displaced_seats(self, request: Register) -> Iterator[_Seat]:
-        """Yield the seats that are freed if the request is granted."""
+        """Yield the registrations that a new registration replaces: those with the same subserver id or the same
+        segment.
+        """
         own, holder = self._by_subserver.get(request.subserver_id), self._by_segment.get(request.segment)
         yield from (seat for seat in dict.fromkeys((own, holder)) if seat is not None)
 
     def _find_own(self, session_id: str, peer: Peer) -> _Seat | None:
-        """Return the seat of a session, or None if the session does not belong to the principal and connection in
-        `peer`.
+        """Return the registration with this session, or None if the session does not belong to the principal and
+        connection in `peer`.
         """
         seat = self._by_session.get(session_id)
         holder = None if seat is None else seat.session.peer
@@ -582,14 +594,16 @@ class Registrations:
         return seat if holder is not None and (holder.principal, holder.link) == (peer.principal, peer.link) else None
 
     def _lose(self, seat: _Seat, reason: LossReason) -> Lost:
-        """End the session of a seat whose liveness has become LOST. The seat stays until its grace period is over."""
+        """End the session of a registration that has become LOST. Its segment stays reserved until the grace period is
+        over.
+        """
         self._drop_below(seat)
         del self._by_session[seat.session.session_id]
         self._schedule(seat)
         return Lost(session=seat.session, reason=reason, since=seat.liveness.since)
 
     def _leave(self, seat: _Seat, reason: EndReason, now: float, *, retaken: bool = False) -> list[Event]:
-        """End a session and free its seat.
+        """End a session and free its segment.
 
         `retaken` means that a new session takes over the names, so that they stay listed.
         """
@@ -610,7 +624,7 @@ class Registrations:
         return self.policy.grace_s if self.policy.degraded else 0.0  # AX-13.2-1, AX-13.2-4
 
     def _schedule(self, seat: _Seat) -> None:
-        """Enter the next deadline of a seat into the heap.
+        """Enter the next deadline of a registration into the heap of deadlines.
 
         The outdated entry of a deadline that moved is skipped when it is due. If there are too many outdated entries,
         the heap is built again.
