@@ -137,7 +137,7 @@ class View:
         return spelled
 
     def _providers(self) -> dict[str, Route]:
-        """Return the route of each name that [registry] routes offers.
+        """Return the tool that serves each name which the setting `registry.routes` offers without a segment.
 
         It leads to the first present server that follows the specification of the name. Parent nodes only get names
         with segments.
@@ -285,12 +285,12 @@ class View:
         return self.key.only is not None
 
     def shows(self, link: Link) -> bool:
-        """Return whether the caller can call or read any item of a link."""
+        """Return whether the caller may call or read any item of a link."""
         part = self._parts.get(link.segment)
         return part is not None and bool(part.tools or part.prompts or link.segment in self._open)
 
     def may_hold(self, segment: str) -> bool:
-        """Return whether the caller could see tools of this segment, if it had any."""
+        """Return whether the caller could see tools of this segment if there were any."""
         if self.key.only is not None:
             return segment == self.key.only
         tools, prefix = self.key.tools, self._namespace.prefix(segment)
@@ -410,7 +410,7 @@ class Namespace:
         return {items.link.members.name: items.link.members for items in self.link_items if items.link.members}
 
     def hand_over(self) -> dict[ViewKey, tuple[int, View]]:
-        """Return the views of this snapshot, and the unused views of recent snapshots, and forget them.
+        """Hand the cached views of this snapshot, and unused ones of recent snapshots, over to the next snapshot.
 
         A view refers to its snapshot. If the snapshot also kept referring to its views, only the garbage collector
         could free both.
@@ -437,7 +437,7 @@ class Namespace:
         return (link.segment, *(nested_segments(uri) if link.offer.is_aggregator else ()))
 
     def onward(self, link: Link, uri: str) -> dict[str, Raw]:
-        """Return the route that is added to a request for a resource when `link` passes it on. It ends with the
+        """Return the MCP-AX route that is added to a resource request when it is sent over `link`. It ends with the
         server's segment.
         """
         return ax_route.as_meta(ax_route.start(self._root.rstrip(".") or None, self.way(link, uri)))
@@ -463,7 +463,7 @@ class Namespace:
 
 
 class LiveNamespace:
-    """A holder of the current snapshot.
+    """A holder of the current snapshot of the namespace.
 
     It is created before the catalog, which replaces the snapshot, so that checks and names can read it.
     """
@@ -474,7 +474,7 @@ class LiveNamespace:
         self.current = Namespace(0, (), root_segment, {}, ShownTools())
 
     def find_tool(self, name: str) -> Route | None:
-        """Return the tool with this qualified name, even if no client may see it, or None."""
+        """Return the tool with this qualified name even if no client may see it, or None if there is no such tool."""
         return self.current.view(EVERYTHING).find_tool(name)
 
 
@@ -527,20 +527,22 @@ class Catalog:
         return items.tools if items is not None and items.link is link else ()
 
     def replan(self, plan: Plan) -> None:
-        """Apply changed rules for tools. All items are stale until the keepers stock them again."""
+        """Apply a changed configuration of tools. All items count as stale until their lists are put into the namespace
+        again.
+        """
         self.plan = plan
         self._said += 1
         for segment in self._link_items:
             self.reconsider(segment)
 
     def reconsider(self, segment: str) -> None:
-        """Mark the items of a segment as stale, because an operator made a decision about them."""
+        """Mark the items of a segment as stale, because an operator made a decision about its tools."""
         self._said += 1
         if (items := self._link_items.get(segment)) is not None:
             self._link_items[segment] = msgspec.structs.replace(items, stale=True)
 
     async def stock(self, link: Link, listing: Listing) -> ListUpdate:
-        """Apply the list of a server. If the list is refused, no item of this server is listed any more."""
+        """Put the lists of a server into the namespace. If they are refused, nothing of the server is listed any more."""
         old = self._link_items.get(link.segment)
         ticket = object()
         self._stocking[ticket] = link
@@ -569,7 +571,7 @@ class Catalog:
         return ListUpdate(items=items, changed=changed)
 
     async def stock_again(self, link: Link, listing: Listing) -> None:
-        """Apply the same list under changed rules. A degraded server stays degraded."""
+        """Put the same lists into the namespace again, under changed rules. A degraded server stays degraded."""
         old = self._link_items.get(link.segment)
         await self.stock(link, listing)
         if old is not None and old.link is link and old.degraded:
@@ -587,8 +589,8 @@ class Catalog:
         self._replace(old, items)
 
     def degrade(self, link: Link) -> None:
-        """Mark the tools of a link as degraded. They stay listed until the link is stocked again or dropped (MCP-AX
-        13.2).
+        """Mark the tools of a link as degraded. They stay listed until the server is back or the link is dropped
+        (MCP-AX 13.2).
         """
         items = self._link_items.get(link.segment)
         if items is not None and items.link is link and not items.degraded:

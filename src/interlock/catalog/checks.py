@@ -40,7 +40,9 @@ _NO_PERSON_TO_ASK: Final = Refused(
 
 
 class RouteCheck:
-    """Check 4 of the guard: route and scope."""
+    """Check 4 of the guard: whether the tool is listed for the caller, and a person can be asked to approve calls of
+    this caller.
+    """
 
     number = CheckNumber.ROUTE
     name = "route and scope"
@@ -57,7 +59,7 @@ class RouteCheck:
         return route.gated
 
     def check(self, call: Call, link: CallLink) -> Refused | None:
-        """Refuse a call of a gated tool by an unknown caller, because there is no person to ask.
+        """Refuse a call that needs a person's approval if its caller is unknown, because there is no person to ask.
 
         Return None otherwise.
         """
@@ -68,7 +70,7 @@ class RouteCheck:
         return self._live.current.view(key).find_tool(name)
 
     def unlisted(self, caller: Caller, name: str) -> Refusal:
-        """Return the refusal of an unknown name.
+        """Return the refusal of a call to a name that the caller does not see.
 
         For a parent, it distinguishes a missing tool from a tool beyond the parent's scope (MCP-AX 10.2).
         """
@@ -125,7 +127,7 @@ OperationRefusal = Callable[[Call, Route], Refused | None]
 
 
 class ArgumentsCheck:
-    """Check 7 of the guard: arguments."""
+    """Check 7 of the guard: whether the arguments keep to the tool's contract and are unambiguous."""
 
     number = CheckNumber.ARGUMENTS
     name = "arguments"

@@ -79,7 +79,7 @@ INVALID_NAME_CHARS_MAX: Final = 128
 
 
 class SettledNames(msgspec.Struct, frozen=True):
-    """The final names of the items in one list.
+    """The names under which the items of one list are published, with the names that are not.
 
     Each entry contains the original name, the item, the segments below the server, and the local name.
     """
@@ -122,7 +122,7 @@ def settle_names(offer: Offer, items: Items) -> SettledNames:
 
 
 def refuse_names(offer: Offer, names: list[str]) -> Refusal:
-    """Return the refusal of a registrant whose list contains invalid names."""
+    """Return the refusal of a registration whose list contains invalid names."""
     why = (
         "each part of a name that an aggregator lists must be 1 to 63 characters of a-z, 0-9, _ and -"
         if offer.is_aggregator
@@ -177,7 +177,8 @@ async def make_link_items(
     checks_for: ChecksFor,
     surfaces: Surfaces,
 ) -> LinkItems | Refusal:
-    """Return the items of a link. If nothing changed, return `old`, no longer degraded.
+    """Return the items that a server's lists add to the namespace. If nothing changed, return `old`, no longer
+    degraded.
 
     If the list contains names that MCP-AX forbids, return the refusal that ends the session (MCP-AX 4.3).
     """
@@ -233,7 +234,7 @@ async def make_link_items(
 
 
 def _split_unchanged(offer: Offer, items: Items, previous: dict[str, Route]) -> tuple[list[Route], Items]:
-    """Return the routes of an aggregator's tools that did not change, and the remaining items.
+    """Return the routes of tools that did not change since the last list of an aggregator, and the other items.
 
     For a leaf all items are returned, because its names depend on each other.
     """
@@ -249,7 +250,7 @@ def _split_unchanged(offer: Offer, items: Items, previous: dict[str, Route]) -> 
 
 
 class _Assessment(msgspec.Struct, frozen=True, kw_only=True):
-    """The properties of a tool that are in effect at this node."""
+    """The properties of a tool that are in effect at this node, such as whether its effect can be undone."""
 
     read: Capability
     capability: Capability  # with what this hop adds
@@ -485,7 +486,8 @@ class _LinkItemsBuilder:
         return not (self.offer.is_aggregator or self._reclassify(original, rule))
 
     def _find_stricter_claims(self, look: DefinitionState, snapshot: DefinitionSnapshot) -> ToolClaims | None:
-        """Return the accepted claims if the changed definition claims less. Return None otherwise.
+        """Return the accepted claims about a tool's effect if its changed definition claims a smaller effect, otherwise
+        None.
 
         They then stay in effect, because a server must not lift its own gate. A node that `defer` trusts is believed,
         because a person decided there.

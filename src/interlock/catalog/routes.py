@@ -183,7 +183,7 @@ class Surfaces:
     def judge(
         self, segment: str, tool: str, names: tuple[str, ...], item: Item, meta: Item, effort: Effort
     ) -> Surface | None:
-        """Judge a tool. Return None if the registry has no verdict on it.
+        """Compare a tool with the specification that the registry has for its name. Return None if there is no verdict.
 
         `tool` is its qualified name. `names` are its names at the server and at this node, without prefixes. `meta` is
         its `_meta` as the server wrote it.
@@ -192,7 +192,7 @@ class Surfaces:
 
 
 def is_provided(surface: Surface | None, name: str) -> bool:
-    """Return whether a tool follows the specification of the name, so that it can replace other tools of this name."""
+    """Return whether a tool keeps to the specification of this name, so that it can replace other tools of the name."""
     if surface is None or surface.judgement.name != name:
         return False
     return surface.judgement.verdict in (SurfaceVerdict.IDENTICAL, SurfaceVerdict.COMPATIBLE)
@@ -219,7 +219,9 @@ class Rulings:
         return DefinitionState.SAME
 
     def find_accepted(self, segment: str, tool: str) -> ToolClaims | None:
-        """Return the claims of the most recently accepted definition, or None if none was accepted."""
+        """Return what the most recently accepted definition of a tool claims about its effect, or None if none was
+        accepted.
+        """
         return None
 
     def waits(self, segment: str) -> frozenset[str]:
@@ -229,7 +231,7 @@ class Rulings:
     def process_seen(
         self, segment: str, seen: Iterable[tuple[DefinitionSnapshot, DefinitionState]], listed: Mapping[str, object]
     ) -> None:
-        """Queue the definitions in `seen`, to be recorded or asked about. The list is published after this call."""
+        """Take note of listed definitions, to be recorded or asked about. The list is published after this call."""
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -289,7 +291,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def digest(self) -> str:
-        """Return the digest of the definition, as declared (MCP-AX 11.3)."""
+        """Return the digest of the tool's definition, with the capability that its server declares (MCP-AX 11.3)."""
         declared = as_declared(self.stated, self.meta.get(DECLARED, {}))
         return tool_digest(self.item, downstream_name=self.original, declared=declared)
 
@@ -309,7 +311,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class LinkItems(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """The routes and places of one server, and the names that are withheld."""
+    """The tools, prompts and resources of one server as this node lists them, with the names that it withholds."""
 
     link: Link
     offer: Offer = ADOPTED
@@ -461,7 +463,7 @@ Routes = Sequence[Route]
 
 
 class VisiblePart(msgspec.Struct, frozen=True, eq=False):
-    """The items of one link that one kind of caller can see."""
+    """The items of one link that are visible to callers with the same rights."""
 
     tools: tuple[Route, ...]
     prompts: tuple[Route, ...]
@@ -469,7 +471,7 @@ class VisiblePart(msgspec.Struct, frozen=True, eq=False):
 
 
 class ShownItems:
-    """The cached bytes of a link's tools, in one form of their names."""
+    """The cached encoding of a link's tools as callers with one form of names see them."""
 
     __slots__ = ("_era", "_legacy", "_modern", "_tasks", "items")
 
@@ -502,7 +504,7 @@ class ShownItems:
 
 
 class ShownTools:
-    """The cached bytes of all listed tools. Callers that see names in the same form share them."""
+    """The cached encoding of all listed tools. Callers that see names in the same form share it."""
 
     def __init__(self) -> None:
         self._kept: dict[str, dict[str, ShownItems]] = {}  # segment -> form -> them
@@ -518,7 +520,9 @@ class ShownTools:
 
 
 class AliasCollisions:
-    """The names whose aliases collide, which are all withheld (MCP-AX 3.2, our rule)."""
+    """The names of tools and prompts whose short forms (aliases) are equal. All of them are withheld (MCP-AX 3.2, our
+    rule).
+    """
 
     def __init__(self) -> None:
         self._claims: dict[str, dict[str, int]] = {}  # alias -> name -> how many have it: a tool and a prompt may

@@ -17,13 +17,14 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class Digest(str):
-    """The SHA-256 of arguments, for a call whose arguments are no longer in memory."""
+    """The SHA-256 digest of a call's arguments, which is kept when the arguments are no longer in memory."""
 
     __slots__ = ()
 
 
 class SessionVia(str):
-    """The transport of a client, with the id of its session at the AQL surfaces.
+    """The name of a client's transport, such as `http`, together with the id of the client's MCP-AQL session for the
+    audit log.
 
     Compares equal to the transport's name.
     """
@@ -103,7 +104,8 @@ def digest_of(arguments: Raw | None) -> Digest:
 
 @functools.lru_cache(maxsize=128)
 def _frame(at: int, who: str, via: str, method: str, tool: str, verdict: str, outcome: str) -> tuple[str, str]:
-    """Return the JSON before and after the digest of the arguments.
+    """Return the two parts of an encoded audit record: the text before the digest of the arguments, and the text after
+    it.
 
     It is cached, because calls of one second share it.
     """

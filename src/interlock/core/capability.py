@@ -31,7 +31,9 @@ class Command(NamedTuple):
 
 
 class ConfigurationSection(NamedTuple):
-    """A table of interlock.toml that is no field of Plan. `section_values(plan, name, type)` returns its values."""
+    """A table of interlock.toml that a capability declares for itself, instead of a field of `Plan`.
+    `section_values(plan, name, type)` returns its values.
+    """
 
     name: str
     keys: str  # reference to the struct whose fields are the keys, each with a default

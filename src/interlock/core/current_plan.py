@@ -4,7 +4,8 @@ from interlock.config.plan import NodePlan, Plan
 
 
 class CurrentPlan:
-    """The plan in effect, for parts that must notice a changed configuration.
+    """A holder of the configuration that is in effect now. Parts of the node read it each time, so that they notice a
+    change.
 
     They read `plan` each time they need it.
     """

@@ -33,7 +33,7 @@ class Standing(msgspec.Struct, frozen=True):
 
 
 class Outlook(msgspec.Struct, frozen=True):
-    """The availability of a tool whose link only leads to the server, such as the link of a room."""
+    """The availability of a tool that is reached through an intermediary, such as a room."""
 
     available: bool
     reason: str

@@ -35,7 +35,8 @@ def own_identity(data: Path) -> Identity:
 
 
 async def adopt_identity(data: Path, shared: KeyValue, now: float) -> None:
-    """Write the identity that replicas with a shared store have in common into the data folder.
+    """Store the identity that all replicas share in the data folder. The first replica creates that identity in the
+    shared store.
 
     Raise StoreError if the shared store or the file cannot be used, or if the folder belongs to another node.
     """

@@ -13,7 +13,7 @@ class Part(Protocol):
     """A component of a node with a life cycle, such as the recorder, the registrar or an endpoint."""
 
     async def open(self) -> None:
-        """Start working. If this raises, the part has undone the steps it had taken."""
+        """Start working. If this fails, the part first undoes the steps that it had taken."""
 
     async def close(self) -> None:
         """Stop working and release all resources."""
@@ -63,7 +63,7 @@ class CannotStart(Exception):
 
 
 class AnchorInvalid(CannotStart):
-    """An error raised if the key of an anchor cannot be used."""
+    """An error raised if a configured key that may approve calls (an anchor) cannot be used."""
 
 
 class CertificatesInvalid(CannotStart):

@@ -161,7 +161,7 @@ class Retention:
             await asyncio.sleep(LOOK_S)
 
     async def look(self) -> int:
-        """Remove the records that are too old now, and return their number."""
+        """Remove the audit records that are too old now, and return their number."""
         if (last := await self._last_before(self._clock.wall() - self._days * DAY_S)) is None:
             return 0
         what = f"records to {last.sequence}"
@@ -238,7 +238,7 @@ class Refusals:
     def note(
         self, who: str, via: str, method: str, reason: str, target: str = "", *, place: RefusalPlace | None = None
     ) -> None:
-        """Record a refusal.
+        """Record that an endpoint refused a request. Repetitions within a minute are counted and written as one record.
 
         `method` is a method of HTTP or MCP-AX, `reason` is one of this node's fixed words and `target` is a segment, so
         a stranger cannot control the length of any of them.
@@ -262,7 +262,7 @@ class Refusals:
         self.settle(closing=True)
 
     def settle(self, *, closing: bool = False) -> None:
-        """Write the refusals that were only counted so far.
+        """Write audit records for the refusals that were only counted so far.
 
         Called about once a second; `closing` writes all of them.
         """

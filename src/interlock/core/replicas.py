@@ -92,8 +92,8 @@ class Replicas:
             self.gone.publish(change.key)
 
     async def claim(self, name: str) -> bool:
-        """Claim a piece of work that every replica could do. At most one live replica gets True and does the work. It
-        gets True again if it asks again.
+        """Claim a piece of work that only one of the live replicas may do. Return True to the first replica that claims
+        it, also if that replica claims it again.
 
         The claim of a replica that is no longer alive can be taken over. Raise StoreError if the store cannot be used.
         """
@@ -135,7 +135,9 @@ class Replicas:
 
 
 class Changes:
-    """The delivery of other replicas' changes to the parts. It starts when all parts have read their values."""
+    """The delivery of changes that other replicas make in the shared store. It begins when all parts of the node have
+    read their values.
+    """
 
     def __init__(self, replicas: Replicas) -> None:
         self._replicas = replicas
@@ -152,7 +154,7 @@ class Changes:
 
 
 async def tell(watch: Following[Change], takes: list[Take]) -> None:
-    """Pass every change to each function in `takes` until the watch ends."""
+    """Pass each change in the store to every function in `takes`, until the watch ends."""
     try:
         async for change in watch:
             for take in takes:

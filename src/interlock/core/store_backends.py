@@ -35,7 +35,7 @@ BACKENDS = {
 
 
 class UnknownBackend(Exception):
-    """An error raised if `store.backend` names no backend of the table."""
+    """An error raised if the setting `store.backend` names no known store."""
 
 
 class MissingLibrary(StoreRefused):

@@ -37,7 +37,7 @@ from interlock.links.link import Link
 
 
 class AvailabilityCheck:
-    """Check 8: whether the link of a call is available and has capacity for another call."""
+    """Check 8 of the guard: whether the link of a call is available and has capacity for another call."""
 
     number = CheckNumber.AVAILABILITY
     name = "availability"
@@ -69,7 +69,7 @@ class AvailabilityCheck:
         return refused.check is self.number and refused.refusal is not BUSY and self.may_return_soon(link)
 
     def may_return_soon(self, link: CallLink) -> bool:
-        """Return whether the server is likely to be back soon.
+        """Return whether a server that is not connected is likely to be available again soon.
 
         A child process that ended is restarted on demand. Calls do not wait for a child that keeps ending.
         """
@@ -109,7 +109,7 @@ class AvailabilityCheck:
 
 
 class SendCheck:
-    """Explanation of check 12: whether the link is still there when a released call is sent.
+    """Description of step 12 of the guard for operators: whether the link is still there when an approved call is sent.
 
     The guard makes the check itself.
     """
@@ -143,7 +143,9 @@ IsFull = Callable[[CallLink], bool]
 
 
 class WaitingCall:
-    """Call in the queue. `is_booked` is done once the call has a place at its link, or has left the queue."""
+    """Call that waits for a free place at its link. The future `is_booked` is done when the call gets the place or
+    leaves the queue.
+    """
 
     def __init__(self, call: Call) -> None:
         self.call = call
@@ -155,7 +157,9 @@ class WaitingCall:
 
 
 class LinkQueue:
-    """Queue of the calls that wait for one link. While calls are waiting, `link.on_room` is the method `serve_next`."""
+    """Queue of the calls that wait for one link. When a call of this link ends, `serve_next` gives its place to the
+    next one.
+    """
 
     def __init__(self, link: CallLink, queue: "CallQueue") -> None:
         self._link = link
@@ -168,7 +172,7 @@ class LinkQueue:
         self._turns.setdefault(waiting.principal, deque()).append(waiting)
 
     def forget_left(self, principal: str) -> None:
-        """Remove the calls at the head of a principal's line that no longer wait.
+        """Remove a principal's first calls from the queue if they no longer wait.
 
         Nothing else removes them while the link is full.
         """
@@ -227,7 +231,7 @@ class CallQueue:
         return waiting
 
     async def wait(self, waiting: WaitingCall) -> bool:
-        """Wait for capacity. Return False if none became available in time.
+        """Wait until the link of a queued call has capacity. Return False if that took too long.
 
         The result is also True if the call left the queue because its client had gone, so check `call.done` first.
         """
@@ -239,7 +243,9 @@ class CallQueue:
             self.leave(waiting)
 
     def leave(self, waiting: WaitingCall) -> None:
-        """Subtract a call from the limits, and remove it from the queue of its link if it no longer waits."""
+        """Stop counting a call against the limits of the queue, and remove it from the queue of its link if it no
+        longer waits.
+        """
         if waiting.is_counted:
             waiting.is_counted = False
             self._count(waiting, -1)
@@ -260,14 +266,14 @@ Settle = Callable[[], Awaitable[Any]]
 
 
 class MissingServer(msgspec.Struct, frozen=True):
-    """Server of which a client sees nothing, with the state of its link."""
+    """Server whose tools are missing from a client's list, with the state of its link."""
 
     server: str
     state: str
 
 
 class ArrivingCall(Call, eq=False, kw_only=True):
-    """Call of something that is not listed yet. After the wait for servers, it is replaced by another call."""
+    """Call of a tool that no server lists yet. When the servers have connected, another call is made in its place."""
 
     replacement: Call | None = None
 
@@ -279,7 +285,7 @@ class ArrivingCall(Call, eq=False, kw_only=True):
 
 
 class Arrivals:
-    """Wait for the servers of a node that are still connecting after the start."""
+    """Bounded wait for the servers that are still connecting after the start of the node."""
 
     def __init__(self, keepers: Mapping[str, Keeper], clock: Clock, wait_s: float) -> None:
         self.wait_s = wait_s
@@ -292,7 +298,7 @@ class Arrivals:
         self._waiting: asyncio.Task[None] | None = None
 
     def expect(self, is_settled: Callable[[], bool], settle: Settle) -> None:
-        """Add a wait for servers that are not discovered yet and so have no keeper."""
+        """Wait also for servers that the node does not know yet, such as children that still have to register."""
         self._expected.append((is_settled, settle))
 
     def maybe_wait(self) -> Coroutine[Any, Any, None] | None:
@@ -319,7 +325,8 @@ class Arrivals:
         ]
 
     def postpone(self, call: ArrivingCall, make: Callable[[], Call]) -> bool:
-        """Postpone a call until servers have arrived. Return False, without postponing it, if all have arrived.
+        """Postpone a call until the servers that are still connecting after the start have arrived. Return False if all
+        have arrived.
 
         `make` creates the call that then replaces it.
         """
@@ -340,7 +347,7 @@ class Arrivals:
         call.replacement = make()
 
     def _pending(self) -> list[tuple[float, Settle]]:
-        """Return the waits that are not over, each with the seconds that are left."""
+        """Return the waits for servers that have not arrived yet, each with the seconds that are left."""
         now = self._clock.now()
         left = self.wait_s - (now - self._started)
         pending = [(left, settle) for is_settled, settle in self._expected if left > 0 and not is_settled()]
@@ -350,7 +357,9 @@ class Arrivals:
         return pending
 
     async def _wait(self) -> None:
-        """Wait until all servers have arrived or their time is over. A server that arrives may add further servers."""
+        """Wait until every server has connected or failed once, or until its time is over. A server that arrives may
+        add further servers.
+        """
         loop = asyncio.get_running_loop()
         pending = self._pending()
         deadline = loop.time() + max((left for left, _ in pending), default=0.0)

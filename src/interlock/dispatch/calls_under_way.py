@@ -77,7 +77,7 @@ GATHER_S: Final = 0.01  # questions that come within this time reach the client 
 
 
 class _Away(msgspec.Struct):
-    """Sink of a parked call while its client is away. It keeps the answer and drops progress and logs.
+    """Receiver of a call's messages while its client is away. It keeps the answer, and drops progress and log messages.
 
     It holds no references, so its call is freed at once if the client never returns.
     """
@@ -96,7 +96,7 @@ class _Away(msgspec.Struct):
 
 
 class Space(msgspec.Struct, eq=False):
-    """Parked call with its open questions.
+    """Parked call with the questions that its client has not answered yet.
 
     It also keeps the server's answer if that arrives before the client returns.
     """
@@ -112,7 +112,9 @@ class Space(msgspec.Struct, eq=False):
 
 
 class Parking:
-    """Registry of the parked calls of a node."""
+    """Registry of the parked calls of a node, which wait until their clients retry with answers to a server's
+    questions.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -126,13 +128,14 @@ class Parking:
 
     @property
     def waiting(self) -> int:
-        """Return how many calls wait for their clients to return."""
+        """Return how many calls wait until their clients retry with answers."""
         return sum(space.waiting for space in self.spaces.values())
 
     # The server asks
 
     def asked(self, call: Call, link: AnswerReceiver, request: Request) -> None:
-        """Record a server's question and park its call.
+        """Record a question that a server asks during a call. The call then waits until its client retries with the
+        answer.
 
         The question is declined if the client cannot be asked, or if a limit is reached.
         """
@@ -225,7 +228,7 @@ class Parking:
     # The client comes back
 
     def resume(self, request: ClientRequest) -> Call | Refusal | None:
-        """Resume the call that a retry belongs to, or return the refusal of the retry.
+        """Continue the waiting call to which a client's retry belongs, or return a refusal of the retry.
 
         Return None if the request continues no call of this node: it has no state, this node did not issue the state,
         or the state belongs to a page that the user had to visit. The request is then a new call.
@@ -330,7 +333,9 @@ class Parking:
     # A legacy server that refuses until a page was visited
 
     def url_required(self, call: Call, error: Raw) -> tuple[bytes, int] | None:
-        """Translate error -32042 of 2025-11-25 for a 2026-07-28 client. Return None for any other error."""
+        """Translate a legacy server's demand to visit a web page (error -32042) for a modern client. Return None for
+        any other error.
+        """
         members = decode_object(error) or {}
         if bytes(members.get("code", b"")) != str(FORMS[URL_ELICITATION_REQUIRED].number).encode():
             return None
@@ -361,7 +366,7 @@ class Parking:
 
 
 def _digest(call: Call) -> bytes:
-    """Return the digest of what a retry must repeat: the request as its client sent it."""
+    """Return the digest of a request as its client sent it. A retry must contain the same request."""
     digest = call.dialogue.request_digest if call.dialogue is not None else b""
     return digest if digest or call.wished is None else mrtr.request_digest(call.method, call.as_wished())
 
@@ -391,7 +396,9 @@ _RESULT: Final = b'"result":'
 
 
 class Interview:
-    """A round of a server's questions to a legacy client. It receives the client's answers instead of the link."""
+    """Round of a modern server's questions to a legacy client. It collects the answers, and then sends the call again
+    with them.
+    """
 
     def __init__(self, call: Call, wanted: mrtr.InputRequired) -> None:
         self._call = call
@@ -432,7 +439,7 @@ class Interview:
                 channel.ask(self, name, question.method, question.params, call.sink)
 
     def respond(self, upstream_id: bytes, payload: bytes) -> None:
-        """Handle the client's answer to one question (`AnswerReceiver`)."""
+        """Handle the client's answer to one question."""
         key = next((key for key, name in self._open.items() if name == upstream_id), None)
         if key is None or self._ended:
             return
@@ -484,7 +491,7 @@ _FAILURES: Final = (Outcome.ERROR, Outcome.LOST, Outcome.NOT_SENT, Outcome.TIMEO
 
 @dataclass(eq=False)
 class CallsUnderWay:
-    """Registry of the calls that were sent or wait to be sent. It serves their needs until they end."""
+    """Registry of the calls that were sent or wait to be sent, with the operations that they need until they end."""
 
     catalog: Catalog
     keepers: Mapping[str, Keeper]
@@ -502,7 +509,7 @@ class CallsUnderWay:
         self.parking = Parking(self.clock)
 
     def register(self, call: Call, link: CallLink) -> None:
-        """Count a call against its link, and watch its deadline."""
+        """Add a call that is about to be sent: count it against the capacity of its link, and watch its deadline."""
         call.booked = link
         link.booked += 1
         if call.timeout_s is not None:
@@ -598,7 +605,7 @@ class CallsUnderWay:
 
     @staticmethod
     def _find_missing_capability(call: Call, message: str | None, outcome: dict[str, Raw]) -> tuple[bytes, int] | None:
-        """Return MISSING_CAPABILITY with its HTTP status if a missing client capability caused the failure.
+        """Return an encoded error and its HTTP status if a call failed because its client lacks a capability.
 
         Return None for any other failure.
 
@@ -671,7 +678,7 @@ class CallsUnderWay:
             self.recorder.hurry()
 
     def end_waiting(self, refusal: Refusal) -> None:
-        """End the calls that wait without a deadline, and that their clients can repeat."""
+        """End all calls that wait without a deadline, with this refusal. Their clients can repeat them."""
         for call in [call for call in self.calls if call.waits_forever]:
             if call.link is not None:
                 call.link.cancel(call, refusal.message)
@@ -713,7 +720,7 @@ def timeout_refusal(call: Call, tool: Route | None) -> Refusal:
 
 
 def next_sweep_s(calls: Iterable[Call], now: float) -> float:
-    """Return the seconds until the next deadline, within bounds.
+    """Return how many seconds to wait before looking for overdue calls again.
 
     The bounds are narrow because an outer hop waits only 50 ms longer than an inner hop, and the inner hop must time
     out first.

@@ -213,7 +213,7 @@ class Dispatch:
         return self.send(call, link)
 
     def _postpone(self, request: ClientRequest, make: Callable[[ClientRequest], Call]) -> Call | None:
-        """Postpone a request if servers that may list its target have not arrived yet.
+        """Postpone a request for an unknown item while servers that may offer the item are still connecting.
 
         Return the call that waits for them. Return None if there is nothing to wait for, or if the request came from a
         parent or is a retry.
@@ -264,7 +264,7 @@ class Dispatch:
         return self._request(call, link, "uri", Raw(codec.encode_value(downstream)))
 
     def _follow(self, request: ClientRequest, member: str, followed: Followed | Refusal | None) -> Call | None:
-        """Write the item to which a parent's route leads into a request.
+        """Write the name of the item to which a parent's route leads into a request.
 
         Return an ended call with the refusal of the route, or the call that a retry resumes. Otherwise return None.
         """
@@ -325,7 +325,9 @@ class Dispatch:
         return self.send(call, link)
 
     def confirm(self, request: ClientRequest) -> Call:
-        """Accept a proof of approval (mcpax/confirm) from any client, and make the call that the proof releases."""
+        """Verify a person's proof of approval (mcpax/confirm), which any client may send, and make the call that waited
+        for it.
+        """
         caller = request.caller
         call = ConfirmCall(*self.call_fields(request))
         if isinstance(held := self._confirmations.find_held_call(call), Refusal):
@@ -373,7 +375,7 @@ class Dispatch:
     # What the routed methods share
 
     def _new(self, request: ClientRequest, target: str = "") -> Call:
-        """Return a call for a request that is refused or answered by this node."""
+        """Return a call object for a request that this node itself refuses or answers."""
         return Call(*self.call_fields(request, target))
 
     def call_fields(self, request: ClientRequest, target: str = "") -> tuple[Any, ...]:
@@ -382,7 +384,7 @@ class Dispatch:
         return (*of_request, self.clock.now(), self.under_way, target)
 
     def _onward_to_place(self, link: Link, uri: str) -> dict[str, Raw] | None:
-        """Return the route of a resource request to a peer that supports MCP-AX, or None for any other server."""
+        """Return the MCP-AX route of a resource request, or None if the server is no MCP-AX node."""
         return self._namespace.current.onward(link, uri) if link.offer.kind != "adopted" else None
 
     def _mirror_headers(
@@ -422,7 +424,7 @@ class Dispatch:
         return None
 
     def _find_resumed(self, request: ClientRequest) -> Call | None:
-        """Return the parked call that a retry resumes, or an ended call with the refusal of the retry.
+        """Return the waiting call that a client's retry continues, or an ended call that refuses an invalid retry.
 
         Return None for a request that resumes no parked call of this node.
         """
@@ -476,7 +478,8 @@ class Dispatch:
         return call
 
     async def _send_in_turn(self, call: Call, link: Link, place: Awaitable[bool]) -> None:
-        """Send a call when it has a place at its link, if its tool is still the one that the guard checked.
+        """Send a queued call when its server has capacity. Refuse it if its tool has changed since the guard checked
+        it.
 
         `place` waits in the queue. Its result is False if the link had no capacity in time.
         """
@@ -490,7 +493,7 @@ class Dispatch:
             await self._send_later(call, link)
 
     async def _send_later(self, call: Call, link: Link, *, is_held: bool = False) -> None:
-        """Send a call after its server has returned and has received what must precede the call, such as a log level.
+        """Send a call when its server is connected again and has received earlier settings, such as a log level.
 
         A held call is checked here only if its server was away: the guard checks it again when it is released.
         """
@@ -530,7 +533,7 @@ class Dispatch:
             forbid_resending(call, link)
 
     async def _send_over_own_link(self, call: Call, link: Link, own: OwnLinks) -> None:
-        """Open the client's own link and send the call over it.
+        """Open the server connection that belongs to this client alone, and send the call over it.
 
         If the user must consent first, send the user to the page for that instead.
         """
@@ -572,7 +575,7 @@ class Dispatch:
         return call
 
     def refuse(self, call: Call, refusal: Refusal) -> Call:
-        """End a call with a refusal.
+        """End a call with a refusal, and return the call.
 
         Over HTTP, the refusal of a legacy client has status 200. So has an unknown tool in either era, because 404 with
         -32601 means an unknown method.
@@ -583,7 +586,7 @@ class Dispatch:
 
 
 def _onward(own: dict[str, Raw] | None, followed: Followed | Refusal | None) -> dict[str, Raw] | None:
-    """Return the route for a peer below that supports MCP-AX (MCP-AX 7.2), or None.
+    """Return the MCP-AX route that is sent on with a request (MCP-AX 7.2), or None if the server is no MCP-AX node.
 
     `own` is the route of a request that began at this node; `followed` is the route that a parent sent.
     """

@@ -56,7 +56,7 @@ _RESULT: Final = b'"result":'
 
 @dataclass(eq=False)
 class Background:
-    """Client that can be asked although it has no call under way (`QuestionOrigin`)."""
+    """Client to which a server's question can be passed although none of its calls is under way."""
 
     caller: Caller
     sink: Sink | None = None
@@ -82,7 +82,7 @@ class AskedTask(msgspec.Struct, eq=False):
 
 
 class _Expected(msgspec.Struct, frozen=True):
-    """Answer expected from a client that either creates a task or is about one."""
+    """Answer that a client still owes to a server, and that either creates a task or is about one."""
 
     link: ConnectedLink
     connection: int
@@ -104,7 +104,9 @@ class AskedTasks:
         return task if task is not None and task.link is link else None
 
     def expect(self, link: ConnectedLink, request: Request, caller: Caller) -> str | None:
-        """Prepare for a client's task that a server requests. Return why the client cannot create it, or None."""
+        """Prepare for a client's task, because a server requests one. Return the reason if the client cannot create it,
+        otherwise None.
+        """
         if caller.era is Era.MODERN:
             return f"{request.method} as a task of 2025-11-25 does not cross to a client of MCP {methods.LATEST_MODERN}"
         if not mcp_tasks.takes_as_task(caller.capabilities, request.method):
@@ -239,7 +241,8 @@ class TaskNews(TaskEvents):
         return True
 
     def _tell(self, task: Task, message: bytes) -> None:
-        """Send a message on the stream of the client's session, or on its request for the task's result.
+        """Send a message about a task to the client that owns it: on the stream of its session, or with its open
+        request for the task's result.
 
         If there is neither, the message is dropped, as MCP allows.
         """
@@ -348,7 +351,8 @@ class TaskNews(TaskEvents):
 
 @dataclass(eq=False)
 class _OfTask(Background):
-    """Client of a task. It is asked at once if it can be reached, otherwise when it returns.
+    """Client of a task, to which the task's server asks a question. If the client cannot be reached, the question waits
+    until it asks for the task's result.
 
     The question does not belong to the call with which the client may wait for the task: that call ends when the client
     stops waiting, and the question stays open.
@@ -466,7 +470,8 @@ class TaskMethods:
     # Listing (2025-11-25)
 
     def list_tasks(self, caller: Caller, params: dict[str, Raw], answer: Answer) -> None:
-        """Answer with the client's tasks, oldest first. A state that is old is asked for again at the task's server.
+        """Answer a list request with the client's tasks, oldest first. A server is asked again for a state that is too
+        old.
 
         Servers are not asked for their lists, because those contain the tasks of all clients.
         """
@@ -490,7 +495,7 @@ class TaskMethods:
         answer(encode_value(result))
 
     async def _state(self, task: Task) -> bytes | None:
-        """Return a task in the form for lists.
+        """Return the encoded state of a task for the result of tasks/list.
 
         Return None if its server does not recognise the task, or if its state is neither stored nor available.
         """
@@ -514,7 +519,7 @@ class TaskMethods:
     # Being told (2026-07-28)
 
     async def watch(self, caller: Caller, listener: TaskListener, ids: list[str]) -> list[str]:
-        """Start to notify a client about tasks. Return the ids of those about which it will be notified.
+        """Start to notify a client about tasks. Return the ids of the tasks about which it will be notified.
 
         These are the client's own tasks at servers that agree to notify.
         """
@@ -549,7 +554,7 @@ class TaskMethods:
 
 
 def offers(view: View, era: Era) -> bool:
-    """Return whether a server of this era, among those a caller sees, creates tasks."""
+    """Return whether any server in this view speaks the given era and can run calls as tasks."""
     return any(link.tasks and link.modern == (era is Era.MODERN) for link in view.links)
 
 

@@ -129,7 +129,7 @@ class Tasks:
         self.progress[task.link.segment, progress_id] = task
 
     def heard(self, task: Task, facts: mcp_tasks.TaskFacts, shown: dict[str, Any] | None) -> None:
-        """Store the newest state of a task."""
+        """Store the newest state of a task, as its server reported it."""
         now = self._clock.now()
         task.heard_at, task.poll_s = now, facts.poll_s
         task.expires_at = now + KEPT_S if facts.ttl_s is None else task.made_at + facts.ttl_s + GRACE_S
@@ -153,7 +153,7 @@ class Tasks:
         return self._theirs.get((link.segment, theirs))
 
     def maybe_ours(self, task: Task, theirs: str) -> str | None:
-        """Return the client's id of another task at the server of `task`.
+        """Return the id under which the client of `task` knows another task of the same server.
 
         Return None if that task is unknown or belongs to another principal.
         """
@@ -164,7 +164,7 @@ class Tasks:
         return [task for task in self._of.get(principal, {}).values() if not task.replaced]
 
     def principals(self, link: Link) -> set[str]:
-        """Return the principals that have tasks at this server which may still run.
+        """Return the principals that have tasks at this server which may still be running.
 
         A message that the server sends outside a call may be about any of these tasks.
         """
@@ -248,7 +248,9 @@ class TaskMaking(Call, eq=False, kw_only=True):
 
 
 class Taskless(Call, eq=False, kw_only=True):
-    """Call of a tool over a user's own link. It must not create a task, because no client could ask about it."""
+    """Tool call over a connection that belongs to one user. The server must not answer it with a task, because no
+    client could ask about that task.
+    """
 
     def on_response(self, response: Response, era: Era) -> None:
         if not self.done and response.error and mcp_tasks.requires_tasks(response.error):
@@ -274,7 +276,7 @@ def make_taskless(
 
 
 class TaskAsking(Call, eq=False, kw_only=True):
-    """Request about a task, such as tasks/get."""
+    """Request of a client about an existing task, such as tasks/get."""
 
     tasks: Tasks
     task: Task
@@ -306,7 +308,7 @@ class TaskAsking(Call, eq=False, kw_only=True):
         return Raw(encode_value(members))
 
     def _explain(self, error: Raw) -> Raw:
-        """Return the error that the client gets.
+        """Return the error that tells the client why its request about a task failed.
 
         It says that the task is lost if the server may have forgotten the task while it was disconnected.
         """
@@ -319,7 +321,7 @@ class TaskAsking(Call, eq=False, kw_only=True):
 
 
 def cancel_task(link: ConnectedLink, theirs: str) -> None:
-    """Cancel a task that no client can ask for. Do not wait for the server's answer."""
+    """Cancel a task at its server, because no client knows its id. Do not wait for the server's answer."""
     params: dict[str, Any] = {"taskId": theirs}
     if link.modern:
         link.ask(TASKS_CANCEL, {**params, "_meta": TASKS_META}, modern_head(TASKS_CANCEL, theirs))

@@ -58,14 +58,14 @@ class Member(Protocol):
         """Send a notification that MCP does not define. It comes from a server of the same era as the member."""
 
     def on_notice(self, notice: Notification) -> None:
-        """Send a notification about the tree, which MCP-AX defines and plain MCP does not."""
+        """Send a notification about the tree of MCP-AX nodes, which plain MCP does not define."""
 
 
 Sees = Callable[[Caller, Link], bool]
 
 
 class Audience:
-    """The receivers of notifications, and the notifications that are about to be sent to them."""
+    """The clients that receive notifications, and the notifications that are about to be sent to them."""
 
     def __init__(self, keepers: Mapping[str, Keeper]) -> None:
         self._keepers = keepers
@@ -132,7 +132,9 @@ class Audience:
         return True
 
     def unwatch(self, member: Member, link: Link, uri: str) -> None:
-        """End a member's subscription at the shared link and at the links that the client owns."""
+        """End a client's subscription to a resource, at the shared link to the server and at links that belong to the
+        client.
+        """
         own = link.own.links if link.own is not None else ()
         for watched_link in (link, *own):
             self._unwatch(member, watched_link.segment, uri)
@@ -143,7 +145,9 @@ class Audience:
             keeper.subscriptions.unsubscribe(uri)
 
     def tell_updated(self, link: Link, uri: str) -> bool:
-        """Notify the subscribers of a resource whose link reports updates itself. Return whether there are any."""
+        """Notify the subscribers of one of the node's own resources that it changed. Return whether there are any
+        subscribers.
+        """
         watchers = list(self._watching.get((link.segment, uri), {}).items())
         for member, requested_uri in watchers:
             if link.members is None or link.members.admits(member.caller.principal.name):
@@ -184,8 +188,8 @@ class Audience:
                     member.on_lists_changed(kind)
 
     def metadata_changed(self, kinds: frozenset[str]) -> None:
-        """Notify only parents that metadata changed. Clients would lose their prompt cache without any benefit (6.3,
-        our rule).
+        """Tell parent aggregators, but not clients, that the MCP-AX metadata of tools changed. Clients would only lose
+        their prompt cache (6.3, our rule).
         """
         self._tell_soon(self._marked, kinds)
 
@@ -245,7 +249,9 @@ class Audience:
     # Logs and questions of servers that name no call
 
     def log_levels_changed(self) -> list[Heard]:
-        """Send the log levels to the servers. Return the futures to wait for until all servers have accepted them."""
+        """Send every server the lowest log level that its clients want. Return futures that are done when the servers
+        have accepted it.
+        """
         level = lowest_level(*(member.caller.log_level for member in self.members))
         heard = [
             keeper.log_level.set(level if keeper.link.client is None else keeper.link.client.log_level)
@@ -255,7 +261,7 @@ class Audience:
         return [pending for pending in heard if pending is not None]
 
     def log(self, link: Link, params: Raw, with_tasks: set[str]) -> None:
-        """Send a log message to the members that requested logs.
+        """Send a server's log message, which belongs to no known call, to the clients that requested logs.
 
         It is only counted if it may belong to the call or task of another principal.
         """
@@ -276,7 +282,8 @@ class Audience:
     def vendor_notification(
         self, link: ConnectedLink, notification: Notification, with_tasks: set[str], sees: Sees
     ) -> None:
-        """Send a vendor notification to the members of the server's era that can see the server.
+        """Send a vendor-specific notification of a server to the clients that use the same protocol era and can see the
+        server.
 
         A notification that is too large, or that may belong to the call or task of another principal, is only counted.
         """
@@ -302,7 +309,8 @@ class Audience:
             member.on_vendor_notification(notification)
 
     def orphan_request(self, link: ConnectedLink, request: Request) -> bool:
-        """Handle a request that a client's own server makes outside a call. Return whether it was handled.
+        """Pass on a question that a server asks outside any call, if it can only be meant for one client. Return
+        whether it was handled.
 
         It is passed on to the only client of the owner that has the capability. If there is not exactly one, a request
         for roots is answered by the link, and any other request is not handled.
@@ -331,7 +339,7 @@ class Audience:
         link.noise.count_receivers(len(self.members))
 
     def page_visited(self, principal: str, elicitation: str) -> None:
-        """Notify a principal's legacy sessions that the page to which this node sent the user was visited."""
+        """Tell a principal's legacy clients that the user has visited the web page to which this node had sent them."""
         self._tell_complete(encode_value({"elicitationId": elicitation}), principal)
 
     def _tell_complete(self, params: bytes, principal: str | None = None) -> None:

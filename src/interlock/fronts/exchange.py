@@ -269,7 +269,8 @@ class UrlTarget(msgspec.Struct, frozen=True):
 
 
 class HeadDecision(msgspec.Struct, frozen=True):
-    """The decision about a request that follows from its head.
+    """A decision that follows from the head of an HTTP request alone: the endpoint, the protocol era, and possibly a
+    refusal.
 
     It is made once for each distinct head. The sender is checked for every request.
     """
@@ -284,7 +285,7 @@ class HeadDecision(msgspec.Struct, frozen=True):
 
 
 class HeadInspector:
-    """An inspector of request heads. Its caller caches the decisions, in `Head.decision`."""
+    """A maker of the decisions that need only the head of a request. Its caller caches them in `Head.decision`."""
 
     def __init__(self, plan: Plan) -> None:
         self._origins = plan.node.origins

@@ -144,7 +144,7 @@ class EndpointConnection(HttpToolsProtocol):
             self._in_app = self.cycle is not None  # not for an upgrade
 
     def _takes(self) -> bool:
-        """Return whether this class answers the request, and not the application."""
+        """Return whether this class answers the current request itself. Otherwise the ASGI application does."""
         return False
 
     def on_body(self, body: bytes) -> None:
@@ -516,7 +516,9 @@ class McpProtocol(EndpointConnection):
             self.transport.resume_reading()
 
     def decide(self, head: Head, refusal: HttpRefusal | None) -> None:
-        """Accept the body of a head, or refuse it with `refusal`. The endpoint calls this in reply to `judge`."""
+        """Accept a request whose head has arrived, or refuse it with `refusal`. The endpoint calls this in reply to
+        `judge`.
+        """
         if self.transport.is_closing():
             return
         self.flow.resume_reading()

@@ -84,7 +84,7 @@ class LegacyFront:
         return session
 
     def welcome(self, session: ClientSession, request: Request, sink: Sink) -> None:
-        """Answer `initialize`, after a short wait in which servers can connect."""
+        """Answer the client's `initialize` request, after a short wait in which servers can connect."""
 
         def answer() -> None:
             view = self.dispatch.view(session.caller.key)
@@ -114,7 +114,7 @@ class LegacyFront:
         surface: str,
         sink: Sink,
     ) -> ClientSession | None:
-        """Open the session of a client that has one connection for everything, with its first request.
+        """Open the session of a client that uses one connection for everything. `request` is its first request.
 
         Answer the request through the sink, which is then the stream of the session. `target` is the only server that
         the client sees, or None, and the form of the names. Return None if the request was refused.
@@ -159,7 +159,7 @@ class LegacyFront:
     def request(
         self, session: ClientSession, message_id: bytes, method: str, params: dict[str, Any], sink: Sink
     ) -> Call | None:
-        """Answer a request through the sink. Return the call that it started, or None."""
+        """Answer a client's request through the sink, now or later. Return the call that it started, or None."""
         caller = session.caller
         if caller.calls is not None and message_id in caller.calls:
             fault = Refusal(INVALID_REQUEST, "this id is in use by a request under way")
@@ -451,7 +451,9 @@ class SseStream:
         pass
 
     def caller_as(self, principal: Principal) -> Caller | None:
-        """Return the client with the credential of its newest POST. Return None if it has no session yet."""
+        """Return the client of this stream, which from now on acts as `principal`. Return None if it has no session
+        yet.
+        """
         self.principal = principal
         caller = None if self.session is None else self.session.caller
         if caller is not None and caller.principal is not principal:

@@ -56,7 +56,7 @@ _PARENT_CAPABILITIES: dict[str, Any] = {
 
 
 def capabilities(view: View, *, modern: bool, tasks: bool = True, upward: bool = False) -> dict[str, Any]:
-    """Return the capabilities that the node offers to a client with this view.
+    """Return the MCP capabilities that the node declares to a client with this view.
 
     `tasks` is whether the client's revision has tasks. `upward` is true for a parent, which initializes only once
     although servers may be added later.
@@ -98,7 +98,9 @@ def capabilities(view: View, *, modern: bool, tasks: bool = True, upward: bool =
 
 
 class ClientDispatch(Protocol):
-    """The methods of a surface that run calls. The dispatcher and the MCP-AQL surfaces implement it."""
+    """The part of a surface (what a client sees of the node) that runs calls. The dispatcher and the MCP-AQL surfaces
+    implement it.
+    """
 
     def call_tool(self, request: ClientRequest) -> Call: ...
 
@@ -114,7 +116,9 @@ class ClientDispatch(Protocol):
 
 
 def routed_methods(dispatch: ClientDispatch) -> dict[str, Callable[[ClientRequest], Call]]:
-    """Return the methods that are served by calls in the same way in both eras, with the functions that serve them."""
+    """Return the functions that serve prompts, resources, completions and confirmations, by method. They are the same
+    in both eras.
+    """
     return {
         RESOURCES_READ: dispatch.read_resource,
         PROMPTS_GET: dispatch.get_prompt,
@@ -124,7 +128,7 @@ def routed_methods(dispatch: ClientDispatch) -> dict[str, Callable[[ClientReques
 
 
 class ClientLists(Protocol):
-    """The methods of a surface that answer list requests and describe the surface to clients."""
+    """The part of a surface (what a client sees of the node) that answers list requests and describes the surface."""
 
     @property
     def unchanging(self) -> frozenset[str]:
@@ -155,7 +159,7 @@ SERVER_META: Final = encode_value({methods.META_SERVER: SERVER_INFO})
 
 @dataclass(eq=False)
 class ListCache:
-    """The lists of the flat surface, answered from cached bytes."""
+    """The lists for clients that see every tool under its own name (the flat surface), answered from cached bytes."""
 
     catalog: Catalog
     keepers: Mapping[str, Keeper]

@@ -132,7 +132,9 @@ class ModernFront:
         self._routed = routed_methods(self.dispatch)
 
     def caller(self, principal: Principal, via: str, only: str | None, names: NameForm) -> Caller:
-        """Return the caller of a request. Equal callers are one object, because modern callers have no state."""
+        """Return the `Caller` object of a modern client. Clients with the same credential and settings share one
+        object.
+        """
         key = (principal.name, via, only, names)
         if (caller := self._callers.get(key)) is None or caller.principal is not principal:
             if len(self._callers) > 10_000:
@@ -150,7 +152,7 @@ class ModernFront:
         headers: Mapping[bytes, bytes] | None,
         names: NameForm = "auto",
     ) -> Call | ListenStream | None:
-        """Answer a request through the sink.
+        """Answer a request through the sink, now or later.
 
         Return the call or stream to stop when the client disconnects, or None if there is nothing to stop.
         """
@@ -193,8 +195,8 @@ class ModernFront:
             self.notifications.pass_on(caller, notification)
 
     def _key(self, caller: Caller, meta: dict[str, Raw], names: NameForm) -> ViewKey:
-        """Return the view key of a request. A client that declares our extension gets dotted names (MCP-AX 3.2, our
-        rule).
+        """Return the view key of a request. A client that declares the MCP-AX extension gets dotted names (MCP-AX 3.2,
+        our rule).
         """
         if methods.EXTENSION.encode() not in bytes(meta[META_CAPABILITIES]):
             return caller.key

@@ -143,7 +143,8 @@ class PublicEndpoint:
         return self._anonymous(protocol, head) if credential is None else self.tokens.principal(credential)
 
     def judge(self, protocol: McpProtocol, head: Head) -> None:
-        """Decide about a head whose body has not arrived yet, and call `protocol.decide`, now or later.
+        """Decide whether to accept a request whose body has not arrived yet. The decision goes to `protocol.decide`,
+        now or later.
 
         Only a head that is refused for every caller, or a sender that is not admitted, is refused here. `serve` reports
         all other faults.
@@ -221,7 +222,7 @@ class PublicEndpoint:
     def _serve_unless_message(
         self, exchange: Exchange, decision: HeadDecision, principal: Principal
     ) -> UrlTarget | None:
-        """Serve a request that is not an ordinary message to a configured endpoint.
+        """Serve a request, unless it is an ordinary message to a configured endpoint.
 
         Return None if the request was served. If it is an ordinary message, return its endpoint and leave it to the
         caller of this method.
@@ -321,7 +322,7 @@ class PublicEndpoint:
             exchange.on_gone = lambda: self.modern.stop_listening(running)
 
     def _climb(self, exchange: Exchange, endpoint: UrlTarget, principal: Principal) -> ValidatedRequest | None:
-        """Check the envelope of a modern request step by step.
+        """Decode and validate a modern request. Answer it if it is invalid.
 
         Return the request, or None if it was already answered.
         """
@@ -471,7 +472,7 @@ class PublicEndpoint:
         self.refusals.settle()
 
     def end_streams(self, principal: str | None = None, ending: str | None = None) -> None:
-        """End the streams that carry no answers, which would otherwise keep a draining node open.
+        """End the streams that carry only notifications. They would otherwise keep a node that is shutting down open.
 
         With `principal`, end only the streams of this principal. If `ending` is given, also end the sessions, with this
         text as the reason; otherwise they stay, so that a client with a newer token can continue.
@@ -500,7 +501,8 @@ class PublicEndpoint:
                 stream.on_lost()
 
     def dismiss_unwelcome(self) -> None:
-        """End the streams of principals that are no longer admitted, and their sessions if a token of this node ended.
+        """End the streams of principals that are no longer admitted. Their sessions end too if a token of this node was
+        revoked.
 
         If an access token of an authorization server has expired, its sessions stay.
         """

@@ -122,7 +122,7 @@ class StreamLog:
             output.end_stream()
 
     def leave(self, output: Exchange) -> None:
-        """Detach a connection that the client has lost."""
+        """Stop sending to a connection that the client has lost."""
         if self.output is output:
             self.output = None
 
@@ -199,8 +199,8 @@ class ClientSession(ClientChannel):
         self.tell(encode_notification(encode_value(notification.method)[1:-1], bytes(notification.params)))
 
     def on_notice(self, notice: Notification) -> None:
-        """Send a notice unchanged to a client that knows the tree, and as a log message to any other client (MCP-AX 12,
-        13.1).
+        """Send a notice about the MCP-AX tree: unchanged to a client that supports MCP-AX, otherwise as a log message
+        (MCP-AX 12, 13.1).
 
         Other clients are notified of losses in the tree even if they did not request logs. A log level that they set
         still applies.

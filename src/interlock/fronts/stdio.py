@@ -84,7 +84,7 @@ class LineFront(asyncio.Protocol):
         self._writer = writer
 
     def act_as(self, principal: Principal) -> None:
-        """Apply the changed rights of this client."""
+        """Give this client the rights of `principal`, because the access rules changed."""
         self.principal = principal
         if self._caller is not None:
             self._caller = self._modern.caller(principal, "stdio", self.only, self.names)
@@ -198,7 +198,7 @@ class LineFront(asyncio.Protocol):
             self._receive(line)
 
     async def decided(self) -> None:
-        """Wait until the messages received so far are being handled."""
+        """Wait until it is decided which tools the client sees. Earlier messages are being handled from then on."""
         if self._deciding is not None:
             await asyncio.wait([self._deciding])
 
@@ -303,7 +303,9 @@ class LineFronts:
         return principal_for("local", None, self._current.plan.access)
 
     def make(self, only: str | None, surface: str | None = None) -> LineFront:
-        """Create the front for one client. `surface` is the surface that the client requested, or None."""
+        """Create the front for one client. `only` is the only server that it sees, or None; `surface` is the surface
+        that it requested, or None.
+        """
         plan = self._current.plan
         principal = self._principal()
         front = LineFront(

@@ -25,7 +25,7 @@ CHOICES_MAX: Final = 256
 
 
 class FrontPair(msgspec.Struct, frozen=True):
-    """A surface, consisting of its name and one front for each era."""
+    """A surface: its name, and the objects that serve its legacy and its modern clients."""
 
     name: ServedSurface
     legacy: LegacyFront
@@ -34,7 +34,7 @@ class FrontPair(msgspec.Struct, frozen=True):
 
 @dataclass(eq=False)
 class SurfaceChooser:
-    """A chooser of the surface of each client."""
+    """A chooser of the surface that each client gets: every tool by itself, or a few MCP-AQL endpoints."""
 
     pairs: dict[ServedSurface, FrontPair]
     current: CurrentPlan
@@ -43,7 +43,8 @@ class SurfaceChooser:
     _auto: dict[ViewKey, tuple[Namespace, bool, int]] = field(default_factory=dict)
 
     def choose(self, requested: str | None, principal: Principal, only: str | None = None) -> tuple[FrontPair, str]:
-        """Choose the surface of a client. `requested` is the surface in the client's path or command, or None.
+        """Choose what a client sees: every tool by itself, or a few MCP-AQL endpoints. `requested` is its wish in the
+        URL or command, or None.
 
         Also return a text for the log: the name of the surface, and what determined the choice.
         """
@@ -77,7 +78,7 @@ class SurfaceChooser:
     def _wanted(
         self, requested: str | None, principal: Principal, only: str | None
     ) -> tuple[ServedSurface | Literal["auto"], str]:
-        """Return the configured or requested surface, which may be `auto`, and what selected it."""
+        """Return the surface that the request or the configuration selects, possibly `auto`, and what selected it."""
         if only is not None and requested is None:
             return "flat", "one server only"
         if requested is not None and (requested == "auto" or requested in self.pairs):

@@ -107,7 +107,7 @@ class Noise:
         return max(0.0, 1.0 - (now - self._since)) if self._unsolicited >= UNSOLICITED_PER_S else None
 
     def count_receivers(self, count: int) -> None:
-        """Add the clients to which one notification was passed on to the count."""
+        """Count the clients to which a notification was passed on: ten of them count as one more notification."""
         self._unsolicited += count // RECEIVERS_PER_NOTIFICATION
 
 
@@ -192,7 +192,7 @@ class ConnectedLink(Link):
         rewrite_meta(call, uid, modern=self.modern, vendor=self._vendor_meta, task=task)
 
     def send_again(self, call: Call) -> None:
-        """Send the next round of a call, with a new id and a new deadline, after the previous answer was handled."""
+        """Send a call once more with the answers to its server's questions, under a new id and with a new deadline."""
         if self.pipe is not None:
             # A stream that lingers after its answer says nothing about the next round.
             self.pipe.abort(call.handle)
@@ -350,7 +350,7 @@ class ConnectedLink(Link):
             self.pipe.throttle(pause_s)
 
     def find_call(self, origin: Pending | None) -> Pending | None:
-        """Return the call that a message without an id belongs to, or None if that is not certain.
+        """Return the call to which a message without an id belongs, or None if that is not certain.
 
         `origin` is the request on whose stream the message arrived, or None on a transport with one shared stream.
         """
@@ -368,7 +368,9 @@ class ConnectedLink(Link):
         return ()
 
     def on_asked(self, method: str, *, in_call: bool) -> None:
-        """Note that the server asks a client something. `in_call` is true if it asks on the stream of a call."""
+        """Note that the server asks clients for something, such as sampling. `in_call` is true if it asks on the stream
+        of a call.
+        """
 
     # Failing
 

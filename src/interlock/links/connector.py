@@ -426,7 +426,7 @@ class ConnectorParts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Loss(asyncio.Event):
-    """Loss of a connection: its reason, and an event to wait for."""
+    """Event that is set when a connection is lost, with the reason of the loss."""
 
     reason = ""
 
@@ -505,7 +505,7 @@ class Connector:
         self._welcome(await greet(self._link, Era.LEGACY, self._say_progress, self._parts.manner))
 
     def show_credential(self) -> None:
-        """Use the present token for every request from now on."""
+        """Use the newest token for every request to the server from now on."""
         pipe = self._link.pipe
         if self._holder is not None and isinstance(pipe, HttpPipe | SsePipe):
             pipe.adopt_credential(self._holder.line)

@@ -169,7 +169,7 @@ class Keeper(PassedOnEvents):
         self._task = asyncio.get_running_loop().create_task(self._live(), name=f"link {self.link.segment}")
 
     async def stop(self) -> None:
-        """Stop within a time limit.
+        """Stop connecting the link, close its connection, and return within a time limit.
 
         A child process that does not end in time is left to the reaper, so that it cannot block the node.
         """
@@ -363,7 +363,8 @@ class Keeper(PassedOnEvents):
     # Lists
 
     async def _stock(self) -> None:
-        """Read all lists. If a list cannot be read, the link stays usable but is marked as slow.
+        """Read all lists of the server for the catalog. If a list cannot be read, the link stays usable but is marked
+        as slow.
 
         Raise ConnectFailed if the server refuses the credential.
         """
@@ -544,7 +545,7 @@ class ServerKeeper(Keeper):
             self._probing = asyncio.get_running_loop().create_task(probe())
 
     async def _test_connection(self, within_s: float) -> Response | Refusal | None:
-        """Send a test request. Return the answer, or None if there is none within the time."""
+        """Send a test request, such as a ping. Return the answer, or None if there is none within the time."""
         link = self.link
         # A server that answers no greeting may answer no ping either, but it lists its tools.
         legacy = PING if link.facts is None or link.facts.greeted else TOOLS_LIST
@@ -705,7 +706,7 @@ class Renewal:
 
 
 def unauthorised(name: str, *, lasting: bool = True) -> Refusal:
-    """Return the refusal for a client.
+    """Return the refusal of a call whose server refuses the node's credential. `name` is the name of the server.
 
     It omits the exact reason, which may contain host names and is logged for the operator.
     """

@@ -103,7 +103,7 @@ class LinkEvents:
         return NO_TASKS
 
     def on_standing(self, link: "Link") -> None:
-        """React to a changed `link.standing`."""
+        """React to a changed state of the link, which is in `link.standing`."""
 
     def on_resource_updated(self, link: "ConnectedLink", params: Raw) -> None: ...
 
@@ -145,7 +145,7 @@ class LinkEvents:
     def on_session_lost(self, link: "ConnectedLink") -> None: ...
 
     def on_unauthorised(self, link: "ConnectedLink", what: Undelivered) -> None:
-        """React to a refused credential.
+        """React to a request for which the server refused the node's credential.
 
         Calls that can be sent again with another credential wait in `link.failed.refused`.
         """
@@ -155,7 +155,7 @@ class LinkEvents:
 
 
 class PassedOnEvents(LinkEvents):
-    """Receiver that passes events which concern clients on to the node."""
+    """Receiver of a link's events that passes those which concern clients on to the node."""
 
     def __init__(self, events: LinkEvents) -> None:
         self._events = events
@@ -272,8 +272,8 @@ class Link(CallLink):
         return True
 
     def find_outlook(self, tool: str) -> Outlook | None:
-        """Return the conditions that a call of a tool meets beyond this link, or None if there are none besides its
-        server.
+        """Return the availability of a tool that is reached through an intermediary, such as a room. Return None if the
+        link leads to the tool's server itself.
         """
         return None
 

@@ -72,7 +72,9 @@ TELL_S: Final = 0.05  # changes within this time are announced as one
 
 
 class OwnKeeper(ServerKeeper):
-    """Keeper of a link besides the shared one. It reads no lists: the catalog shows those of the shared link."""
+    """Keeper of an additional link to a server, which serves only some clients. It reads no lists: the catalog shows
+    those of the shared link.
+    """
 
     link: ServerLink
     is_offered = False
@@ -130,7 +132,7 @@ class OwnKeeper(ServerKeeper):
         self.used_at = self._connector_parts.clock.now()
 
     async def open(self) -> ServerLink | RequestedConsent:
-        """Connect and return the link when it can be used, has failed, or has not connected within OPEN_S seconds.
+        """Connect the link and return it when it is usable, has failed, or has not connected within OPEN_S seconds.
 
         If the user has to consent first, return the request for that consent. Raise Unobtainable if no token can be
         obtained, or StoreError.
@@ -224,7 +226,7 @@ Key = Caller | tuple[str | None, bytes, int]
 
 
 class OwnLinkRule(msgspec.Struct, frozen=True, kw_only=True):
-    """Rule that says which clients get links besides the shared one, and why."""
+    """Rule that says which clients get additional links to a server, and why."""
 
     reason: str | None = None
     asked_for: frozenset[str] | None = None  # only clients that can be asked for one of these; None: every client
@@ -235,7 +237,7 @@ class OwnLinkRule(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(eq=False)
 class OwnLinks:
-    """Pool of the links to one server besides the shared one."""
+    """Pool of the additional links to one server, each of which serves only some clients."""
 
     plan: ServerPlan
     connector_parts: ConnectorParts
@@ -283,7 +285,7 @@ class OwnLinks:
     # Whose
 
     def _find_key(self, caller: Caller, declared_raw: Raw | None) -> Key | None:
-        """Return the key of the client's link, or None if the client uses the shared link."""
+        """Return the key of the additional link that a client uses, or None if it uses the shared link."""
         principal = caller.principal.name
         if self.per == "principal":
             return principal, b"", 0
@@ -299,7 +301,7 @@ class OwnLinks:
         return principal, declaration, number
 
     def ready(self, caller: Caller, declared: Raw | None = None) -> ServerLink | None:
-        """Return the client's link and mark it as used, or None if it must be opened first.
+        """Return the link that this client uses, or None if it must be opened first. The link counts as used now.
 
         A client that does not need a separate link gets the shared one. `declared` is the encoded capabilities in a
         2026-07-28 request.
@@ -316,7 +318,7 @@ class OwnLinks:
         return self.all_keepers[self.plan.segment].link  # type: ignore[return-value]
 
     def find_usable(self, principal: str) -> ServerLink | None:
-        """Return a usable link of a principal that is not limited to one session, or None.
+        """Return a usable additional link of a principal that is not limited to one session, or None.
 
         The link is not marked as used.
         """
@@ -352,7 +354,7 @@ class OwnLinks:
         return opened
 
     def _links_of(self, principal: str) -> Iterator[OwnKeeper]:
-        """Return the keepers of a principal's links that are not limited to one session."""
+        """Yield the keepers of a principal's additional links that are not limited to one session."""
         for keeper in self._keepers.values():
             if keeper.link.owner == principal and keeper.link.client is None:
                 yield keeper
@@ -360,7 +362,8 @@ class OwnLinks:
     # Making
 
     def _make_or_share(self, key: Key, caller: Caller) -> OwnKeeper:
-        """Return the keeper of a new link. If the limit is reached, return that of another link of the same principal.
+        """Return the keeper of a new link. If the limit is reached, return the keeper of another link of the same
+        principal.
 
         Raise LimitReached if there is none.
         """
@@ -531,7 +534,7 @@ BUCKET: Final = "asking"
 
 
 class Asking(msgspec.Struct, frozen=True):
-    """Capabilities of clients that one server has asked for."""
+    """Record of the client capabilities, such as sampling, that one server has asked for."""
 
     server: str  # the name it gives itself: another server under the same segment is not known to ask
     asks: frozenset[str]  # capabilities of clients: elicitation, sampling, roots; nothing said which client was meant
@@ -570,13 +573,13 @@ log = logging.getLogger("interlock.links")
 
 @dataclass(eq=False)
 class AutoSharing:
-    """Decision of `share = "auto"` for one server."""
+    """Decision whether the clients of one server share one link, for the setting `share = "auto"`."""
 
     own: OwnLinks
     memory: AskingMemory
 
     def find_own(self, link: ServerLink, facts: ServerFacts) -> OwnLinks | None:
-        """Return the pool of links besides the shared one, after the handshake with the server.
+        """Return the pool of additional links to a server, if the handshake shows that clients need links of their own.
 
         Return None if all clients share one link.
         """
@@ -597,7 +600,7 @@ class AutoSharing:
         return self.own
 
     def find_own_of_legacy(self, link: ServerLink, facts: ServerFacts) -> OwnLinks | None:
-        """Return the pool of links for legacy clients at a modern server that may speak both eras, or None.
+        """Return the pool of additional links for legacy clients at a modern server that may speak both eras, or None.
 
         A server that supports MCP-AX handles questions itself. A server with tasks stays with its era, because tasks
         differ between the eras.

@@ -97,7 +97,9 @@ class Pipe(Protocol):
 
 
 def refused(status: int, headers: Headers) -> Undelivered:
-    """Return the report of a request that a server refused with an HTTP status, for its credential or otherwise."""
+    """Return the report of a request that a server refused with this HTTP status. With 401 and 403 it refuses our
+    credential.
+    """
     if status not in (401, 403):
         return Undelivered(Trouble.REFUSED, f"HTTP {status}", status, headers=headers)
     challenges = tuple(value for name, value in headers if name.lower() == b"www-authenticate")
@@ -225,7 +227,9 @@ class HttpPipe(_NetworkPipe):
         return exchange
 
     def open_stream(self) -> None:
-        """Open the legacy GET stream. Reopen it after it ends, but a limited number of times without a message."""
+        """Open the GET stream for messages of a legacy server. Reopen it after it ends, but a limited number of times
+        without a message.
+        """
         stream = _Exchange(self, listening=True)
         self._stream = stream
         stream.open()
@@ -289,7 +293,7 @@ class _Farewell(_StreamlessSink):
 
 
 class _Exchange(PacedDelivery, eq=False):
-    """A POST request, or the GET stream, with everything that the server sends in response."""
+    """A POST request to a server, or the GET stream, with everything that the server sends in response."""
 
     pipe: HttpPipe
     origin: Pending | None = None
@@ -308,7 +312,7 @@ class _Exchange(PacedDelivery, eq=False):
             (handle.pause if wanted else handle.resume)()
 
     def _is_awaited(self) -> bool:
-        """Return whether a call still waits for this exchange.
+        """Return whether a call still waits for the response to this request.
 
         The call may have a new id, if it is in its next round.
         """

@@ -76,7 +76,7 @@ class RegistrationEvents(Protocol):
 
 
 class _RoutedMeta(msgspec.Struct, frozen=True):
-    """Encoded `_meta` with the route of this hop, as kept in the cache.
+    """Cached encoding of a request's `_meta`, which includes its MCP-AX route.
 
     It keeps the objects from which it was built alive, so that their identities are not reused while it is in the
     cache.
@@ -120,7 +120,7 @@ class RegisteredLink(ConnectedLink):
         self._gate_timer: asyncio.TimerHandle | None = None
 
     def send(self, admitted: Admitted[Call]) -> None:
-        """Send a call with its route. The cached `_meta` is used if the client and the route have not changed."""
+        """Send a call with its MCP-AX route. The cached `_meta` is used if client and route have not changed."""
         call = admitted.command
         if (onward := call.onward) is not None:
             routed = self._routed_meta.get((id(call.meta), id(onward)))
@@ -131,7 +131,7 @@ class RegisteredLink(ConnectedLink):
         super().send(admitted)
 
     def _write_route(self, call: Call, onward: dict[str, Raw]) -> None:
-        """Write the route into the metadata of a call.
+        """Write the MCP-AX route of a call into its metadata.
 
         The result is cached, because clients repeat their metadata with every call.
         """
@@ -154,7 +154,9 @@ class RegisteredLink(ConnectedLink):
             call.params["_meta"] = {**call.params.get("_meta", {}), **call.onward}
 
     def greeted(self, facts: ServerFacts) -> None:
-        """Store the facts of the server, without the capabilities that its registration leaves out (6.1)."""
+        """Store the facts that the server reported in the handshake, without capabilities that its registration leaves
+        out (MCP-AX 6.1).
+        """
         register = self.registration.register
         left_out = [name for name in _CAPABILITIES if getattr(register, name) is False]
         capabilities = {name: raw for name, raw in facts.capabilities.items() if name not in left_out}
@@ -229,7 +231,7 @@ class RegisteredLink(ConnectedLink):
                 self._registrar.on_notice(self, marked)
 
     def _arm(self) -> None:
-        """Deliver what the gate holds back when its time has come."""
+        """Start a timer that delivers the notifications which the rate limit holds back."""
         if (due := self._gate.next_deadline()) is not None and self._gate_timer is None:
 
             def release() -> None:
@@ -276,7 +278,7 @@ class SocketPipe(Pipe):
 
 
 class RegisteredConnector(Connector):
-    """Connector of a subserver.
+    """Connector of a subserver, which is a server that registered with this node by itself.
 
     A subserver that does not answer the handshake is still used if it answers tools/list.
     """
@@ -345,7 +347,7 @@ class RegisteredKeeper(ServerKeeper):
         self._registrar.on_link_lost(self.link, reason)
 
     def on_unauthorised(self, link: ConnectedLink, what: Undelivered) -> None:
-        """Log the refusal.
+        """Log that the subserver refused a request of the node as unauthorised.
 
         There is no credential to renew: a subserver authenticates to the node, not the node to it.
         """
@@ -362,7 +364,7 @@ class RegisteredKeeper(ServerKeeper):
             self._set_listed_state()
 
     def cut(self, state: LinkState, reason: str) -> None:
-        """End the link for good, and every call that waits on it."""
+        """End the link for good, and every call that waits for its server."""
         self._stopping = True
         self._usable.clear()
         self.settled.set()

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class WaitingRequests:
-    """Requests that were sent and not answered yet, keyed by their id at the server. Each is in one of two places.
+    """Requests that were sent to a server and not answered yet, by their ids. Each is in one of two places.
 
     `in_flight`: the server works on it. `suspended`: the server asked the client something; the call does not count
     towards the limit of the link and has no deadline until the client has answered.
@@ -122,7 +122,7 @@ class WaitingRequests:
 
 
 class LinkPart:
-    """Base class of the parts of a connected link.
+    """Base class of the parts of a connected link, such as its open questions.
 
     A part refers to its link weakly, so that the link is freed at once and not by the garbage collector.
     """
@@ -162,7 +162,7 @@ def lost_refusal(
     what: Undelivered | None = None,
     reason: str = UNREACHABLE,
 ) -> LostRefusal:
-    """Build the error of a lost call.
+    """Return the error of a call whose connection to the server was lost.
 
     `outcome` is "not_sent", or "unknown" if the server may have acted on the call.
     """
@@ -269,7 +269,7 @@ class FailedRequests(LinkPart):
                 self.link.send(call.ticket)
 
     def count_undelivered(self, what: Undelivered) -> None:
-        """Count a message without an answer that could not be delivered. Log the first one of each connection."""
+        """Count an undelivered message that expected no answer. Log the first one of each connection."""
         if self.undelivered == self._undelivered_logged:
             log.warning("link %s: a message was not delivered: %s; more are counted", self.link.name, what.detail)
         self.undelivered += 1
@@ -329,7 +329,7 @@ class ServerNotifications(LinkPart):
         self.update_counts: dict[bytes, dict[int, int]] | None = None
 
     def deliver(self, message: Notification, origin: Pending | None) -> None:
-        """Deliver a notification.
+        """Deliver a server's notification to the call, the task or the clients that it concerns.
 
         `origin` is the request on whose stream it arrived, or None on a transport with one shared stream.
         """
@@ -407,7 +407,7 @@ def find_subscription_id(params: Raw) -> int | None:
 
 
 def find_acknowledged(in_flight: Mapping[int, Pending], params: Raw, origin: Pending | None) -> ListenRequest | None:
-    """Return the listener that a server's notification acknowledges, or None.
+    """Return the open `subscriptions/listen` request that a server's notification acknowledges, or None.
 
     It is found by the stream, otherwise by the id in the params, otherwise as the only listener for resources that
     still waits.
@@ -463,7 +463,9 @@ class ServerQuestions(LinkPart):
                 refuse_question(self, request.id, why)
 
     def ask_client(self, request: Request, asking: QuestionOrigin) -> None:
-        """Pass a question to the client of `asking`. The answer arrives at `respond`."""
+        """Pass a server's question to the client of `asking`, which is a call or a task. The answer arrives at
+        `respond`.
+        """
         link = self.link
         if (refusal := link.events.on_question(link, asking)) is not None:
             self.respond(request.id, b'"error":' + error_body(refusal, draft=True))
@@ -499,7 +501,9 @@ class ServerQuestions(LinkPart):
             link.pipe.send(b'{"jsonrpc":"2.0","id":%b,%b}' % (upstream_id, payload), b"", None)
 
     def respond_roots(self, request: Request) -> None:
-        """Answer with the folders that the operator allows, regardless of the clients' roots."""
+        """Answer a server's request for roots with the folders that the operator allows, whatever the clients' roots
+        are.
+        """
         self.respond(request.id, _RESULT + encode_roots(self.link.allowed_folders()))
 
     def limit_answers(self, call: Call) -> None:

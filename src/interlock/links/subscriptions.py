@@ -136,7 +136,7 @@ class Subscriptions:
     # Everything wanted of a 2026-07-28 server
 
     def _listen(self) -> None:
-        """Send a listen request for everything that is wanted.
+        """Ask a modern server to report changes of its lists and of all watched resources.
 
         If one is waiting for its acknowledgement, the new request follows it.
         """
@@ -176,7 +176,9 @@ class Subscriptions:
         self._accept(listener)
 
     def _accept(self, listener: ListenRequest) -> None:
-        """Make a listener the current one, because it was acknowledged or has been open for long enough."""
+        """Replace the current `subscriptions/listen` request by a newer one, which was acknowledged or has been open
+        for long enough.
+        """
         if listener is self._next:
             stale = self._take_next()
             self._replace_current(listener)
@@ -184,7 +186,9 @@ class Subscriptions:
                 self._listen()
 
     def ended(self, listener: ListenRequest, why: Response | Refusal) -> None:
-        """Handle the end of a listener. `why` is the server's answer, or the failure of the connection."""
+        """Handle the end of a `subscriptions/listen` request. `why` is the server's answer, or the failure of the
+        connection.
+        """
         refused = isinstance(why, Response) and bool(why.error) and not listener.is_acknowledged
         if listener is self._current:
             self._current = None
@@ -214,7 +218,7 @@ class Subscriptions:
             asyncio.get_running_loop().call_later(LISTEN_AGAIN_S, listen_if_idle)
 
     def _tell(self, uri: str, outcome: Response | Refusal | None) -> bool:
-        """Deliver the outcome of a subscription. Return whether a task was waiting for it."""
+        """Deliver the outcome of a subscription to the task that waits for it. Return whether there is such a task."""
         if (heard := self._waiting.get(uri)) is None:
             return False
         if outcome is not None:
@@ -224,7 +228,9 @@ class Subscriptions:
         return True
 
     def _take_next(self) -> bool:
-        """Stop waiting for the next listener. Return whether the wanted resources have changed since it was sent."""
+        """Stop waiting for the newest `subscriptions/listen` request. Return whether the watched resources have changed
+        since it was sent.
+        """
         self._next = None
         if self._overdue is not None:
             self._overdue.cancel()
@@ -320,7 +326,7 @@ class TaskListening:
             self._settle(listening)
 
     def _settle(self, listening: _TaskListenRequest) -> None:
-        """Cancel the older requests that this one replaces.
+        """Cancel the older `subscriptions/listen` requests that this one replaces.
 
         The server has answered this one, or had enough time to answer.
         """
@@ -375,7 +381,7 @@ class LogLevel:
         return self._settle()
 
     def want(self, level: str) -> Heard | None:
-        """Set a level that is at least as detailed as `level`, for a request that names its own.
+        """Make the server's log level at least as detailed as `level`, which one modern request names.
 
         Each client still gets only the messages that it asked for. The result is the same as for `set`.
         """

@@ -39,7 +39,7 @@ PARKED_MAX: Final = 20_000  # calls that wait for an answer of their clients
 
 
 class Outcome(Enum):
-    """Outcome of a call, as the audit log records it."""
+    """The outcome of a call, as the audit log records it."""
 
     OK = "ok"
     TOOL_ERROR = "tool_error"  # a result with isError
@@ -92,7 +92,7 @@ class CallHandler(Protocol):
         """Withdraw a question that the server no longer wants answered."""
 
     def prepare_server(self, call: "Call") -> asyncio.Future[Any] | None:
-        """Send the server the settings that the client of a parked call may have changed when it returned.
+        """Send the server the settings that a client may have changed when it returned to a waiting call.
 
         Return a future that must be done before the call continues, or None if the call can continue at once.
         """
@@ -113,8 +113,8 @@ class CallHandler(Protocol):
         """
 
     def ask_consent(self, call: "Call", server: str, url: str, consent_id: str) -> None:
-        """End a call with the URL of a page where its caller must agree before this server accepts calls from that
-        caller.
+        """End a call by sending its client the URL of a page. There the user can allow the node to use the server on
+        their behalf.
         """
 
     def translate_error(self, call: "Call", error: Raw) -> tuple[bytes, int] | None:
@@ -124,7 +124,9 @@ class CallHandler(Protocol):
         """
 
     def translate_failure(self, call: "Call", result: Raw) -> tuple[bytes, int] | None:
-        """Translate a result that reports a failed tool, in the same way as `translate_error` translates an error."""
+        """Translate a result that reports a failed tool into the error that a modern client expects. Return None if the
+        result stays as it is.
+        """
 
 
 Timing = Callable[["Call", bytes], bytes]  # writes into a result how long it took (MCP-AX 7.2)
@@ -148,7 +150,7 @@ LATENCIES_MAX: Final = 100  # calls of which a link remembers how long they took
 
 
 class CallLink:
-    """The state, load and budget of a link, as calls, the guard and budgets use them.
+    """The part of a link to a server that calls, the guard and budgets use: its state, its load and its budget.
 
     The complete link is `links.link.Link`.
     """
@@ -242,7 +244,9 @@ class CallHold(Protocol):
 
     @property
     def is_asked_first(self) -> bool:
-        """Return whether the approval is still missing. If so, the request is not sent as it is."""
+        """Return whether a person still has to approve the call. If so, the server does not get the client's request as
+        it is.
+        """
 
     def identify(self, call: "Call") -> Refusal | None:
         """Identify the exact request, so that an approval applies to nothing else.
@@ -256,7 +260,7 @@ class CallHold(Protocol):
         return None
 
     def find_refusal(self, call: "Call") -> Refused | None:
-        """Return the answer to the call if it is known without the store, or None if the call is held."""
+        """Return a refusal of the call if one is known without reading the store, or None if the call has to wait."""
         return None
 
     async def find_release(self, call: "Call") -> Release | Refused:
@@ -390,7 +394,8 @@ class Call(msgspec.Struct, eq=False):
         self._end(encode_result(self.client_id, result), outcome, 200)
 
     def _end_large(self, result: Raw, facts: ResultFacts) -> bool:
-        """End the call with a large result of the other protocol era, copying it only once.
+        """Translate a large result to the client's protocol era and end the call with it. The result is copied only
+        once.
 
         Return False, without ending the call, if more than the beginning of the result must change.
         """
@@ -405,7 +410,8 @@ class Call(msgspec.Struct, eq=False):
         return pieces is not None
 
     def _without_claims(self, result: bytes) -> bytes:
-        """Return the result without claims that only an authenticated aggregator may make.
+        """Return the result without metadata that only an authenticated aggregator may set, such as a demand for a
+        person's approval.
 
         The gate itself reads the approval that a node below demands.
         """
@@ -464,12 +470,14 @@ class Call(msgspec.Struct, eq=False):
         self.handler.finish(self, outcome)
 
     def argument_refusal(self) -> Refusal | None:
-        """Return why a contract forbids the arguments, or None. Without a contract only the server checks them."""
+        """Return a refusal if the arguments break the contract of the tool, otherwise None. Without a contract, only
+        the server checks arguments.
+        """
         return None
 
     def availability_refusal(self) -> Refusal | None:
-        """Return why no server behind the link can handle the call now, or None if one can or the link is itself the
-        server.
+        """Return a refusal if none of the servers behind the link can handle the call now. Return None if one can, or
+        if the link leads to a single server.
         """
         return None
 
@@ -526,7 +534,7 @@ class Call(msgspec.Struct, eq=False):
             channel.ask(link, request.id, request.method, request.params, self.sink)
 
     def send_only(self, params: dict[str, Any], meta: dict[str, Raw]) -> None:
-        """Replace the client's params and `_meta` by the given ones."""
+        """Replace the params and `_meta` that are sent to the server for this call."""
         self.params, self.meta = params, meta
 
     def send_as(self, method: str, head: bytes, params: dict[str, Any], meta: dict[str, Raw]) -> None:
@@ -534,15 +542,17 @@ class Call(msgspec.Struct, eq=False):
         self.method, self.head, self.params, self.meta = method, head, params, meta
 
     def tell_below(self, members: dict[str, Raw]) -> None:
-        """Add members to the request that is sent to an AX peer below this node."""
+        """Add members to the request for the server. Only a server that is itself an MCP-AX node gets them."""
         self.onward = members if self.onward is None else {**self.onward, **members}
 
     def as_wished(self) -> dict[str, Any]:
-        """Return the params as the client wrote them. `wished` must still be set."""
+        """Return the params with the tool name or URI as the client wrote it. `wished` must still be set."""
         return {**self.params, NAMED_BY[self.method]: self.wished}
 
     def return_to(self, request: ClientRequest) -> None:
-        """Continue a parked call whose client has returned, and answer this new request. The deadline starts again."""
+        """Continue a call that waited for its client, because the client has returned with this new request. The
+        deadline starts again.
+        """
         self.progressed = True
         self.client_id = request.client_id
         self.meta = request.meta
@@ -550,7 +560,7 @@ class Call(msgspec.Struct, eq=False):
 
 
 class OwnRequest:
-    """A request that a link makes for itself rather than for a client. It reports nothing on its way."""
+    """A request that the node sends to a server for its own purposes. It ignores progress and log messages."""
 
     upstream_id = 0
     handle: object = None
@@ -588,7 +598,9 @@ def passes_level(params: Raw, level: str | None) -> bool:
 
 
 def _status(error: bytes) -> int:
-    """Return the HTTP status of a modern error answer; an unknown tool is 200, because 404 means an unknown method."""
+    """Return the HTTP status with which an encoded error is sent to a modern client. An unknown tool gets 200, because
+    MCP reserves 404 for unknown methods.
+    """
     try:
         code = codec.decode_value(error)["code"]
     except (codec.CodecError, KeyError, TypeError):

@@ -95,14 +95,18 @@ class Sink(Protocol):
 
 
 class AnswerReceiver(Protocol):
-    """The object that gets a client's answer: the link whose server asked, or an interview that asks for the server."""
+    """A receiver of a client's answer to a question. It is the link to the server that asked, or an object that asks on
+    the server's behalf.
+    """
 
     def respond(self, upstream_id: bytes, payload: bytes) -> None:
-        """Pass on the client's answer. `payload` is the member `result` or `error` of a response, with its name."""
+        """Pass a client's answer to the server that asked. `payload` is the encoded member `result` or `error` of a
+        JSON-RPC response, with its name.
+        """
 
 
 class QuestionOrigin(Protocol):
-    """The context in which a server may ask a client: a call under way, or a task that outlives its call."""
+    """A call or a task on whose behalf a server may ask the client a question."""
 
     asking: int  # questions under way
     progressed: bool
@@ -198,7 +202,7 @@ class ClientChannel:
 
 
 def refuse_question(link: AnswerReceiver, upstream_id: bytes, why: str) -> None:
-    """Answer a server's question with an error, because no client can be asked."""
+    """Answer a server's question with an error that says why no client can be asked."""
     link.respond(upstream_id, b'"error":' + codec.error_body(Refusal(METHOD_NOT_FOUND, why)))
 
 
@@ -207,7 +211,9 @@ _ASKABLE: Final = {**ASKED_OF_CLIENT, **dict.fromkeys((TASKS_GET, TASKS_RESULT, 
 
 
 class Caller(msgspec.Struct, eq=False):
-    """The client side of calls. A legacy client has one per session; modern clients share one between requests."""
+    """A client on whose behalf calls are made. A legacy client has one `Caller` per session; modern clients share one
+    between requests.
+    """
 
     principal: Principal
     era: Era
@@ -236,7 +242,7 @@ class Caller(msgspec.Struct, eq=False):
         stamp_modern(meta, capabilities=self.modern_capabilities, client=self.client, log_level=level)
 
     def stamped(self) -> Raw:
-        """Return the encoded `_meta` that contains only these members.
+        """Return the encoded `_meta` that a 2026-07-28 server expects in each request of this legacy client.
 
         It is cached until the client's log level changes.
         """
@@ -247,14 +253,14 @@ class Caller(msgspec.Struct, eq=False):
         return self._stamp
 
     def unasking(self) -> "Caller":
-        """Return a copy of this caller that servers cannot ask questions."""
+        """Return a copy of this caller to which servers cannot send questions."""
         caller = copy.copy(self)
         caller.whole = self
         caller.channel, caller.capabilities, caller.modern_capabilities = None, {}, Raw(b"{}")
         return caller
 
     def begin_aql_session(self, id: str) -> None:
-        """Record the client's calls under this session id from now on."""
+        """Begin an MCP-AQL session of the client. From now on, the audit log records its calls with this session id."""
         self.aql = id
         self.via = SessionVia(self.via, id)
 
@@ -269,7 +275,7 @@ class Caller(msgspec.Struct, eq=False):
 def view_key(
     principal: Principal, *, only: str | None, names: NameForm, declares_extension: bool, via: str = ""
 ) -> ViewKey:
-    """Return the key of the view that a principal gets.
+    """Return the key of the view that a principal gets: which tools it may see, and in which form their names are.
 
     `names` is the form that the request asked for; if it is "auto", the principal's setting decides, then what the
     client declares.
@@ -282,7 +288,7 @@ def view_key(
 
 
 class ClientRequest(msgspec.Struct, frozen=True):
-    """A request from a client, as a front passes it to a surface or to the dispatcher.
+    """A client's request in the form in which the node handles it, whatever transport it came by.
 
     The members of `params` are raw JSON. The dispatcher changes `params` in place, so a front must not use it again.
     """
@@ -300,7 +306,7 @@ NOTES_MAX = 3  # in one answer; `interlock links logs` has all
 
 
 class NotedSink(msgspec.Struct):
-    """A sink that adds notes of the node to the answer."""
+    """A sink that passes everything on to another sink, and adds notes of the node to the answer."""
 
     _sink: Sink
     _notes: dict[str, None] = {}
@@ -332,7 +338,7 @@ KNOWN_BYTES_MAX: Final = 512  # of a route, and of a name, that is worth remembe
 
 
 class Followed(msgspec.Struct, frozen=True):
-    """The item that a parent's route leads to."""
+    """The tool, prompt or resource to which the route in a parent's request leads, under its name at this node."""
 
     name: str  # of the tool or prompt as our own table has it; the URI of a resource
     raw: Raw  # the same as JSON
@@ -341,13 +347,16 @@ class Followed(msgspec.Struct, frozen=True):
 
 
 class Hop(msgspec.Struct, eq=False):
-    """The link to a parent, used to follow routes. `segment` is the segment that the parent assigned to this node."""
+    """A reader of the routes in requests from a parent aggregator. `segment` is the name that the parent assigned to
+    this node.
+    """
 
     segment: str
     _known: dict[tuple[bytes, bytes, bytes], Followed] = {}
 
     def follow(self, params: dict[str, Any], meta: dict[str, Raw], name: Raw | None) -> Followed | Refusal | None:
-        """Follow a parent's route to a tool or prompt. `name` is the name that the parent used.
+        """Find the tool or prompt to which the route in a parent's request leads. `name` is the name that the parent
+        used.
 
         Return None if the request has no route or no name.
         """
@@ -376,7 +385,9 @@ class Hop(msgspec.Struct, eq=False):
         return local_name if isinstance(local_name, Refusal) else _followed(local_name, routed)
 
     def follow_uri(self, params: dict[str, Any], meta: dict[str, Raw], uri: str) -> Followed | Refusal | None:
-        """Follow a parent's route to a resource. The result contains the URI in the form that this node lists it."""
+        """Find the resource to which the route in a parent's request leads. The result has its URI in the form that
+        this node lists.
+        """
         routed = _take_route(params, meta)
         if not isinstance(routed, Routed):
             return routed
@@ -384,7 +395,7 @@ class Hop(msgspec.Struct, eq=False):
         return local_uri if isinstance(local_uri, Refusal) else _followed(local_uri, routed)
 
     def check(self, params: dict[str, Any], meta: dict[str, Raw], rest: Sequence[str]) -> Followed | Refusal | None:
-        """Check a parent's route to an item that is already determined.
+        """Check that the route in a parent's request leads to a given item. Return that item, or a refusal.
 
         `rest` contains the segments below this node, followed by the item's local name.
         """
@@ -395,7 +406,7 @@ class Hop(msgspec.Struct, eq=False):
 
 
 def _take_route(params: dict[str, Any], meta: dict[str, Raw]) -> Routed | Refusal | None:
-    """Remove the route from a request and return it. It is accepted both beside `_meta` and inside it."""
+    """Remove the MCP-AX route from a request and return it. The route may be inside `_meta` or beside it."""
     routed = ax_route.read_untrusted(params, meta)
     params.pop(ROUTE, None)
     params.pop(CURSOR, None)

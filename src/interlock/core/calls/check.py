@@ -184,7 +184,8 @@ BUSY: Final = Refusal(
 
 
 def own_links_full(most: int) -> Refusal:
-    """Return the refusal of a link for a single client.
+    """Return the refusal of a call whose client needs a separate connection to the server, because the limit `most` is
+    reached.
 
     `most` is the limit of such links, for one server or for all.
     """
