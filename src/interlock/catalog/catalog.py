@@ -542,7 +542,7 @@ class Catalog:
             self._link_items[segment] = msgspec.structs.replace(items, stale=True)
 
     async def stock(self, link: Link, listing: Listing) -> ListUpdate:
-        """Put the lists of a server into the namespace. If they are refused, nothing of the server is listed any more."""
+        """Put the lists of a server into the namespace. If they are refused, remove all items of the server."""
         old = self._link_items.get(link.segment)
         ticket = object()
         self._stocking[ticket] = link
