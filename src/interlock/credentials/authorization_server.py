@@ -45,7 +45,9 @@ _JSON: Final = b"content-type: application/json\r\naccept: application/json\r\n"
 
 
 class TokenSource(msgspec.Struct, frozen=True, kw_only=True):
-    """The resource and the authorization server to request tokens from, for one MCP server."""
+    """The place to request tokens for one MCP server: the authorization server, and the resource that it issues tokens
+    for.
+    """
 
     resource: str
     server: oauth_client.AuthorizationServer
@@ -53,10 +55,14 @@ class TokenSource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuthorizationServers:
-    """Client of the authorization servers of one MCP server."""
+    """A client of the authorization servers of one MCP server. It finds them, registers the node, and requests
+    tokens.
+    """
 
     def __init__(self, url: str, issuer: str | None, clock: Clock, egress: tuple[str, ...] | None = None) -> None:
-        """Create the client. `egress` lists the hosts that it may connect to; None allows any host."""
+        """Create a client for the MCP server at `url`. `issuer` is the only authorization server to use, or None.
+        `egress` lists the hosts that may be contacted; None allows any host.
+        """
         self._url = url
         self._egress = egress
         self._pinned = issuer
@@ -72,7 +78,7 @@ class AuthorizationServers:
     # Discovery
 
     async def find(self, challenge: Challenge, *, prefer: str | None = None) -> TokenSource:
-        """Find the authorization server of the MCP server.
+        """Find the authorization server that issues tokens for the MCP server.
 
         If the MCP server lists several issuers, `prefer` is tried first: the issuer that the node already uses. Raise
         NoOAuth if the MCP server names no authorization server, and Unobtainable if none can be used.
@@ -99,7 +105,7 @@ class AuthorizationServers:
         raise trouble or NoOAuth("it names no authorization server")
 
     async def server(self, issuer: str) -> oauth_client.AuthorizationServer:
-        """Return the metadata of an issuer (MCP, Authorization Server Metadata Discovery).
+        """Return the metadata of the authorization server `issuer` (MCP, Authorization Server Metadata Discovery).
 
         Raise Unobtainable if there is no usable metadata.
         """
@@ -121,7 +127,7 @@ class AuthorizationServers:
         raise Unobtainable(f"its authorization server {printable(issuer)} cannot be used: {trouble}", passing=passing)
 
     async def _resource(self, challenge: Challenge) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-        """Return the resource identifier, its issuers and its scopes.
+        """Return the resource identifier of the MCP server, the issuers of tokens for it, and its scopes.
 
         The issuers are empty if no metadata was found.
         """
@@ -143,7 +149,7 @@ class AuthorizationServers:
     async def register(
         self, server: oauth_client.AuthorizationServer, redirect_uri: str, name: str
     ) -> oauth_client.Client:
-        """Register the node as a client (RFC 7591).
+        """Register the node as a client of an authorization server (RFC 7591).
 
         Raise Unobtainable if the authorization server offers no registration, refuses it, or cannot be reached.
         """
@@ -173,7 +179,7 @@ class AuthorizationServers:
         form: Mapping[str, str],
         assertion: str | None,
     ) -> oauth_client.IssuedTokens:
-        """Request a token.
+        """Request a token from an authorization server.
 
         Raise TokenRefused if the server refuses it, and Unobtainable if there is no answer or it is not usable.
         """
@@ -196,7 +202,7 @@ class AuthorizationServers:
         return await (await self._fetcher_for(url)).get(url)
 
     async def _fetcher_for(self, url: str) -> Fetcher:
-        """Return the fetcher for a URL. Raise Unobtainable if the egress rules forbid its host."""
+        """Return the HTTP client that fetches a URL. Raise Unobtainable if the egress rules forbid its host."""
         if self._egress is not None:
             try:
                 parts = urlsplit(url)
@@ -211,7 +217,9 @@ class AuthorizationServers:
 
 
 def printable(text: str) -> str:
-    """Return a peer's text in a form that fits on one line of a log or a terminal."""
+    """Return a text of a peer, shortened and without control characters, so that it fits on one line of a log or a
+    terminal.
+    """
     return "".join(character if character.isprintable() else "?" for character in text[:PEER_TEXT_CHARS_MAX])
 
 
@@ -224,8 +232,8 @@ def union(*parts: Sequence[str]) -> tuple[str, ...]:
 
 
 class TokenGrant(msgspec.Struct, frozen=True, kw_only=True):
-    """A stored token for one server, issued to the node or to one user. Operators see only where it came from and its
-    scopes.
+    """A stored OAuth token for one MCP server, issued to the node or to one user. Operators see its issuer and its
+    scopes, never the token itself.
     """
 
     # The only server to which the token is ever sent.
@@ -243,7 +251,9 @@ class TokenGrant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _ClientBinding(msgspec.Struct, frozen=True):
-    """Binding of a configured client to the issuer with which it was first used (MCP, Authorization Server Binding)."""
+    """The issuer with which a client of the configuration was first used. The client is never used with another issuer
+    (MCP, Authorization Server Binding).
+    """
 
     client_id: str
     issuer: str
@@ -251,13 +261,13 @@ class _ClientBinding(msgspec.Struct, frozen=True):
 
 @dataclass(eq=False)
 class TokenStore:
-    """Store of tokens and client registrations. An entry that cannot be read counts as absent."""
+    """The stored OAuth tokens and client registrations. An entry that cannot be read counts as missing."""
 
     secrets: SealedSecrets
     clock: Clock
 
     async def find_grant(self, segment: str, principal: str, server: str) -> TokenGrant | None:
-        """Return the stored token for a server, or None if there is none.
+        """Return the stored token for an MCP server, or None if there is none.
 
         A token that was issued for another server is removed, because the URL of a segment may have changed. So is an
         entry that cannot be read.
@@ -275,7 +285,7 @@ class TokenStore:
         await self.secrets.put("token", name, msgspec.json.encode(grant), self.clock.wall())
 
     async def find_client(self, issuer: str) -> oauth_client.Client | None:
-        """Return the node's registration at an issuer, or None if there is none or it has expired."""
+        """Return the client registration of the node at an issuer, or None if there is none or it has expired."""
         client = _read(await self.secrets.get("client", issuer, self.clock.wall()), oauth_client.Client)
         if client is None or client.issuer != issuer:
             return None
@@ -285,7 +295,9 @@ class TokenStore:
         await self.secrets.put("client", client.issuer, msgspec.json.encode(client), self.clock.wall())
 
     async def bound_issuer(self, segment: str, client_id: str, issuer: str) -> str:
-        """Return the issuer to which a configured client is bound. On first use, bind it to `issuer`."""
+        """Return the issuer to which a client of the configuration is bound. If it is not bound yet, bind it to
+        `issuer`.
+        """
         name = f"{segment} in the configuration"  # no issuer has blanks
         bound = _read(await self.secrets.get("client", name, self.clock.wall()), _ClientBinding)
         if bound is None or bound.client_id != client_id:
@@ -318,7 +330,7 @@ class ClientIdentity:
 
     @property
     def callback(self) -> str | None:
-        """Return the URL to which the browser returns after a consent, or None if there is none."""
+        """Return the URL to which a browser returns after a consent, or None before the node has bound its sockets."""
         return self.addresses.operator.rstrip("/") + oauth_client.CALLBACK_PATH if self.addresses.is_bound else None
 
     @property
@@ -327,8 +339,8 @@ class ClientIdentity:
 
     @property
     def document(self) -> str | None:
-        """Return the URL of the document that describes this node as a client, or None if it is not public (Client ID
-        Metadata Document 3).
+        """Return the URL of the document that describes this node as an OAuth client, or None if it is not public
+        (Client ID Metadata Document 3).
         """
         url = self.document_url
         is_public = self.addresses.is_bound and url.startswith("https:") and not is_loopback_url(url)
@@ -337,14 +349,18 @@ class ClientIdentity:
 
 @dataclass(eq=False)
 class Clients:
-    """A chooser of the client identity that the node uses at an authorization server."""
+    """The choice of the OAuth client that the node is at an authorization server: a configured, published or registered
+    one.
+    """
 
     records: TokenStore
     identity: ClientIdentity
     reveal: SecretResolver
 
     def redirect_uri(self) -> str:
-        """Return the URL to which a person's browser returns. Raise Unobtainable if the node has no safe URL."""
+        """Return the URL to which the browser of a person returns after a consent. Raise Unobtainable if the node has
+        no URL that is safe enough.
+        """
         callback = self.identity.callback
         if callback is None:
             raise Unobtainable(
@@ -357,7 +373,7 @@ class Clients:
     async def find(
         self, segment: str, plan: OAuthPlan, server: oauth_client.AuthorizationServer, authority: AuthorizationServers
     ) -> oauth_client.Client:
-        """Return the client that the node is at an authorization server, and register it if necessary.
+        """Return the OAuth client that the node is at an authorization server. Register it there if necessary.
 
         Raise Unobtainable if there is no way to become a client, or StoreError.
         """
@@ -385,7 +401,7 @@ class Clients:
     async def of_grant(
         self, plan: OAuthPlan, grant: TokenGrant, server: oauth_client.AuthorizationServer
     ) -> oauth_client.Client:
-        """Return the client to which a token was issued. Only this client may renew the token.
+        """Return the OAuth client to which a token was issued, because no other client may renew the token.
 
         Raise TokenRefused if it no longer exists, or Unobtainable if the configured client cannot authenticate.
         """
@@ -403,7 +419,9 @@ class Clients:
     async def _authenticate_configured(
         self, plan: OAuthPlan, client_id: str, server: oauth_client.AuthorizationServer
     ) -> oauth_client.Client:
-        """Return the configured client with an authentication method that the server supports."""
+        """Return the client of the configuration, with an authentication method that the authorization server
+        supports.
+        """
         supported = server.token_endpoint_auth_methods_supported
         method: oauth_client.Method | None = oauth_client.find_auth_method(
             supported, secret=plan.client_secret is not None, key=plan.private_key is not None

@@ -23,7 +23,8 @@ KEY_BYTES_MAX: Final = 64 * 1024
 
 
 def client_assertion(path: Path, client: Client, accepted: tuple[str, ...] | None, now: float) -> str:
-    """Return a signed client assertion. Raise Unobtainable if the key cannot be used.
+    """Return a signed assertion with which the node authenticates to an authorization server. Raise Unobtainable if the
+    private key in `path` cannot be used.
 
     The key file is read each time, because it may have been replaced.
     """

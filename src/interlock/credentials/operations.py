@@ -26,7 +26,7 @@ from interlock.wire.refusal import NotFound, Refused
 
 @dataclass(eq=False)
 class SecretOperations:
-    """Operations on stored secrets."""
+    """The operations of the operator API on stored secrets."""
 
     credentials: CredentialService
     keepers: Keepers
@@ -96,7 +96,9 @@ class SecretOperations:
 
 @dataclass(eq=False)
 class ConsentOperations:
-    """Operations on the consents of people to tokens for servers: the page of the consent, and the return from it."""
+    """The operations of the operator API on consents: where a person agrees to a token for a server, and what the
+    browser brings back.
+    """
 
     keepers: Keepers
     credentials: CredentialService
@@ -125,7 +127,8 @@ class ConsentOperations:
 
     @handles(api.TAKE_OAUTH_RETURN)
     async def take_return(self, parameters: list[tuple[str, str]]) -> ConsentPage:
-        """Finish a consent with the parameters of the browser that returns. Return the page to show.
+        """Finish a consent after the browser has returned from the authorization server with these parameters. Return
+        the page to show.
 
         The request needs no other credential than the `state` in the parameters.
         """

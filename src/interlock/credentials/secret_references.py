@@ -15,7 +15,8 @@ from interlock.store.sqlite.secrets import Kind, SealedSecrets
 
 
 class Unobtainable(Exception):
-    """A credential for a server cannot be obtained. The message tells the operator what happened and what to do.
+    """Exception for a credential that the node cannot obtain for a server. The message tells the operator what happened
+    and what to do.
 
     Unobtainable
       NoOAuth        the server refuses the credential and names no authorization server
@@ -42,21 +43,21 @@ class TokenRefused(Unobtainable):
 
 
 def secret_line(event: Literal["set", "remove"], kind: Kind, name: str, by: str, now: float) -> bytes:
-    """Return the audit record of a secret that was set or removed. It never contains the value."""
+    """Return the audit record of storing or removing a secret. It never contains the value."""
     outcome = "kept" if event == "set" else "removed"
     names = {"secret_kind": kind, "secret_name": name}
     return AuditRecord.event(now, by, "operator", f"secrets/{event}", verdict=outcome, **names)
 
 
 class SecretResolver:
-    """A resolver that replaces references to secrets by the values that operators stored."""
+    """A resolver of references such as `${secrets.NAME}`. It replaces them by the secrets that operators stored."""
 
     def __init__(self, secrets: SealedSecrets, clock: Clock) -> None:
         self._secrets = secrets
         self._clock = clock
 
     async def begin(self) -> None:
-        """Prepare for a process start or a connection that needs secrets. Raise Unobtainable or StoreError.
+        """Prepare to resolve the secrets of a process or a connection that starts. Raise Unobtainable or StoreError.
 
         This class does nothing here; the resolver of a driver checks that the driver may use its secrets.
         """
@@ -74,11 +75,13 @@ class SecretResolver:
         return "".join((*pieces, text[end:]))
 
     async def table(self, table: Mapping[str, str]) -> dict[str, str]:
-        """Return a table with the references in its values replaced by secrets. Raise Unobtainable or StoreError."""
+        """Return a copy of a table in which the references in the values are replaced by secrets. Raise Unobtainable or
+        StoreError.
+        """
         return {name: await self.text(text) for name, text in table.items()}
 
     async def headers(self, table: Mapping[str, str]) -> dict[str, str]:
-        """Return headers with the references in their values replaced by secrets.
+        """Return a copy of HTTP headers in which the references in the values are replaced by secrets.
 
         Raise Unobtainable if a secret does not exist or a value is not allowed in a header, or StoreError.
         """
@@ -89,7 +92,9 @@ class SecretResolver:
         return resolved
 
     async def _secret(self, name: str) -> str:
-        """Return the value of a secret by the name in its reference. The resolver of a driver overrides this."""
+        """Return the value of the secret with this name in a reference. The resolver of a driver overrides this
+        method.
+        """
         slug = secret_slug(name)
         value = await self._secrets.get("secret", slug, self._clock.wall())
         if value is None:

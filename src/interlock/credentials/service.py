@@ -35,7 +35,7 @@ def referenced_secrets(plan: ServerPlan) -> frozenset[str]:
 
 
 class CredentialService:
-    """The secrets, tokens and consents of a node."""
+    """The service that manages the secrets, the tokens and the consents of a node."""
 
     def __init__(self, data: Path, clock: Clock, node_name: str, addresses: Addresses) -> None:
         self._clock = clock
@@ -54,8 +54,8 @@ class CredentialService:
         await self.secrets.close()
 
     def documents(self) -> dict[str, bytes]:
-        """Return the public documents about this node, by path. The listeners must be bound before, so that URLs are
-        known.
+        """Return the public documents about this node as an OAuth client, by URL path. Call this after the listeners
+        are bound, because the documents contain URLs.
         """
         identity = self._identity
         callback = identity.callback or ""
@@ -63,7 +63,8 @@ class CredentialService:
         return {DOCUMENT_PATH: client_document(identity.document_url, metadata)}
 
     def holder(self, segment: str, dial: Dial, revealer: SecretResolver | None = None) -> TokenHolder | None:
-        """Return the token holder of a server, or None if the configuration contains the server's credential.
+        """Return the holder of the node's OAuth token for a server, or None if the configuration already has a
+        credential for it.
 
         `revealer` resolves the secrets of this server.
         """
@@ -76,7 +77,7 @@ class CredentialService:
         return TokenHolder(services, segment, dial)
 
     def holder_for(self, node_own: TokenHolder, dial: Dial, principal: str) -> TokenHolder:
-        """Return the holder of a user's token for a server.
+        """Return the holder of a user's OAuth token for a server.
 
         `node_own` holds the token of the node for the same server.
         """
@@ -90,7 +91,8 @@ class CredentialService:
         return [(kind, name) for kind in KINDS for name in await self.secrets.names(kind, now)]
 
     async def set_secret(self, name: str, value: str) -> None:
-        """Store a secret. Its name is a slug, which references write in capitals (`${secrets.MY_TOKEN}`).
+        """Store a secret. Its name is a slug such as `my-token`, which references write in capitals
+        (`${secrets.MY_TOKEN}`).
 
         Raise Refused if the name is not a slug, or StoreError.
         """

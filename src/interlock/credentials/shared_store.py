@@ -25,12 +25,12 @@ ALL_NODES: Final = " "
 
 
 def build_shared_store(plan: Plan, data: Path, clock: Clock | None = None) -> Store:
-    """Construct the store of a node, which the node shares with its replicas."""
+    """Construct the store of a node. All replicas of the node use the same store."""
     return build_store(plan.store.backend, data, _find_shared_place(plan, data, clock or Clock()))
 
 
 def build_names_log(plan: Plan, data: Path, clock: Clock | None = None) -> NamesLog:
-    """Construct the log of the names registry, which is stored beside the node's store."""
+    """Construct the log of the names registry, which is kept in the same place as the node's store."""
     place = _find_shared_place(plan, data, clock or Clock())
     names_log: NamesLog = load_class(BACKENDS[plan.store.backend].names_log)(data if place is None else place)
     return names_log
@@ -48,7 +48,7 @@ def find_tree_store(plan: Plan, clock: Clock) -> Store | None:
 
 
 async def find_store_problem(plan: Plan, data: Path) -> str | None:
-    """Return why the servers of the store do not accept this node, or None if they do or the store is a file.
+    """Return why the servers of the store reject this node. Return None if they accept it, or if the store is a file.
 
     Nothing is written.
     """

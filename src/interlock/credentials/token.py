@@ -55,7 +55,7 @@ STATE_BYTES: Final = 32
 
 
 class RequestedConsent(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """A consent that a person is asked for: the URL of its page, and what is needed to redeem its authorization code.
+    """A consent that a person is asked for: the URL of the page, and the values that turn its result into a token.
 
     `id` identifies the consent in messages and logs, because the state and the verifier are secret. `expires_at` is a
     time of the node's own clock.
@@ -74,7 +74,7 @@ class RequestedConsent(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class ConsentPage(msgspec.Struct, frozen=True):
-    """The page shown to a person who returns from the authorization server."""
+    """The page that a person sees after returning from the authorization server."""
 
     status: int
     title: str
@@ -92,7 +92,7 @@ _ELSEWHERE: Final = ConsentPage(
 
 
 class Consents:
-    """The pending consents of all token holders. A holder has at most one."""
+    """The consents that people were asked for and have not given yet. Each token holder has at most one."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -108,7 +108,7 @@ class Consents:
         redirect_uri: str,
         wanted: Sequence[str],
     ) -> RequestedConsent:
-        """Request a consent and return it with the URL of its page.
+        """Create a consent that a person can give. Return it with the URL of its page.
 
         Identical requests get the same page until it is about to expire.
 
@@ -157,7 +157,7 @@ class Consents:
         return consent
 
     async def finish(self, parameters: Sequence[tuple[str, str]]) -> tuple[ConsentPage, RequestedConsent | None]:
-        """Finish the consent to which the parameters belong.
+        """Finish the consent to which the parameters of a returning browser belong.
 
         Return the page to show, and the consent if the node now has a token, otherwise None.
         """
@@ -188,7 +188,7 @@ class Consents:
         return ConsentPage(200, "Done", f"{requester.title} can be used now. You may close this page."), pending
 
     def forget(self, requester: "TokenHolder") -> None:
-        """Invalidate the pending page of a holder."""
+        """Invalidate the consent page that a token holder has requested."""
         self._pending.pop(self._hashes.pop(requester, b""), None)
 
 
@@ -213,7 +213,7 @@ _JUST_GIVEN: Final = "its authorization server has just given us"
 
 
 class Denied(msgspec.Struct, frozen=True, kw_only=True):
-    """The reason why the node has no token that the server accepts.
+    """The reason why the node has no token that a server accepts, and when to try again.
 
     `consent` is true if a person could agree to one.
     """
@@ -236,7 +236,7 @@ class TokenServices(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 @dataclass(eq=False, repr=False)
 class TokenHolder:
-    """A holder of the token for one server. The token belongs to the node or to one user.
+    """A holder of an OAuth token for one MCP server. It gets, renews and removes the token of the node or of one user.
 
     For the token of a user, `node_own` is the holder of the node's token for the same server.
     """
@@ -287,7 +287,7 @@ class TokenHolder:
         return self._grant is not None and not self.waits_for_consent
 
     def subscribe(self, on_line: Callable[[], None]) -> None:
-        """Call `on_line` whenever the token changes or is removed."""
+        """Call `on_line` whenever the token is replaced or removed."""
         self._on_line.append(on_line)
 
     def unsubscribe(self, on_line: Callable[[], None]) -> None:
@@ -330,7 +330,7 @@ class TokenHolder:
     # The server refuses
 
     async def refused(self, status: int, challenge: Challenge, *, sent_at: float) -> Denied | None:
-        """Handle a request that the server refused, and try to get another token.
+        """Handle a request that the server refused with HTTP 401 or 403, and try to get another token.
 
         Return None if there is another token now, otherwise the reason. `sent_at` is the time of the refused request,
         by the node's clock.
@@ -351,7 +351,9 @@ class TokenHolder:
                 return Denied(reason=str(error), retry_s=DENIED_RETRY_S)
 
     async def _handle_unauthorized(self, challenge: Challenge) -> Denied | None:
-        """Replace a refused token, by client credentials, the refresh token or a person's consent."""
+        """Replace a token that the server refused, by client credentials, by the refresh token or by a person's
+        consent.
+        """
         before, self._challenge = self._grant, challenge
         source = await self._authority.find(challenge, prefer=before.issuer if before is not None else None)
         self._source = source
@@ -414,7 +416,7 @@ class TokenHolder:
     # A person agrees
 
     async def consent(self, *, by_operator: bool = False) -> RequestedConsent:
-        """Return the consent to ask a person for. Raise Unobtainable or StoreError.
+        """Return a consent with the page on which a person can agree to a token. Raise Unobtainable or StoreError.
 
         If an operator asks, the process starts over: the authorization server is looked up again, and scopes may be
         requested again.
@@ -445,7 +447,9 @@ class TokenHolder:
         return TokenSource(resource=grant.resource, server=await self._authority.server(grant.issuer))
 
     async def redeem(self, pending: RequestedConsent, form: dict[str, str]) -> None:
-        """Exchange the authorization code for a token, and use the token. Raise Unobtainable or StoreError."""
+        """Exchange the authorization code of a consent for a token, and use the token. Raise Unobtainable or
+        StoreError.
+        """
         source = pending.source
         token = await self._request(source.server, pending.client, form)
         async with self._lock:

@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 class Issued(msgspec.Struct, frozen=True):
-    """An issued certificate and its files."""
+    """A certificate that the authority has issued: the paths of its files, and when it expires."""
 
     certificate: Path
     key: Path
@@ -47,12 +47,12 @@ class Issued(msgspec.Struct, frozen=True):
 
 
 class NameTaken(KeyFileError):
-    """Error for a name that already has a certificate."""
+    """Error for issuing a certificate under a name that already has one."""
 
 
 class DevelopmentAuthority:
-    """A certificate authority whose files are in one folder. All methods raise KeyFileError if a file cannot be
-    used.
+    """A certificate authority (CA) whose key and certificates are files in one folder. Every method raises KeyFileError
+    if a file cannot be used.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -61,8 +61,8 @@ class DevelopmentAuthority:
     def issue(
         self, name: str, dns: Sequence[str], addresses: Sequence[str], *, now: float, days: int, renew: bool = False
     ) -> Issued:
-        """Issue a certificate for a node. `dns` are normalized host names, `addresses` are IP addresses. Raise
-        NameTaken if the name has a certificate, unless `renew` is set, and KeyFileError if the name is not allowed.
+        """Issue a certificate for a node. `dns` are its host names, `addresses` its IP addresses. Raise NameTaken if
+        `name` already has a certificate and `renew` is not set, and KeyFileError if the name is not allowed.
         """
         if not NAME.fullmatch(name) or name.lower() in _RESERVED:
             raise KeyFileError(f"{name!r} is no name for a certificate: letters, digits, . _ and -, and not ca or crl")
@@ -120,7 +120,7 @@ class DevelopmentAuthority:
         return path
 
     def _make_authority(self, now: float) -> bool:
-        """Create the authority if it does not exist. Return whether it was created.
+        """Create the key and the certificate of the CA if they do not exist. Return whether they were created.
 
         The key is written first, because the certificate is useless without it.
         """
@@ -156,7 +156,9 @@ class DevelopmentAuthority:
 
 
 def _read(path: Path, parse: Callable[[bytes], T], content: str) -> T:
-    """Read and parse a file. `content` describes what the file should contain, for the error message."""
+    """Read a file and return what `parse` makes of it. `content` says in error messages what the file should
+    contain.
+    """
     try:
         return parse(path.read_bytes())
     except OSError as error:
@@ -170,7 +172,7 @@ def _read_certificate(path: Path) -> x509.Certificate:
 
 
 def _replace(path: Path, data: bytes, mode: int) -> None:
-    """Replace a file atomically: readers see either the old or the new content."""
+    """Replace a file atomically, so that readers see either the old or the new content."""
     try:
         write_draft(path, data, mode).replace(path)
     except OSError as error:

@@ -54,8 +54,8 @@ def encode(data: bytes) -> str:
 
 
 class Reason(enum.Enum):
-    """The reason why a token is invalid. The value is the `error_description`, in which RFC 6750 3 allows neither
-    quotation marks nor backslashes.
+    """The reason why a token is invalid. Its value is sent to the client as `error_description`, so it contains no
+    quotation marks and no backslashes (RFC 6750 3).
     """
 
     UNKNOWN = "the token is unknown, has expired or was revoked"
@@ -77,7 +77,7 @@ class Reason(enum.Enum):
 
 
 class InvalidToken(msgspec.Struct, frozen=True):
-    """The refusal of a token, returned as a value."""
+    """The refusal of a token, with its reason. Functions return it instead of raising an exception."""
 
     reason: Reason
 
@@ -137,16 +137,16 @@ def check(claims: TokenClaims, *, issuer: str, audience: str, now: float) -> Inv
 
 
 def principal_name(issuer_name: str, claims: TokenClaims) -> str:
-    """Return the principal `client:ISS/SUB@CLIENT_ID`. Two different pairs of subject and client never have the same
-    name.
+    """Return the name of the token's owner as a principal: `client:ISSUER/SUBJECT@CLIENT_ID`. Special characters are
+    escaped, so that two different owners never have the same name.
     """
     subject, client = (quote(part, safe=_NAME_SAFE) for part in (claims.sub or "", _client(claims)))
     return f"client:{issuer_name}/{subject}@{client}"
 
 
 def role_principals(issuer_name: str, claims: TokenClaims) -> tuple[str, ...]:
-    """Return a principal `role:ISS/ROLE` for each role in the token. Values that are not text are ignored. Entries of
-    [[access]] can name these principals.
+    """Return a principal `role:ISSUER/ROLE` for each role in the token. Entries of [[access]] in the configuration can
+    name these principals. Roles that are not text are ignored.
     """
     roles = claims.roles if isinstance(claims.roles, list) else ()
     return tuple(f"role:{issuer_name}/{quote(role, safe=_NAME_SAFE)}" for role in roles if isinstance(role, str))
@@ -168,7 +168,7 @@ TYPES: Final = frozenset(("at+jwt", "application/at+jwt", "jwt"))  # RFC 9068 4;
 
 
 class Jwt(msgspec.Struct, frozen=True, kw_only=True):
-    """A signed token with an acceptable header. Its signature has not been checked."""
+    """A signed JSON Web Token (JWT) with an acceptable header. Its signature has not been checked."""
 
     alg: Algorithm
     kid: str | None
@@ -232,7 +232,9 @@ KEY_TYPES: Final[dict[Algorithm, tuple[str, str | None]]] = {  # RFC 7518 3.1, R
 
 
 class Jwk(msgspec.Struct, frozen=True, kw_only=True):
-    """A public key as it was published. Whether its numbers form a valid key is checked when the key is used."""
+    """A public key in the format JWK (RFC 7517). Whether its numbers form a valid key is checked when the key is
+    used.
+    """
 
     kty: str
     kid: str | None = None
@@ -262,8 +264,8 @@ _REQUIRED: Final = {"OKP": ("crv", "kty", "x"), "EC": ("crv", "kty", "x", "y"), 
 
 
 def thumbprint(key: Jwk) -> str:
-    """Return the thumbprint of a key (RFC 7638), which is used as the id of a key without `kid`. The type of the key
-    must be in KEY_TYPES.
+    """Return the thumbprint of a key (RFC 7638), which serves as its id if it has no `kid`. The type of the key must be
+    in KEY_TYPES.
     """
     members = {name: getattr(key, name) for name in _REQUIRED[key.kty]}
     return encode(hashlib.sha256(msgspec.json.encode(members)).digest())
@@ -278,8 +280,8 @@ class _KeySet(msgspec.Struct):
 
 
 def read_jwks_untrusted(data: bytes) -> tuple[Jwk, ...]:
-    """Read a key set. Keys in an unknown format are skipped (RFC 7517 5). Raise BadKeySet if the document is not a key
-    set, or has more than KEYS_MAX keys.
+    """Read a JSON Web Key Set. Keys in an unknown format are skipped (RFC 7517 5). Raise BadKeySet if the data is not a
+    key set, or has more than KEYS_MAX keys.
     """
     try:
         members = msgspec.json.decode(data, type=_KeySet).keys
@@ -295,8 +297,8 @@ def read_jwks_untrusted(data: bytes) -> tuple[Jwk, ...]:
 
 
 def select(keys: Sequence[Jwk], alg: Algorithm, kid: str | None) -> Jwk | InvalidToken:
-    """Return the key with the id `kid`. If `kid` is None, return the only key that fits the algorithm; several are
-    refused.
+    """Select the key that verifies a token: the key with the id `kid` or, if `kid` is None, the only key that fits the
+    algorithm. Return InvalidToken if there is no such key or more than one.
 
     The reason KEY_UNKNOWN means that a newer key set may contain the key.
     """
@@ -322,17 +324,19 @@ class BadKey(Exception):
 
 
 def find_pem_label(text: str) -> str | None:
-    """Return the label of a PEM block, such as PUBLIC KEY. Return None if the text is not PEM."""
+    """Return the label of the PEM block in a text, such as PUBLIC KEY, or None if the text is not PEM."""
     return match[1] if (match := _PEM.search(text)) is not None else None
 
 
 def is_key_text(text: str) -> bool:
-    """Return whether the text is a key itself and not the name of a file that contains a key."""
+    """Return whether a text is itself a key. Any other text is the name of a file that contains a key."""
     return text.startswith((ED25519, "{")) or find_pem_label(text) is not None
 
 
 def read_key_untrusted(text: str) -> tuple[Jwk, ...]:
-    """Read a key, or a key set with at least one usable key. Raise BadKey if the text is neither."""
+    """Read a public key, or a set of public keys of which at least one is usable. Raise BadKey if the text is
+    neither.
+    """
     text = text.strip()
     if text.startswith(ED25519):
         standard = text.removeprefix(ED25519).replace("-", "+").replace("_", "/").rstrip("=")
@@ -376,7 +380,7 @@ def ed25519_key(public: bytes) -> Jwk:
 
 
 def format_key(key: Jwk) -> str:
-    """Format a key in the way it is written in a configuration file."""
+    """Return a key as text, in the form in which configuration files contain it."""
     public = decode_base64url(key.x) if key.crv == "Ed25519" else None
     if public is not None:
         return ED25519 + base64.b64encode(public).decode("ascii")

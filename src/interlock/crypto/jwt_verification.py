@@ -39,7 +39,7 @@ def check_signature(token: Jwt, key: Jwk) -> InvalidToken | None:
 
 
 def check_assertion_signature(assertion: Assertion, key: Jwk) -> InvalidToken | None:
-    """Verify a passkey's signature. Return why it is invalid, or None if it is valid.
+    """Verify the signature of a passkey assertion. Return why it is invalid, or None if it is valid.
 
     Authenticators encode ECDSA signatures as ASN.1 (WebAuthn 6.5.5), while tokens encode them as two numbers.
     """
@@ -58,7 +58,9 @@ def _check(alg: Algorithm, key: Jwk, signature: bytes, signed: bytes) -> Invalid
 
 @functools.lru_cache(maxsize=256)
 def _verifier(key: Jwk, alg: Algorithm) -> Verify | None:
-    """Return the function that verifies signatures with a key. Return None if the key cannot be used."""
+    """Return a function that verifies signatures with this key, or None if the key cannot be used with the
+    algorithm.
+    """
     try:
         match alg:
             case "EdDSA":

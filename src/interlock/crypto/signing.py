@@ -41,7 +41,8 @@ _ALGORITHMS: Final[dict[str, jose.Algorithm]] = {"OKP": "EdDSA", "EC": "ES256", 
 
 
 class KeyFileError(Exception):
-    """A file of a key or certificate cannot be used. The message names the file and what to do, not what it contains.
+    """Error for a file of a key or certificate that cannot be used. The message names the file and says what to do, and
+    repeats nothing of its content.
 
     KeyFileError
       FileUnusable     the file or its folder cannot be read or written
@@ -64,16 +65,16 @@ class KeyExposed(KeyFileError):
 
 
 class PassphraseWrong(KeyFileError):
-    """Error for a key that is encrypted with another passphrase, that is encrypted although no passphrase was given, or
-    that is not encrypted although one was given.
-    """
+    """Error for a passphrase that is wrong or missing, or that was given for a key that is not encrypted."""
 
 
 class SigningKey:
-    """A private key that signs, with its public half."""
+    """A private key for signing, with the matching public key."""
 
     def __init__(self, private: "PrivateKeyTypes", path: Path) -> None:
-        """Wrap a private key. Raise FileDamaged if Interlock cannot verify signatures of this type of key."""
+        """Wrap a private key that was read from `path`. Raise FileDamaged if Interlock cannot verify signatures of this
+        type of key.
+        """
         self._private = private
         try:
             self.public = jwk_of(private.public_key())
@@ -82,19 +83,21 @@ class SigningKey:
         self.alg = _ALGORITHMS[self.public.kty]
 
     def sign(self, typ: str, claims: Mapping[str, Any]) -> str:
-        """Sign claims as a JWS in compact form. `typ` is the type in its header."""
+        """Sign claims and return them as a JWS in compact form (RFC 7515). `typ` is the token type in its header."""
         header = {"alg": self.alg, "kid": self.public.kid, "typ": typ}
         signed = f"{jose.encode(msgspec.json.encode(header))}.{jose.encode(msgspec.json.encode(claims))}"
         return f"{signed}.{jose.encode(make_signature(self._private, self.alg, signed.encode()))}"
 
     def prove(self, authority: str, url: str, now: float) -> AuthorityProof:
-        """Sign a proof of authority for one registration at the aggregator with this URL (MCP-AX 4.2)."""
+        """Return a signed proof of `authority`, a DNS name. It is valid for one registration at the aggregator with
+        this URL (MCP-AX 4.2).
+        """
         claims = proof_claims(authority, audience_of(url), now=now, jti=secrets.token_urlsafe(JTI_BYTES))
         return AuthorityProof(type="jwt", token=self.sign("JWT", claims))
 
 
 def make_signature(private: "PrivateKeyTypes", alg: jose.Algorithm, data: bytes) -> bytes:
-    """Sign data for a JWS. The key must be of the type that the algorithm needs."""
+    """Return the signature of `data` in the form that a JWS contains. The type of the key must fit the algorithm."""
     from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa, utils
     from cryptography.hazmat.primitives.hashes import SHA256
 
@@ -112,8 +115,8 @@ def make_signature(private: "PrivateKeyTypes", alg: jose.Algorithm, data: bytes)
 
 
 def read_signing_key(path: Path, passphrase: bytes | None = None) -> SigningKey:
-    """Read a private key from a file. Raise KeyFileError if the file is unreadable, damaged, accessible to other
-    users, or not opened by this passphrase.
+    """Read a private key from a PEM file. Raise KeyFileError if the file is unreadable, damaged or accessible to other
+    users, or if the passphrase does not open it.
     """
     from cryptography.hazmat.primitives.serialization import load_pem_private_key as load
 
@@ -139,8 +142,8 @@ def read_signing_key(path: Path, passphrase: bytes | None = None) -> SigningKey:
 
 
 def make_signing_key(path: Path) -> SigningKey:
-    """Read the Ed25519 key in this file. Create the key if the file does not exist. Raise KeyFileError if the file
-    cannot be used.
+    """Return the Ed25519 key in this file, and create the key if the file does not exist. Raise KeyFileError if the
+    file cannot be used.
 
     If two processes create the file at the same time, both return the key that was stored first.
     """
@@ -160,9 +163,7 @@ def make_signing_key(path: Path) -> SigningKey:
 
 
 def write_once(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """Write a new file atomically. If the file exists already, it stays unchanged and no error is raised. Raise OSError
-    if writing fails.
-    """
+    """Create a file atomically. A file that already exists stays unchanged. Raise OSError if writing fails."""
     draft = write_draft(path, data, mode)
     try:
         with contextlib.suppress(FileExistsError):
@@ -234,14 +235,16 @@ def key_names(folder: Path) -> list[str]:
 
 
 def public_text(private: Path) -> str:
-    """Return the public half of a key, as written in an [[anchor]]. Raise OSError or UnicodeDecodeError if the file
-    beside the private key cannot be read.
+    """Return the public key that belongs to a private key file, in the form of an [[anchor]] in the configuration.
+    Raise OSError or UnicodeDecodeError if the `.pub` file beside the private key cannot be read.
     """
     return private.with_suffix(".pub").read_bytes()[:PUBLIC_BYTES_MAX].decode().strip()
 
 
 def make_key(private: Path, kind: KeyKind, passphrase: bytes | None) -> str:
-    """Create a key pair and return its public half. Raise KeyExists if the file exists, or OSError if writing fails."""
+    """Create the two files of a key pair, and return the public key as text. Raise KeyExists if the file of the private
+    key exists, or OSError if writing fails.
+    """
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
@@ -279,7 +282,9 @@ _AES_256_CBC: Final = bytes.fromhex("060960864801650304012a")
 
 
 def encrypt_pem(pkcs8: bytes, passphrase: bytes) -> bytes:
-    """Encrypt a private key with a passphrase and return it as PEM. `pkcs8` is the key as PKCS #8 in DER."""
+    """Encrypt a private key with a passphrase and return it as PEM. `pkcs8` is the key in the format PKCS #8, encoded
+    as DER.
+    """
     from cryptography.hazmat.primitives.ciphers import Cipher
     from cryptography.hazmat.primitives.ciphers.algorithms import AES256
     from cryptography.hazmat.primitives.ciphers.modes import CBC

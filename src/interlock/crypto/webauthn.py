@@ -37,15 +37,15 @@ _PORTS: Final = {"https": 443, "http": 80}
 
 
 class Party(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """The relying party of WebAuthn: the domain for which passkeys are created, and the origin that may use them."""
+    """The relying party of WebAuthn: the domain that passkeys are created for, and the web origin that may use them."""
 
     id: str
     origin: str  # as a browser writes it
 
     @property
     def is_local(self) -> bool:
-        """Return whether the origin is http, which only names of this machine may have. Nothing then proves which
-        program answers.
+        """Return whether the origin is an http URL. Such an origin is always on this machine, and nothing proves which
+        program answers there.
         """
         return self.origin.startswith("http://")
 
@@ -97,8 +97,8 @@ def read_passkey_untrusted(text: str) -> Jwk:
 
 
 def passkey(alg: Algorithm, credential: str, key: bytes) -> Jwk:
-    """Build a passkey from the bytes of its key, in the layout that the module describes. Raise BadKey if their
-    length does not fit the algorithm. Whether they are a valid key is checked when a signature is verified.
+    """Build a passkey from the raw bytes of its public key. Raise BadKey if the number of bytes does not fit the
+    algorithm. Whether the bytes are a valid key is checked when a signature is verified.
     """
     match alg:
         case "ES256" if len(key) == 2 * _POINT_BYTES:
@@ -112,7 +112,7 @@ def passkey(alg: Algorithm, credential: str, key: bytes) -> Jwk:
 
 
 def format_passkey(key: Jwk) -> str:
-    """Format a passkey in the way it is written in a configuration file."""
+    """Return a passkey as text, in the form in which configuration files contain it."""
     point = (decode_base64url(key.x) or b"") + (decode_base64url(key.y) or b"")
     material = key.n if key.kty == "RSA" else encode(point)
     return f"{_NAME_BY_ALGORITHM[algorithm_of(key)]}:{key.kid}:{material}"
@@ -139,7 +139,7 @@ _KEY_ID_AT: Final = 18  # of the attested credential data: AAGUID, length
 
 
 class Wrong(msgspec.Struct, frozen=True):
-    """The refusal of a registration or an assertion, with a code and a sentence."""
+    """The refusal of a passkey registration or a passkey assertion: a code, and a sentence for people."""
 
     reason: str
     why: str
@@ -167,7 +167,9 @@ class PasskeyRegistration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Authenticator(msgspec.Struct, frozen=True):
-    """Authenticator data (WebAuthn 6.1): its flags and its counter, and the bytes after its fields of fixed length."""
+    """Authenticator data (WebAuthn 6.1): the flags, the signature counter, and the bytes that follow the fixed
+    fields.
+    """
 
     flags: int
     counter: int
@@ -175,7 +177,9 @@ class _Authenticator(msgspec.Struct, frozen=True):
 
 
 def is_assertion(token: str) -> bool:
-    """Return whether the text has the form of an assertion. A signed token has three parts instead (RFC 7515 3.1)."""
+    """Return whether a text has the form of a passkey assertion, which has four parts. A signed token has three (RFC
+    7515 3.1).
+    """
     return token.count(".") == PARTS - 1
 
 
@@ -201,7 +205,8 @@ def find_challenge(client_data: bytes) -> bytes | None:
 
 
 def check_assertion(assertion: Assertion, *, challenge: bytes, party: Party) -> int | Wrong:
-    """Check everything in an assertion except its signature. Return the signature counter, or Wrong if a check fails.
+    """Check a passkey assertion, except for its signature. Return the signature counter of the authenticator, or Wrong
+    if a check fails.
 
     The counter is meaningless until the signature is verified.
     """
@@ -220,8 +225,8 @@ def check_assertion(assertion: Assertion, *, challenge: bytes, party: Party) -> 
 def read_registration_untrusted(
     client_data: bytes, attestation: bytes, *, challenge: bytes, party: Party
 ) -> PasskeyRegistration | Wrong:
-    """Check the data that a browser returned for a new passkey, and return the passkey. Return Wrong if a check
-    fails.
+    """Check the data with which a browser answers the creation of a passkey. Return the new passkey, or Wrong if a
+    check fails.
     """
     if (wrong := _check_client_data(client_data, CREATE, challenge, party)) is not None:
         return wrong
@@ -275,7 +280,9 @@ def _check_client_data(client_data: bytes, kind: str, challenge: bytes, party: P
 
 
 def _check_authenticator(data: bytes, party: Party) -> _Authenticator | Wrong:
-    """Read authenticator data. Return Wrong if it is not of this party, or if no person was present and verified."""
+    """Read authenticator data. Return Wrong if it belongs to another relying party, or if the authenticator was not
+    touched or did not verify its user.
+    """
     if len(data) < _FIXED_BYTES:
         return _UNREADABLE
     if data[:32] != party.id_hash:
@@ -289,8 +296,8 @@ def _check_authenticator(data: bytes, party: Party) -> _Authenticator | Wrong:
 
 
 def _key(credential: str, cose: Any) -> Jwk:
-    """Read a COSE key (RFC 9053 7). Label 1 is the type of the key, 3 the algorithm, -1 the curve, -2 and -3 its
-    numbers.
+    """Convert a COSE public key (RFC 9053 7) to a passkey. In a COSE key, label 3 is the algorithm, 1 the type of the
+    key, -1 the curve, and -2 and -3 are its numbers.
     """
     members = [cose.get(label) for label in (3, 1, -1, -2, -3)] if isinstance(cose, dict) else []
     match members:

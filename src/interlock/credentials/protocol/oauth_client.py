@@ -50,7 +50,7 @@ class ProtectedResource(msgspec.Struct, frozen=True):
 
 
 class AuthorizationServer(msgspec.Struct, frozen=True):
-    """The metadata of an authorization server, as far as a client needs it.
+    """The metadata of an authorization server (RFC 8414), with the members that a client needs.
 
     A list that is absent from the metadata is None, which differs from an empty list.
     """
@@ -68,14 +68,14 @@ class AuthorizationServer(msgspec.Struct, frozen=True):
 
 
 def server_resource(url: str) -> str:
-    """Return the resource identifier of the server at `url` (MCP, Canonical Server URI)."""
+    """Return the resource identifier of the MCP server at `url` (MCP, Canonical Server URI)."""
     parts = urlsplit(url)
     return urlunsplit(_normal(parts)._replace(path=parts.path.rstrip("/") if parts.path == "/" else parts.path))
 
 
 def resource_metadata_urls(url: str) -> tuple[str, ...]:
-    """Return the URLs at which a server may publish its metadata, in the order of MCP. They are used if the server
-    gives no URL.
+    """Return the URLs at which an MCP server may publish its metadata, in the order in which to try them. They are used
+    if the server does not name a URL itself.
     """
     parts = _normal(urlsplit(url))
     path = parts.path.rstrip("/")
@@ -89,7 +89,7 @@ def origin_of(url: str) -> str:
 
 
 def read_protected_resource_untrusted(data: bytes, url: str) -> ProtectedResource:
-    """Read protected resource metadata.
+    """Read the protected resource metadata of the MCP server at `url`.
 
     Raise BadMetadata if it is invalid, or if its resource is neither the server at `url` nor a path above it.
     """
@@ -102,7 +102,7 @@ def read_protected_resource_untrusted(data: bytes, url: str) -> ProtectedResourc
 
 
 def covers(resource: str, url: str) -> bool:
-    """Return whether a token for `resource` is valid at `url`, because both are equal or `resource` is a path above
+    """Return whether a token for `resource` may be used at `url`: both are equal, or `resource` is a path above
     `url`.
     """
     try:
@@ -128,7 +128,9 @@ def read_authorization_server_untrusted(data: bytes, issuer: str) -> Authorizati
 
 
 def is_issuer(url: str) -> bool:
-    """Return whether a URL can be an issuer: https or http to this machine, no query and no fragment (RFC 8414 2)."""
+    """Return whether a URL can identify an issuer: it has https, or http to this machine, and neither query nor
+    fragment (RFC 8414 2).
+    """
     return is_protected(url) and "?" not in url
 
 
@@ -154,7 +156,7 @@ _BY_SECRET: Final[tuple[Method, ...]] = ("client_secret_basic", "client_secret_p
 
 
 class Client(msgspec.Struct, frozen=True, kw_only=True):
-    """The identity of the node at one issuer. Its credentials are sent to no other issuer."""
+    """The node as an OAuth client of one issuer: its id and its credentials, which are sent to no other issuer."""
 
     issuer: str
     client_id: str
@@ -165,11 +167,11 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BadRegistration(Exception):
-    """Exception for an answer that is not a registration. Only `read_registration_untrusted` raises it."""
+    """Exception for an invalid answer to a client registration. Only `read_registration_untrusted` raises it."""
 
 
 def find_auth_method(supported: tuple[str, ...] | None, *, secret: bool, key: bool) -> Method | None:
-    """Return the authentication method for a client that has a secret, a key or neither.
+    """Return the authentication method for a client that has a secret (`secret`), a private key (`key`) or neither.
 
     Return None if no method fits.
     """
@@ -182,7 +184,8 @@ def find_auth_method(supported: tuple[str, ...] | None, *, secret: bool, key: bo
 
 
 def find_method_to_register(supported: tuple[str, ...] | None) -> Method | None:
-    """Return the authentication method to register, or None if no method fits.
+    """Return the authentication method with which to register the node, or None if no method is supported by both
+    sides.
 
     A public client is preferred, because PKCE protects it without a secret.
     """
@@ -207,7 +210,7 @@ def client_metadata(redirect_uri: str, name: str, method: Method, *, native: boo
 
 
 def client_document(client_id: str, metadata: Mapping[str, Any]) -> bytes:
-    """Encode the metadata document that the node publishes at the URL which is its `client_id`."""
+    """Return the metadata document of the node as JSON. The node publishes it at the URL `client_id`."""
     return msgspec.json.encode({"client_id": client_id, **metadata})
 
 
@@ -269,7 +272,7 @@ def pkce_challenge(verifier: str) -> str:
 
 
 def scopes_to_ask(wanted: Sequence[str], server: AuthorizationServer) -> tuple[str, ...]:
-    """Return the scopes to request.
+    """Return the scopes to request from an authorization server: the wanted ones and, if it helps, offline_access.
 
     offline_access is added if the server supports it and other scopes are requested (MCP, Refresh Tokens).
     """
@@ -288,7 +291,9 @@ def authorization_url(
     resource: str,
     scopes: Sequence[str],
 ) -> str:
-    """Return the URL of the page on which a person agrees. The query of `endpoint` is preserved (RFC 6749 3.1)."""
+    """Return the URL of the page on which a person agrees to a token. The query of `endpoint` is preserved (RFC 6749
+    3.1).
+    """
     parameters = {
         "response_type": "code",
         "client_id": client_id,
@@ -307,7 +312,7 @@ def authorization_url(
 
 
 class Returned(msgspec.Struct, frozen=True, kw_only=True):
-    """The parameters that a browser brings to the callback URL."""
+    """The parameters with which a browser returns from the authorization server."""
 
     state: str
     code: str | None = None
@@ -316,7 +321,7 @@ class Returned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_callback_untrusted(parameters: Sequence[tuple[str, str]]) -> Returned | None:
-    """Read the parameters of a callback.
+    """Read the parameters with which a browser returns from the authorization server.
 
     Return None if they are not the answer to an authorization request, or if a parameter occurs twice (RFC 6749 3.1).
     """
@@ -334,7 +339,8 @@ def read_callback_untrusted(parameters: Sequence[tuple[str, str]]) -> Returned |
 
 
 def is_from(returned: Returned, issuer: str, *, always_says: bool) -> bool:
-    """Return whether the answer comes from this issuer (RFC 9207 2.4, and the table of MCP).
+    """Return whether the parameters of a returning browser come from the authorization server `issuer` (RFC 9207 2.4,
+    and the table of MCP).
 
     `always_says` is true if the server announces the parameter `iss`; an answer without it is then rejected.
     """
@@ -355,7 +361,7 @@ def code_form(code: str, verifier: str, redirect_uri: str, resource: str) -> dic
 
 
 def refresh_form(refresh_token: str, resource: str) -> dict[str, str]:
-    """Return the form that renews a token.
+    """Return the form of a request that renews a token.
 
     It requests no scope, so the new token has the scope of the old one (RFC 6749 6).
     """
@@ -386,7 +392,7 @@ def token_request(form: Mapping[str, str], client: Client, assertion: str | None
 
 
 def assertion_to_sign(client: Client, alg: Algorithm, jti: str, now: float) -> bytes:
-    """Return the part of a client assertion that is signed.
+    """Return the bytes of a client assertion that have to be signed.
 
     Its audience is the issuer, so that no other server can use the assertion (RFC 7523 3).
     """

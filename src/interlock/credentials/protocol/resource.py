@@ -26,7 +26,7 @@ FORM_HEADERS: Final = b"content-type: application/x-www-form-urlencoded\r\naccep
 
 
 def read_document(data: bytes, shape: type[T], failure: Exception) -> T:
-    """Decode a JSON document of a peer. Raise `failure` if it has another shape."""
+    """Decode a JSON document that a peer sent. Raise `failure` if it does not have the type `shape`."""
     try:
         return msgspec.json.decode(data, type=shape)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -39,11 +39,11 @@ class Introspected(TokenClaims, frozen=True, kw_only=True):
 
 
 class BadIntrospection(Exception):
-    """Exception for an answer that is not an introspection answer. Only `read_introspection_untrusted` raises it."""
+    """Exception for an unreadable answer to a token introspection. Only `read_introspection_untrusted` raises it."""
 
 
 def request_headers(client_id: str, client_secret: str) -> bytes:
-    """Return the header lines of an introspection request with Basic authentication.
+    """Return the header lines of a form request in which a client authenticates with Basic authentication.
 
     Client id and secret are form-encoded first (RFC 6749 2.3.1).
     """
@@ -56,7 +56,8 @@ def request_body(token: str) -> bytes:
 
 
 def read_introspection_untrusted(data: bytes, issuer: str) -> TokenClaims | InvalidToken:
-    """Return the claims of an active token, or InvalidToken for any other token.
+    """Read the answer to a token introspection. Return the claims of an active token, or InvalidToken for any other
+    token.
 
     If the answer names no issuer, `issuer` is filled in, because an answer need not repeat it. Raise BadIntrospection
     if the answer cannot be read.
@@ -86,13 +87,15 @@ DEFAULT_SCOPES: Final[Mapping[str, OurScope]] = {
 
 
 def granted_scope(scopes: Iterable[str], table: Mapping[str, OurScope]) -> OurScope | None:
-    """Return the widest node scope to which `table` maps one of the token's scopes, or None if there is none."""
+    """Return the widest scope of this node that `table` gives to one of the token's scopes, or None if there is
+    none.
+    """
     ours = [table[scope] for scope in scopes if scope in table]
     return max(ours, key=RANK.index, default=None)
 
 
 def scope_to_ask(needed: str, table: Mapping[str, OurScope]) -> str | None:
-    """Return the OAuth scope that a client should request, or None if there is none.
+    """Return the OAuth scope that a client should request to get the node's scope `needed`, or None if there is none.
 
     It is the first scope that `table` maps to `needed`, otherwise the first that it maps to the next wider scope.
     """
@@ -116,19 +119,21 @@ _HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+", re.ASCII)
 
 
 def resource_of(public_url: str) -> str:
-    """Return the resource identifier of the node that clients reach at `public_url`."""
+    """Return the OAuth resource identifier of this node, which clients reach at `public_url`."""
     return canonical_uri(public_url.rstrip("/") + ENDPOINT)
 
 
 def metadata_url(resource: str) -> str:
-    """Return the URL of a resource's metadata. The well-known segment is between host and path (RFC 9728 3.1)."""
+    """Return the URL of the metadata of a protected resource. The well-known segment is between host and path (RFC 9728
+    3.1).
+    """
     parts = urlsplit(resource)
     return urlunsplit(parts._replace(path=WELL_KNOWN + parts.path))
 
 
 def metadata_paths(resource: str) -> frozenset[str]:
-    """Return the paths at which the metadata is served: at the root, for the endpoint, and behind a proxy that adds a
-    path.
+    """Return the paths at which this node serves its resource metadata: at the root, for its endpoint, and for a proxy
+    that adds a path.
     """
     return frozenset((WELL_KNOWN, WELL_KNOWN + ENDPOINT, urlsplit(metadata_url(resource)).path))
 
@@ -154,7 +159,7 @@ def discovery_urls(issuer: str) -> tuple[str, ...]:
 
 
 class BadMetadata(Exception):
-    """Exception for a document that is not the metadata of the authorization server or the protected resource."""
+    """Exception for a document that is not the expected metadata of an authorization server or a protected resource."""
 
 
 class ServerMetadata(msgspec.Struct, frozen=True):
@@ -173,7 +178,7 @@ def read_metadata_untrusted(data: bytes, issuer: str) -> ServerMetadata:
 
 
 def is_protected(url: str) -> bool:
-    """Return whether a URL is safe from changes in transit: it has https, or http to this machine."""
+    """Return whether the traffic with a URL cannot be changed on its way: it uses https, or http to this machine."""
     parts = _split_url(url) if _VISIBLE.fullmatch(url) else None  # `urlsplit` drops line breaks
     host = (parts.hostname if parts is not None else None) or ""
     if parts is None or not _HOST.fullmatch(host) or parts.username is not None or "#" in url:
@@ -219,7 +224,9 @@ def find_bearer(authorization: bytes) -> str | None:
 def challenge(
     metadata_url: str, *, error: str | None = None, description: str | None = None, scope: str | None = None
 ) -> str:
-    """Return a WWW-Authenticate challenge. Leave out `error` if the request had no credential (RFC 6750 3.1)."""
+    """Return a WWW-Authenticate challenge for a client without a valid token. Leave out `error` if its request had no
+    token at all (RFC 6750 3.1).
+    """
     parameters = {"resource_metadata": metadata_url, "error": error, "error_description": description, "scope": scope}
     return "Bearer " + ", ".join(f'{name}="{_UNQUOTABLE.sub("", text)}"' for name, text in parameters.items() if text)
 
@@ -237,7 +244,9 @@ INSUFFICIENT_SCOPE: Final = "insufficient_scope"
 
 
 class Challenge(msgspec.Struct, frozen=True, kw_only=True):
-    """The parameters of a Bearer challenge. A parameter that is absent or cannot be read is empty."""
+    """The parameters of a Bearer challenge in a WWW-Authenticate header. A parameter that is missing or unreadable is
+    empty.
+    """
 
     resource_metadata: str | None = None
     scope: tuple[str, ...] = ()
@@ -248,7 +257,7 @@ NO_CHALLENGE: Final = Challenge()
 
 
 def read_challenge_untrusted(values: Iterable[bytes]) -> Challenge:
-    """Return the first Bearer challenge in a server's WWW-Authenticate headers."""
+    """Return the first Bearer challenge in the WWW-Authenticate headers of a server."""
     for value in values:
         for scheme, parameters in _challenges(value[:CHALLENGE_BYTES_MAX].decode("latin-1")):
             if scheme == "bearer":
@@ -266,7 +275,7 @@ def distinct_scopes(scopes: Iterable[str]) -> tuple[str, ...]:
 
 
 def _challenges(text: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield scheme and parameters of each challenge in a header value.
+    """Yield the scheme and the parameters of each challenge in a WWW-Authenticate header.
 
     Commas separate parameters as well as challenges, so a token without `=` after it starts a new challenge.
     """
