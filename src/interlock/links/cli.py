@@ -76,7 +76,7 @@ def detail_lines(link: api.Link, *, width: int, now: datetime, ascii_only: bool)
         lines.add("speaks", spoken or "not known yet")
     first = count(link.tools, "tool") if link.contracts is None else count(link.contracts, "contract")
     lines.add("offers", ", ".join([first, count(link.prompts, "prompt"), count(link.resources, "resource")]))
-    parked = f", {link.parked} wait for their clients" if link.parked else ""
+    parked = f", {link.parked} waiting for clients" if link.parked else ""
     lines.add("calls", f"{link.calls}, {link.errors} failed, {link.in_flight} in flight{parked}")
     lines.add("latency", f"{latency(link.latency_ms)} (median)" if link.latency_ms is not None else None)
     if link.budget:

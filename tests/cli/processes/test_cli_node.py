@@ -86,7 +86,7 @@ def test_status_shows_each_server_with_its_state_and_reason(inline: Inline, node
     assert "mcp-server-git: not found (for " in out
     assert re.search(r"└─ ! notes +unauthorised", out)
     assert "withheld delete all: two tools have this name after normalisation" in out
-    assert "145 tools · 1 prompt · 120 calls · 3 failed · 1 in flight · 7 wait for their clients · 2 sessions" in out
+    assert "145 tools · 1 prompt · 120 calls · 3 failed · 1 in flight · 7 waiting for clients · 2 sessions" in out
     assert "http://127.0.0.1:7411/mcp" in out
 
 

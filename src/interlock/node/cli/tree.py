@@ -206,7 +206,7 @@ def _totals(status: Status, separator: str) -> Text:
     if calls.in_flight:
         parts.append(f"{calls.in_flight} in flight")
     if calls.parked:
-        parts.append(f"{calls.parked} wait for their clients")
+        parts.append(f"{calls.parked} waiting for clients")
     if status.clients.sessions:
         parts.append(count(status.clients.sessions, "session"))
         parts += [f"{one_line(each)}" for each in status.clients.surfaces if ": flat (" not in each]
