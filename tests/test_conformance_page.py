@@ -124,7 +124,7 @@ def test_the_page_is_the_same_each_time_and_check_sees_a_new_marker(project: Pro
         '@pytest.mark.req("T-2-1")\nasync def test_shows():\n    pass\n',
     ],
 )
-def test_a_marker_is_found_wherever_pytest_takes_one(project: Project, source: str) -> None:
+def test_a_marker_is_found_wherever_pytest_accepts_a_marker(project: Project, source: str) -> None:
     project.test_file(source)
     assert project.conformance().returncode == 0
     assert project.row("T-2-1")[3] == "shown"
@@ -167,7 +167,7 @@ def test_a_run_with_an_unknown_id_stops_at_collection(project: Project) -> None:
     assert "passed" not in refused.stdout
 
 
-def test_a_full_run_records_the_worst_outcome_of_each_test_and_a_partial_one_records_nothing(project: Project) -> None:
+def test_a_full_run_records_the_worst_outcome_of_each_test_and_a_partial_run_nothing(project: Project) -> None:
     project.test_file(
         '@pytest.mark.req("T-2-1")\n@pytest.mark.parametrize("n", [0, 1, 2])\n'
         "def test_cases(n):\n    if n == 2:\n        pytest.skip('not here')\n\n" + SHOWN

@@ -69,7 +69,9 @@ async def test_a_copy_can_be_awaited() -> None:
 
 
 @pytest.mark.parametrize("plain", [{}, {preloaded.PLAIN: "1"}], ids=["copied", "plain"])
-def test_a_setting_is_in_effect_and_one_that_names_nothing_is_an_error(script: Path, plain: dict[str, str]) -> None:
+def test_a_setting_is_in_effect_and_a_setting_that_names_nothing_is_an_error(
+    script: Path, plain: dict[str, str]
+) -> None:
     script.write_text("import textwrap\nprint(textwrap._whitespace)\n")
 
     def ran(name: str) -> subprocess.CompletedProcess[str]:

@@ -59,7 +59,7 @@ async def test_the_v2_client_lists_and_calls_across_eras(tree: Tree, front: str)
 
 
 @every_front
-async def test_what_one_client_remembers_is_there_for_the_next(tree: Tree, front: str) -> None:
+async def test_what_one_client_stores_is_there_for_the_next_client(tree: Tree, front: str) -> None:
     name = f"entity of {front}"
     async with v2(tree, front) as client:
         entity = {"name": name, "entityType": "test", "observations": ["seen"]}

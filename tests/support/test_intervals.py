@@ -29,6 +29,6 @@ USUAL = {  # what a user's node keeps to
 
 
 @pytest.mark.parametrize("name", [name for name in vars(intervals) if name.isupper()])
-def test_a_time_that_tests_shorten_is_the_usual_one_for_everybody_else(name: str) -> None:
+def test_an_interval_that_tests_shorten_is_the_usual_interval_for_everybody_else(name: str) -> None:
     module, _, attribute = getattr(intervals, name).partition(":")
     assert getattr(importlib.import_module(module), attribute) == USUAL[name]

@@ -115,7 +115,7 @@ async def test_a_withdrawn_key_is_forgotten_with_the_next_fetch(ring: KeyRing, s
     assert await kid(ring, "a") is Reason.KEY_UNKNOWN
 
 
-async def test_made_up_keys_are_looked_for_once_a_second_and_delay_a_rotated_one_no_longer(
+async def test_made_up_keys_are_looked_for_once_a_second_and_delay_a_rotated_key_no_longer(
     ring: KeyRing, server: Server, clock: SetClock
 ) -> None:
     assert await kid(ring, "a") == "a"
@@ -182,7 +182,7 @@ async def test_a_server_that_fails_is_asked_at_growing_distances(
 
 
 @pytest.mark.parametrize("document", [{"keys": 7}, [], {"keys": [{}] * 1000}])
-async def test_a_document_that_is_no_key_set_leaves_the_last_one(
+async def test_a_document_that_is_no_key_set_leaves_the_last_key_set(
     ring: KeyRing, server: Server, clock: SetClock, document: Any
 ) -> None:
     assert await kid(ring, "a") == "a"

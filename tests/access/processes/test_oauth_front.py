@@ -159,7 +159,7 @@ DEFECTS: dict[str, Defect] = {
 
 @pytest.mark.req("AX-10.1-3")
 @pytest.mark.parametrize("defect", DEFECTS)
-def test_a_bad_token_is_refused_and_the_way_to_a_better_one_named(
+def test_a_bad_token_is_refused_with_the_way_to_get_a_better_token(
     corp: Authority, node: RunningNode, defect: str
 ) -> None:
     token = DEFECTS[defect](corp)
@@ -173,7 +173,7 @@ def test_a_bad_token_is_refused_and_the_way_to_a_better_one_named(
     assert ask(node, request("POST", "/ax", {"authorization": bearer(token)}, REGISTER)).status == 401
 
 
-def test_a_token_in_the_url_is_refused_even_beside_a_good_one(corp: Authority, node: RunningNode) -> None:
+def test_a_token_in_the_url_is_refused_even_beside_a_good_token(corp: Authority, node: RunningNode) -> None:
     token = corp.token()
     for path in (f"/mcp?access_token={token}", f"/mcp?a=1&%61ccess_token={token}", "/mcp?access_token="):
         assert_invalid(node, ask(node, call("good__echo", path=path)))

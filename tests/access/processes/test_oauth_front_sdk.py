@@ -76,7 +76,7 @@ async def test_a_bad_bearer_keeps_it_out(corp: Authority, node: RunningNode, mod
 
 @pytest.mark.parametrize("path", ["/mcp", "/mcp/only/good"])
 @pytest.mark.parametrize("mode", MODES)
-async def test_it_finds_its_way_from_nothing_to_a_token_and_to_a_wider_one(
+async def test_a_client_finds_its_way_from_nothing_to_a_token_and_to_a_wider_token(
     corp: Authority, node: RunningNode, mode: str, path: str
 ) -> None:
     """From the 401 to the metadata, the authorization server, a token; from the 403 to a token with more scope."""

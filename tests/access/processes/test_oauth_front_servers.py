@@ -45,7 +45,7 @@ def reason(answer: Answer) -> str:
 # Keys
 
 
-def test_made_up_keys_are_not_looked_for_again_and_again_nor_delay_a_rotated_one(
+def test_made_up_keys_are_not_looked_for_again_and_again_nor_delay_a_rotated_key(
     corp: Authority, tmp_path: Path
 ) -> None:
     with protected_node(tmp_path, corp) as node, concurrent.futures.ThreadPoolExecutor(10) as pool:
@@ -60,7 +60,7 @@ def test_made_up_keys_are_not_looked_for_again_and_again_nor_delay_a_rotated_one
         assert reason(echo(node, corp.token(signer=["EdDSA", "first"], sub="late"))).endswith("unknown key")
 
 
-def test_while_the_server_fails_known_keys_serve_and_unknown_ones_are_not_judged(
+def test_while_the_server_fails_known_keys_serve_and_unknown_keys_are_not_judged(
     corp: Authority, tmp_path: Path
 ) -> None:
     with protected_node(tmp_path, corp) as node:
@@ -293,7 +293,9 @@ def test_without_scopes_the_access_entries_alone_decide(corp: Authority, tmp_pat
         assert "scope=" not in ask(node, call("good__echo")).headers["www-authenticate"]
 
 
-def test_programs_on_this_machine_still_need_no_token_but_a_bad_one_is_refused(corp: Authority, tmp_path: Path) -> None:
+def test_programs_on_this_machine_still_need_no_token_but_a_bad_token_is_refused(
+    corp: Authority, tmp_path: Path
+) -> None:
     with protected_node(tmp_path, corp, anonymous="loopback") as node:
         assert "result" in ask(node, call("good__echo")).json
         assert echo(node, corp.token(aud="https://other.example/mcp")).status == 401
@@ -332,7 +334,7 @@ def test_without_an_authorization_server_none_is_advertised(tmp_path: Path) -> N
 # Time
 
 
-def test_at_the_end_of_a_token_its_streams_end_and_its_session_waits_for_a_newer_one(
+def test_at_the_end_of_a_token_its_streams_end_and_its_session_waits_for_a_newer_token(
     corp: Authority, tmp_path: Path
 ) -> None:
     with protected_node(tmp_path, corp) as node:

@@ -278,7 +278,7 @@ def test_a_session_belongs_to_the_principal_that_opened_it(node: RunningNode) ->
 # How far
 
 
-def test_a_hidden_tool_and_one_above_the_callers_scope_are_not_there(node: RunningNode) -> None:
+def test_a_hidden_tool_and_a_tool_above_the_callers_scope_are_not_listed(node: RunningNode) -> None:
     writer, admin = issue(node, "writer"), issue(node, "boss", scope="admin")
     assert not {"good__touch", "good__fail"} & tools(node, writer)
     assert "good__fail" in tools(node, admin) and "good__touch" not in tools(node, admin)

@@ -198,7 +198,7 @@ async def test_a_key_set_is_fetched_when_picked_and_kept_while_fresh() -> None:
     assert server.asked == 2
 
 
-async def test_a_new_key_is_found_and_made_up_ones_are_looked_for_once_a_second() -> None:
+async def test_a_new_key_is_found_and_made_up_keys_are_looked_for_once_a_second() -> None:
     server, clock = Server("a"), SetClock()
     anchors = Anchors((AnchorPlan(name="corp", jwks=URL),), clock, server.get)
     anchors.load()

@@ -66,7 +66,7 @@ async def test_an_identical_call_gets_the_same_approval_and_does_not_extend_it(t
         assert len({first.id, *(one.id for one in others)}) == 3
 
 
-async def test_twenty_identical_calls_at_once_raise_one(tmp_path: Path) -> None:
+async def test_twenty_identical_calls_at_once_raise_one_approval(tmp_path: Path) -> None:
     async with stored_inbox(tmp_path) as desk:
         raised = await asyncio.gather(*(desk.raised() for _ in range(20)))
         assert len({one.id for one in raised}) == 1
@@ -234,7 +234,7 @@ async def test_an_approved_call_that_did_not_run_can_still_be_denied(tmp_path: P
         assert name(await desk.inbox.use(approved.id)) == "confirmation_denied"
 
 
-async def test_void_and_withdrawn_ones_are_of_no_use(tmp_path: Path) -> None:
+async def test_void_and_withdrawn_approvals_cannot_be_used(tmp_path: Path) -> None:
     async with stored_inbox(tmp_path) as desk:
         approved, pending, kept = await desk.approved("d1"), await desk.raised("d2"), await desk.approved("d3")
         voided = await desk.inbox.void_where("anchor_removed", lambda one: one.digest == "d1")
@@ -377,7 +377,7 @@ async def test_after_a_restart_what_ended_is_still_ended(tmp_path: Path, end: Mo
         assert name(await desk.inbox.use(approved.id)) == "confirmation_used"
 
 
-async def test_after_a_restart_the_newer_of_two_for_one_digest_counts(tmp_path: Path) -> None:
+async def test_after_a_restart_the_newer_of_two_approvals_of_one_digest_counts(tmp_path: Path) -> None:
     clock = ManualClock()
     async with stored_inbox(tmp_path, clock) as desk:
         for _ in range(20):  # ids are random, and a store gives them in their order
@@ -519,7 +519,7 @@ async def test_every_decision_is_on_record_with_anchor_jti_and_digests_and_witho
         assert "s3cret-name" not in str(records)
 
 
-async def test_listeners_receive_every_change_in_order_and_a_slow_one_delays_nobody(
+async def test_listeners_receive_every_change_in_order_and_a_slow_listener_delays_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("interlock.approvals.inbox.QUEUE_MAX", 2)

@@ -80,7 +80,7 @@ def judged(proof: dict[str, Any], public: str, call_digest: str) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["ed25519", "es256"])
-def test_the_proof_of_a_call_is_one_that_a_node_takes(inline: Inline, kind: str) -> None:
+def test_a_node_accepts_the_proof_of_a_call(inline: Inline, kind: str) -> None:
     public = inline("access", "key", "ada", "--kind", kind, "--no-passphrase", "--json").json["anchor"]["key"]
     verified = judged(sign(shown()), public, digest())
     assert isinstance(verified, Verified)

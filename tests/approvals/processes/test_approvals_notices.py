@@ -199,7 +199,7 @@ async def receiving(status: int) -> AsyncIterator[tuple[Receiver, str]]:
         yield receiver, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/hook-s3cret?key=s3cret"
 
 
-async def test_a_webhook_gets_the_notice_signed_and_a_changed_one_does_not_fit_its_signature() -> None:
+async def test_a_webhook_gets_a_signed_notice_and_a_changed_notice_does_not_fit_the_signature() -> None:
     async with receiving(204) as (receiver, url):
         channel = WebhookChannel(url, SECRET, ManualClock())
         await channel.send(NOTICE)

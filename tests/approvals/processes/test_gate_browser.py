@@ -217,7 +217,7 @@ def test_a_clients_token_opens_no_page(place: Place, client: Client, browser: Br
         assert tab.value("document.getElementById('approval')") is None
 
 
-def test_an_invitation_makes_one_passkey_and_none_where_the_node_knows_one(place: Place) -> None:
+def test_an_invitation_makes_one_passkey_and_none_where_the_node_knows_a_passkey(place: Place) -> None:
     made = place.node.admin("/admin/passkeys", "POST", {"name": "again"})
     place.tab.open(made["url"])
     place.tab.click("#make")

@@ -170,7 +170,7 @@ def test_an_assertion_from_elsewhere_or_of_nobody_does_not(
 
 
 @pytest.mark.req("AX-11.3-9")
-def test_a_passkey_of_another_site_a_stranger_and_one_for_other_tools_do_not(place: Place, demand: Any) -> None:
+def test_passkeys_of_another_site_of_a_stranger_and_for_other_tools_do_not_approve(place: Place, demand: Any) -> None:
     ada, challenge = place.people["es256"], place.asked(demand)
     said = ada.client_data("webauthn.get", challenge)
     assert place.refused(demand, ada.signed(said, ada.data(USUAL, 0, "evil.example"))) == "party"

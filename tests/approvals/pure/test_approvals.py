@@ -68,7 +68,7 @@ def test_the_diagram_in_the_documentation_is_the_table() -> None:
     assert sorted(drawn) == sorted((before.value, after.value) for (before, _), after in TABLE.items())
 
 
-def test_the_ends_are_the_states_that_nothing_leaves_and_live_ones_are_no_ends() -> None:
+def test_the_ends_are_the_states_that_nothing_leaves_and_live_states_are_no_ends() -> None:
     assert {status.value for status in ENDS} == {status.value for status in Status} - ROWS.keys()
     assert {status.value for status in LIVE} == {"pending", "approved"}
 

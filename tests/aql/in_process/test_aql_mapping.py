@@ -152,7 +152,7 @@ async def test_parameters_of_the_node_give_way_to_those_of_a_tool(tmp_path: Path
 
 @pytest.mark.req("AQL-C.batch-3")
 @in_frozen_time
-async def test_items_are_read_at_their_turn_in_order_and_one_that_raises_disturbs_none(tmp_path: Path) -> None:
+async def test_items_are_read_at_their_turn_in_order_and_an_item_that_raises_disturbs_none(tmp_path: Path) -> None:
     seen: list[Any] = []
 
     async def handler(context: OperationContext, params: dict[str, Any]) -> Any:

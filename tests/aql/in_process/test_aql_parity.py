@@ -164,7 +164,7 @@ def test_both_modes_answer_every_request_alike(tmp_path: Path, era: str) -> None
 
 @pytest.mark.req("AQL-9.3-1")
 @in_frozen_time
-async def test_a_fast_call_may_overtake_a_slow_one_and_a_batch_keeps_its_order(tmp_path: Path) -> None:
+async def test_a_fast_call_may_overtake_a_slow_call_and_a_batch_keeps_its_order(tmp_path: Path) -> None:
     async with aql_node(tmp_path) as here:
         slow = await here.leaf("slow")
         slow.mute = {"tools/call"}

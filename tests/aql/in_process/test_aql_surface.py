@@ -194,7 +194,7 @@ async def test_wrong_shapes_are_answered_with_the_right_shape(tmp_path: Path) ->
 
 @pytest.mark.req("AQL-4.2-1", "AQL-4.6.1-1", "AQL-4.6.1-2", "AQL-4.6-1", "AQL-4.6-2", "AQL-4.6.2-2")
 @in_frozen_time
-async def test_parameters_are_in_params_or_beside_and_unknown_ones_are_refused(tmp_path: Path) -> None:
+async def test_parameters_are_in_params_or_beside_and_unknown_parameters_are_refused(tmp_path: Path) -> None:
     async with aql_node(tmp_path) as here:
         leaf = await here.leaf()
         client = here.modern()

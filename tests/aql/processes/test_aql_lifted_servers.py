@@ -126,7 +126,7 @@ async def test_what_the_operator_says_of_a_tool_holds_for_the_operations_behind_
 
 @pytest.mark.req("AQL-C.map-3", "AQL-C.map-16")
 @in_frozen_time
-async def test_a_server_cannot_take_the_name_of_another_ones_operation(tmp_path: Path) -> None:
+async def test_a_server_cannot_take_the_name_of_another_servers_operation(tmp_path: Path) -> None:
     async with aql_node(tmp_path) as here:
         good, sly = await here.leaf("a-b", [tool("get_note")]), await here.leaf("a_b", [tool("mcp_aql_read")])
         good.answer = lambda params: {"content": [{"type": "text", "text": "good"}]}

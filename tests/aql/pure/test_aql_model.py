@@ -313,7 +313,7 @@ def test_the_depth_of_the_literal_example_is_four() -> None:
 
 
 @pytest.mark.req("AQL-4.7.5-1", "AQL-4.7.5-7", "AQL-4.7.5-5")
-def test_an_array_at_its_limit_passes_and_one_more_does_not() -> None:
+def test_an_array_at_its_limit_passes_and_one_more_item_does_not() -> None:
     def inner(count: int) -> bytes:
         return b'{"a":{"b":[%b]}}' % b",".join([b"1"] * count)
 

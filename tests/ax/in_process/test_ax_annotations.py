@@ -64,7 +64,7 @@ async def test_a_full_annotation_is_the_same_at_the_leaf_and_three_hops_up(
 
 @pytest.mark.req("AX-9.2-1")
 @in_frozen_time
-async def test_declared_annotations_stay_visible_beside_changed_ones(
+async def test_declared_annotations_stay_visible_beside_changed_annotations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rules = """
@@ -192,7 +192,7 @@ async def test_a_leaf_may_call_itself_degraded_and_is_called_all_the_same(tmp_pa
 
 @pytest.mark.req("AX-9.1-11")
 @in_frozen_time
-async def test_a_schema_version_is_a_semantic_version_and_another_one_is_another_definition(
+async def test_a_schema_version_is_a_semantic_version_and_another_version_is_another_definition(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     good, bad = ["1.0.0", "0.1.0-rc.1+b5"], ["1.0", "v1.0.0", "01.0.0", "", 1]

@@ -83,7 +83,7 @@ async def test_a_name_under_a_star_never_leads_into_a_private_network(monkeypatc
 
 
 @pytest.mark.req("AX-3.1-3")
-async def test_the_address_that_was_judged_is_the_one_connected_to() -> None:
+async def test_the_connection_goes_to_the_address_that_was_judged() -> None:
     came = asyncio.Event()
 
     async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

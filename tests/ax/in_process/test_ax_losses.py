@@ -133,7 +133,7 @@ async def test_a_restarted_aggregator_lists_nothing_before_a_registration_and_ha
 @pytest.mark.req("AX-6.3-2", "AX-13.3-3")
 @pytest.mark.parametrize("answers", [True, False])
 @in_frozen_time
-async def test_two_missed_beats_end_nothing_and_only_one_that_does_not_answer_is_refused_calls(
+async def test_two_missed_beats_end_nothing_and_only_a_silent_subserver_is_refused_calls(
     tmp_path: Path, answers: bool
 ) -> None:
     async with frozen_node(tmp_path) as node:

@@ -48,7 +48,9 @@ def _session(session_id: str, subserver_id: str) -> Session:
 
 @pytest.mark.req("AX-13.4-3")
 @pytest.mark.parametrize("backend", BACKENDS)
-async def test_of_two_at_once_exactly_one_has_it_a_thousand_times(tmp_path: Path, backend: str) -> None:
+async def test_of_two_replicas_at_once_exactly_one_gets_the_lease_a_thousand_times(
+    tmp_path: Path, backend: str
+) -> None:
     server = NatsServer(tmp_path / "nats") if BACKENDS[backend].is_shared else None
     if server is not None:
         server.start()

@@ -73,7 +73,7 @@ async def test_nodes_register_over_tls_1_3(tmp_path: Path, authority: Authority)
             await asyncio.to_thread(root.wait_link, "edge", {"state": "ready", "kind": "aggregator"})
 
 
-async def test_a_node_without_the_parents_token_learns_how_to_get_one_and_then_registers(tmp_path: Path) -> None:
+async def test_a_node_without_the_parents_token_learns_how_to_get_a_token_and_then_registers(tmp_path: Path) -> None:
     with running_node(tmp_path / "root", {}, '[auth]\nanonymous = "never"\n' + ACCESS) as root:
         url = f"ws://127.0.0.1:{root.port}/ax"
         async with below(tmp_path, url, None) as node:

@@ -150,7 +150,7 @@ async def test_nodes_that_share_servers_of_nats_settle_which_of_them_has_a_subse
 
 
 @pytest.mark.req("AX-13.4-3")
-async def test_without_the_store_new_registrations_wait_and_old_ones_go_on(tmp_path: Path) -> None:
+async def test_without_the_store_new_registrations_wait_and_old_registrations_go_on(tmp_path: Path) -> None:
     shared = build_store("sqlite", tmp_path / "shared")
     await shared.open()
     async with _node(tmp_path / "a", shared) as a:

@@ -71,7 +71,7 @@ async def test_the_names_are_those_drawn_and_clashing_local_names_stay_apart(saa
         assert {one["to"] for one in mine} == {service}
 
 
-def test_no_credential_of_one_reaches_another(saas: Saas) -> None:
+def test_no_credential_of_one_server_reaches_another_server(saas: Saas) -> None:
     for service in ERAS:
         text = json.dumps(saas.seen(service))
         known = {one for one in ERAS if SECRETS[one] in text}

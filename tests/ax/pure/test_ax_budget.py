@@ -57,7 +57,7 @@ def test_the_third_changing_call_is_refused_for_good_and_reading_goes_on() -> No
 
 
 @pytest.mark.req("AX-11.4-1")
-def test_a_call_that_would_exceed_the_units_is_refused_and_a_cheaper_one_is_not() -> None:
+def test_a_call_that_would_exceed_the_units_is_refused_and_a_cheaper_call_is_not() -> None:
     limits, usage = BudgetLimits(max_cost_units_per_session=5), BudgetUsage()
     assert spend(limits, usage, Price(units=4), 0.0) is None
     assert spend(limits, usage, Price(units=2), 0.0) == ExceededLimit(

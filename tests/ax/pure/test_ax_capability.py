@@ -104,7 +104,7 @@ def test_the_three_booleans_are_booleans_and_no_other_value_is_accepted() -> Non
 
 
 @pytest.mark.req("AX-9.1-8")
-def test_scopes_are_ordered_and_a_missing_one_follows_from_mutable() -> None:
+def test_scopes_are_ordered_and_a_missing_scope_follows_from_mutable() -> None:
     read, write, admin = (valid({"auth_scope": value}).auth_scope for value in ("read", "write", "admin"))
     assert read < write < admin
     assert not admin <= write

@@ -314,7 +314,7 @@ def test_the_least_interval_is_the_operators() -> None:
 
 
 @pytest.mark.req("AX-6.1-6")
-def test_the_six_transport_classes_are_read_and_an_unknown_one_is_answered_with_them() -> None:
+def test_the_six_transport_classes_are_read_and_an_unknown_class_is_answered_with_them() -> None:
     known = ["native", "uart_cbor", "ble_cbor", "spi_cbor", "can_cbor", "mqtt_json"]
     assert [register(transport_class=name).transport_class for name in known] == known
     assert register(transport_class="x-lora").transport_class == "x-lora"  # whether it may is the registrar's to say

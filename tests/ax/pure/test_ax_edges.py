@@ -84,7 +84,7 @@ CLOSED_HERE = {
 
 
 @pytest.mark.req("AX-13.2-3")
-def test_no_error_of_ours_has_a_code_that_is_closed_to_new_ones() -> None:
+def test_no_error_of_ours_has_a_number_that_is_closed_to_new_codes() -> None:
     """Outside those tables such a number is only said in data.mcpax_code."""
     source = Path(interlock.__file__).parent
     found: dict[str, int] = {}

@@ -73,7 +73,7 @@ def test_flags_from_below_are_read_to_the_letter() -> None:
         assert not read_below({"x-mcpax-gated": Raw(odd)}, AGGREGATOR).gated
 
 
-def test_declared_values_are_believed_from_aggregators_and_only_real_ones() -> None:
+def test_declared_values_are_believed_from_aggregators_if_the_values_are_valid() -> None:
     meta = {"x-mcpax-declared": raw({"latency_class": "realtime", "availability": "sometimes", "odd": False})}
     assert read_below(meta, AGGREGATOR).declared == {"latency_class": "realtime"}
     more = {"mutable": False, "idempotentHint": True, "transport": "x-lora"}
@@ -144,7 +144,7 @@ def test_only_the_changed_key_is_written_again() -> None:
     assert b'"vendor":1.50' in shown
 
 
-def test_missing_keys_are_filled_in_behind_the_declared_ones() -> None:
+def test_missing_keys_are_filled_in_behind_the_declared_keys() -> None:
     read = read_capability({"idempotent": True, "x": None})
     assert isinstance(read, Capability)
     shown = json.loads(bytes(published_annotation(raw({"idempotent": True, "x": None}), read)))
@@ -228,7 +228,7 @@ def test_a_uri_of_the_tree_has_valid_segments(uri: str) -> None:
 @pytest.mark.parametrize(
     "uri", ["mcpax://a", "mcpax:///x", "mcpax://A/x", "mcpax://a..b/x", "http://a/x", "mcpax://" + "a" * 64 + "/"]
 )
-def test_a_uri_that_only_resembles_a_tree_uri_is_not_one(uri: str) -> None:
+def test_a_uri_that_only_resembles_a_tree_uri_is_no_tree_uri(uri: str) -> None:
     assert not is_nested(uri)
 
 

@@ -126,7 +126,7 @@ def test_the_page_has_the_fourteen_rows_of_agentx_with_links_that_lead_somewhere
 
 
 @pytest.mark.req("AX-14-3")
-def test_the_registry_of_transport_classes_is_one() -> None:
+def test_there_is_one_registry_of_transport_classes() -> None:
     assert check_classes(TRANSPORT_CLASSES) is None
 
 

@@ -128,7 +128,7 @@ def hashed(head: str, original: str) -> str:
 
 
 @pytest.mark.req("AX-4.1-3")
-def test_an_already_valid_name_stays_beside_rewritten_ones_in_any_order() -> None:
+def test_an_already_valid_name_stays_beside_rewritten_names_in_any_order() -> None:
     for originals in (["createIssue", "create_issue"], ["create_issue", "createIssue"]):
         resolution = resolve_locals(originals)
         given = {"create_issue": "create_issue", "createIssue": hashed("create_issue", "createIssue")}
@@ -212,7 +212,7 @@ def test_a_qualified_name_joins_the_segments() -> None:
 
 
 @pytest.mark.req("AX-4.1-4")
-def test_a_qualified_name_of_255_characters_is_listed_and_one_of_256_is_withheld() -> None:
+def test_a_qualified_name_of_255_characters_is_listed_and_a_name_of_256_is_withheld() -> None:
     above = ["a" * 63, "b" * 63, "c" * 63]
     fits = qualify([*above, "d" * 20], "e" * 42)
     assert isinstance(fits, str)

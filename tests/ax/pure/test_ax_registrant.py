@@ -124,7 +124,7 @@ def test_a_registrant_dials_registers_and_has_a_parent() -> None:
 
 
 @pytest.mark.req("AX-13.4-4")
-def test_the_query_for_the_parent_is_answered_with_the_parent_only_while_there_is_one() -> None:
+def test_the_query_for_the_parent_is_answered_with_the_parent_only_while_there_is_a_parent() -> None:
     engine = joined()
     assert (engine.parent_asked().subserver_id, engine.parent_asked().parent_id) == (OURS, FIRST)
     engine.lost("it closed the link", 1.0, 0.0)

@@ -386,7 +386,7 @@ def test_an_owned_segment_is_for_its_authority_alone_and_only_with_proof() -> No
 
 
 @pytest.mark.req("AX-4.2-5")
-def test_an_owned_segment_in_grace_is_refused_as_owned_and_a_live_one_as_taken() -> None:
+def test_an_owned_segment_in_grace_is_refused_as_owned_and_a_live_segment_as_taken() -> None:
     claim = register(1, authority="a.example")
     aggregator = Aggregator()
     aggregator.joined(claim, proved("alice"))
@@ -541,7 +541,7 @@ def test_the_ids_below_are_ours_first_and_each_once() -> None:
 
 
 @pytest.mark.req("AX-5.3-4")
-def test_a_changed_set_is_learnt_by_heartbeat_and_the_same_one_changes_nothing() -> None:
+def test_a_changed_set_is_learnt_by_heartbeat_and_the_same_set_changes_nothing() -> None:
     aggregator = Aggregator()
     aggregator.joined(register(1, subtree_ids=(uuid(1),)))
     assert aggregator.beat("s1", subtree_ids=(uuid(1),)).events == ()

@@ -611,7 +611,7 @@ async def test_each_part_of_a_definition_is_watched(after: Tool) -> None:
 
 
 @pytest.mark.req("AX-13.1-3")
-async def test_a_new_session_with_the_same_definitions_changes_nothing_and_a_changed_one_is_noticed() -> None:
+async def test_a_new_session_with_the_same_definitions_changes_nothing_but_a_change_is_noticed() -> None:
     house = House()
     offered = listing(tool("t", full(), description="d"))
     first = house.link("l", Offer(kind="leaf", session="one"))
@@ -777,7 +777,7 @@ async def test_another_order_of_the_same_tools_is_no_change_for_clients() -> Non
     assert len(house.told) == 2
 
 
-async def test_a_list_in_the_making_when_the_rules_change_is_made_by_the_new_ones() -> None:
+async def test_a_list_that_is_being_built_when_the_rules_change_follows_the_new_rules() -> None:
     house = House(gate=GatePlan(mode="open"))
     link = house.link("plant")
     many = listing(*(tool(f"t{number}", annotations={"destructiveHint": True}) for number in range(1000)))

@@ -98,7 +98,7 @@ def test_a_url_without_a_path_means_the_endpoint(url: str, endpoint: str) -> Non
     assert mcp_url(url) == endpoint
 
 
-def test_columns_shrink_in_the_order_given_and_empty_ones_vanish() -> None:
+def test_columns_shrink_in_the_order_given_and_empty_columns_vanish() -> None:
     rows = [[Text("abcdefgh"), Text(""), Text("12345678")], [Text("xyz"), Text(""), Text("9")]]
     wide = [line.plain for line in in_columns(rows, width=40)]
     assert wide == ["abcdefgh  12345678", "xyz       9"]

@@ -329,7 +329,7 @@ ASKING = [
 
 
 @pytest.mark.parametrize("arguments", ASKING, ids=" ".join)
-def test_without_a_node_the_command_says_how_to_start_one(inline: Inline, arguments: tuple[str, ...]) -> None:
+def test_without_a_node_the_command_says_how_to_start_a_node(inline: Inline, arguments: tuple[str, ...]) -> None:
     done = inline(*arguments)
     assert (done.code, done.out) == (4, "")
     hint = "start one with interlock serve, or name its configuration with --config"
@@ -364,7 +364,7 @@ def test_another_node_is_reached_by_url_and_token(
     assert interlock("links", "list", "--json", **environment).json == as_json(operations.links.list_all())
 
 
-def test_a_wrong_token_is_refused_with_the_way_to_get_one(inline: Inline, remote: str) -> None:
+def test_a_wrong_token_is_refused_with_the_way_to_get_a_token(inline: Inline, remote: str) -> None:
     for env in ({}, {"INTERLOCK_TOKEN": "ilc_" + "k" * 43}):
         done = inline("status", "--url", remote, **env)
         assert (done.code, done.out) == (1, "")

@@ -78,7 +78,7 @@ def test_the_largest_limit_is_taken(project: Project) -> None:
     assert project.load(f"[budget]\nmax_calls_per_minute = {LIMIT_MAX}\n").plan.budget.max_calls_per_minute == LIMIT_MAX
 
 
-def test_a_misspelt_limit_is_named_with_the_one_that_was_meant(project: Project) -> None:
+def test_a_misspelt_limit_is_named_with_the_limit_that_was_meant(project: Project) -> None:
     problem = project.problem('[[access]]\nwho = ["*"]\nbudget = { max_calls_per_minutes = 5 }\n')
     assert "did you mean 'max_calls_per_minute'?" in (problem.hint or "")
     problem = project.problem("[budget]\nunits = { cheap = 1 }\n")

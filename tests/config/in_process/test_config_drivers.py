@@ -85,7 +85,7 @@ def test_what_makes_no_sense_is_refused_at_its_line(project: Project, written: s
     assert said in f"{problem.message} {problem.hint}"
 
 
-def test_a_misspelt_key_is_named_with_the_one_that_was_meant(project: Project) -> None:
+def test_a_misspelt_key_is_named_with_the_key_that_was_meant(project: Project) -> None:
     assert "did you mean 'trust_workspace'?" in (project.problem("[drivers]\ntrust_workspaces = true\n").hint or "")
 
 

@@ -54,7 +54,9 @@ def test_every_way_to_say_the_name_leads_to_the_same_tool(name: bytes) -> None:
         ({"x-mcpax-route": said()["x-mcpax-route"]}, b'"gate.read"'),
     ],
 )
-def test_what_was_remembered_of_one_request_is_not_believed_of_another(meta: dict[str, Raw], name: bytes) -> None:
+def test_what_was_remembered_of_one_request_is_not_believed_of_another_request(
+    meta: dict[str, Raw], name: bytes
+) -> None:
     hop = Hop("edge")
     assert isinstance(hop.follow({}, said(), READ), Followed)
     assert isinstance(hop.follow({}, meta, Raw(name)), Refusal)
@@ -62,7 +64,7 @@ def test_what_was_remembered_of_one_request_is_not_believed_of_another(meta: dic
     assert isinstance(hop.follow({}, said(), READ), Followed)
 
 
-def test_a_route_beside_meta_is_compared_with_the_one_in_it_every_time() -> None:
+def test_a_route_beside_meta_is_compared_with_the_route_in_it_every_time() -> None:
     hop = Hop("edge")
     assert isinstance(hop.follow({}, said(), READ), Followed)
     assert isinstance(hop.follow(said(path=["evil", "edge", "gate", "read"]), said(), READ), Refusal)

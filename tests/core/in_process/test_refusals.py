@@ -62,7 +62,7 @@ def test_a_refusal_is_written_at_once(refusals: Refusals, kept: Kept, clock: Fak
     ]
 
 
-def test_its_repeats_are_written_as_one_when_the_minute_is_over(
+def test_repeats_of_a_refusal_are_written_as_one_record_when_the_minute_is_over(
     refusals: Refusals, kept: Kept, clock: FakeClock
 ) -> None:
     for _ in range(100):

@@ -47,7 +47,7 @@ ANY_RSA = RSA | {"alg": None}
 
 
 @pytest.mark.parametrize(("alg", "kid"), [("EdDSA", "ed"), ("ES256", "ec"), ("RS256", "rsa")])
-def test_the_key_is_the_one_that_is_named_or_the_only_one_that_fits(alg: Algorithm, kid: str) -> None:
+def test_the_key_is_the_named_key_or_the_only_key_that_fits(alg: Algorithm, kid: str) -> None:
     published = keys(ED, EC, RSA)
     assert chosen(select(published, alg, kid)) == kid
     assert chosen(select(published, alg, None)) == kid

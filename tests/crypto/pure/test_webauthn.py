@@ -244,7 +244,7 @@ def test_a_key_of_another_kind_is_refused(cose: Any) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1024])
-def test_a_credential_without_an_id_or_with_a_huge_one_is_refused(size: int) -> None:
+def test_a_credential_without_an_id_or_with_a_huge_id_is_refused(size: int) -> None:
     strange = Authenticator()
     strange.credential = bytes(size)
     assert isinstance(registered(strange.make(b64(CHALLENGE))), Wrong)

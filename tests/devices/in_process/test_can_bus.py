@@ -111,7 +111,9 @@ async def test_a_message_that_waits_behind_a_long_message_can_be_withdrawn(
 
 
 @pytest.mark.req("AX-8.1-5")
-async def test_broken_messages_are_counted_and_the_next_one_passes(pair: tuple[CanTransport, Owner, Station]) -> None:
+async def test_broken_messages_are_counted_and_the_next_message_passes(
+    pair: tuple[CanTransport, Owner, Station],
+) -> None:
     transport, owner, station = pair
     station.put(b"\x10\x14abcdef")
     await station.take()

@@ -162,7 +162,7 @@ async def test_a_broker_that_announces_too_much_as_its_first_word_cannot_be_open
         assert hostile.poured < POURED_MAX
 
 
-async def test_a_broker_that_is_lost_while_a_device_joins_is_not_taken_for_an_open_one() -> None:
+async def test_a_broker_that_is_lost_while_a_device_joins_does_not_count_as_open() -> None:
     async def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await subscribe(reader, writer)
         writer.write(bytes((PUBLISH,)) + LARGEST)

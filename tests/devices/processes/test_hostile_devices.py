@@ -86,7 +86,7 @@ def discarded(node: RunningNode, segment: str) -> dict[str, int]:
     return node.link(segment)["device"]["discarded"]
 
 
-def test_answers_to_other_requests_are_dropped_and_the_right_one_is_taken(
+def test_answers_to_other_requests_are_dropped_and_the_right_answer_is_taken(
     node: RunningNode, lines: dict[str, Line]
 ) -> None:
     line = lines["wrong"]

@@ -173,7 +173,7 @@ def test_a_silent_device_is_degraded_after_three_intervals(place: Place) -> None
 
 @pytest.mark.req("AX-13.1-1", "AX-B.3-1")
 @pytest.mark.parametrize("reason", ["connection_lost", "heartbeat_timeout"])
-async def test_a_lost_device_is_reported_once_and_an_undescribed_one_is_not(place: Place, reason: str) -> None:
+async def test_a_lost_device_is_reported_once_and_an_undescribed_device_is_not(place: Place, reason: str) -> None:
     line = Line(place.line("vent").file.parent.parent, "brief", TOOLS, QUICK)
     try:
         await asyncio.to_thread(place.node.wait_link, "brief", {"state": "ready"}, 10.0)

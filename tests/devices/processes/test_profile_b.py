@@ -283,7 +283,7 @@ response = [{ name = "text", type = "text", size = 27 }]
 
 
 @pytest.mark.req("AX-B.2-2")
-def test_a_line_of_9600_baud_is_fast_enough_and_a_slower_one_is_refused(place: Place, tmp_path: Path) -> None:
+def test_a_line_of_9600_baud_is_fast_enough_and_a_slower_line_is_refused(place: Place, tmp_path: Path) -> None:
     (tmp_path / "interlock.toml").write_text("")
     (tmp_path / ".devices").mkdir()
     for baud in (4800, 9600, 115200, 921600):

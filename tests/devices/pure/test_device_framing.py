@@ -163,7 +163,7 @@ def test_cobs_discards_and_counts_invalid_frames() -> None:
     assert checked.discarded == {"checksum": 2}
 
 
-def test_a_length_that_lies_ends_the_connection_and_the_next_one_starts_clean() -> None:
+def test_a_false_length_ends_the_connection_and_the_next_connection_starts_clean() -> None:
     framing = LengthFraming(max_message=256, gap_s=1.0)
     assert framing.encode(b"abc").hex() == "0003616263"
     assert framing.feed_untrusted(b"\0\0\0\0\0\3abc\0\0", 0.0) == [b"abc"]  # 0 is nothing

@@ -162,7 +162,7 @@ async def test_a_question_that_is_not_answered_is_asked_again(here: ClockedNode,
 
 
 @pytest.mark.parametrize("link", ["old", "web"])
-async def test_questions_asked_in_one_breath_are_one_round_and_only_the_open_ones_are_asked_again(
+async def test_questions_asked_at_once_are_one_round_and_only_open_questions_are_asked_again(
     here: ClockedNode, link: str
 ) -> None:
     three = {"ask": {"a": ELICIT, "b": SAMPLE, "c": ELICIT}}

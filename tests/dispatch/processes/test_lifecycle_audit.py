@@ -107,7 +107,7 @@ def test_every_way_a_call_can_end_is_in_the_record(
     assert len(record["args_sha256"]) == 64
 
 
-def test_calls_on_every_front_and_cancelled_ones_are_in_the_record(node: RunningNode) -> None:
+def test_calls_on_every_front_and_cancelled_calls_are_in_the_record(node: RunningNode) -> None:
     session = legacy_session(node)
     [record] = records_of(node, legacy(session, "tools/call", {"name": "good__echo", "arguments": {}}))
     assert (record["via"], record["outcome"], record["args_sha256"]) == ("http", "ok", digest(b"{}"))

@@ -89,7 +89,7 @@ async def test_time_to_live_and_poll_interval_are_the_servers(tree: Tree, link: 
             assert (await ask_about_task(peer, "get", task_id_of(reply))).result["ttl"] == json.loads(ttl)
 
 
-async def test_a_tool_that_requires_a_task_runs_as_one_and_the_server_refuses_a_plain_call(tree: Tree) -> None:
+async def test_a_tool_that_requires_a_task_runs_as_a_task_and_the_server_refuses_a_plain_call(tree: Tree) -> None:
     async with tree.peer("http-legacy") as peer:
         assert task_id_of(await make(peer, "old_stdio", "must", id=label()))
         refused = await peer.call(tool("old_stdio", "must"))
@@ -102,7 +102,7 @@ async def test_a_plain_call_to_a_tool_that_may_be_a_task_is_answered_plainly(tre
         assert reply.result["structuredContent"]["plain"]["arguments"] == {"n": 1}
 
 
-async def test_a_server_without_tasks_overlooks_the_wish_for_one(tree: Tree) -> None:
+async def test_a_server_without_tasks_ignores_the_request_for_a_task(tree: Tree) -> None:
     async with tree.peer("http-legacy") as peer:
         params = {"name": "plain_old__echo", "arguments": {"n": 1}, "task": {"ttl": 1}}
         assert (await peer.request("tools/call", params)).result["structuredContent"] == {"n": 1}

@@ -110,7 +110,9 @@ def test_a_host_is_allowed_and_taken_back_without_a_file_being_changed(inline: I
     assert (folder / "DRIVER.md").read_bytes() == before
 
 
-def test_a_driver_is_removed_with_its_folder_and_an_unknown_one_is_not_found(inline: Inline, workspace: Path) -> None:
+def test_a_driver_is_removed_with_its_folder_and_an_unknown_driver_is_not_found(
+    inline: Inline, workspace: Path
+) -> None:
     folder = write(workspace, driver())
     inline("drivers", "trust", "files-mcp", "--yes")
     assert inline("drivers", "remove", "files-mcp").code == 1
@@ -265,7 +267,7 @@ def test_with_strict_a_warning_is_an_error(inline: Inline, workspace: Path) -> N
 
 
 @pytest.mark.req("AIP-identity-4")
-def test_check_compares_a_driver_with_an_older_one(inline: Inline, workspace: Path) -> None:
+def test_check_compares_a_driver_with_an_older_version(inline: Inline, workspace: Path) -> None:
     old = workspace / "old"
     shutil.copytree(write(workspace, driver()), old)
     folder = write(workspace, driver(version="1.1.0", protocol_version="2025-06-18"))

@@ -137,7 +137,7 @@ def test_a_dnssec_proof_of_the_resolver_is_reported(server: NameServer) -> None:
 
 
 @pytest.mark.req("REG-N-6")
-def test_a_long_answer_comes_by_tcp_and_too_long_a_one_is_refused(server: NameServer) -> None:
+def test_a_long_answer_comes_by_tcp_and_an_answer_over_the_limit_is_refused(server: NameServer) -> None:
     long = [f"v=mcp1; url=https://a{number}.example/{'x' * 200}" for number in range(16)]
     server.answers = Zone(NAME, *long)
     server.asked.clear()

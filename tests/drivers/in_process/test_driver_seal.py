@@ -14,7 +14,7 @@ def sealed(workspace: Workspace) -> TamperCheck:
 
 
 @pytest.mark.req("AIP-security-13")
-async def test_files_that_are_the_trusted_ones_pass_and_others_do_not(tmp_path: Path) -> None:
+async def test_trusted_files_pass_and_changed_files_do_not(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     folder = workspace.driver(driver())
     seal = sealed(workspace)

@@ -52,7 +52,7 @@ def test_a_driver_beside_a_contract_below_tools_is_found_at_any_depth(workspace:
 
 
 @pytest.mark.req("AIP-file-1")
-def test_the_earlier_root_wins_and_names_the_one_it_hides(tmp_path: Path) -> None:
+def test_the_earlier_root_wins_and_names_the_root_that_it_hides(tmp_path: Path) -> None:
     further = tmp_path / "further"
     workspace = Workspace(tmp_path, paths=(further,))
     mine = workspace.driver(driver())
@@ -82,7 +82,7 @@ def test_a_duplicate_id_in_a_root_refuses_both_in_any_order(workspace: Workspace
 
 
 @pytest.mark.req("AIP-file-1")
-def test_a_driver_below_tools_and_one_in_drivers_of_one_id_are_two_of_one_root(workspace: Workspace) -> None:
+def test_two_drivers_with_one_id_in_drivers_and_below_tools_are_both_rejected(workspace: Workspace) -> None:
     workspace.driver(driver())
     workspace.write(".tools/fs-read/DRIVER.md", driver(implements=[binding("fs-read")]))
     workspace.write(".tools/fs-read/TOOL.md", contract())
@@ -382,7 +382,7 @@ def test_a_server_on_a_public_host_is_not_self_hosted(workspace: Workspace, url:
 
 
 @pytest.mark.req("AIP-19.file-3")
-def test_the_inventories_of_a_workspace_are_one(workspace: Workspace) -> None:
+def test_the_inventories_of_a_workspace_count_as_one_inventory(workspace: Workspace) -> None:
     folder = workspace.driver(driver())
     workspace.write(".secrets/SECRETS.md", {"secrets": [secret("shared"), secret("same")]})
     workspace.write(".secrets/github/SECRETS.md", {"secrets": [secret("github/token"), secret("same")]})

@@ -64,7 +64,7 @@ def test_another_slug_for_a_name_asks_again(workspace: Workspace) -> None:
 
 
 @pytest.mark.req("AIP-security-13", "AIP-19.file-3")
-def test_a_driver_accepted_later_does_not_redirect_the_secrets_of_an_earlier_one(workspace: Workspace) -> None:
+def test_a_driver_accepted_later_does_not_redirect_the_secrets_of_an_earlier_driver(workspace: Workspace) -> None:
     env = {"TOKEN": "${secrets.TOKEN}"}
     workspace.driver(driver(server={"kind": "binary", "path": "/usr/bin/true", "env": env}))
     workspace.trust()

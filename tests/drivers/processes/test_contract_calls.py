@@ -208,7 +208,7 @@ async def test_two_drivers_of_one_contract_are_one_tool_and_nothing_a_server_say
     assert "POISON" not in json.dumps(list(ours.values()))
 
 
-async def test_a_contract_that_left_is_gone_from_the_list_and_one_that_stayed_keeps_its_route(
+async def test_a_contract_that_left_is_gone_from_the_list_and_the_others_keep_their_routes(
     here: ContractNode,
 ) -> None:
     one, two = contract("a.one", inputs=PATH), contract("a.two")

@@ -73,7 +73,7 @@ async def test_tools_without_a_contract_are_listed_only_where_the_driver_says_so
 
 
 @pytest.mark.req("AIP-tools-16")
-async def test_a_contract_has_its_name_before_a_tool_without_one(here: ContractNode) -> None:
+async def test_a_contract_has_its_name_before_a_tool_without_a_contract(here: ContractNode) -> None:
     made = contract("notes.words", description="The contract's.")
     lending = LendingProvider(
         here.node,

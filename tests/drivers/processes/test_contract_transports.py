@@ -92,7 +92,7 @@ async def test_values_errors_and_records_are_the_same_over_every_transport(
 
 
 @pytest.mark.req("AIP-transport-13")
-async def test_a_server_that_dies_fails_its_open_calls_at_once_and_the_next_runs_on_a_new_one(
+async def test_a_server_that_dies_fails_its_open_calls_and_the_next_call_runs_on_a_new_process(
     here: ContractNode, caplog: pytest.LogCaptureFixture
 ) -> None:
     lending = await here.serve("mortal", contract("test.play", inputs=PLAY), "play")

@@ -51,7 +51,7 @@ def declared_errors(install: list[dict[str, Any]]) -> list[tuple[str, str]]:
 
 @needs_node
 @pytest.mark.req("AIP-30.install-3", "AIP-server-4")
-async def test_a_restart_runs_the_recorded_npm_package_also_when_a_newer_one_is_out_or_nothing_is(
+async def test_a_restart_runs_the_recorded_npm_package_even_if_the_registry_has_a_newer_or_none(
     registry: NpmRegistry, tmp_path: Path
 ) -> None:
     place = Place(tmp_path, registry.env)
@@ -116,7 +116,7 @@ async def test_undeclared_needs_of_a_package_are_beside_it(wheel_folder: WheelFo
 
 
 @pytest.mark.req("AIP-30.install-3", "AIP-30.install-1")
-async def test_a_restart_runs_the_recorded_python_package_also_when_a_newer_one_is_out(
+async def test_a_restart_runs_the_recorded_python_package_even_if_a_newer_version_is_out(
     wheel_folder: WheelFolder, tmp_path: Path
 ) -> None:
     place = Place(tmp_path, wheel_folder.env)

@@ -47,7 +47,7 @@ async def test_it_is_among_the_links_under_the_segment_of_its_tools(stage: Drive
     assert [(link.segment, link.driver, link.state) for link in shown] == [("driven", "driven-mcp@1", "ready")]
 
 
-async def test_an_operator_names_a_link_by_segment_or_driver_where_that_is_one(stage: DriverStage) -> None:
+async def test_an_operator_names_a_link_by_segment_or_by_driver_if_that_is_unambiguous(stage: DriverStage) -> None:
     await wait_until_settled(stage.provider(metadata={"isolation": "tenant"}))
     links = stage.node.operations.links
     for name in ("driven", "driven-mcp", "driven-mcp@1"):

@@ -42,7 +42,7 @@ def offered(node: RunningNode) -> int:
     return tools
 
 
-def test_configured_servers_start_as_bounded_as_drivers_and_one_that_hangs_delays_few(tmp_path: Path) -> None:
+def test_starts_of_configured_servers_are_limited_and_a_server_that_hangs_delays_few(tmp_path: Path) -> None:
     log = tmp_path / "quick.log"
     servers = {f"quick{number}": {"command": ["/bin/sh", str(SCRIPT), str(log)]} for number in range(MANY // 2)}
     hanging = {f"hang{number}": {"command": ["/bin/cat"]} for number in range(STARTS_MAX - 2)}

@@ -69,7 +69,7 @@ async def test_a_ping_is_the_question_of_the_servers_era(stage: DriverStage, era
 
 
 @pytest.mark.req("AIP-30.health-1")
-async def test_a_failed_check_makes_the_driver_unavailable_and_a_passed_one_ready_again(
+async def test_a_failed_check_makes_the_driver_unavailable_and_a_passed_check_makes_it_ready(
     stage: DriverStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkup, "EVERY_LEAST_S", 0.05)

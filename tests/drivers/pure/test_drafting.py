@@ -399,7 +399,7 @@ def schema(**types: str) -> dict[str, Any]:
         ({"properties": 3}, {"properties": {"b": True}}, {}),
     ],
 )
-def test_a_rename_is_proposed_only_where_types_match_and_one_is_left(
+def test_a_rename_is_proposed_only_where_types_match_and_one_name_is_left(
     inputs: dict[str, Any], arguments: dict[str, Any], expected: dict[str, str]
 ) -> None:
     assert proposed_renames(inputs, arguments) == expected

@@ -636,7 +636,7 @@ def test_kinds_are_read_as_values() -> None:
     assert loaded(pypi).server == PypiServer(package="mcp-server-git[x]", version="2026.8.31", entry="mcp-server-git")
 
 
-def test_nine_broken_files_keep_a_sound_one_from_nothing() -> None:
+def test_nine_broken_files_do_not_affect_a_sound_file() -> None:
     sound = text(driver())
     broken = [
         b"",

@@ -22,7 +22,7 @@ def test_a_value_in_json_is_replaced_however_it_is_escaped(is_ascii: bool) -> No
 
 
 @pytest.mark.req("AIP-19.plain-1")
-def test_each_line_of_a_value_is_replaced_and_short_ones_are_left() -> None:
+def test_each_line_of_a_value_is_replaced_and_short_lines_are_left() -> None:
     redactor = Redactor({"key": "-----BEGIN\n abcdefgh\nx\n"})
     assert redactor.redacted(b"abcdefgh x") == b"[secret:key] x"
     assert not Redactor({"pin": "1234567"})

@@ -263,7 +263,7 @@ def cost(units: float) -> dict[str, Any]:
         (candidate("a-mcp"), candidate("b-mcp"), "id"),
     ],
 )
-def test_each_rule_decides_where_the_ones_before_it_tie(best: Candidate, other: Candidate, rule: str) -> None:
+def test_each_rule_decides_where_the_rules_before_it_tie(best: Candidate, other: Candidate, rule: str) -> None:
     asked = the_contract(default_implementation="z-mcp")
     for both in ((best, other), (other, best)):
         found = ask(*both, of=asked)

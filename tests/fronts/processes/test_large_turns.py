@@ -81,7 +81,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-async def test_a_small_call_has_its_turn_before_a_large_one_that_was_read_is_sent_on(
+async def test_a_small_call_has_its_turn_before_a_large_call_that_was_read_is_sent_on(
     node: Node, sent: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     public: PublicEndpoint = node.fronts.public

@@ -204,7 +204,7 @@ async def test_a_burst_of_changes_is_gathered_and_none_is_lost(fleet: Fleet, lin
         assert sum(message.get("method") == CHANGED for message in peer.log) < len(burst)
 
 
-async def test_a_session_without_a_stream_is_informed_when_it_opens_one(fleet: Fleet) -> None:
+async def test_a_session_without_a_stream_is_informed_when_it_opens_a_stream(fleet: Fleet) -> None:
     async with fleet.peer("http-legacy", stream=False) as peer, fleet.peer("http-legacy") as witness:
         for _ in range(2):
             await witness.call(tool("old_stdio", "change"), {"kind": "tools", "name": "unheard"})

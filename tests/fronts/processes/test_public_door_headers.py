@@ -135,7 +135,7 @@ def test_a_version_that_is_not_served_names_those_that_are(node: RunningNode, ve
     assert version.startswith(answer.json["error"]["data"]["requested"])
 
 
-def test_a_modern_request_without_the_version_header_is_taken_for_a_legacy_one(node: RunningNode) -> None:
+def test_a_modern_request_without_the_version_header_is_taken_for_a_legacy_request(node: RunningNode) -> None:
     answer = ask_in_every_way(node, call(TOOL, mcp_protocol_version=None))
     assert (answer.status, answer.json["error"]["code"]) == (400, INVALID)
 

@@ -356,7 +356,7 @@ def test_a_response_nobody_asked_for_is_refused_in_both_eras(node: RunningNode, 
             assert (answer.status, answer.json["error"]["code"]) == (400, INVALID)
 
 
-def test_notifications_are_taken_without_a_word_even_unknown_ones(node: RunningNode, session: str) -> None:
+def test_notifications_are_taken_without_a_reply_even_unknown_notifications(node: RunningNode, session: str) -> None:
     for method in ("notifications/cancelled", "notifications/unheard-of", "tools/call"):
         body = json.dumps({"jsonrpc": "2.0", "method": method, "params": {"requestId": 99}}).encode()
         for headers in (modern_headers(method), legacy_headers(session)):

@@ -55,7 +55,7 @@ async def test_a_call_goes_on_once_for_its_caller_and_with_the_state_that_was_as
     assert kept.take_next_round("a", "d") is None
 
 
-async def test_an_unclaimed_proposal_is_reported_and_a_claimed_one_is_not() -> None:
+async def test_an_unclaimed_proposal_is_reported_and_a_claimed_proposal_is_not() -> None:
     lapsed: asyncio.Queue[str] = asyncio.Queue()
     kept = Rounds(Hand(), lapsed.put_nowait)
     kept.allow_next_round("a", "one", "taken", b"", 0.01)

@@ -74,7 +74,9 @@ def test_a_confirmation_with_a_proof_runs_the_call_once(node: RunningNode, diary
 
 
 @pytest.mark.req("AQL-C.map-13", "AX-11.1-1")
-def test_a_client_that_opens_pages_is_sent_to_one_but_not_from_a_batch(node: RunningNode, diary: ActuatorLog) -> None:
+def test_a_client_that_opens_pages_is_sent_to_a_page_but_not_from_a_batch(
+    node: RunningNode, diary: ActuatorLog
+) -> None:
     arguments = {"n": "page"}
     with Client(node, capabilities=PAGES, path=PATH) as client:
         asked = client.call("mcp_aql", fire(arguments))

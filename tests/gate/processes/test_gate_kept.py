@@ -517,7 +517,7 @@ async def test_an_anchor_that_is_gone_after_a_restart_has_released_nothing(tmp_p
 
 
 @pytest.mark.req("AX-11.3-9")
-async def test_an_anchor_with_another_key_does_not_vouch_for_what_the_old_one_signed(tmp_path: Path) -> None:
+async def test_an_anchor_with_another_key_does_not_vouch_for_what_the_old_key_signed(tmp_path: Path) -> None:
     async with house(tmp_path) as here:
         demand = await here.held()
         await here.approved(demand)

@@ -44,7 +44,7 @@ async def test_the_minute_recovers_and_a_session_does_not_until_the_next_begins_
 
 
 @pytest.mark.req("AX-11.4-1")
-async def test_the_call_that_would_exceed_the_units_is_refused_and_a_free_one_is_not(tmp_path: Path) -> None:
+async def test_the_call_that_would_exceed_the_units_is_refused_and_a_free_call_is_not(tmp_path: Path) -> None:
     weights = f"[budget]\n{UNITS} = 5\nunits = {{ metered = 2, expensive = 4 }}\n"
     async with budget_node(tmp_path, weights) as here:
         await here.leaf()
@@ -193,7 +193,7 @@ async def test_prompts_and_resources_are_calls_that_cost_no_units(tmp_path: Path
         assert await outcomes(asked) == ["ran"] * 3 + [MINUTE]
 
 
-async def test_a_caller_is_one_in_both_eras_and_a_new_session_refills_nothing(tmp_path: Path) -> None:
+async def test_a_caller_has_one_budget_in_both_eras_and_a_new_session_refills_nothing(tmp_path: Path) -> None:
     rule = f'[[access]]\nwho = ["client:ci-*"]\nbudget = {{ {MINUTE} = 2, {MUTABLE} = 1 }}\n'
     async with budget_node(tmp_path, rule) as here:
         await here.leaf()

@@ -286,7 +286,7 @@ def test_nothing_is_written_outside_of_the_workspace(desk: Desk, tmp_path: Path)
     assert list(outside.iterdir()) == []
 
 
-async def test_each_start_is_announced_first_and_a_declined_one_is_skipped(desk: Desk) -> None:
+async def test_each_start_is_announced_first_and_a_declined_start_is_skipped(desk: Desk) -> None:
     desk.write(
         {
             "yes": {"command": "npx", "args": ["a"]},

@@ -103,7 +103,9 @@ def test_every_client_can_be_pointed_here_and_is_known_again(inline: Inline, wor
 
 
 @pytest.mark.req("AIP-export-2")
-def test_a_node_that_asks_for_a_token_is_dialled_with_one_of_the_environment(inline: Inline, workspace: Path) -> None:
+def test_a_node_that_asks_for_a_token_is_dialled_with_a_token_of_the_environment(
+    inline: Inline, workspace: Path
+) -> None:
     (workspace / "interlock.toml").write_text('data = "data"\n[auth]\nanonymous = "never"\n')
     entry = inline("export", "client", "--for", "claude-code", "--http", "--json").json["entry"]
     assert entry["headers"] == {"Authorization": "Bearer ${INTERLOCK_TOKEN}"}

@@ -180,7 +180,7 @@ def test_timeouts_are_carried_over_in_milliseconds() -> None:
         ({}, []),
     ],
 )
-def test_hosts_that_a_source_allows_are_the_only_ones_open(raw: dict[str, object], egress: list[str]) -> None:
+def test_only_hosts_that_a_source_allows_are_open(raw: dict[str, object], egress: list[str]) -> None:
     assert drafted_from("vscode", {"command": "x", "cwd": "/srv/x", **raw}).data["network"] == {"egress": egress}
     assert drafted_from("vscode", {"command": "x", "cwd": "/srv/x", **raw}).data["server"]["cwd"] == "/srv/x"
 

@@ -171,7 +171,7 @@ def test_other_types_are_reported_and_not_guessed(kind: str) -> None:
     assert isinstance(both, DriverDraft)
 
 
-def test_a_package_of_another_registry_is_not_taken_from_the_usual_one() -> None:
+def test_a_package_of_another_registry_is_not_taken_from_the_usual_registry() -> None:
     note = only(described(packages=[{**NPM, "registryBaseUrl": "https://packages.example.com"}]))
     assert isinstance(note, ImportNote)
     assert "another registry" in note.text

@@ -112,7 +112,7 @@ async def test_a_subscription_the_server_refuses_is_refused_to_the_client(node: 
         assert reply.error == {"code": -32602, "message": "not this one", "data": {"why": "shy"}}
 
 
-async def test_a_server_without_subscriptions_is_not_reported_to_have_one(node: RunningNode) -> None:
+async def test_a_server_without_subscriptions_is_not_reported_to_have_a_subscription(node: RunningNode) -> None:
     async with client(node, "legacy") as peer:
         reply = await peer.request("resources/subscribe", {"uri": "mcpax://rich_old/r://iconic"})
         assert reply.error["code"] == -32601

@@ -178,7 +178,7 @@ async def test_a_process_that_crashes_takes_the_calls_of_its_session_alone(node:
         assert (link["state"], link["restarts"]) == ("ready", 0)  # the shared one
 
 
-async def test_a_full_server_refuses_by_name_until_one_is_idle(node: RunningNode) -> None:
+async def test_a_server_with_all_its_own_links_in_use_refuses_until_a_link_is_idle(node: RunningNode) -> None:
     async with clients(node, 3) as peers:
         waiting = [peer.begin_call("few__wait") for peer in peers[:2]]
         await asyncio.to_thread(wait_for, lambda: len(node.link("few")["own"]) == 2)

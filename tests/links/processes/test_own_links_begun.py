@@ -132,7 +132,9 @@ async def test_a_process_makes_room_once_it_was_idle_for_a_minute(few: tuple[Nod
     assert [keeper.link.client for keeper in owned(node, "one")] == [bob.session.caller]
 
 
-async def test_an_idle_process_ends_and_one_that_waits_for_its_client_does_not(few: tuple[Node, AheadClock]) -> None:
+async def test_an_idle_process_ends_and_a_process_that_waits_for_its_client_does_not(
+    few: tuple[Node, AheadClock],
+) -> None:
     node, clock = few
     here, ada = ClockedNode(node, clock), LegacyClient(node, **ABLE)
     asked = ada.call("one__ask", QUESTION)

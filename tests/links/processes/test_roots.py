@@ -162,7 +162,7 @@ async def test_a_legacy_client_brings_only_roots_that_the_operator_allows(fleet:
 # A session of the user's own
 
 
-async def test_a_users_own_session_receives_that_users_roots_within_the_allowed_ones(tmp_path: Path) -> None:
+async def test_a_users_own_session_receives_that_users_roots_within_the_allowed_roots(tmp_path: Path) -> None:
     with (
         authority() as corp,
         serving(raw("all", "--era", "legacy", "--guard", corp.url)) as url,

@@ -84,7 +84,7 @@ async def test_a_server_that_ends_without_serving_is_started_at_a_bounded_rate(
     assert loop.time() - began >= (ROUNDS - 1) * keeper.WAKE_LEAST_S
 
 
-async def test_a_call_wakes_one_that_failed_to_start_long_before_its_backoff_is_over(
+async def test_a_call_starts_a_failed_server_long_before_its_backoff_is_over(
     node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Keeper, "wakes_after_s", (0.1, 0.4))

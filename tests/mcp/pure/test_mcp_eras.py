@@ -27,7 +27,7 @@ def test_a_known_legacy_version_is_granted(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", ["", "2025-11-25 ", "2024-10-07", "2026-07-28", "9999-01-01", "é"])
-def test_any_other_version_is_answered_with_our_newest_legacy_one(version: str) -> None:
+def test_any_other_version_is_answered_with_our_newest_legacy_version(version: str) -> None:
     assert negotiate_legacy(version) == LATEST_LEGACY
 
 

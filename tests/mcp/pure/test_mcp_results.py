@@ -30,7 +30,7 @@ CACHEABLE = {RESOURCES_READ, TOOLS_LIST}
 
 
 @pytest.mark.parametrize("method", BODIES)
-def test_a_legacy_result_gains_what_a_modern_one_needs(method: str) -> None:
+def test_a_legacy_result_gains_what_a_modern_result_needs(method: str) -> None:
     definition, members = BODIES[method]
     text = result_to_modern(Raw(b"{%b, %b}" % (members, ODD)), method)
     hints = b',"ttlMs":0,"cacheScope":"private"' if method in CACHEABLE else b""
@@ -39,7 +39,7 @@ def test_a_legacy_result_gains_what_a_modern_one_needs(method: str) -> None:
 
 
 @pytest.mark.parametrize("method", BODIES)
-def test_a_modern_result_loses_what_a_legacy_one_does_not_know(method: str) -> None:
+def test_a_modern_result_loses_what_a_legacy_client_does_not_know(method: str) -> None:
     definition, members = BODIES[method]
     given = b'{"resultType":"complete","ttlMs":1.0e3,%b,"cacheScope":"public",%b}' % (members, ODD)
     text = result_to_legacy(Raw(given))
@@ -186,7 +186,7 @@ def test_a_plain_modern_result_keeps_every_byte() -> None:
 
 
 @pytest.mark.parametrize("empty", [b"{}", b"{ }", b"{\n}"])
-def test_an_empty_legacy_result_becomes_a_complete_one(empty: bytes) -> None:
+def test_an_empty_legacy_result_becomes_a_complete_result(empty: bytes) -> None:
     assert result_to_modern(Raw(empty), TOOLS_CALL) == b'{"resultType":"complete"}'
 
 

@@ -63,7 +63,7 @@ def test_a_uri_that_cannot_come_from_a_template_is_not(template: str, uri: str) 
     assert not matches(template, uri)
 
 
-def test_the_limits_are_the_named_ones() -> None:
+def test_templates_and_uris_have_the_named_limits() -> None:
     assert matches("{x}" * EXPRESSIONS_MAX, "a")
     assert not matches("{x}" * (EXPRESSIONS_MAX + 1), "a")
     assert matches("{x}", "a" * URI_CHARS_MAX)

@@ -123,7 +123,7 @@ def test_an_event_is_reported_as_soon_as_its_blank_line_is_there() -> None:
     assert parser.feed(b"\ndata: y\n\n") == [message(b"y")]
 
 
-def test_a_plain_event_between_two_cut_ones_is_read_alike() -> None:
+def test_a_plain_event_between_two_cut_events_is_read_alike() -> None:
     plain = b"event: message\ndata: 2\n\n"
     assert read(b"data: 1\n\n", plain, b"id: 3\nda", b"ta: 3\n\n", plain) == [
         message(b"1"),

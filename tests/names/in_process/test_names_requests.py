@@ -189,7 +189,7 @@ async def test_a_denial_has_a_reason_and_a_resubmission_names_the_request_before
 
 
 @pytest.mark.req("REG-N-3", "REG-4.1-8")
-async def test_a_request_is_cancelled_by_the_one_who_filed_it(here: NamesNode) -> None:
+async def test_a_request_is_cancelled_only_by_the_client_who_filed_it(here: NamesNode) -> None:
     request = await here.requests.file(ACME, proposal())
     with pytest.raises(Refused) as refused:
         await here.requests.cancel(ZEBRA, request.id)
@@ -233,7 +233,7 @@ async def test_of_two_requests_for_one_name_one_is_accepted_also_with_two_proces
 
 
 @pytest.mark.req("REG-4.1-8", "REG-4.1-10", "REG-8.2-1", "REG-4.1-3", "REG-8.4-4")
-async def test_an_amendment_is_the_controllers_and_a_breaking_one_is_decided(here: NamesNode) -> None:
+async def test_an_amendment_is_the_controllers_and_a_breaking_amendment_is_decided(here: NamesNode) -> None:
     before = await here.registered(authentication_scope="public", no_authentication_planned=True)
     with pytest.raises(Refused) as refused:
         await here.amend(ZEBRA, proposal())

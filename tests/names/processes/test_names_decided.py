@@ -241,7 +241,7 @@ def test_each_action_of_a_controller_over_http_and_its_refusal(node: RunningNode
 
 
 @pytest.mark.req("REG-N-3", "REG-7.2-3")
-def test_a_dispute_is_cancelled_over_http_by_the_one_who_filed_it(node: RunningNode, folder: Path, zoo: Any) -> None:
+def test_a_dispute_is_cancelled_over_http_by_the_client_who_filed_it(node: RunningNode, folder: Path, zoo: Any) -> None:
     claim = {"kind": "publication_date", "url": "https://lion.example/", "date": "2020-02-02"}
     body = {"controller": "Lion", "evidence": [claim]}
     _, made = post(node, "/registry/prefixes/zoo_/dispute", LION, "Lion", "dispute", "zoo_", body)

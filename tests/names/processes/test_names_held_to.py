@@ -119,7 +119,7 @@ SIMILAR = ("acme_serch", "acme_searchh", "acme_saerch", "acme_sear4h", "асme_s
 
 
 @pytest.mark.req("REG-7.1-3", "REG-4.2-5", "REG-3-2")
-def test_names_that_are_doubled_near_or_beside_registered_ones_are_named(node: RunningNode, tools: Path) -> None:
+def test_names_that_are_doubled_or_close_to_registered_names_are_reported(node: RunningNode, tools: Path) -> None:
     others = (tool("acme_extra"), tool("lone_wolf"), *map(tool, SIMILAR))
     relisted(node, tools, tool("acme_search"), tool("relist"), *TWICE, *others)
     link = node.wait_link("shop", {"tools": 4 + len(SIMILAR)})

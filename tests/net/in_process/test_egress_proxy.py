@@ -167,7 +167,7 @@ async def test_no_spelling_of_a_private_address_is_reached_by_a_wildcard(yard: Y
     assert (heard[:12], yard.dialled) == (b"HTTP/1.1 403", [])
 
 
-async def test_the_address_that_was_judged_is_the_one_that_is_dialled(yard: Yard) -> None:
+async def test_the_address_that_was_judged_is_dialled(yard: Yard) -> None:
     """A name that changes its address between two questions is asked for once."""
     asked = []
 

@@ -100,7 +100,7 @@ async def test_a_connection_that_cannot_be_trusted_again_is_closed_after_its_ans
 @pytest.mark.parametrize(
     "value", [b"timeout=5", b"timeout=5, max=100", b"max=5", b"timeout=soon", b"timeout=" + b"9" * 50]
 )
-async def test_a_server_that_keeps_connections_a_while_is_asked_again_on_the_same_one(value: bytes) -> None:
+async def test_a_server_that_keeps_connections_is_asked_again_on_the_same_connection(value: bytes) -> None:
     async with serving() as server, client_of(server) as client:
         answer = b"HTTP/1.1 200 OK\r\nKeep-Alive: %b\r\ncontent-length: 2\r\n\r\nok" % value
         peer = await answered_over(server, client, answer)
@@ -120,7 +120,7 @@ async def test_a_connection_is_closed_before_the_server_would_time_it_out() -> N
         assert 0.9 < time.monotonic() - began < 2
 
 
-async def test_idle_connections_are_closed_and_a_busy_one_is_not() -> None:
+async def test_idle_connections_are_closed_and_a_busy_connection_is_not() -> None:
     async with serving() as server, client_of(server, idle_s=0.05) as client:
         stream = post(client)
         streaming = await server.peer()
@@ -167,7 +167,7 @@ async def test_the_connection_used_last_is_used_first() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0, 1])
-async def test_a_server_that_keeps_connections_for_no_time_is_not_asked_again_on_the_same_one(seconds: int) -> None:
+async def test_a_server_that_keeps_no_connections_is_not_asked_again_on_the_same_connection(seconds: int) -> None:
     async with serving() as server, client_of(server, max_connections=1) as client:
         sinks = [post(client), post(client)]
         for _ in sinks:
@@ -285,7 +285,7 @@ async def test_abort_closes_the_connection_and_silences_the_sink() -> None:
         assert sink.events == []
 
 
-async def test_an_aborted_request_makes_room_for_one_that_waits() -> None:
+async def test_an_aborted_request_makes_room_for_a_request_that_waits() -> None:
     async with serving() as server, client_of(server, max_connections=1) as client:
         handle = client.request(b"POST", b"/mcp", b"", b"1", Sink())
         waiting = post(client, b"2")

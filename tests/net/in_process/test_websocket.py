@@ -218,7 +218,7 @@ async def _send_many(peer: websockets.ClientConnection, count: int) -> None:
 
 
 @pytest.mark.req("AX-6.3-3")
-async def test_a_peer_that_answers_pings_stays_and_one_that_does_not_is_cut_off(end: End) -> None:
+async def test_a_peer_that_answers_pings_stays_and_a_silent_peer_is_cut_off(end: End) -> None:
     assert (websocket.PING_EVERY_S, websocket.PONG_WITHIN_S) == (20.0, 10.0)
     async with end(ping_every_s=0.05, pong_within_s=0.1) as (pipe, heard, peer):
         await asyncio.wait({asyncio.create_task(peer.wait_closed())}, timeout=0.5)

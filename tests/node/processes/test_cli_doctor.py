@@ -172,7 +172,7 @@ def test_a_container_runtime_that_does_not_answer_is_found(place: Place, monkeyp
     assert place.findings("runtime") == []
 
 
-def test_a_machine_without_sandboxes_is_found_where_a_driver_needs_one(
+def test_a_machine_without_sandboxes_is_reported_where_a_driver_needs_a_sandbox(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = place.workspace / ".drivers" / "files-mcp"
@@ -212,7 +212,7 @@ def test_a_clock_that_was_set_back_is_found(place: Place) -> None:
     assert "the clock is behind" in place.only("clock")["problem"]
 
 
-def test_a_node_without_an_approver_is_found_and_init_makes_one(place: Place) -> None:
+def test_a_node_without_an_approver_is_reported_and_init_makes_an_approver(place: Place) -> None:
     place.write("", key="")
     found = place.only("approver")
     assert found["command"] == "interlock init"

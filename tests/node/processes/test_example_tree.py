@@ -95,7 +95,7 @@ def test_a_request_that_is_none_is_a_protocol_error(
 
 
 @pytest.mark.parametrize(("line", "code"), [("{", -32700), ("[]", -32600), ("7", -32600), ('{"id": 1}', -32600)])
-def test_a_line_that_is_no_message_is_answered_and_the_next_one_too(
+def test_a_line_that_is_no_message_is_answered_and_so_is_the_next_line(
     greenhouse: Greenhouse, line: str, code: int
 ) -> None:
     assert greenhouse.say(line)["error"]["code"] == code

@@ -55,7 +55,7 @@ async def test_waiting_approvals_are_listed_without_arguments_and_shown_with_the
         assert one["url"].endswith(f"/approvals/{raised.id}")
 
 
-async def test_an_id_may_be_shortened_while_it_names_one(tmp_path: Path) -> None:
+async def test_an_id_may_be_shortened_while_it_names_one_approval(tmp_path: Path) -> None:
     async with approval_endpoint(tmp_path) as door:
         one = door.desk.call("d1")
         other = door.desk.call("d2")

@@ -237,7 +237,7 @@ def test_a_credential_that_only_looks_changes_nothing(
         ("PATCH", "/admin/tools", {"GET", "HEAD"}),
     ],
 )
-def test_the_wrong_method_is_405_and_names_the_right_ones(
+def test_the_wrong_method_is_405_and_names_the_right_methods(
     door: Door, method: str, path: str, allowed: set[str]
 ) -> None:
     reply = door(method, path)

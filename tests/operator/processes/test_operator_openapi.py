@@ -413,7 +413,7 @@ async def test_bad_input_is_refused_by_name(
 
 
 @pytest.mark.parametrize("endpoint", OPERATIONS, ids=name_of)
-async def test_the_role_in_the_document_is_the_one_it_takes(endpoint: Operation[Any]) -> None:
+async def test_an_operation_requires_the_role_that_the_document_names(endpoint: Operation[Any]) -> None:
     body = b'{"decision":"deny"}' if endpoint.form is not None else b"{}"
     if not endpoint.is_stream:  # a stream that is let in does not end
         looks = await ask(endpoint, "viewer", body)

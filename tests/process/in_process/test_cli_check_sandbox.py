@@ -79,7 +79,7 @@ def test_a_machine_without_bubblewrap_is_named_where_a_server_needs_it(inline: I
 
 @pytest.mark.req("AIP-security-1")
 @pytest.mark.usefixtures("no_bubblewrap")
-def test_without_a_sandbox_on_this_machine_a_server_that_needs_one_is_not_started(
+def test_on_a_machine_without_sandboxes_a_server_that_needs_a_sandbox_is_not_started(
     inline: Inline, config: Path, tmp_path: Path
 ) -> None:
     trace = tmp_path / "started"

@@ -61,7 +61,7 @@ async def test_a_pypi_package_is_installed_once_and_runs(wheel_folder: WheelFold
     assert second == []
 
 
-async def test_an_interpreter_without_pip_makes_an_environment_that_has_one(
+async def test_an_interpreter_without_pip_makes_an_environment_that_has_pip(
     wheel_folder: WheelFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(packages.importlib.util, "find_spec", lambda name: None)
@@ -82,7 +82,7 @@ async def test_a_version_that_is_given_is_pinned_and_has_its_own_folder(
 
 
 @pytest.mark.parametrize("scripts", [("serve-it",), ("a", "my_tool", "z"), ("My.Tool", "b")])
-async def test_the_program_is_the_one_named_as_the_package_or_the_only_one(
+async def test_the_program_is_named_like_the_package_or_is_the_only_program(
     wheel_folder: WheelFolder, tmp_path: Path, scripts: tuple[str, ...]
 ) -> None:
     wheel_folder.put("my-tool", scripts=scripts)
@@ -146,7 +146,7 @@ async def test_an_installation_is_recorded_with_hashes_and_not_replaced_by_a_new
     assert said == ["installing tool 1.0", "installed tool 1.0"]
 
 
-async def test_other_bytes_than_the_recorded_ones_are_refused_with_advice(
+async def test_other_bytes_than_the_recorded_bytes_are_refused_with_advice(
     wheel_folder: WheelFolder, tmp_path: Path
 ) -> None:
     wheel_folder.put("tool", "1.0", ("tool",))

@@ -271,7 +271,7 @@ async def test_a_path_to_write_that_is_not_there_is_named(house: SandboxedHome, 
 
 
 @pytest.mark.req("AIP-security-5")
-async def test_existing_paths_among_the_arguments_are_implied_but_never_the_protected_ones(
+async def test_existing_paths_among_the_arguments_are_implied_but_never_protected_paths(
     house: SandboxedHome, tmp_path: Path
 ) -> None:
     data = filled(tmp_path / "data", "a")

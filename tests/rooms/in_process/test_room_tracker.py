@@ -266,7 +266,7 @@ async def test_a_cancelled_wait_leaves_no_watcher(tmp_path: Path) -> None:
         assert not garden.proposals.index.changed._waiters  # type: ignore[attr-defined]
 
 
-async def test_a_proposal_of_another_replica_still_waits_when_one_with_its_id_is_refused_here(tmp_path: Path) -> None:
+async def test_a_proposal_of_another_replica_still_waits_when_a_proposal_with_its_id_is_refused(tmp_path: Path) -> None:
     async with garden_at(tmp_path, ManualClock()) as garden:
         there = Envelope(id="p1", kind="mcp/proposal", sender="agent", to=("robot",), payload=PAYLOAD)
         here = msgspec.structs.replace(there, sender="rival")

@@ -663,7 +663,7 @@ async def test_a_slow_body_is_checked_with_the_rights_at_its_end(node: RunningNo
         writer.close()
 
 
-async def test_answers_to_ones_own_requests_count_toward_the_rate(node: RunningNode) -> None:
+async def test_answers_to_a_participants_own_requests_count_toward_its_rate(node: RunningNode) -> None:
     ((name, _),) = names("full")
     async with joined(node, (name, "full")) as (a,):
         sent_id = await a.send("mcp", CALL, to=[name])

@@ -332,7 +332,9 @@ async def test_a_full_participant_fulfils_in_the_room_and_the_inbox_item_is_deci
 
 
 @pytest.mark.req("X-4.2.1-5", "X-10.2-3")
-async def test_of_all_who_fulfil_at_once_one_does_and_never_its_proposer(node: RunningNode, person: Person) -> None:
+async def test_of_all_who_fulfil_a_proposal_at_once_one_participant_succeeds_and_never_its_proposer(
+    node: RunningNode, person: Person
+) -> None:
     async with joined(node, "full", "full") as (agent, robot):
         request = {"jsonrpc": "2.0", "id": 7, **WATER}
         proposal = await propose(agent, robot)

@@ -136,7 +136,7 @@ async def test_a_client_joins_reads_says_and_leaves(node: RunningNode, members: 
 
 
 @pytest.mark.req("X-9.1-1", "X-10.1-4", "X-10.2-1", "X-3.2-1", "X-4.2.1-3", "X-4.2.1-6")
-async def test_a_restricted_client_proposes_and_a_full_one_carries_it_out(
+async def test_a_restricted_client_proposes_and_a_full_client_carries_it_out(
     node: RunningNode, members: tuple[Member, Member]
 ) -> None:
     alice, agent = members

@@ -41,7 +41,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
 
 
 @pytest.mark.req("X-6.3-3", "X-6.3-4", "X-6.3-5", "X-6.3-6", "X-4.1-2")
-async def test_a_client_of_v0_talks_with_one_of_v01(node: RunningNode) -> None:
+async def test_a_client_of_v0_talks_with_a_client_of_v01(node: RunningNode) -> None:
     (old_id, _), (new_id, _) = names("restricted", "full")
     old = await Bare.join(node, "garden", token(node, old_id), protocol="mcp-x/v0")
     welcome = await old.next()

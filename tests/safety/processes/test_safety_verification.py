@@ -587,7 +587,7 @@ async def test_a_call_takes_as_long_with_the_loop_off_as_before_it_was_ever_on(t
         assert here.loop.evaluations == evaluated > 0
 
 
-async def test_concurrent_guesses_are_one_code_each(here: AgentNode) -> None:
+async def test_of_five_uses_of_a_code_at_once_one_succeeds(here: AgentNode) -> None:
     agent, id = await blocked(here, "client:race")
     answers = await asyncio.gather(*(agent.verify(id, here.shown(id)) for _ in range(5)), return_exceptions=True)
     assert sum(isinstance(one, dict) for one in answers) == 1

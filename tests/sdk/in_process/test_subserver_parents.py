@@ -90,7 +90,7 @@ async def test_the_identity_is_kept_in_a_private_file_and_survives(state: Path) 
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"subserver_id":7}', '{"subserver_id":"leaf"}', "\x00" * 9000])
-async def test_a_spoilt_identity_stops_the_start_instead_of_becoming_a_new_one(state: Path, text: str) -> None:
+async def test_a_damaged_identity_stops_the_start_and_is_not_replaced(state: Path, text: str) -> None:
     state.mkdir()
     (state / "greenhouse.json").write_text(text)
     async with aggregator() as parent:

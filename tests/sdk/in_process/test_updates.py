@@ -204,7 +204,7 @@ async def test_a_version_is_shown_asked_for_and_refused_when_stale(library: Libr
 
 
 @pytest.mark.req("AQL-C.page-3")
-def test_a_dry_run_changes_nothing_and_only_some_operations_have_one(library: Library) -> None:
+def test_a_dry_run_changes_nothing_and_only_some_operations_have_a_dry_run(library: Library) -> None:
     params = {"resource_id": "a", "input": {"title": "Shown"}, "dry_run": True}
     assert library.ask("update", "update_document", params=params)["data"]["title"] == "Shown"
     assert library.documents["a"].title == "First"

@@ -57,7 +57,7 @@ def test_one_signature_is_what_is_routed_validated_introspected_and_described() 
         *("abort_execution", "confirm_operation", "verify_challenge"),
     ],
 )
-def test_names_that_are_no_names_and_reserved_ones_are_refused(name: str) -> None:
+def test_invalid_and_reserved_names_are_refused(name: str) -> None:
     with pytest.raises(DeclarationInvalid, match=r"8\.5"):
         _declare(Adapter("x"), name)
 

@@ -118,7 +118,7 @@ def test_both_eras_get_envelopes_and_progress_is_a_stream(port: int) -> None:
     assert post(port, request("tools/list", {}), session)[0] == 404
 
 
-def test_leaving_cancels_a_modern_call_and_a_notification_a_legacy_one(port: int) -> None:
+def test_leaving_cancels_a_modern_call_and_a_notification_cancels_a_legacy_call(port: int) -> None:
     CANCELLED.clear()
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     headers = {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call", "mcp-name": "mcp_aql_read"}

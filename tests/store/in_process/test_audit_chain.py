@@ -46,7 +46,7 @@ def test_a_whole_chain_is_intact_to_its_last_record() -> None:
     assert verify(LOG, head=HEAD).intact
 
 
-def test_the_hash_of_a_record_is_the_documented_one() -> None:
+def test_the_hash_of_a_record_is_computed_as_documented() -> None:
     lengths = (1).to_bytes(8) + (32).to_bytes(8) + (3).to_bytes(8)
     assert LOG[0].hash == hashlib.sha256(b"interlock audit record 1\n" + lengths + bytes(32) + b"one").digest()
 

@@ -125,7 +125,7 @@ def _answers(node: RunningNode, bearer: str, status: int) -> bool:
         return wire.modern("tools/list").status == status
 
 
-def test_the_registry_of_names_is_one_for_all_replicas(server: NatsServer, tmp_path: Path) -> None:
+def test_all_replicas_share_one_registry_of_names(server: NatsServer, tmp_path: Path) -> None:
     published = tmp_path / "published.json"
     with running_node(tmp_path / "a", {}, sharing(server)) as a, running_node(tmp_path / "b", {}, sharing(server)) as b:
         assert a.cli("names", "publish", "--out", str(published)).returncode == 0

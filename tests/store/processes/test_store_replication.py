@@ -677,7 +677,7 @@ async def test_a_server_is_trusted_over_tls_only_by_the_operators_choice(tmp_pat
         server.kill()
 
 
-async def test_one_of_several_servers_is_enough(nats_server: NatsServer, node: str) -> None:
+async def test_one_reachable_server_of_several_is_enough(nats_server: NatsServer, node: str) -> None:
     servers = NatsServers(urls=("nats://127.0.0.1:1", nats_server.url, "nats://127.0.0.1:2"))
     for _ in range(5):
         async with opened(SharedPlace(servers=servers, node=node)) as store:
@@ -704,7 +704,7 @@ def test_the_library_is_imported_only_for_this_backend_and_its_absence_named(tmp
     assert "pip install 'interlock[nats]'" in nats.stderr
 
 
-async def test_expired_entries_and_the_marks_of_deleted_ones_are_forgotten_by_the_server(
+async def test_expired_entries_and_the_marks_of_deleted_entries_are_forgotten_by_the_server(
     nats_server: NatsServer, node: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("interlock.store.nats.key_value.EXPIRED_KEPT_S", 0)

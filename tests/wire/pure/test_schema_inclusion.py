@@ -144,7 +144,7 @@ def test_an_undecidable_comparison_is_undecided_and_not_a_rejection(wide: Any) -
     ],
     ids=str,
 )
-def test_the_same_rule_or_a_narrower_one_is_a_yes(narrow: Any, wide: Any) -> None:
+def test_the_same_rule_or_a_narrower_rule_is_accepted(narrow: Any, wide: Any) -> None:
     assert compare(narrow, wide).verdict is ACCEPTS
 
 

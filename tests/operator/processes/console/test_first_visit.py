@@ -102,7 +102,7 @@ def visit(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterato
                 page.goto("about:blank", timeout=5_000)
 
 
-def test_a_link_logs_one_browser_in_and_is_refused_the_second_time(visit: Visit, browser: Browser) -> None:
+def test_a_login_link_logs_one_browser_in_and_is_refused_the_second_time(visit: Visit, browser: Browser) -> None:
     url = visit.log_in()
     expect(visit.page.locator("#live[data-state=live]")).to_be_visible()
     with browser.new_context() as other:
