@@ -143,7 +143,7 @@ class AqlAdapter:
         return OperationIndex(entries, names.doubled)
 
     def _native_entries(self, caller: Caller) -> list[OperationEntry]:
-        """Return introspection and the native operations that a caller sees."""
+        """Return the entries of `introspect` and of the node's own operations, as far as a caller may see them."""
         shown = (operation for operation in self._native if operation.is_shown(caller))  # AQL-X-5
         natives = (INTROSPECTION, *shown)
         return [OperationEntry(native.declaration.name, native=native, plan=self._plan) for native in natives]
@@ -176,7 +176,7 @@ class AqlAdapter:
         return name, self._entry(names, route, name).classification[0]
 
     def look_below(self, link: Link) -> None:
-        """Ask a connected server for its AQL operations if calls of its tools are held.
+        """Ask a server for its AQL operations if calls of its tools wait for a person's approval.
 
         The node then knows which calls the server would refuse, and refuses them before a person is asked to approve
         them.
@@ -196,7 +196,7 @@ class AqlAdapter:
         return cached[1]
 
     def types(self) -> list[TypeDeclaration]:
-        """Return the types that belong to the protocol rather than to an operation (9.1)."""
+        """Return the types that MCP-AQL itself and the enabled features define (9.1)."""
         aql = self.plan.aql
         return protocol_types(has_danger=aql.danger.enforce, has_fields=aql.field_selection, more=self.loop.types())
 
@@ -232,8 +232,8 @@ class AqlAdapter:
     # Sessions
 
     def session_of(self, caller: Caller, meta: Mapping[str, Raw] | None = None) -> str | None:
-        """Return the session id of a client, and create the session on first use (2.3.5). Return None for stateless
-        HTTP.
+        """Return the session id of a client, and create the session on first use (2.3.5). Return None for a client
+        without a session (stateless HTTP).
 
         `meta` is the `_meta` of the client's request, which may contain a label for the audit log.
         """
@@ -283,8 +283,8 @@ class LoopAdapter(AqlAdapter):
 
 
 def profile_of(plan: Plan) -> Profile:
-    """Return the configured endpoint profile. Raise ValueError if the profile is invalid; checking the configuration
-    reports this earlier.
+    """Return the configured profile, which assigns operations to endpoint tools. Raise ValueError if the profile is
+    invalid; checking the configuration reports this earlier.
     """
     aql = plan.aql
     if not aql.families:

@@ -59,7 +59,7 @@ _decode: Final = msgspec.json.Decoder(_Message).decode
 
 
 def result_for(caller: Caller, envelope: bytes, *, is_error: bool = False, **others: Any) -> bytes:
-    """Return the MCP result with the envelope, as the caller's revision of MCP has it."""
+    """Return the MCP result that contains an envelope, in the form of the caller's MCP revision."""
     is_modern = caller.era is MODERN
     is_structured = is_modern or caller.version >= STRUCTURED_SINCE
     return tool_result(envelope, is_error=is_error, is_modern=is_modern, is_structured=is_structured, **others)
@@ -144,7 +144,7 @@ class Guidance:
 
 @dataclass(slots=True, eq=False)
 class OperationSink:
-    """The sink of the tool call for an operation. It reads the answer of the tool and delivers an envelope."""
+    """The receiver of a tool's answer to an operation. It converts the answer to the one that the AQL client gets."""
 
     request: ClientRequest
     deliver: Deliver
@@ -169,7 +169,9 @@ class OperationSink:
         self.deliver(answered)
 
     def _read(self, message: bytes, status: int) -> OperationAnswer:
-        """Read the answer of the tool. If a confirmation was refused, its failure is returned instead."""
+        """Convert a tool's message to the answer of its operation. If the call was not confirmed, return that failure
+        instead.
+        """
         if self.ack is not None and self.ack.failure is not None:
             return OperationAnswer(failure=self.ack.failure)
         entry = self.entry
@@ -219,7 +221,9 @@ class AnswerDelivery:
         self.request.sink.answer(encode_result(self.request.client_id, self.result(answered)))
 
     def result(self, answered: OperationAnswer) -> bytes:
-        """Encode the MCP result. If the data is too large, encode a failure, although the operation was executed."""
+        """Encode an answer as an MCP result. If its data is too large, encode a failure that says that the operation
+        was executed.
+        """
         failure, blocks, meta, caller = answered.failure, answered.blocks, answered.meta, self.request.caller
         if failure is None:
             if self.is_bare:
@@ -259,7 +263,7 @@ class OwnCall(Call):
         super().cancel(reason)
 
     def end(self, failure: AqlFailure | None) -> None:
-        """Release an answered call and record its outcome. `failure` is None if the call succeeded."""
+        """Mark the call as answered, and record its outcome. `failure` is None if the call succeeded."""
         if self.done:
             return
         self.done = True
@@ -304,7 +308,7 @@ async def native_answer(native: NativeOperation, context: OperationContext, para
 
 
 class _ItemSink:
-    """The sink of one item of a batch. It passes progress to the client and the answer to the batch."""
+    """A receiver of the messages of one batch item. It passes progress to the client."""
 
     __slots__ = ("_batch",)
 
@@ -369,7 +373,7 @@ class BatchCall(OwnCall):
         return whole
 
     def advance(self) -> None:
-        """Run items as long as each is answered at once.
+        """Run the items of the batch one after another, until one is not answered at once.
 
         When an item is answered later, this method is called again.
         """
@@ -440,7 +444,7 @@ class BatchCall(OwnCall):
             current.cancel("the batch was cancelled")
 
     def on_item_cancelled(self) -> None:
-        """Handle a cancellation request. The running item has the same request id as the batch."""
+        """Cancel the batch because the client cancelled the running item, which has the same request id."""
         if not self.done:
             self.current = None
             self.reason = f"cancelled after {self.place} of {len(self.items)}"

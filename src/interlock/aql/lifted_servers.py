@@ -37,7 +37,7 @@ _META: Final = {META_VERSION: Raw(encode_value(LATEST_MODERN)), META_CAPABILITIE
 
 
 class _AnswerSink:
-    """A sink that stores the answer to a request that the node itself made."""
+    """A receiver that keeps the answer to a request that the node itself made."""
 
     def __init__(self) -> None:
         self.future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -89,7 +89,7 @@ class LiftedServers:
                 self._tasks.begin(self._ask(segment, sorted(tools, key=_rank)))
 
     async def _ask(self, segment: str, tools: list[Route]) -> None:
-        """Ask a server for its operations and store what it declares. The first endpoint that answers is used."""
+        """Ask an AQL server for its operations and store them. Its endpoint tools are tried until one answers."""
         by_name = {route.original: route for route in tools}
         for route in tools:
             if route.is_held:  # no person is asked to approve what only the node wants to know
@@ -134,7 +134,9 @@ class LiftedServers:
         return listed[:OPERATIONS_MAX]
 
     async def _introspect(self, route: Route, **params: str) -> Mapping[str, Any]:
-        """Call `introspect` of a server. Return the data of the answer, or nothing if it is not an MCP-AQL answer."""
+        """Call `introspect` of a server, and return the data of its answer. The data is empty if the answer is not one
+        of MCP-AQL.
+        """
         dispatch = self._dispatch
         if dispatch is None:
             return {}

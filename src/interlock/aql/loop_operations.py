@@ -48,7 +48,7 @@ _REFUSED: Final = Refused(CheckNumber.GATE, Refusal(UNAVAILABLE, "unavailable", 
 
 
 class DangerHold(CallHold):
-    """A hold that refuses a call until the call is confirmed, instead of letting it wait.
+    """A hold on a dangerous call, which is refused until somebody confirms it. Other holds let a call wait instead.
 
     `failure` is the answer to the refused call.
     """
@@ -64,8 +64,8 @@ class DangerHold(CallHold):
 
 
 class PersonHold(DangerHold):
-    """A hold for an operation inside an execution of the safety loop, which a person must confirm. The agent gets no
-    token (8.7.3).
+    """A hold on an operation that an agent calls inside an execution of the safety loop. A person must confirm it, and
+    the agent gets no token (8.7.3).
     """
 
     def __init__(self, loop: SafetyLoop, execution: Execution, names: frozenset[str], held: HeldOperation) -> None:
@@ -81,7 +81,7 @@ class PersonHold(DangerHold):
         return not self._is_agreed
 
     def acknowledge(self, call: Call | None = None) -> Refused | None:
-        """Use up the approval that a person gave, and return None, or refuse the call if there is no approval.
+        """Return None if a person approved the call, and use the approval up. Otherwise return a refusal.
 
         A call that waits for its server asks again; its approval is used only once.
         """
@@ -97,7 +97,9 @@ class PersonHold(DangerHold):
 
 @dataclass(eq=False)
 class Acknowledgement(DangerHold):
-    """A hold for an operation that the caller confirms, by repeating the call with the token from the first answer."""
+    """A hold on an operation that the caller itself confirms, by repeating the call with the token from the first
+    answer.
+    """
 
     tokens: ConfirmationTokens
     entry: OperationEntry
@@ -116,7 +118,8 @@ class Acknowledgement(DangerHold):
         return self.token is None and not self._is_given
 
     def acknowledge(self, call: Call | None = None) -> Refused | None:
-        """Redeem the token and return None, or refuse the call and issue a token.
+        """Return None if the caller's token confirms the call, and use the token up. Otherwise return a refusal, and
+        issue a token if the call has none.
 
         A call that waits for its server asks again; its token is redeemed only once.
         """
@@ -290,7 +293,7 @@ class LoopOperations:
         await self._work.finish()
 
     def find_person_hold(self, caller: Caller, route: Route | None, held: HeldOperation) -> PersonHold | None:
-        """Return the hold for an operation that a person must confirm.
+        """Return the hold on a dangerous operation that an agent calls inside an execution. A person must confirm it.
 
         Return None outside an execution, where the caller itself confirms.
         """
@@ -303,7 +306,7 @@ class LoopOperations:
         return PersonHold(self._loop, execution, names, held)
 
     def mode(self) -> str:
-        """Return the value of the capability `execution_safety_loop` (8.6.1)."""
+        """Return the mode of the safety loop, for example `enforcing` or `disabled` (8.6.1)."""
         return self._loop.plan.mode
 
     def instructions(self) -> str:
@@ -314,7 +317,9 @@ class LoopOperations:
         return () if self.mode() == "disabled" else TYPES
 
     def protocol(self) -> dict[str, Any] | None:
-        """Return `_protocol.safety`: the rules in effect, and only the number of patterns (8.7.4)."""
+        """Return the object `_protocol.safety`, which tells clients the rules of the safety loop, but only the number
+        of its patterns (8.7.4). Return None while the loop is disabled.
+        """
         plan = self._loop.plan
         if plan.mode == "disabled":
             return None

@@ -69,7 +69,9 @@ CANDIDATES_MAX: Final = 30
 
 
 class OperationContext(msgspec.Struct, frozen=True, kw_only=True):
-    """Context of one call of a native operation."""
+    """The context that the handler of a native operation gets: the caller, its session, and a function that reports
+    progress.
+    """
 
     operation: AqlOperation
     caller: Caller  # whose `principal` is who calls; nothing in a request's `_meta` says that
@@ -96,7 +98,9 @@ class NativeOperation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NativeOperations:
-    """The registry of native operations. `version` increases with each change, so that caches can detect it."""
+    """The registry of the operations that the node itself carries out. `version` increases with each change, so that
+    caches can detect it.
+    """
 
     def __init__(self) -> None:
         self.by_name: dict[str, NativeOperation] = {}
@@ -159,7 +163,7 @@ class LiftedOperations:
 
 
 class OperationNames:
-    """The operation names of all tools in one snapshot (C.map-1 to -3).
+    """The operation names of all tools in one state of the namespace (C.map-1 to -3).
 
     Names are assigned over the complete namespace, not over a caller's view, so that an operation has the same name for
     every caller. If two tools would get the same name, or a tool the name of a native operation, each gets a suffix and
@@ -202,8 +206,8 @@ class OperationNames:
 
     @property
     def unmatched(self) -> list[str]:
-        """Return the configured rules about operations that apply to no tool, because other rules match first or
-        nothing matches.
+        """Return the patterns of configured rules that apply to no tool, because another rule matches first or no tool
+        matches.
         """
         used = set(map(id, self.rules.values()))
         about = [rule for rule in self._ruled if rule.aql is not None or rule.trust is not None]
@@ -252,7 +256,7 @@ class LiveOperationNames:
         return {each: self.lifted.name(route, each, taken) for each in self.lifted.operations(route) or ()}
 
     def find_refusal(self, call: Call, route: Route) -> Refused | None:
-        """Return the refusal that the AQL server behind a tool would give, or None.
+        """Return the refusal that the AQL server behind a tool would answer with, or None if it would accept the call.
 
         With it, no person is asked to approve a call that the server would refuse.
         """
@@ -273,7 +277,7 @@ class LiveOperationNames:
 
 @dataclass(eq=False)
 class OperationEntry:
-    """An operation as this node serves it.
+    """An operation that callers of this node can use.
 
     There are three kinds: a native operation of the node (`native`), an ordinary tool that is shown as an operation
     (`route` alone), and an operation of an AQL server below, which is called through an endpoint tool of that server
@@ -330,8 +334,8 @@ class OperationEntry:
 
     @property
     def _declared(self) -> AqlOperation | None:
-        """The declaration of a native or lifted operation. It is None for an ordinary tool, whose declaration is
-        computed.
+        """The declaration that the node or an AQL server made of this operation. It is None for an ordinary tool, whose
+        declaration is computed.
         """
         return self.native.declaration if self.native is not None else self.lifted
 
@@ -398,8 +402,8 @@ class OperationEntry:
 
     @cached_property
     def treatment(self) -> Treatment:
-        """The treatment of a call, which follows from the danger of the operation and the trust in its server
-        (C.danger-3).
+        """The treatment of a call (allow, confirm or deny), which follows from the danger of the operation and the
+        trust in its server (C.danger-3).
         """
         if not self.plan.aql.danger.enforce:
             return "allow"
@@ -413,7 +417,7 @@ INTROSPECTION: Final = NativeOperation(declaration=DECLARATION, handler=None, is
 
 
 class OperationIndex:
-    """The operations of one view, sorted by name.
+    """The operations that a caller may use, sorted by name.
 
     An index is immutable; its search structures are built on first use.
     """
@@ -440,8 +444,8 @@ class OperationIndex:
 
     @cached_property
     def _by_original(self) -> Mapping[str, list[str]]:
-        """Operation names by the original name of their tool, if that is not ASCII. The operation name does not contain
-        such letters.
+        """Operation names by the original name of their tool, for tools whose names are not ASCII. An operation name
+        has no such letters.
         """
         operations: dict[str, list[str]] = {}
         for entry in self.entries:

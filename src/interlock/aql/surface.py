@@ -74,7 +74,7 @@ HOW: Final = 'more by {"query":"operations","search":"WORDS"}, "prefix":"SERVER_
 
 
 class Introspection:
-    """The answers to `introspect` (7), from the operations that a caller may call.
+    """The answers to `introspect` (7), which lists and describes the operations that a caller may call.
 
     Operations that the caller may not see are never mentioned.
 
@@ -159,7 +159,7 @@ class Introspection:
         return {"_protocol": protocol, "operations": page}
 
     def _types(self, index: OperationIndex, name: str | None) -> dict[str, Any]:
-        """Return the list of types or, if `name` is set, the details of this type.
+        """Return the list of all types, or the details of one type if `name` is set.
 
         For a large catalogue only the types of the protocol are listed; types of operations can still be requested by
         name.
@@ -179,7 +179,7 @@ class Introspection:
 
 
 def _start(entries: list[OperationEntry], after: str | None) -> int:
-    """Return the index at which a page starts: after the last operation of the previous page, even if that
+    """Return the index at which a page starts: after the last operation of the previous page, even if that operation
     has moved.
     """
     if after is None:
@@ -195,7 +195,7 @@ _LOOP_OFF: Final = "The safety loop is disabled here"
 
 
 class AqlSurface:
-    """The dispatcher of AQL clients, used instead of the flat dispatcher. There is one for each mode.
+    """The dispatcher for AQL clients, which see a few endpoint tools instead of all tools. There is one for each mode.
 
     Prompts, resources, completion and confirmation have no counterpart in MCP-AQL and are passed on unchanged.
     """
@@ -247,7 +247,7 @@ class AqlSurface:
     # Calls
 
     def call_tool(self, client_request: ClientRequest) -> Call:
-        """Start answering a tools/call and return its call.
+        """Start what a `tools/call` asks for, and return the running call.
 
         The call runs an operation or a batch of an endpoint tool, or refuses an unknown tool.
         """
@@ -391,7 +391,8 @@ class AqlSurface:
     def _acknowledgement(
         self, caller: Caller, entry: OperationEntry, arguments: Arguments, request: OperationRequest
     ) -> Acknowledgement | PersonHold | AqlFailure | None:
-        """Return the hold that must confirm a call, or None if no confirmation is needed, or a failure.
+        """Return the hold that refuses a dangerous call until it is confirmed. Return None if the call needs no
+        confirmation, and a failure if its token is invalid.
 
         A call that the gate holds is confirmed there and needs no token (C.danger-3).
         """
@@ -423,7 +424,7 @@ class AqlSurface:
         return Acknowledgement(self.adapter.tokens, entry, owner, principal, digest, token, note)
 
     def _note_danger(self, caller: Caller, entry: OperationEntry, outcome: str) -> None:
-        """Record an attempt to run an operation of danger level 2 or more, or a denied one (C.danger-5)."""
+        """Record an attempt to run a dangerous operation in the audit log, with its outcome (C.danger-5)."""
         text = f"danger {entry.danger.level.word}, trust {entry.trust}: {outcome}"
         who, is_refused = caller.principal.name, outcome.startswith("denied")
         self.adapter.record(who, caller.via, "aql/danger", entry.name, text, is_refused=is_refused)
@@ -437,7 +438,7 @@ class AqlSurface:
         ack: Acknowledgement | PersonHold | None,
         deliver: Deliver,
     ) -> Call:
-        """Start a native operation. Secret arguments do not reach the audit log."""
+        """Start an operation of the node itself. The audit log gets no arguments if one of them is secret."""
         if ack is not None and ack.acknowledge() is not None:
             return self._fail(client_request, ack.failure, deliver, entry.name)
         has_secret = any(parameter.sensitive for parameter in entry.operation.parameters)
@@ -462,7 +463,7 @@ class AqlSurface:
     def _own(
         self, client_request: ClientRequest, answered: OperationAnswer, deliver: Deliver, target: str = "mcp_aql"
     ) -> Call:
-        """Deliver an answer that is available at once, and record it like any other call."""
+        """Deliver an answer that the node has at once, and record it like the answer of any other call."""
         call = self._new(client_request, target)
         call.end(answered.failure)
         deliver(answered)
@@ -510,7 +511,8 @@ INTRODUCTION: Final = (
 
 
 class AqlLists:
-    """The lists, the introduction and the answers to unreadable messages of one AQL surface.
+    """The lists that a client of an AQL surface gets, its introduction, and the answers to messages that cannot be
+    read.
 
     Its tools are the endpoint tools. Its prompts and resources are those of the flat namespace
     (`fronts.lists.ListCache`).

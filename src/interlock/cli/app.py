@@ -46,7 +46,7 @@ Exit codes: 0 done, 1 refused, 2 usage, 3 waits for a decision, 4 unreachable.""
 
 
 class Verbs(TyperGroup):
-    """The group of all commands. It imports the module of a command when the command is used."""
+    """The group of all commands. A command's module is imported when the command is used."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -65,7 +65,7 @@ class Verbs(TyperGroup):
 
 
 def load_app(name: str) -> typer.Typer:
-    """Import the typer app of a verb."""
+    """Import the Typer app of a command."""
     return cast(typer.Typer, load_reference(VERBS[name].app))
 
 

@@ -38,7 +38,7 @@ def option(name: str, help: str | None = None, metavar: str | None = None) -> An
 
 
 def _shared(name: str, help: str, metavar: str | None = None) -> inspect.Parameter:
-    """Return an option that every verb has. Without `metavar` it is a flag."""
+    """Return an option that every command has. Without `metavar` it is a flag."""
     kind = bool if metavar is None else str | None
     annotation = Annotated[kind, option(f"--{name}", help, metavar)]  # type: ignore[valid-type]
     default = False if metavar is None else None
@@ -56,7 +56,7 @@ _SHARED = [
 
 @dataclass(eq=False, kw_only=True)
 class Invocation:
-    """A run of a verb, with the location of its node and the form of its output."""
+    """A single run of a command, with the location of its node and the form of its output."""
 
     config: str | None = None
     data: str | None = None
@@ -92,7 +92,7 @@ class Invocation:
 
     @cached_property
     def loaded(self) -> "Loaded":
-        """Return the configuration for a command that queries a node or reads its folder."""
+        """Return the configuration, for a command that queries a node or reads its folder."""
         return load_configuration(self, starting=False)
 
     @cached_property
@@ -105,8 +105,8 @@ class Invocation:
         return OperatorClient.of_data(self.data_folder)
 
     def call_or_offline(self, operation: "Operation[Any]", **arguments: Any) -> "Answer":
-        """Call an operation of the node. If no node runs on this data folder, carry the operation out on the folder;
-        the folder of a node on another machine cannot be opened.
+        """Call an operation of the node. If no node runs on this machine's data folder, carry out the operation on the
+        folder itself.
         """
         try:
             return self.node.call(operation, **arguments)
@@ -240,7 +240,7 @@ def read_configuration(
     set_by_flags: Mapping[str, str] | None = None,
     lenient: bool = False,
 ) -> "Loaded":
-    """Read the configuration that the command names. `lenient` is passed to `load`. Raise ConfigInvalid if the
+    """Read the configuration that a command line names. `lenient` is passed to `load`. Raise ConfigInvalid if the
     configuration has errors.
     """
     from interlock.config.load import load

@@ -16,8 +16,8 @@ def codes(incomplete: str) -> list[str]:
 
 
 def _completion(operation_name: str, member: str, field: str) -> Callable[[typer.Context, str], list[str]]:
-    """Return a function that completes the `field` of the items that a running node lists. `member` is the part of the
-    reply that holds the list. After any failure nothing is offered.
+    """Return a completion function that offers the `field` of the items that a running node lists. `member` names the
+    list in the node's reply. After any failure nothing is offered.
     """
 
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:

@@ -49,8 +49,8 @@ def every_key() -> list[str]:
 
 
 def codes_for(key: str) -> list[ExplainedCode]:
-    """Return the codes that a number or a name refers to. A number can have different meanings on different
-    connections; a name has only one. Case and dashes do not matter.
+    """Return the codes that a number or a name refers to. A number can have several meanings, one for each kind of
+    connection; a name has only one. Case and dashes do not matter.
 
     A number with the wrong sign and an unambiguous part of a name are accepted too, because people quote from memory.
     """

@@ -176,7 +176,7 @@ def matches(template: str, uri: str) -> bool:
 
 
 class Matcher:
-    """A comparison of one URI with many templates.
+    """A matcher of one URI against many URI templates.
 
     Facts about the URI are computed once, and the work is bounded: after STEPS_MAX steps, no further template
     with an expression matches.

@@ -92,8 +92,8 @@ _remembered = functools.lru_cache(maxsize=4096)(_judge)
 
 
 def crossing_keys(meta: dict[str, Raw], *, vendor: bool) -> dict[str, Raw]:
-    """Return the keys of `meta` that may be forwarded to any server, in their order. `vendor` allows the keys of other
-    vendors.
+    """Return the keys of `meta` that may be forwarded to any server, in their order. `vendor` allows keys that other
+    vendors define.
 
     Keys of an era and the progress token are not included; the calling code writes them.
     """
@@ -108,8 +108,8 @@ def crossing_keys(meta: dict[str, Raw], *, vendor: bool) -> dict[str, Raw]:
 def stamp_modern(
     crossed: dict[str, Raw], *, capabilities: Raw, client: Raw | None, log_level: Raw | None
 ) -> dict[str, Raw]:
-    """Return the `_meta` for a 2026-07-28 server: the forwarded keys, and the keys that this era requires.
-    `capabilities` are those of the client, not of the gateway.
+    """Return the `_meta` of a request to a 2026-07-28 server: the forwarded keys `crossed`, and the keys that this era
+    requires. `capabilities` are those of the client, not of the gateway.
     """
     crossed[META_VERSION] = RAW_MODERN
     crossed[META_CAPABILITIES] = capabilities
@@ -121,7 +121,7 @@ def stamp_modern(
 
 
 def has(raw: Raw | None, member: str) -> bool:
-    """Return whether a capability contains a setting with the value true."""
+    """Return whether `member` is true in a capability."""
     settings = decode_object(raw) if raw is not None else None
     return settings is not None and bytes(settings.get(member, b"")) == b"true"
 
@@ -249,7 +249,8 @@ def encode_roots(folders: Sequence[str]) -> bytes:
 def hold_roots_untrusted(
     answer: Raw, allowed: Sequence[str], resolve: Resolve, most: int = ROOTS_MAX
 ) -> tuple[Raw, HeldRoots]:
-    """Remove the roots that are not allowed from a client's answer to `roots/list`. Other answers stay unchanged.
+    """Remove the roots that are not allowed from a client's answer to `roots/list`. An answer without roots stays
+    unchanged.
 
     `allowed` are paths without symlinks. Roots after the first `most` are withheld without being checked, and the
     returned record names only one of them.

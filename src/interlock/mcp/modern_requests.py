@@ -164,7 +164,7 @@ def _text(value: Any) -> str | None:
 
 
 def mirror_headers(mirrored: tuple[Mirrored, ...], arguments: Any) -> bytes:
-    """Return the `Mcp-Param-*` header lines of one call."""
+    """Return the `Mcp-Param-*` header lines that repeat the arguments of one call."""
     lines = []
     for mirror in mirrored:
         if (text := mirror_text(arguments, mirror.path)) is not None:
@@ -211,7 +211,7 @@ _LATEST_RAW: Final = b'"%b"' % LATEST_MODERN.encode()
 
 
 class Routing(msgspec.Struct, frozen=True):
-    """Values of the routing headers of a request. The request body must contain the same bytes."""
+    """Values of the routing headers of a request. The body of the request must contain the same values."""
 
     method: str
     version: bytes  # one that we serve

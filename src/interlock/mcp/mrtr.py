@@ -92,7 +92,9 @@ def request_digest(method: str, params: dict[str, Any]) -> bytes:
 
 
 class Ticket(msgspec.Struct, frozen=True, array_like=True):
-    """Content of a request state that this gateway issues."""
+    """The content of a `requestState` that this gateway gives to a client. The client sends it back when it repeats its
+    request.
+    """
 
     handle: str  # names the parked call; empty when the request is simply to be sent again
     round: int
@@ -107,7 +109,7 @@ def seal(ticket: Ticket, key: bytes) -> str:
 
 
 def is_ours(state: str) -> bool:
-    """Return whether this gateway may have issued the request state. The signature is not checked."""
+    """Return whether this gateway may have issued the request state. Its signature is not checked."""
     return state.startswith(_PREFIX)
 
 
@@ -124,7 +126,7 @@ def seal_bytes(prefix: str, body: bytes, key: bytes) -> str:
 
 
 def unseal_bytes_untrusted(prefix: str, state: str, key: bytes) -> bytes | None:
-    """Return the body of a text that `seal_bytes` wrote. Return None if the signature does not match. The prefix is
+    """Return the body of a text that `seal_bytes` wrote. Return None if its signature does not match. The prefix is
     removed but not required, and the signature does not cover it.
     """
     text = state.removeprefix(prefix)

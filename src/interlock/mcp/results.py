@@ -87,8 +87,8 @@ class ResultFacts(msgspec.Struct, frozen=True):
 
 
 def find_result_facts(result: Raw, message: bytes = b"") -> ResultFacts | None:
-    """Read the members of a large result once. Return None if names may be duplicated or escaped; the bytes must then
-    be searched instead.
+    """Read the members of a large result once. Return None if names may be duplicated or escaped, so that the bytes
+    must be searched instead.
 
     `message` is the message that contains the result. If it is given, less has to be read.
     """
@@ -103,7 +103,9 @@ def find_result_facts(result: Raw, message: bytes = b"") -> ResultFacts | None:
 
 
 def _size(members: dict[str, Raw]) -> int:
-    """Return the size of a JSON object without blanks: its names, one colon for each name, and its values."""
+    """Return the size that a JSON object with these members has without blanks: its names, one colon for each name, and
+    its values.
+    """
     return len(encode_value(list(members))) + len(members) + sum(map(len, members.values()))
 
 

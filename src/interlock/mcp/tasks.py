@@ -31,7 +31,7 @@ _MARK: Final = methods.META_TASK.encode()
 
 
 class TaskFacts(msgspec.Struct, frozen=True):
-    """Properties of a task that the gateway has to remember."""
+    """The properties of a task that the gateway has to remember."""
 
     id: str
     status: str
@@ -40,15 +40,15 @@ class TaskFacts(msgspec.Struct, frozen=True):
 
 
 class Made(msgspec.Struct, frozen=True):
-    """The result of a call that the server runs as a task."""
+    """The result of a call that its server runs as a task."""
 
     facts: TaskFacts
     result: dict[str, Any]
     task: dict[str, Any]  # the task in it: the result itself in 2026-07-28
 
     def rename_task(self, ours: str, rename: Rename) -> bytes:
-        """Encode the result with our id for the task. `rename` returns our ids of other tasks that the result
-        mentions.
+        """Encode the result with the gateway's id `ours` for the task. `rename` returns the gateway's ids of other
+        tasks that the result mentions.
         """
         self.task["taskId"] = Raw(encode_value(ours))
         if self.task is not self.result:
@@ -96,8 +96,8 @@ def read_made(result: Raw, era: Era) -> Made | str | None:
 
 
 def renamed_answer(result: Raw, method: str, theirs: str, rename: Rename) -> dict[str, Any] | str:
-    """Replace the server's task ids in an answer about the task `theirs` by ours. Return a text with the reason if the
-    answer is malformed or is about another task.
+    """Replace the server's task ids by the gateway's in an answer about the task `theirs`. Return a text with the
+    reason if the answer is malformed or is about another task.
     """
     members: dict[str, Any] | None = decode_object(result)
     if members is None:
@@ -154,7 +154,9 @@ def renamed_related(raw: Raw, rename: Rename) -> dict[str, Any] | None:
 
 
 def renamed_in(params: Raw, rename: Rename) -> Raw:
-    """Return params or a result with the related task's id replaced and everything else unchanged."""
+    """Return encoded params or an encoded result with the id of the related task replaced and everything else
+    unchanged.
+    """
     members: dict[str, Any] | None = decode_object(params) if _MARK in bytes(params) else None
     if members is None:
         return params
@@ -203,7 +205,7 @@ def without_tasks(capabilities: Raw) -> Raw:
 
 
 def requires_tasks(error: Raw) -> bool:
-    """Return whether a modern server refused a request because it answers the request only with a task."""
+    """Return whether an error of a modern server says that it answers the request only with a task."""
     if methods.TASKS_EXTENSION.encode() not in bytes(error):
         return False
     members = decode_object(error) or {}
@@ -222,7 +224,7 @@ TAKEN_AS_TASK: Final[dict[str, Any]] = {
 
 
 def takes_as_task(capabilities: dict[str, Raw], method: str) -> bool:
-    """Return whether the gateway may send this server request to a legacy client as a task."""
+    """Return whether a legacy client accepts this request of a server as a task."""
     path = _AS_TASK.get(method)
     return path is not None and is_object(_inside(capabilities, "tasks", "requests", *path))
 
@@ -278,21 +280,19 @@ def lost_task(reason: str) -> Refusal:
 
 
 def tool_across_eras(client: Era) -> Refusal:
-    """Return the refusal of a call to a tool that runs only as a task, because the client's era differs from the
-    server's.
-    """
+    """Return the refusal of a call to a tool that runs only as a task, at a server of another era than the client's."""
     text = "this tool runs only as a task of MCP {theirs}, which a client of {ours} cannot have; use one of {theirs}"
     return _across(client, text, METHOD_NOT_FOUND)
 
 
 def call_across_eras(client: Era) -> Refusal:
-    """Return the refusal of a call that asks for a task, because the server's era differs from the client's."""
+    """Return the refusal of a call that asks for a task at a server of another era than the client's."""
     text = "a server of MCP {theirs} makes no task for a client of {ours}; call the tool without task"
     return _across(client, text, METHOD_NOT_FOUND)
 
 
 def task_across_eras(client: Era) -> Refusal:
-    """Return the refusal of a task id that the same principal received through a client of the other era."""
+    """Return the refusal of a task id that the client's user received in a client of the other era."""
     text = "this is a task of MCP {theirs}, and the client speaks {ours}; ask for it with a client of {theirs}"
     return _across(client, text, INVALID_PARAMS)
 

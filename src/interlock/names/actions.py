@@ -82,8 +82,8 @@ class Sightings:
                 await self._kv.put(SEEN_BUCKET, f"{name} {segment}", day, now, ttl_s=SEEN_DAYS * _DAY_S)
 
     async def of(self, name: str) -> list[str]:
-        """Return the servers that offered a name in the last 90 days, each with the most recent day. Raise StoreError
-        if the record cannot be read.
+        """Return the servers that offered a name in the last 90 days, each with the last day on which it did. Raise
+        StoreError if the record cannot be read.
         """
         await self.note()
         entries = await self._kv.entries(SEEN_BUCKET, self._clock.wall())
@@ -118,12 +118,12 @@ class Amendment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def _body(*members: tuple[str, Any] | tuple[str, Any, Any]) -> type[msgspec.Struct]:
-    """Return the type of an action's body. A member has a name, a type, and perhaps a default value."""
+    """Return the type of an action's JSON body. A member has a name, a type, and perhaps a default value."""
     return msgspec.defstruct("Body", members, forbid_unknown_fields=True)
 
 
 class NamesActions:
-    """The table of actions by name, with a limit on the number of actions of each client.
+    """The actions on the registry by their names, with a limit on the number of actions of each client.
 
     The methods of actions take the actor, the name or prefix, and what the action needs. They raise NotFound for an
     unknown name, Refused if the action is not allowed, and StoreError if it cannot be stored.
@@ -196,7 +196,7 @@ class NamesActions:
         return await self._requests.file(actor, proposal)
 
     async def _amend(self, actor: Actor, name: str, change: Amendment) -> NameRequest:
-        """Complete an amendment with the current values of the entry, and submit it as a request."""
+        """Fill in the current values of the entry where an amendment has none, and submit it as a request."""
         entry = own_entry(self._state.registry, name)
         current = proposal_of(entry)
         scope = change.authentication_scope or entry.authentication_scope
@@ -342,8 +342,8 @@ class NamesActions:
         dates: Mapping[str, str | None],
         check: Callable[[RegistryEntry], None] = lambda entry: None,
     ) -> RegistryChange[RegistryEntry]:
-        """Change the status of an entry if the table of moves allows it. `check` raises Refused if something else does
-        not, and `dates` are the fields that belong to the new status.
+        """Change the status of an entry. Raise Refused if the table of moves or `check` does not allow it. `dates` are
+        the fields that belong to the new status.
         """
         entry = own_entry(registry, name)
         check_controller(actor, registry.controller(entry.change_controller), registry)
@@ -405,7 +405,7 @@ SOURCE_CHARS_MAX: Final = 500
 
 
 class Publisher:
-    """The publisher of the registry, which also imports other registries."""
+    """The publisher of the registry in its published forms. It also imports registries that others publish."""
 
     def __init__(self, state: RegistryState, experts: Callable[[], tuple[str, ...]]) -> None:
         """Create the publisher. `experts` returns the names of the people who decide on requests. The names are

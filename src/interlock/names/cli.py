@@ -77,7 +77,7 @@ _AMENDED: Final = (
 
 
 def _with_options(names: tuple[str, ...]) -> Callable[[Body], Body]:
-    """Return a decorator for a command with `**members`, which gives it these options of a proposal. They come before
+    """Return a decorator that adds options about a proposal to a command, in place of its `**members`. They come before
     the other options of the command.
     """
 
@@ -107,8 +107,8 @@ def _read_members(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _json_object(path: Path | None) -> dict[str, Any]:
-    """Return the object in a JSON file, or an empty object if `path` is None. Raise Refused if the file is unreadable
-    or not JSON, and BadUsage if it does not contain an object.
+    """Return the object in a JSON file, or an empty object if `path` is None. Raise Refused if the file cannot be read
+    as JSON, and BadUsage if it does not contain an object.
     """
     members = {} if path is None else msgspec.json.decode(_read_json(path))
     if not isinstance(members, dict):
@@ -279,7 +279,7 @@ def verify(
     name: Name,
     definition: Annotated[Path, typer.Argument(metavar="FILE", help="A tool's definition, as a server lists it.")],
 ) -> None:
-    """Compare a tool with what its name means. Exit 1 unless it keeps to it.
+    """Compare a tool with the specification of its name. Exit 1 unless it conforms.
 
     Examples:
         interlock names verify acme_search tool.json
@@ -337,7 +337,7 @@ def deprecate(
     successor: Annotated[str, option("--successor", "What to use instead.", "NAME")] = "",
     override: Override = "",
 ) -> None:
-    """Advise against a name. It stays on record, and what uses it goes on.
+    """Mark a name as deprecated. It stays registered, and servers that offer it go on.
 
     Examples:
         interlock names deprecate acme_search --successor acme_find
@@ -357,7 +357,7 @@ def reinstate(invocation: Invocation, name: Name, *, override: Override = "") ->
 
 @verb(app, "withdraw")
 def withdraw(invocation: Invocation, name: Name, *, override: Override = "") -> None:
-    """Withdraw a name. It was deprecated for a year, and no known server implements it.
+    """Withdraw a name. It must be deprecated for a year, and no known server may implement it.
 
     Examples:
         interlock names withdraw acme_search
@@ -373,7 +373,7 @@ def transfer(
     to: Annotated[str, option("--to", metavar="CONTROLLER")],
     override: Override = "",
 ) -> None:
-    """Hand an entry to another controller. Each of the two asks for it once.
+    """Transfer an entry to another controller. Each of the two asks for it once.
 
     Options:
         to: Who is to have it.
@@ -396,7 +396,7 @@ def confirm_public(invocation: Invocation, name: Name, *, override: Override = "
 
 @verb(app, "declare")
 def declare(invocation: Invocation, name: Name, *, who: Annotated[str, option("--by", metavar="WHO")]) -> None:
-    """Put an implementation of a surface on record.
+    """Record that somebody implements a surface.
 
     Options:
         who: Who implements it.
@@ -416,7 +416,7 @@ def end(
     evidence: Annotated[str, option("--evidence", metavar="TEXT")],
     override: Override = "",
 ) -> None:
-    """Put the end of an implementation on record.
+    """Record that an implementation has ended.
 
     Options:
         who: Who implemented it.
@@ -473,7 +473,7 @@ def dispute(
 def cancel(
     invocation: Invocation, request_: Annotated[str, typer.Argument(metavar="ID")], *, override: Override = ""
 ) -> None:
-    """Take a request back.
+    """Cancel a request.
 
     Options:
         request_: The request.
@@ -661,7 +661,7 @@ def import_registry(
     trusted: Annotated[bool, option("--trusted", "Enforce what it says, not only warn.")] = False,
     pin: Annotated[str, option("--pin", "What its digest must be.", "DIGEST")] = "",
 ) -> None:
-    """Take in another registry, read-only here. Needs no running node and no network.
+    """Import another registry, read-only here. Needs no running node and no network.
 
     Examples:
         interlock names import names.json --source https://example.org
@@ -690,7 +690,7 @@ def trust(
     *,
     revoke: Annotated[bool, option("--revoke", "No longer.")] = False,
 ) -> None:
-    """Enforce what an imported registry says.
+    """Enforce the entries of an imported registry.
 
     Examples:
         interlock names trust https://registry.example.org
@@ -706,7 +706,7 @@ def repin(
     *,
     remove: Annotated[bool, option("--remove", "Take the pins away.")] = False,
 ) -> None:
-    """Hold the tools of a name to what they are now.
+    """Pin the tools of a name to their current schemas.
 
     A tool that is pinned and later has other schemas is refused until it is pinned again.
 

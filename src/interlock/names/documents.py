@@ -80,7 +80,7 @@ AT_ONCE_MAX: Final = 50  # documents that one hourly look fetches; the others wa
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of the last weekly check of a document, and the last change that was noted."""
+    """The result of the last weekly check of a document, with the last change of the document that was noted."""
 
     day: str
     failures: int = 0
@@ -88,7 +88,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DocumentWatch:
-    """A weekly check whether the documents of entries have changed or disappeared."""
+    """A task that checks each week whether the documents of entries have changed or disappeared."""
 
     def __init__(self, state: RegistryState, fetch: Fetch, kv: KeyValue, clock: Clock) -> None:
         self._state = state

@@ -52,7 +52,9 @@ class Reminders:
         self._counted: tuple[tuple[str, str], DueNames] | None = None
 
     def due(self) -> DueNames:
-        """Return the counts. They are computed once for each day and each state of the registry."""
+        """Return the counts of entries that wait for a review or a confirmation. They are computed once for each day
+        and each state of the registry.
+        """
         state = self._state
         key = (state.version, state.today)
         if self._counted is None or self._counted[0] != key:
@@ -79,7 +81,7 @@ class Reminders:
 
     @changes_registry
     def _give(self, registry: NamesRegistry, step: RegistryStep) -> RegistryChange[bool]:
-        """Record a notice. Answer False if it was recorded before."""
+        """Record a notice, and return whether it is new."""
         return RegistryChange((), False) if _is_given(registry, step) else RegistryChange((step,), True)
 
 
@@ -103,8 +105,8 @@ def _is_given(registry: NamesRegistry, step: RegistryStep) -> bool:
 
 
 def _due_notices(entry: RegistryEntry, now: str) -> Iterator[RegistryStep]:
-    """Yield the notices about an entry that are due now, including those that were sent before. Nobody here has to act
-    on an imported entry.
+    """Yield the notices about an entry that are due now, including those that were sent before. An imported entry has
+    none, because nobody here has to act on it.
     """
     if entry.source:
         return
@@ -125,7 +127,7 @@ EVERY_S: Final = 3600.0
 
 @dataclass(eq=False, kw_only=True)
 class NameParts:
-    """The parts of the registry that do not need the catalog of tools, with the hourly task that keeps the registry up
+    """The parts of the registry that do not need the catalog of tools, with an hourly task that keeps the registry up
     to date. The other parts are created later (`parts.py`).
     """
 

@@ -139,8 +139,8 @@ class RequestDecisions(DecisionReceiver):
     def _refuse(
         self, registry: NamesRegistry, approval: Approval, decision: Decision, failure: str = ""
     ) -> RegistryChange[None]:
-        """Return or reject a request, as the expert decided. If `failure` is set, accepting the request failed, and it
-        is rejected.
+        """Send a request back to its registrant, or reject it, as the expert decided. If `failure` is set, the request
+        is rejected because it could not be accepted.
         """
         request = found_request(registry, approval.target or "")
         if request.state is not RequestState.IN_REVIEW:
@@ -158,7 +158,7 @@ class RequestDecisions(DecisionReceiver):
 
     @changes_registry
     def _accept(self, registry: NamesRegistry, approval: Approval, decision: Decision) -> RegistryChange[None]:
-        """Make the change that a request asks for. Raise Refused if it is no longer possible."""
+        """Make the change that an approved request asks for. Raise Refused if it is no longer possible."""
         state = self._state
         request = found_request(registry, approval.target or "")
         if request.state is RequestState.ACCEPTED:  # carried out before the node stopped
@@ -223,8 +223,8 @@ class RequestDecisions(DecisionReceiver):
         return False
 
     def _is_sole(self, request: NameRequest) -> bool:
-        """Return whether only one expert may decide on the request's subject. That expert may then decide on an own
-        request.
+        """Return whether only one expert may decide on the request's subject. If so, that expert may decide even on a
+        request of their own.
         """
         return len(self._experts(f"names.{request.subject}")) <= 1
 
@@ -238,7 +238,7 @@ def found_request(registry: NamesRegistry, id: str) -> NameRequest:
 
 
 def moved_request(request: NameRequest, move: RequestMove, day: str, by: str, reason: str = "") -> NameRequest:
-    """Return a request in its next state. Raise Refused if `REQUEST_MOVES` does not contain the move."""
+    """Return a request after a move to its next state. Raise Refused if `REQUEST_MOVES` does not contain the move."""
     after = REQUEST_MOVES.get((request.state, move))
     if after is None:
         raise Refused("illegal_transition", f"a request that is {request.state.value} does not {move.value}")
@@ -246,7 +246,7 @@ def moved_request(request: NameRequest, move: RequestMove, day: str, by: str, re
 
 
 def request_step(request: NameRequest, at: str, by: str, what: str, reason: str = "") -> RegistryStep:
-    """Return a step that stores a request."""
+    """Return a step of the registry's log that stores a request."""
     return RegistryStep(at=at, by=by, what=what, subject=request.subject, reason=reason, request=request)
 
 
@@ -397,7 +397,7 @@ class RequestService:
         return cancelled
 
     def _new_request(self, kind: RequestKind, subject: str, **others: Any) -> NameRequest:
-        """Return a new request. Its other fields are `others`."""
+        """Return a new request. `others` are further fields of `NameRequest`."""
         fields = {"state": RequestState.SUBMITTED, "filed_on": self._state.today, **others}
         return NameRequest(id=str(uuid.uuid4()), kind=kind, subject=subject, **fields)
 
@@ -426,7 +426,7 @@ class RequestService:
 
     @changes_registry
     def _start_review(self, registry: NamesRegistry, name: str, retrieval: Retrieval) -> RegistryChange[NameRequest]:
-        """Return the change that starts the review of a provisional entry."""
+        """Return the change of the registry that starts the review of a provisional entry."""
         state, entry = self._state, own_entry(registry, name)
         proposal = criteria.proposal_of(entry)
         request = self._new_request(

@@ -56,7 +56,7 @@ class _Initial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 @cache
 def initial_steps() -> tuple[RegistryStep, ...]:
-    """Return the first steps of the log. They are the same in every installation (REG-6-3)."""
+    """Return the steps with which the registry's log begins in every installation (REG-6-3)."""
     read = msgspec.json.decode(_FILE.read_bytes(), type=_Initial)
     revision = copied(read, Revision, revision=1, registered=read.first_registered)
     at, fields = f"{read.first_registered}T00:00:00Z", {"change_controller": read.controller, "revisions": (revision,)}
@@ -77,7 +77,7 @@ PAGE: Final = 10_000
 
 
 class RegistryChange(msgspec.Struct, Generic[T], frozen=True):
-    """The result of a `decide` function: the steps to append to the log, and the value to return once they are
+    """The result of deciding on a change: the steps to append to the log, and the value to return once they are
     stored.
     """
 
@@ -233,8 +233,9 @@ class RegistryState:
 def changes_registry(
     decide: Callable[Concatenate[Any, NamesRegistry, P], RegistryChange[T]],
 ) -> Callable[Concatenate[Any, P], Awaitable[T]]:
-    """Make a method of a class with a `_state` change the registry. The method itself only decides what to change: it
-    gets the registry as its first argument, and may run several times (`RegistryState.change`).
+    """Turn a method that decides on a change of the registry into one that makes the change. The decorated method gets
+    the registry as its first argument and returns a `RegistryChange`. It may run several times
+    (`RegistryState.change`), and its class needs a `_state`.
     """
 
     @wraps(decide)

@@ -131,7 +131,8 @@ _REASON: Final = "nobody can compute whether the tool keeps to the specification
 
 
 class SurfaceQuestions:
-    """Questions to people about tools that may or may not conform to their specification. Each question is asked once.
+    """Questions to people whether a tool conforms to its specification, where no program can decide. Each question is
+    asked once.
 
     An answer applies to one tool and one pair of schemas. If the revision or the tool's definition changes, a new
     question is asked.
@@ -253,7 +254,7 @@ class SurfaceChecks(Surfaces):
         meta: Item,
         effort: Effort,
     ) -> Surface:
-        """Judge a tool by one entry. If no program can decide, ask a person."""
+        """Judge a tool by one registry entry. If no program can decide, ask a person."""
         specifications = self._specifications(entry)
         argument, returned = item.get("inputSchema"), item.get("outputSchema")
         judged = judgement.judge(entry, specifications, argument, returned, judgement.read_claim(meta), effort)
@@ -345,9 +346,8 @@ def _warning(judged: Judgement, entry: RegistryEntry, *, is_trusted: bool) -> st
 def _held_to_pin(
     pin: Pin, surface: Surface | None, name: str, item: Item, policy: judgement.SurfacePolicy, effort: Effort
 ) -> Surface | None:
-    """Compare a tool with its pin, and return the result `surface`, changed if there is a difference. A compatible
-    difference leads to a warning, or to a refusal if registry.strict is set (REG-8.2-3); any other difference to a
-    refusal.
+    """Compare a tool with its pin. Return `surface` if nothing differs, otherwise a warning or a refusal. A compatible
+    difference leads to a warning, unless registry.strict is set; any other difference to a refusal (REG-8.2-3).
     """
     try:
         pinned = SchemaPair(pin.argument, None if pin.returned == NONE else pin.returned)
@@ -378,14 +378,14 @@ def _held_to_pin(
 def make_surface_checks(
     state: RegistryState, inbox: Inbox, rulings: ToolRulings, kv: KeyValue, clock: Clock, plan: Callable[[], Plan]
 ) -> SurfaceChecks:
-    """Create the session-bind check. `plan` returns the current configuration."""
+    """Create the check that compares listed tools with the registry. `plan` returns the current configuration."""
     questions, pins, near = SurfaceQuestions(inbox, rulings), SurfacePins(kv, clock), _LazyLookalikes(state).near
     return SurfaceChecks(state, lambda: copied(plan().registry, judgement.SurfacePolicy), questions, pins, near)
 
 
 class _LazyLookalikes:
-    """An index of names that look like registered names. It is built on first use, and again after the registry has
-    changed.
+    """An index that finds registered names which look like a given name. It is built on first use, and again after the
+    registry has changed.
     """
 
     def __init__(self, state: RegistryState) -> None:
@@ -402,7 +402,9 @@ class _LazyLookalikes:
 
 
 class Rejudgement:
-    """A task that repeats the check whenever the registry changes, for tools whose names are or were registered."""
+    """A task that compares tools with the registry again whenever the registry changes. It takes the tools whose names
+    are or were registered.
+    """
 
     def __init__(self, state: RegistryState, namespace: Callable[[], Namespace], ruled: AsyncFeed[str]) -> None:
         """Create the rejudging task. When it publishes a segment on `ruled`, the tools of that segment are listed
@@ -445,7 +447,8 @@ class Rejudgement:
 
 
 class NamesCheck:
-    """Check 6 of the guard: does a tool with a registered name conform to the registry?
+    """Check 6 of the guard: it refuses calls of tools that do not conform to the registered specification of their
+    name.
 
     The tool is judged when its server lists it. Only routes that are refused have this check, so that calls of other
     tools cost nothing.

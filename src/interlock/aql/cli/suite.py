@@ -24,7 +24,7 @@ IMPLEMENTATION: Final = "interlock"
 
 
 class SuiteItem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The result of one item on one surface."""
+    """The result of one conformance check on one AQL surface."""
 
     name: str
     result: Verdict
@@ -32,7 +32,7 @@ class SuiteItem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SuiteSection(msgspec.Struct, frozen=True, kw_only=True):
-    """A category of the report. It is required if the claimed level is at least its own level."""
+    """A category of checks in the report. It must pass if the claimed level is at least its own level."""
 
     name: str
     level: int
@@ -270,7 +270,7 @@ async def check_introspect(surface: CheckedSurface) -> None:
 
 
 async def check_formats(surface: CheckedSurface) -> None:
-    """Request each format of answer. The client checks every answer against the closed schemas."""
+    """Check an answer of each format. The client compares every answer with the schemas of the specification."""
     answer = await surface.do(GET, NOTE)
     want_code(answer, "success", GET)
     want(answer["data"].get("title") == "A note", "the data of a success is not what the tool answered")
@@ -371,7 +371,7 @@ BOTH: Final = "both modes"
 
 
 async def run_suite(surfaces: tuple[CheckedSurface, ...], claimed: int) -> SuiteReport:
-    """Run every item on every surface. Level 2 is skipped if it is not claimed."""
+    """Run every conformance check on every surface. The checks of level 2 are skipped if only level 1 is claimed."""
 
     async def run(name: str, level: int, item: ItemOf) -> SuiteSection:
         tests = [await _tried(surface.name, item(surface)) for surface in surfaces]

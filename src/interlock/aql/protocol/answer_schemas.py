@@ -15,7 +15,7 @@ FLAG = {"type": "boolean"}
 
 
 def closed(required: dict[str, Any], **optional: Any) -> dict[str, Any]:
-    """Return the schema of an object that has only these members."""
+    """Return the JSON Schema of an object that allows only these members."""
     return {
         "type": "object",
         "properties": {**required, **optional},
@@ -25,17 +25,17 @@ def closed(required: dict[str, Any], **optional: Any) -> dict[str, Any]:
 
 
 def many(items: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of an array of these items."""
+    """Return the JSON Schema of an array of these items."""
     return {"type": "array", "items": items}
 
 
 def success(members: dict[str, Any], **optional: Any) -> dict[str, Any]:
-    """Return the schema of a success that has only these members."""
+    """Return the JSON Schema of a success answer that has only these members."""
     return closed({"success": {"const": True}, **members}, **optional)
 
 
 def failure(error: dict[str, Any], **optional: Any) -> dict[str, Any]:
-    """Return the schema of a failure with this error."""
+    """Return the JSON Schema of a failure answer with this error."""
     return closed({"success": {"const": False}, "error": error}, **optional)
 
 
@@ -174,7 +174,7 @@ def is_valid(name: str, envelope: Any) -> bool:
 
 
 def check_answer(envelope: Any, arguments: Any) -> None:
-    """Check the answer to a request against the tables of the specification. Raise an error if it does not match."""
+    """Check that an answer matches the schemas of the specification. Raise an error if it does not."""
     name = "result"
     if isinstance(arguments, dict):
         if "operations" in arguments and "results" in envelope:

@@ -53,7 +53,7 @@ def leading_verbs(local: str) -> list[str]:
 
 
 def classify(local: str, *, is_read_only: bool, is_destructive: bool | None = None) -> CategoryVerdict:
-    """Classify a tool by its name and hints, before the shape of an UPDATE is considered (C.map-8).
+    """Classify a tool by its name and hints. Whether its parameters fit an UPDATE is checked later (C.map-8).
 
     `is_read_only` means that the effective AX capability is not mutable. `is_destructive` is the server's own hint, or
     None.

@@ -71,7 +71,7 @@ class AqlFailure(Refusal, frozen=True, kw_only=True):
 
     @property
     def is_error(self) -> bool:
-        """Return whether the MCP result is marked isError, because the caller cannot correct the failure (C.tool-6)."""
+        """Return whether the MCP result is marked `isError`. Failures that a caller can correct are not (C.tool-6)."""
         return self.code in FATAL
 
 
@@ -240,7 +240,7 @@ def confirmation_required(
 
 
 def confirmation_by_person(operation: str, danger: str, id: str, reasons: Sequence[str] = ()) -> AqlFailure:
-    """Return the failure for an agent inside an execution, where a person must confirm.
+    """Return the failure that tells an agent that a person must confirm its operation first.
 
     It contains no token, only the id of the pending confirmation (8.7.3).
     """

@@ -25,7 +25,7 @@ SEARCH: Final = '"search":"list files"'  # in the request that descriptions show
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """A named assignment of operations to endpoint families."""
+    """A named assignment of operations to families. Each family has one endpoint tool."""
 
     name: str
     families: tuple[str, ...]  # in the order of the tools
@@ -33,7 +33,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     by_operation: Mapping[str, str] = {}  # beside the categories; `introspect` at least
 
     def family(self, name: str, category: Category, chosen: str | None) -> str:
-        """Return the family of an operation.
+        """Return the family of an operation, which determines the endpoint tool that accepts it.
 
         This is `chosen` if the profile has that family, otherwise the family assigned to the operation's name,
         otherwise the family of its category.
@@ -118,7 +118,7 @@ class EndpointTool(msgspec.Struct, frozen=True):
 
 
 class AqlEndpoints(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """The endpoint tools of one AQL surface."""
+    """The endpoint tools of an AQL surface: the MCP tools that take operations."""
 
     mode: Mode = "semantic"
     profile: Profile = PROFILES["crude"]
@@ -138,7 +138,9 @@ class AqlEndpoints(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return {tool.name: tool for tool in self.tools}
 
     def tool_of(self, operation: AqlOperation) -> str:
-        """Return the MCP tool that accepts an operation. If two do, return the semantic one (C.mode-3)."""
+        """Return the name of the MCP tool that accepts an operation. If two tools do, return the one of its family
+        (C.mode-3).
+        """
         return self.tool_of_family(self.profile.family_of(operation))
 
     def tool_of_family(self, family: str) -> str:
@@ -197,7 +199,9 @@ def discovery(endpoints: AqlEndpoints) -> tuple[str, str]:
 
 
 def primary_categories(endpoints: AqlEndpoints, tool: EndpointTool) -> list[str]:
-    """Return a line that names the categories of a family, if the family is named differently (C.tool-2)."""
+    """Return a line that names the categories of an endpoint's family. Return none if the family is named like its
+    category (C.tool-2).
+    """
     profile = endpoints.profile
     if tool.family is None or profile.name == "crude":
         return []

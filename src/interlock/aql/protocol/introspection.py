@@ -227,7 +227,7 @@ CONTENT_TYPE: Final = object_type(
 def protocol_types(
     *, has_danger: bool, has_fields: bool, more: Iterable[TypeDeclaration] = ()
 ) -> list[TypeDeclaration]:
-    """Return the type declarations of the protocol.
+    """Return the declarations of the types that MCP-AQL itself defines.
 
     `more` adds the types of optional features that are enabled, such as the safety loop.
     """

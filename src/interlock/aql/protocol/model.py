@@ -126,12 +126,16 @@ class AqlParameter(msgspec.Struct, frozen=True, kw_only=True):
         return self.original if self.original is not None else self.name
 
     def _members(self, names: Mapping[str, str]) -> dict[str, Any]:
-        """Return the fields that are set, under the names by which introspection and JSON Schema know them."""
+        """Return those of the named fields that are set. `names` maps each field to its name in introspection or in
+        JSON Schema.
+        """
         values = {shown: getattr(self, name) for name, shown in names.items()}
         return {shown: value for shown, value in values.items() if value is not None and value is not False}
 
     def info(self) -> dict[str, Any]:
-        """Return the members that introspection shows. The specification allows no other members (C.intro-4)."""
+        """Return the description of the parameter that `introspect` shows. The specification allows no other members
+        (C.intro-4).
+        """
         shown: dict[str, Any] = {"name": self.name, "type": self.type, "required": self.required}
         description = f"{self.description} (U+0000 is allowed)".lstrip() if self.allow_nul else self.description
         if description:
@@ -162,7 +166,9 @@ def parameter(name: str, type: str, description: str = "", **others: Any) -> Aql
 
 
 class TypeDeclaration(msgspec.Struct, frozen=True, kw_only=True):
-    """A named type. Introspection lists it as `info` and shows it as `details` (no other members: C.intro-5)."""
+    """A named type. `introspect` lists it in short (`info`) and shows it in full (`details`), with no other members
+    (C.intro-5).
+    """
 
     name: str
     kind: TypeKind
@@ -208,7 +214,9 @@ class Returns(msgspec.Struct, frozen=True):
 
 
 class Lifecycle(msgspec.Struct, frozen=True):
-    """The life cycle of a long-running EXECUTE operation (8.4.5), as introspection shows it."""
+    """The states of a long-running EXECUTE operation and what a client can do with it (8.4.5), as introspection shows
+    them.
+    """
 
     states: tuple[str, ...]
     supports_cancel: bool = False
@@ -224,7 +232,7 @@ class Example(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class AqlOperation(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
-    """The declaration of one operation, which is native or belongs to a tool.
+    """The declaration of one operation, which the node itself or a tool carries out.
 
     Without `danger`, the category determines the danger; without `family`, the profile determines the family. Without
     `examples`, introspection generates one. `upsert` marks a CREATE for a resource that may exist already (8.3).
@@ -264,7 +272,7 @@ class AqlOperation(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=Tru
 
     @cached_property
     def passes_unchanged(self) -> frozenset[str]:
-        """The parameters that have the same name at the handler or the tool as in the operation."""
+        """The parameters that reach the handler or the tool under the same name and with the same value."""
         return frozenset(
             parameter.name
             for parameter in self.parameters
@@ -404,7 +412,7 @@ def state_answer(
     finished_at: str | None = None,
     error: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the state of an execution (8.4.3).
+    """Return the state of an execution in the form that clients get (8.4.3).
 
     `started_at` is present from running on, `finished_at` in terminal states, and `error` in failed.
     """

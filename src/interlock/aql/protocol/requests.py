@@ -91,7 +91,8 @@ def check_request(text: bytes, limits: PayloadLimits, *, nul_allowed: bool = Fal
 
 
 def _measure(text: bytes, limits: PayloadLimits) -> AqlFailure | None:
-    """Measure a text in one pass. Return the failure, or None.
+    """Compare the nesting, the arrays and the strings of a JSON text with the limits, in one pass. Return the failure,
+    or None.
 
     The largest value of each kind is compared, so that the order in which limits are checked does not depend on the
     text.
@@ -230,7 +231,7 @@ def read_request(
 
 
 def read_item(raw: Raw) -> OperationRequest | AqlFailure:
-    """Read one item of a batch. Its text was already measured as a part of the batch."""
+    """Read one item of a batch. Its size is not checked, because the size of the whole batch was."""
     text = bytes(raw)
     members = decode_object(text) if text[:1] == b"{" else None
     if members is None:
@@ -289,7 +290,9 @@ def _is_own(key: str) -> bool:
 
 
 def _take_underscored(request: OperationRequest, members: dict[str, Raw]) -> None:
-    """Remove underscore names from the members, and store those that the protocol defines in the request."""
+    """Remove the members whose names begin with an underscore, and store those that the protocol defines in the
+    request.
+    """
     names = [key for key in members if _is_own(key)]
     if not names:
         return

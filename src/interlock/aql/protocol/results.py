@@ -109,7 +109,7 @@ def read_result(result: Raw | bytes, *, tool: str, operation: str, danger: str =
 
 
 def _content(result: _Result, meta: Raw | None) -> OperationAnswer:
-    """Return the data in content blocks: the text of a single block, or a list that refers to several blocks."""
+    """Return the data of a tool's result: the text of its only content block, or a list of all blocks."""
     blocks = decode_array(result.content)
     if blocks is None:
         return OperationAnswer(failure=internal_error("the server's result cannot be read"), meta=meta)
@@ -141,7 +141,7 @@ def _content(result: _Result, meta: Raw | None) -> OperationAnswer:
 
 
 def _text_data(text: str) -> Raw | str:
-    """Return the text as unchanged JSON if it is an object or array, otherwise the text itself."""
+    """Return a text as JSON if it contains a JSON object or array, otherwise as a plain string."""
     stripped = text.strip()
     if stripped[:1] in ("{", "["):
         try:

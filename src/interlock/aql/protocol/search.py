@@ -125,7 +125,7 @@ def term_weights(name: str, text: str, parameters: Iterable[str] = ()) -> dict[s
 
 
 class SearchIndex:
-    """An immutable search index.
+    """An immutable search index over texts, which ranks them by the words of a query.
 
     It identifies documents by their position in the sequence passed to the constructor.
     """

@@ -112,7 +112,7 @@ def danger_of(name: str, category: Category, facts: ToolFacts) -> DangerVerdict:
 
 
 def declare_tool(facts: ToolFacts, classification: Classification | None = None) -> AqlOperation:
-    """Return the operation that represents a tool."""
+    """Return the AQL operation through which a tool is offered."""
     classified, danger = classification or classify_tool(facts)
     category = classified.category
     builder = _TypeNames(facts.name, facts.schema)
@@ -258,7 +258,9 @@ def _unlike_an_update(facts: ToolFacts) -> str | None:
 
 
 def _is_nested(schema: Any) -> bool:
-    """Return whether a schema allows objects. A partial object cannot be passed on as the deep merge of 4.5.1."""
+    """Return whether a schema allows objects. An update of such a field needs a deep merge (4.5.1), which the tool may
+    not do.
+    """
     words = _type_words(schema)
     return not words or "object" in words
 
@@ -334,7 +336,7 @@ class _TypeNames:
         rule: OperationRule,
         path: tuple[str, ...] = (),
     ) -> AqlParameter:
-        """Return the parameter for a property.
+        """Return the AQL parameter for a property of a tool's schema.
 
         Properties of its schema that introspection cannot express are described in the description.
         """

@@ -31,7 +31,7 @@ _search_nul = re.compile(rb"(?<!\\)(?:\\\\)*(\\u0000)").search  # and not the te
 
 
 class Arguments(msgspec.Struct, frozen=True):
-    """Validated arguments.
+    """The validated arguments of an operation.
 
     `text` is the JSON text to send. `own` contains the decoded parameters for the node itself (`fields`,
     `confirmation_token`).
@@ -88,7 +88,7 @@ class Validator:
         return wrong if wrong is not None else Arguments(text, own, ignored)
 
     def _assemble(self, members: Mapping[str, Raw], own: dict[str, Any]) -> dict[str, Raw] | AqlFailure:
-        """Return the members under the names that the tool uses, or a failure.
+        """Return the parameters of a request under the names that the tool uses, or a failure.
 
         If the gateway added the objects `input` and `arguments`, they are replaced by their members. Parameters for the
         node itself are stored in `own`.
@@ -141,7 +141,9 @@ class Validator:
         return {fields[name].sent_as if name in fields else name: value for name, value in members.items()}
 
     def _check(self, text: Raw, unknown: list[str]) -> AqlFailure | None:
-        """Return the first failure in the order of C.err-4 (types, unknown names, constraints), or None."""
+        """Validate the arguments. Return the first failure of a type, else of an unknown name, else of a constraint
+        (C.err-4), or None.
+        """
         operation = self._operation
         compiled = self._compiled
         if compiled is None:
@@ -178,8 +180,8 @@ class Validator:
 
 @cache
 def _anything() -> Compiled:
-    """Return a schema that accepts everything. It is used if a tool's schema cannot be compiled; the tool then
-    validates.
+    """Return a compiled schema that accepts everything. It is used if a tool's own schema cannot be compiled; the tool
+    then validates its arguments itself.
     """
     compiled = compile_schema(True)
     if compiled is None:
@@ -188,8 +190,8 @@ def _anything() -> Compiled:
 
 
 def _is_ours(operation: AqlOperation, name: str) -> bool:
-    """Return whether the gateway added this object parameter, whose members the tool then receives (C.map-6,
-    C.map-10).
+    """Return whether the gateway added this object parameter. The tool then gets its members instead of the object
+    (C.map-6, C.map-10).
     """
     schema = operation.arguments_schema
     return schema is not None and name not in (schema.get("properties") or {})
@@ -232,7 +234,9 @@ def _failure(error: Any, operation: AqlOperation) -> tuple[bool, AqlFailure]:
 
 
 def _shown_path(path: list[str], operation: AqlOperation) -> tuple[str, AqlParameter | None]:
-    """Return a path in the caller's spelling, and the parameter or the field of `input` to which it belongs."""
+    """Return the path of a value as the caller spells it, and the parameter or the field of `input` that contains the
+    value.
+    """
     if not path:
         return "params", None
     for parameter in operation.parameters:
@@ -311,7 +315,9 @@ def merged(stored: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
 
 
 def merged_text(stored: bytes, changes: bytes) -> bytes:
-    """Return the merge of two JSON objects as text. Raise ValueError if one of them is not an object."""
+    """Merge changes into a stored JSON object, and return the result as text. Raise ValueError if one of the two is not
+    an object.
+    """
     result, members = decode_object(stored), decode_object(changes)
     if result is None or members is None:
         raise ValueError("only objects can be merged")

@@ -42,8 +42,8 @@ LOCAL = "local"  # who changes something in a data folder, as at a node's own so
 
 @dataclass(eq=False)
 class OfflineNode:
-    """A client for a data folder whose node does not run. It carries out operations that need only the stores in the
-    folder.
+    """A client for the data folder of a node that does not run. It carries out operations that need only the stores in
+    the folder.
 
     The handlers are those of a node, so that replies, errors and audit records are the same.
     """
@@ -56,7 +56,7 @@ class OfflineNode:
         return run_stored(self._call(operation, {"body": body, "by": LOCAL, **arguments}))
 
     async def _call(self, operation: Operation[Any], arguments: dict[str, object]) -> Answer:
-        """Open the part that the operation needs, and call its handler."""
+        """Open the store that an operation needs, and run the operation."""
         clock, recorder = Clock(), _FolderRecorder(self.plan, self.folder)
         part: Part
         if operation in SECRET_OPERATIONS:
@@ -240,8 +240,8 @@ def _find_mark(data: bytes) -> Mark | None:
 
 
 def _line(record: ChainedRecord) -> str:
-    """Return a record as JSON that begins with its position and hash in the chain. Its values keep the bytes that were
-    written.
+    """Return a record as JSON that begins with its position and hash in the chain. The values of the record keep their
+    bytes.
     """
     try:
         fields: dict[str, Any] = msgspec.json.decode(record.data, type=dict[str, msgspec.Raw])

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def run_with_names(plan: Plan, folder: Path, job: Callable[[RegistryState], Awaitable[T]]) -> T:
-    """Do `job` with the registry of a data folder, and return its result. Raise Refused if it cannot be done."""
+    """Run `job` with the name registry of a data folder, and return its result. Raise Refused if that is impossible."""
 
     async def run() -> T:
         audit = build_audit(plan.store.backend, folder)
@@ -42,7 +42,7 @@ def run_with_names(plan: Plan, folder: Path, job: Callable[[RegistryState], Awai
 
 
 def read_entries(plan: Plan, folder: Path) -> Mapping[str, RegistryEntry]:
-    """Return the entries by name. Raise Refused if they cannot be read.
+    """Return the entries of the name registry in a data folder, by name. Raise Refused if they cannot be read.
 
     The function writes nothing and does not connect to a store on another machine, so the result is empty for a
     registry in a shared store.

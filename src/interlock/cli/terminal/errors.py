@@ -21,18 +21,18 @@ EXIT_PIPE_CLOSED = 141  # 128 + SIGPIPE
 
 
 class BadUsage(Refused):
-    """Raised for a command line with invalid arguments."""
+    """An error for a command line with invalid arguments."""
 
     exit_status: ClassVar[int] = EXIT_USAGE
 
 
 class Waits(Refused):
-    """Raised if a command has no effect until a person decides."""
+    """An error for a command that has no effect until a person decides."""
 
     exit_status: ClassVar[int] = EXIT_WAITS
 
 
 class Unreachable(Refused):
-    """Raised if the node of a command does not answer."""
+    """An error for a command whose node does not answer."""
 
     exit_status: ClassVar[int] = EXIT_UNREACHABLE

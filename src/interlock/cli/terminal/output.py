@@ -114,8 +114,8 @@ class Output:
         sys.stdout.flush()
 
     def failure(self, failed: Refused, *, in_stream: bool = False) -> None:
-        """Report a failure. With `in_stream`, it is written as a single line, because it follows
-        other lines of JSON.
+        """Report a failure. With `in_stream`, the JSON is written as a single line, because it follows other lines of
+        JSON.
         """
         if self.as_json:
             details = {**failed.details, "hint": failed.hint} if failed.hint else failed.details
@@ -164,8 +164,8 @@ class LogHandler(logging.Handler):
             self.handleError(record)
 
     def _count(self, record: logging.LogRecord) -> int | None:
-        """Return how often the record was repeated since it was last written, or None if it must not be written
-        again yet.
+        """Return how often a record was repeated since it was last written. Return None if it must not be written again
+        yet.
         """
         line = f"{record.levelno} {record.name} {_PAUSE.sub('', record.getMessage())}"
         at, times = self._known.pop(line, (-REPEAT_S, 0))

@@ -68,7 +68,7 @@ def count(number: int, noun: str) -> str:
 
 
 def repeats(items: Iterable[Item], alike: Callable[[Item], object]) -> Iterator[tuple[int, Item]]:
-    """Yield the length and the last item of each run of items that are alike."""
+    """Group neighbouring items that are alike. Yield the length and the last item of each group."""
     last: list[Item] = []
     for item in items:
         if last and alike(last[-1]) != alike(item):
@@ -145,13 +145,13 @@ def program() -> str:
 
 
 def as_typed(text: str) -> str:
-    """Replace every command in the text with the form in which the user can type it, as `program` returns it."""
+    """Rewrite the commands in a text so that the user can type them: each begins as `program` returns it."""
     name = program()
     return text if name == NAME else _COMMAND.sub(lambda _: f"{name} ", text)
 
 
 def drawn_as_typed(text: "Text") -> "Text":
-    """Replace commands as `as_typed` does, in a text with styles."""
+    """Rewrite the commands in a styled text so that the user can type them, as `as_typed` does."""
     name = program()
     if name == NAME or _COMMAND.search(text.plain) is None:
         return text

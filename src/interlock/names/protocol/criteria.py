@@ -46,8 +46,8 @@ def has_schema(raw: Raw) -> bool:
 
 
 def imprecise_places(raw: Raw, *, is_argument: bool) -> list[str]:
-    """Return the reasons why a client cannot be written to this schema, each with its place (criterion 3). An empty
-    list means that the schema is precise.
+    """Return what is imprecise in a schema, each with its place (criterion 3). The list is empty if clients can rely on
+    the schema.
     """
     what = "argument schema" if is_argument else "return schema"
     if not has_schema(raw):
@@ -202,7 +202,7 @@ _REASONS: Final = {
 
 
 def _finding(criterion: int, verdict: Verdict, code: str, reason: str = "", **values: str) -> CheckFinding:
-    """Return a finding. `reason` is a key of `_REASONS`, by default the code."""
+    """Return a finding of a check. `reason` is a key of `_REASONS`, by default the code."""
     return CheckFinding(criterion, verdict, code, _REASONS[reason or code].format(**values))
 
 
@@ -311,7 +311,9 @@ def _scope(proposal: NameProposal, registry: NamesRegistry, amends: RegistryEntr
 
 
 def _collisions(proposal: NameProposal, registry: NamesRegistry, today: str) -> Iterator[CheckFinding]:
-    """Check criterion 5: the name collides with no entry and no vendor prefix, and is not easily confused with one."""
+    """Check criterion 5: the name collides with no entry and no vendor prefix, and is not easily confused with another
+    name.
+    """
     name, prefix, controller = proposal.surface_name, proposal.vendor_prefix, proposal.change_controller
     standing = registry.entries.get(name)
     if standing is not None and (standing.status is not EntryStatus.WITHDRAWN or standing.source):  # REG-5-7
@@ -359,8 +361,8 @@ def registered_entry(
 
 
 def takes_effect(entry: RegistryEntry, request: NameRequest) -> bool:
-    """Return whether an amendment takes effect without an expert: it is compatible, keeps the scope, and has no finding
-    that an expert must judge.
+    """Return whether an amendment takes effect without an expert. It must be compatible, keep the scope, and have no
+    finding that an expert must judge.
     """
     proposal = request.proposal
     if proposal is None or proposal.breaking or any(finding.verdict == "needs_expert" for finding in request.findings):

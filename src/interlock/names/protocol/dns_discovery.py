@@ -55,8 +55,8 @@ def record_name(domain: str) -> str | None:
 
 
 def read_records_untrusted(records: Iterable[bytes]) -> tuple[ServerRecord, ...]:
-    """Read the TXT records of a domain; each item has the joined strings of one record. Records of other services, with
-    another version tag and no address, are skipped.
+    """Read the TXT records of a domain that name MCP servers. Each item has the joined strings of one record. Records
+    of other services are skipped.
     """
 
     def priority(record: ServerRecord) -> tuple[bool, int]:

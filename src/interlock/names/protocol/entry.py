@@ -23,7 +23,9 @@ Copy = TypeVar("Copy", bound=msgspec.Struct)
 
 
 def copied(source: msgspec.Struct, into: type[Copy], **others: Any) -> Copy:
-    """Return a struct of type `into`. Its fields are `others` and what `source` has under the same names."""
+    """Return a struct of type `into`. Its fields are copied from the fields of `source` that have the same names, or
+    taken from `others`.
+    """
     same = {name: getattr(source, name) for name in into.__struct_fields__ if name in source.__struct_fields__}
     return into(**same | others)
 
@@ -60,7 +62,7 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
 
     @property
     def has_schemas(self) -> bool:
-        """Return whether the argument schema is given. The return schema may be missing."""
+        """Return whether the revision has an argument schema. The return schema may be missing."""
         return self.argument_digest is not None
 
 
@@ -98,12 +100,14 @@ class RegistryEntry(SevenFields, frozen=True, kw_only=True, omit_defaults=True, 
         return self.revisions[-1]
 
     def withdrawable_on(self, today: str) -> str:
-        """Return the day from which this name may be withdrawn, if it is deprecated today or has been before."""
+        """Return the day from which this name may be withdrawn. If the name is not deprecated yet, the day is computed
+        as if it were deprecated today.
+        """
         return months_after(self.deprecated_on or today, DEPRECATION_MONTHS, at_least=True)
 
     def free_on(self, today: str) -> str:
-        """Return the day from which another registrant may register this name, if it is withdrawn today or has been
-        before.
+        """Return the day from which another registrant may register this name. If the name is not withdrawn yet, the
+        day is computed as if it were withdrawn today.
         """
         return months_after(self.withdrawn_on or today, QUARANTINE_MONTHS, at_least=True)
 
@@ -213,8 +217,8 @@ def review_due(first_registered: str) -> str:
 
 
 def reached_notice(today: str, due: str) -> int | None:
-    """Return the most recent notice that is due before a review, as its number of days before the review. Return 0 if
-    the review itself is due, and None if no notice is due yet.
+    """Return the last notice that is due before a review: its number of days before the review, or 0 for the review
+    itself. Return None if no notice is due yet.
     """
     left = days_between(today, due)
     return min((days for days in (*NOTICE_DAYS, 0) if left <= days), default=None)

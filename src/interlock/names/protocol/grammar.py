@@ -123,7 +123,7 @@ def length_warnings(name: str) -> tuple[tuple[str, str], ...]:
 
 
 def is_lookalike(name: str, other: str) -> bool:
-    """Return whether a reader could confuse two different names: they are one edit apart, or equal except for
+    """Return whether a reader could confuse two different names. Such names are one edit apart, or equal except for
     characters that look the same.
     """
     if name == other or abs(len(name) - len(other)) > 4:
@@ -145,7 +145,7 @@ def is_lookalike(name: str, other: str) -> bool:
 
 
 def _skeleton(name: str) -> str:
-    """Return a surface name without the differences that a reader could overlook."""
+    """Return a form of a surface name that is equal for names that look alike."""
     return name.replace("0", "o").replace("1", "l").replace("rn", "m").replace("vv", "w").replace("_", "")
 
 
@@ -168,7 +168,7 @@ _ALIKE: Final = str.maketrans(_DRAWN_ALIKE)
 
 
 def skeleton(name: str) -> str:
-    """Return any name, also in other alphabets, without the differences that a reader could overlook."""
+    """Return a form of a name that is equal for names that look alike, also across alphabets."""
     text = name[:SKELETON_CHARS_MAX]
     if not text.isascii():
         folded = unicodedata.normalize("NFKD", text.casefold())
@@ -228,7 +228,7 @@ def _common(text: str, other: str) -> int:
 
 
 def _edited(name: str, at: int) -> Iterator[str]:
-    """Yield every name that results from one edit at this index."""
+    """Yield every name that differs from this name by one edit at this index."""
     before, after = name[:at], name[at + 1 :]
     yield before + after
     if at + 1 < len(name):
@@ -243,7 +243,7 @@ PREFIX_ADVICE: Final = "prefix_advice"
 
 
 class SiblingAdvice(msgspec.Struct, frozen=True, kw_only=True):
-    """Advice for the server of an unregistered name."""
+    """Advice for the server of an unregistered name, whose other names are registered."""
 
     code: str
     reason: str

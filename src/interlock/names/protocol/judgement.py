@@ -60,8 +60,8 @@ def read_claim(meta: Item | None) -> RevisionClaim:
 
 
 def _is_named(claimed: object, digests: tuple[str, ...], identical: Sequence[Revision]) -> bool:
-    """Return whether a claim names a revision with the offered schemas, which have these digests. If the claim is an
-    object, each of its members must do so.
+    """Return whether a server's claim names a revision that has the offered schemas. `digests` are those of the offered
+    schemas. If the claim is an object, each of its members must name such a revision.
     """
     if isinstance(claimed, Mapping):
         claims = [claimed[key] for key in ("revision", "digest", "reference") if key in claimed]
@@ -190,19 +190,19 @@ class SchemaPair:
 
     @_lazy
     def accepted(self) -> Side:
-        """Return the arguments that the server accepts, as a side of a comparison."""
+        """Return the arguments that the server accepts, in the form that is compared."""
         return _side(self._argument, self._argument_schema) or Side(self.argument)
 
     @_lazy
     def declared(self) -> Side:
-        """Return the arguments that a client of the specification sends, as a side of a comparison. Only declared
+        """Return the arguments that a client of the specification sends, in the form that is compared. Only declared
         members are included.
         """
         return _side(self._argument, _closed(self._argument_schema)) or Side(_closed(self.argument))
 
     @_lazy
     def results(self) -> Side:
-        """Return the results, as a side of a comparison."""
+        """Return the results of the tool, in the form that is compared."""
         return _side(self._returned, self._returned_schema) or Side(self.returned)
 
 
@@ -256,8 +256,8 @@ class Specification:
         return self._pair
 
     def is_text_of(self, argument: Raw, returned: Raw | None) -> bool:
-        """Return whether both schemas are the same JSON, regardless of the order of members. This is the fastest way to
-        find that a tool is identical.
+        """Return whether both schemas are the same JSON as those of this revision, regardless of the order of members.
+        This is the fastest way to find that a tool is identical.
         """
         wanted, promised = self.revision.argument_schema, self.revision.return_schema
         return _is_same_text(argument, wanted) and _is_same_text(NO_SCHEMA if returned is None else returned, promised)
@@ -292,8 +292,8 @@ def _decoded(raw: Raw | None, otherwise: Any) -> Any:
 
 
 def _side(raw: Raw | None, schema: Any) -> Side | None:
-    """Return a schema as a side of a comparison without normalising it. Return None if the schema is too long for that,
-    or contains references, patterns or escapes.
+    """Return a schema in the form that is compared, without normalising it. Return None if the schema is too long for
+    that, or contains references, patterns or escapes.
     """
     text = b"" if raw is None else bytes(raw)
     if len(text) > SMALL_BYTES or b'"$' in text or b'"pattern' in text or b"\\u" in text:
@@ -407,7 +407,9 @@ def _closed(schema: Any) -> Any:
 def _differences(
     side: Literal["argument", "return"], outcome: InclusionOutcome, worst: InclusionVerdict
 ) -> list[SurfaceDifference]:
-    """Return the differences of the arguments or of the results. Return none if the other side is worse."""
+    """Return the differences of the arguments or of the results, as `side` says. Return none if the other side has the
+    worse verdict.
+    """
     if outcome.verdict is not worst:
         return []
     differences = []
@@ -420,8 +422,8 @@ def _differences(
 def _is_contradicted(
     claim: RevisionClaim, specifications: tuple[Specification, ...], offered: SchemaPair, verdict: SurfaceVerdict
 ) -> bool:
-    """Return whether the schemas contradict a server's claim. `verdict` is the result of the comparison with the
-    current revision.
+    """Return whether a tool's schemas contradict the revision that its server claims. `verdict` is the result of the
+    comparison with the current revision.
     """
     revisions = [each.revision for each in specifications]
     identical = [  # the revisions that have these very schemas
@@ -449,8 +451,8 @@ VERIFIED: Final = frozenset([SurfaceVerdict.IDENTICAL, SurfaceVerdict.COMPATIBLE
 
 
 class SurfacePolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """The configured consequences of a judgement. A tool is offered, offered with a warning, or refused, either alone
-    or with its server.
+    """The configured consequences of comparing a tool with the registry. The tool is offered, offered with a warning,
+    or refused, either alone or with its server.
     """
 
     enforce: Enforcement = "reject"
@@ -464,7 +466,7 @@ class SurfacePolicy(msgspec.Struct, frozen=True, kw_only=True):
     def consequence(
         self, entry: RegistryEntry, judgement: Judgement, *, is_trusted: bool, is_accepted: bool
     ) -> Enforcement | Literal["pass"]:
-        """Return the consequence of a judgement.
+        """Return what happens to a tool after this judgement: it passes, is warned about, or is refused.
 
         `is_trusted` says whether the entry's source is trusted. `is_accepted` says whether an operator accepted this
         undecided pair of schemas.

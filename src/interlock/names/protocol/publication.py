@@ -130,7 +130,7 @@ def publish(publication: Publication, form: Form) -> bytes:
 
 @cache
 def published_schema() -> bytes:
-    """Return the JSON Schema of the JSON form."""
+    """Return the JSON Schema of the registry as it is published in JSON."""
     revision = _described(Revision, {Raw: Any})
     # The published schema has this type under a name of its own.
     status = enum.Enum("Status", {each.name: each.value for each in EntryStatus})  # type: ignore[misc]
@@ -143,8 +143,8 @@ def published_schema() -> bytes:
 
 
 def _described(kind: type[msgspec.Struct], instead: dict[Any, Any]) -> Any:
-    """Return a struct with the same fields, in which types that have no JSON Schema, such as raw values, are replaced
-    as `instead` says.
+    """Return a struct type with the same fields, for which a JSON Schema can be made. Types that have none, such as raw
+    values, are replaced as `instead` says.
     """
     fields: list[Any] = []
     for field in msgspec.structs.fields(kind):

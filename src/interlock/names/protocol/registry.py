@@ -39,7 +39,7 @@ class CheckFinding(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class NameProposal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The content of a request. It has no First registered: the registry sets that (REG-4.1-10)."""
+    """The content of a request for a name. The registry itself sets the day of registration (REG-4.1-10)."""
 
     surface_name: str
     change_controller: str
@@ -161,7 +161,7 @@ class Transfer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RegistryStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A record of the log. Each value in it replaces the registry's value with the same key."""
+    """A record of the registry's log. Each value in it replaces the value of the registry that has the same key."""
 
     at: str  # RFC 3339
     by: str
@@ -220,7 +220,7 @@ class NamesRegistry:
             self.apply(step)
 
     def apply(self, step: RegistryStep) -> None:
-        """Apply the changes of a step. This cannot fail, because a step is checked before it is added to the log."""
+        """Apply the changes of a step. This cannot fail, because only checked steps are in the log."""
         if (entry := step.entry) is not None:
             self.transfers.pop(entry.surface_name, None)
             self.updated = max(self.updated, step.at[:10])
