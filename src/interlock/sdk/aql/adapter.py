@@ -50,7 +50,7 @@ WHOLE: Final = frozenset({"introspect", "search"})  # system-wide names that nee
 
 
 def canonical_verb(name: str, category: model.Category) -> str:
-    """Return the canonical verb that best replaces the verb in an operation's name."""
+    """Return the canonical verb, such as get or create, that best replaces the first word of an operation's name."""
     verb = name.partition("_")[0]
     verbs = CANONICAL[category]
     if verb in verbs:
@@ -60,8 +60,8 @@ def canonical_verb(name: str, category: model.Category) -> str:
 
 
 def objection(name: str, category: model.Category, reason: str | None) -> str | None:
-    """Return how a name violates the naming rules (8.5.3), or None if it follows them or `reason` justifies the
-    exception.
+    """Return how the name of an operation violates the naming rules (8.5.3). Return None if it follows them, or if
+    `reason` justifies the exception.
     """
     verb, _, rest = name.partition("_")
     is_known_verb = verb in SIMILAR or any(verb in verbs for verbs in CANONICAL.values())
@@ -76,8 +76,8 @@ def objection(name: str, category: model.Category, reason: str | None) -> str | 
 
 
 def describe_operation(description: str, name: str, category: model.Category, reason: str | None) -> str:
-    """Return an operation's description. If its verb is not canonical, append the reason and the canonical equivalent
-    (8.5.3).
+    """Return the description of an operation. If its verb is not canonical, `reason` and the canonical verb are
+    appended (8.5.3).
     """
     if not reason or name.partition("_")[0] in CANONICAL[category]:
         return description
@@ -99,8 +99,8 @@ _CORE: Final = tuple(status.value for status in model.ExecutionStatus)
 
 
 class _Decorator:
-    """A decorator that adds functions to an adapter as handlers of one category: `@adapter.read` or
-    `@adapter.read(presets=...)`. The options are those of `Adapter.add`.
+    """A decorator such as `@adapter.read`, which adds a function to an adapter as the handler of an operation. Its
+    options are those of `Adapter.add`.
     """
 
     def __init__(self, category: model.Category, adapter: "Adapter | None" = None) -> None:
@@ -128,7 +128,8 @@ class _Decorator:
 
 @dataclass(eq=False)
 class Adapter:
-    """A domain that is served as an MCP-AQL server.
+    """The data and actions of a program, served as an MCP-AQL server. Decorators such as `@adapter.read` add
+    operations.
 
     `versioned` are the Struct types whose resources have an `_etag`. With `strict_names`, names that do not follow 8.5
     are refused; otherwise they are only warned about. The environment variables MCP_AQL_ENDPOINT_MODE,
@@ -170,7 +171,7 @@ class Adapter:
     execute = _Decorator(model.Category.EXECUTE)
 
     def request(self, method: str, **options: Any) -> Callable[[_Function], _Function]:
-        """Declare a handler for a request of a REST API.
+        """Return a decorator that adds a function as the handler of requests with a REST method, such as GET.
 
         GET reads, PUT and PATCH change, DELETE removes. POST adds if its name says so, and otherwise runs something
         (8.5.1).
@@ -226,8 +227,8 @@ class Adapter:
         states: Mapping[str, str] | None = None,
         own: bool = False,
     ) -> None:
-        """Declare an operation. Raise DeclarationInvalid, whose message describes the fault, if the declaration is
-        invalid.
+        """Add an operation that a function handles. Raise DeclarationInvalid, whose message describes the fault, if the
+        declaration is invalid.
 
         CREATE: `upsert=True` means that the handler also accepts something that already exists. READ:
         `presets={"minimal": ("id", "title")}` defines sets of fields that a client can select by name.
@@ -304,7 +305,7 @@ class Adapter:
             add_execution_operations(self)
 
     def _check(self, operation: model.AqlOperation, category: model.Category, reason: str | None, *, own: bool) -> None:
-        """Raise DeclarationInvalid if an operation is not valid. Log a warning about an unusual name."""
+        """Raise DeclarationInvalid if an operation is not valid. Log a warning if only its name is unusual."""
         problem = model.check_operation(operation)
         if operation.name in self.operations:  # AQL-6.2-1
             problem = f"operation '{operation.name}': there is one of this name already (6.2)"
@@ -332,8 +333,8 @@ class Adapter:
     def _lifecycle(
         self, name: str, states: Mapping[str, str], *, supports_retry: bool, progress: bool
     ) -> tuple[model.Lifecycle, model.TypeDeclaration]:
-        """Return the life cycle of a long-running operation and the type of its states. Raise DeclarationInvalid if
-        `states` is invalid.
+        """Return the life cycle of a long-running operation, and the declaration of its states. Raise
+        DeclarationInvalid if `states` is invalid.
         """
         for state, core in states.items():
             if state in _CORE or core not in ("pending", "running"):  # AQL-8.4.4-2
@@ -351,7 +352,9 @@ class Adapter:
 
 
 def _endpoints(mode: str, profile: str | Profile, prefix: str) -> AqlEndpoints:
-    """Return the endpoints for a mode, a profile and a prefix. Raise DeclarationInvalid if one of them is invalid."""
+    """Return the endpoint tools for a mode, a profile and a name prefix. Raise DeclarationInvalid if one of these is
+    invalid.
+    """
     if mode == "crude":  # the older word
         log.info("the mode crude is called semantic, with the profile crude")
         mode = "semantic"

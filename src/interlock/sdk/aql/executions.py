@@ -26,8 +26,8 @@ Work = Callable[["Execution"], Awaitable[Any]]
 
 @dataclass(eq=False)
 class Execution:
-    """A running or finished execution of a long-running operation. `extra` maps each state that the adapter adds to the
-    core state that it represents (8.4.4).
+    """An execution of a long-running operation, running or finished. `extra` maps each additional state to the standard
+    state that it counts as (8.4.4).
     """
 
     operation: str
@@ -55,8 +55,8 @@ class Execution:
         total: float | None = None,
         message: str | None = None,
     ) -> None:
-        """Report progress: a percentage, `current` with `total`, or a message. Raise ValueError if none of them
-        is given or a value is invalid (8.4.3).
+        """Report the progress of the execution: a percentage, `current` out of `total`, or a message. Raise ValueError
+        if none of them is given or a value is invalid (8.4.3).
         """
         if percentage is None and current is None and message is None:
             raise ValueError("progress needs percentage, current with total, or message")
@@ -69,8 +69,8 @@ class Execution:
             self._progress = {key: value for key, value in members.items() if value is not None}
 
     def enter(self, state: str) -> None:
-        """Enter a state that the operation declared. Raise ValueError for an unknown state, or OperationFailed if the
-        life cycle does not allow the change.
+        """Enter a state that the operation has declared in addition to the standard ones. Raise ValueError for an
+        unknown state, or OperationFailed if the life cycle does not allow the change.
         """
         if state not in self.extra:
             raise ValueError(f"'{state}' is no declared state of '{self.operation}'")
@@ -80,7 +80,7 @@ class Execution:
         self._state = state
 
     def move(self, to: ExecutionStatus) -> None:
-        """Change the status. Raise OperationFailed (CONFLICT_INVALID_STATE) if the life cycle does not allow the
+        """Change the status. Raise OperationFailed (CONFLICT_INVALID_STATE) if the present status does not allow the
         change.
         """
         if not may_move(self.status, to, supports_retry=self.lifecycle.supports_retry):  # AQL-8.4.2-1
@@ -93,13 +93,13 @@ class Execution:
             self._finished_at, self.ended_at = now, time.monotonic()
 
     def invalid_state(self, requested: str) -> AqlFailure:
-        """Return the failure for a status change that the life cycle does not allow."""
+        """Return the failure that reports a forbidden change of status."""
         details = {"execution_id": self.id, "status": self._state, "requested": requested}  # AQL-8.4.2-1
         message = f"Execution '{self.id}' is '{self._state}' and cannot become '{requested}'"
         return failure(Code.CONFLICT_INVALID_STATE, message, details)
 
     def answer(self) -> dict[str, Any]:
-        """Return the state in the form that clients receive (8.4.3)."""
+        """Return the state of the execution in the form that clients receive (8.4.3)."""
         answer = state_answer(
             self.id, self.status, started_at=self._started_at, finished_at=self._finished_at, error=self._error
         )
@@ -116,7 +116,7 @@ class Execution:
         self.task = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
-        """Run the handler. End the execution with the handler's result, failure or cancellation."""
+        """Run the handler, and end the execution when the handler returns, fails or is cancelled."""
         if self.status is ExecutionStatus.PENDING:
             self.move(ExecutionStatus.RUNNING)
         try:
@@ -141,14 +141,14 @@ class Execution:
                 self._error["details"] = failure_.details
 
     def _end(self, to: ExecutionStatus) -> bool:
-        """Set the final status. Return False if the execution had already ended, so that its late result is dropped."""
+        """Set the final status. Return False if the execution had already ended, so that a late result is dropped."""
         with contextlib.suppress(OperationFailed):
             self.move(to)  # AQL-8.4.2-2, AQL-2.3.3-3
             return True
         return False
 
     def cancel(self) -> None:
-        """Cancel the execution. Raise OperationFailed if it has ended; every other state allows this (8.4.4)."""
+        """Cancel the execution. Raise OperationFailed if it has already ended (8.4.4)."""
         if self.status in TERMINAL:
             raise OperationFailed(self.invalid_state("cancelled"))  # AQL-8.4.2-2
         self.move(ExecutionStatus.CANCELLED)  # AQL-8.4.4-4
@@ -165,16 +165,16 @@ class Execution:
 
 
 class AdapterExecutions:
-    """The executions of an adapter, keyed by id. An execution is visible only to the owner under which it was started;
-    the servers of this library use one owner for all callers.
+    """The executions of an adapter, by id. Only the owner that started an execution can find it; the servers of this
+    library use one owner for all callers.
     """
 
     def __init__(self) -> None:
         self._by_id: dict[str, Execution] = {}
 
     def start(self, execution: Execution) -> Execution:
-        """Start an execution. Before that, delete executions that ended long ago and, if there are too many, those that
-        ended first. Running ones are never deleted.
+        """Start an execution. First delete executions that ended long ago and, if there are too many, those that ended
+        first. Running executions are never deleted.
         """
         now = time.monotonic()
         ended = sorted((each.ended_at, each.id) for each in self._by_id.values() if each.ended_at is not None)
@@ -187,7 +187,7 @@ class AdapterExecutions:
         return execution
 
     def found(self, execution_id: str, owner: str) -> Execution:
-        """Return an execution of this owner. Raise OperationFailed if it is unknown or belongs to another caller."""
+        """Return the execution with this id. Raise OperationFailed if it is unknown or has another owner."""
         execution = self._by_id.get(execution_id)
         if execution is None or execution.owner != owner:
             raise OperationFailed(resource_not_found("execution", execution_id))
@@ -197,5 +197,5 @@ class AdapterExecutions:
         return iter(tuple(self._by_id.values()))
 
     def of(self, owner: str) -> Iterator[Execution]:
-        """Yield the executions that one caller started."""
+        """Yield the executions of one owner."""
         return (execution for execution in self._by_id.values() if execution.owner == owner)

@@ -33,7 +33,7 @@ CONCURRENCIES: Final[tuple[Concurrency, ...]] = get_args(Concurrency)
 
 
 class Schedule:
-    """The concurrency control for the operations of an adapter (9.3.1).
+    """A schedule that decides which calls of an adapter may run at the same time (9.3.1).
 
     With `serialized`, calls run one at a time. With `read-concurrent`, a write runs alone. With `resource-locked`,
     writes to the same resource run one at a time. With `fully-concurrent`, no call waits for another. A limit on the
@@ -52,8 +52,8 @@ class Schedule:
 
     @asynccontextmanager
     async def turn(self, *, is_read: bool, resource: Hashable) -> AsyncIterator[None]:
-        """Wait until a call may run, then run the block of this context manager. `resource` holds the identifiers of
-        the call.
+        """Wait until a call may run, and keep its turn until the block of this context manager ends. `resource`
+        identifies the resource that the call concerns.
         """
         async with self._slots or nullcontext():
             if self.kind == "serialized" or (self.kind == "resource-locked" and not is_read):  # AQL-9.3.1-1
@@ -79,7 +79,7 @@ class Schedule:
                 yield
 
     async def _leave(self, is_read: bool) -> None:
-        """Note that a reader or writer has finished, and wake the waiting calls."""
+        """Note that a read or a write has finished, and wake the waiting calls."""
         async with self._changed:
             if is_read:
                 self._readers -= 1
@@ -129,7 +129,7 @@ class AdapterOperation:
         schedule: Schedule,
         executions: AdapterExecutions,
     ) -> Any:
-        """Run the handler and return its result as JSON values, or start a long-running operation and return its
+        """Run the handler and return its result as JSON values. Start a long-running operation instead, and return its
         execution. Raise OperationFailed if the arguments are invalid, and whatever the handler raises.
         """
         for name, value in arguments.items():
@@ -187,8 +187,8 @@ class AdapterOperation:
     # What becomes of the answer
 
     def _read_selection(self, own: Mapping[str, Any]) -> Selection:
-        """Return the fields that the client requested. Raise OperationFailed if the resource does not have one of
-        them.
+        """Return which fields of a result the client requested. Raise OperationFailed if the resource has no such
+        field.
         """
         requested = own.get(FIELDS)
         read = self.default_preset if requested is None else read_selection(requested)
@@ -208,7 +208,7 @@ class AdapterOperation:
         return read
 
     def _describe(self, value: Any) -> Any:
-        """Convert one resource to JSON values. If its type is versioned, add its etag."""
+        """Convert one result to JSON values. If its type is versioned, add its etag."""
         shown = json_values.plain(value)
         return {**shown, "_etag": json_values.etag_of(value)} if isinstance(value, self.versioned) else shown
 
@@ -228,8 +228,8 @@ class AdapterOperation:
 
 
 def _convert(argument: HandlerArgument, value: Any) -> Any:
-    """Convert a JSON value to the annotated type. Raise OperationFailed, which names the place of the error, if the
-    value does not fit.
+    """Convert a JSON value to the annotated type of an argument. Raise OperationFailed, which names the place of the
+    error, if the value does not fit.
     """
     if argument.type is dict or argument.type is Any:
         return value

@@ -45,7 +45,7 @@ STRUCTURED_FROM: Final = "2025-06-18"  # the revision of MCP from which results 
 
 
 class ServedEndpoint(msgspec.Struct, frozen=True):
-    """An endpoint of an adapter, offered as a tool of the MCP server."""
+    """An endpoint of an MCP-AQL adapter, offered as an MCP tool."""
 
     name: str
     listed: Raw
@@ -61,8 +61,8 @@ class ServedEndpoint(msgspec.Struct, frozen=True):
 
 
 async def serve_stdio(adapters: Sequence["Adapter"]) -> None:
-    """Serve until standard input ends, then cancel everything that still runs. Raise DeclarationInvalid if tool names
-    collide.
+    """Serve adapters over standard input and output until the input ends, then cancel everything that still runs. Raise
+    DeclarationInvalid if two tools have the same name.
     """
     line = _StdioClient(make_offer(adapters))
     line.begin(await open_standard(line, REQUEST_BYTES_MAX))
@@ -71,7 +71,7 @@ async def serve_stdio(adapters: Sequence["Adapter"]) -> None:
 
 
 def cancel_executions(adapters: Sequence["Adapter"]) -> None:
-    """Cancel the executions that are still running when the server ends."""
+    """Cancel all executions that still run, because the server ends."""
     for adapter in adapters:
         for execution in adapter.executions:
             if execution.ended_at is None:  # AQL-2.3.3-3
@@ -79,8 +79,8 @@ def cancel_executions(adapters: Sequence["Adapter"]) -> None:
 
 
 def make_offer(adapters: Sequence["Adapter"]) -> ToolOffer:
-    """Return the endpoints of all adapters as one set of tools. The first adapter names the server. Raise
-    DeclarationInvalid if tool names collide.
+    """Return the endpoints of all adapters as one set of MCP tools. The server has the name of the first adapter. Raise
+    DeclarationInvalid if two tools have the same name.
     """
     served: dict[str, ServedEndpoint] = {}
     for adapter in adapters:
@@ -105,14 +105,14 @@ class _StdioClient:
         self._server = McpServer(offer, self._send, offer.name)
 
     def begin(self, pipe: MessagePipe) -> None:
-        """Start to answer. Messages that arrived before the pipe was ready are handled first."""
+        """Start to answer the client. Messages that arrived before the pipe was ready are handled first."""
         self._pipe = pipe
         early, self._early = self._early, []
         for data in early:
             self.on_message(data)
 
     def on_message(self, data: bytes) -> None:
-        """Handle a message from the client. Keep it for later if the pipe is not ready yet."""
+        """Handle a message from the client. If the pipe is not ready yet, keep the message for later."""
         if self._pipe is None:
             self._early.append(data)
             return
@@ -175,8 +175,8 @@ _JSON: Final = b"application/json"
 
 
 def run_http(adapters: Sequence["Adapter"], address: str, token: str | None) -> None:
-    """Serve until the process is asked to stop. Raise ValueError if the address is invalid or a required token is
-    missing.
+    """Serve adapters over HTTP until the process is asked to stop. Raise ValueError if the address is invalid or a
+    required token is missing.
     """
     import uvicorn
 
@@ -345,8 +345,8 @@ async def _answer(
     *,
     is_cancelled_by_leaving: bool,
 ) -> None:
-    """Send the result as a single response. If something is reported before it, send a stream that ends with the
-    result.
+    """Send the answer to a request as a single response. If progress is reported first, send an event stream that ends
+    with the answer.
     """
 
     async def wait_for_disconnect() -> None:

@@ -67,7 +67,7 @@ class Service:
     # tools/list
 
     def definitions(self) -> list[dict[str, Any]]:
-        """Return the endpoint tools as tools/list contains them."""
+        """Return the definitions of the endpoint tools for tools/list."""
         definitions = []
         for tool in self._adapter.endpoints.tools:
             permissions = self._permissions(tool)
@@ -112,8 +112,8 @@ class Service:
     # tools/call
 
     async def answer(self, tool: str, arguments: Raw | bytes | None, call: tools.Context) -> tuple[bytes, bool]:
-        """Perform a call of the endpoint `tool`. Return the response envelope, and whether the MCP result has
-        isError.
+        """Perform a call of the endpoint tool `tool`. Return the response envelope, and whether the MCP result is
+        marked as an error.
         """
         endpoint = self._adapter.endpoints.by_name[tool]
         read = read_request(arguments, self._adapter.limits)
@@ -145,7 +145,9 @@ class Service:
     async def _perform(
         self, request: OperationRequest, endpoint: EndpointTool, call: tools.Context, *, in_batch: bool
     ) -> OperationOutcome:
-        """Perform one operation, in the order of 3.2. Every exception of the handler becomes a failure."""
+        """Perform one operation, with the checks in the order of 3.2. Every exception of the handler becomes a
+        failure.
+        """
         if (operation := self._operations.get(request.operation)) is None:
             similar = nearest(request.operation, self._names)
             return self._failed(errors.unknown_operation(request.operation, similar), in_batch)
@@ -177,8 +179,8 @@ class Service:
         return self._succeeded(data, context, request, native, in_batch)
 
     def _confirm(self, operation: AqlOperation, request: OperationRequest, read: Arguments) -> None:
-        """Raise OperationFailed if the operation is dangerous and the request lacks the confirmation token issued for
-        exactly this call (C.danger-3).
+        """Raise OperationFailed if a dangerous operation is requested without the confirmation token for exactly this
+        call (C.danger-3).
         """
         danger = operation.danger_level
         if danger < Danger.DESTRUCTIVE or not self._adapter.danger_levels:
@@ -206,8 +208,8 @@ class Service:
     def _succeeded(
         self, data: Any, context: Context, request: OperationRequest, native: AdapterOperation, in_batch: bool
     ) -> OperationOutcome:
-        """Return the success envelope. If it exceeds the size limit, return a failure, although the operation was
-        performed.
+        """Return the response envelope of a successful operation. If it exceeds the size limit, return a failure that
+        says that the operation was performed.
         """
         warnings: tuple[AnswerWarning, ...] = () if in_batch else tuple(context.warnings)
         envelope = success(data, warnings, request_id=None if in_batch else request.request_id)
@@ -221,8 +223,8 @@ class Service:
     def _failed(
         self, failure: errors.AqlFailure, in_batch: bool, request: OperationRequest | None = None
     ) -> OperationOutcome:
-        """Return the failure envelope. In a batch, a required confirmation is shown by the batch and not by the
-        item.
+        """Return the response envelope of a failure. In a batch, leave out a required confirmation, because the batch
+        itself shows it.
         """
         if request is not None and request.request_id is not None:
             details = {**(failure.details or {}), "request_id": request.request_id}

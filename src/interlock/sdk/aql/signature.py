@@ -46,7 +46,7 @@ class HandlerArgument(msgspec.Struct, frozen=True):
 
 
 class Signature(msgspec.Struct, frozen=True, kw_only=True):
-    """A handler, with all information from its annotations."""
+    """A handler function, with what its annotations say about parameters, types and result."""
 
     function: Callable[..., Any]
     parameters: tuple[AqlParameter, ...]
@@ -61,7 +61,7 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_signature(name: str, function: Callable[..., Any], *, partial: Mapping[str, Iterable[str]]) -> Signature:
-    """Return the signature of a handler. Raise DeclarationInvalid if an annotation cannot be resolved or is not
+    """Read the signature of a handler function. Raise DeclarationInvalid if an annotation cannot be resolved or is not
     supported.
 
     `partial` are the parameters that take changes of a resource, each with the fields that cannot change.
@@ -112,8 +112,8 @@ def read_signature(name: str, function: Callable[..., Any], *, partial: Mapping[
 
 
 def _bare(hint: Any) -> tuple[Any, Any]:
-    """Return two types: the annotation without any metadata, and the type used to convert values, without this
-    library's texts.
+    """Return two variants of a type annotation: one without any metadata, and one with only the metadata that msgspec
+    needs to convert values.
     """
     if get_origin(hint) is not Annotated:
         return hint, hint
@@ -122,7 +122,7 @@ def _bare(hint: Any) -> tuple[Any, Any]:
 
 
 def _metadata(hint: Any) -> tuple[Any, ...]:
-    """Return what an `Annotated` annotates its type with."""
+    """Return the metadata of an `Annotated` type, or an empty tuple for any other type."""
     return get_args(hint)[1:] if get_origin(hint) is Annotated else ()
 
 
@@ -141,19 +141,21 @@ def _binary(name: str, description: str, *, required: bool) -> list[AqlParameter
 
 
 class _TypeReader:
-    """A reader of annotations. It collects declarations of the types that one signature names."""
+    """A reader of type annotations. It collects the declarations of the types that the signature of one handler
+    uses.
+    """
 
     def __init__(self, operation: str) -> None:
         self._operation = operation
         self.types: dict[str, TypeDeclaration] = {}
 
     def described(self, hint: Any) -> str:
-        """Return the texts in an annotation, joined to one description."""
+        """Return the description in an annotation, joined from all its texts."""
         texts = [each.description if isinstance(each, Meta) else each for each in _metadata(hint)]
         return " ".join(text.strip() for text in texts if isinstance(text, str) and text)
 
     def parameter(self, name: str, hint: Any, *, required: bool, default: Any = _UNSET) -> AqlParameter:
-        """Return the parameter that an annotation declares. Raise DeclarationInvalid if null is allowed but its meaning
+        """Return the declaration of the parameter `name`. Raise DeclarationInvalid if null is allowed but its meaning
         is not described.
         """
         inner, converted = _bare(hint)
@@ -186,8 +188,8 @@ class _TypeReader:
         return AqlParameter(description=description, **fields)
 
     def changes(self, name: str, hint: Any, fixed: frozenset[str]) -> AqlParameter:
-        """Return the parameter `input`. All of its fields are optional, and null removes a field that is not required
-        (4.5).
+        """Return the declaration of the parameter `input` of an UPDATE, which holds the fields to change. All fields
+        are optional, and null removes a field that is not required (4.5).
         """
         inner = _bare(hint)[0]
         if not _is_struct(inner):
@@ -197,7 +199,7 @@ class _TypeReader:
         return AqlParameter(name=name, type=self._changed(inner, fixed), required=True, description=description)
 
     def _changed(self, kind: Any, fixed: frozenset[str] = frozenset()) -> str:
-        """Return the name of the type that describes changes to an object. Nested objects get such types too."""
+        """Declare a type for the changes of an object, and return its name. Nested objects get such types too."""
         word = f"{kind.__name__}Input"
         if word not in self.types:
             self.types[word] = TypeDeclaration(name=word, kind="object")  # ends the recursion of a type in itself
@@ -232,7 +234,7 @@ class _TypeReader:
         return Returns(word, "object" if word in ("object", "any") else "scalar")
 
     def _word(self, kind: Any) -> tuple[str, dict[str, Any], str]:
-        """Return the name of a type, its constraints, and a description derived from them."""
+        """Return the name of a type in declarations, its constraints, and a description that follows from the type."""
         if kind in _WORDS:
             return _WORDS[kind], {}, ""
         if kind in _TEXTS:
@@ -260,7 +262,7 @@ class _TypeReader:
             raise DeclarationInvalid(f"operation '{self._operation}': {kind} cannot be declared: {error}") from error
 
     def _object(self, kind: Any) -> str:
-        """Declare the named type of a Struct and return its name."""
+        """Declare the type of a Struct, and return its name."""
         base = get_origin(kind) or kind
         name: str = base.__name__ + "".join(getattr(argument, "__name__", "") for argument in get_args(kind))
         if name in self.types:
@@ -298,7 +300,7 @@ def _nullable(hint: Any, required: bool, note: str = " null removes it.") -> Any
 
 
 def _bounds(metas: Iterable[Meta]) -> dict[str, Any]:
-    """Return the constraints in the annotations, in the form of members of a parameter."""
+    """Return the limits in annotations, such as a maximum, as members of a parameter's declaration."""
     same = {name: name for name in ("min_length", "max_length", "pattern")}
     names = {"minimum": "ge", "maximum": "le", **same}
     return {key: value for meta in metas for key, name in names.items() if (value := getattr(meta, name)) is not None}

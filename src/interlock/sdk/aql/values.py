@@ -50,7 +50,7 @@ class BigInt(int):
 
 
 def plain(value: Any) -> Any:
-    """Convert a value to JSON values. Raise TypeError if JSON cannot represent it."""
+    """Convert the result of a handler to JSON values. Raise TypeError if JSON cannot represent it."""
     if value is None or isinstance(value, bool | str):
         return str(value) if isinstance(value, Enum) else value
     if isinstance(value, Enum):
@@ -85,7 +85,9 @@ def plain(value: Any) -> Any:
 
 
 def _members(members: Mapping[Any, Any]) -> dict[str, Any]:
-    """Convert the members of an object. Some values add further members, such as their encoding (4.7.3, 4.7.4)."""
+    """Convert the members of an object to JSON values. Some values add further members, for example for their encoding
+    (4.7.3, 4.7.4).
+    """
     result: dict[str, Any] = {}
     for key, value in members.items():
         name = str(key)
@@ -113,8 +115,8 @@ def read_base64(param: str, text: str) -> bytes:
 
 
 def check_integers(param: str, value: Any) -> None:
-    """Raise OperationFailed if `value` contains an integer beyond the safe range, which must be sent as text (4.7.3).
-    The failure names its dotted path.
+    """Raise OperationFailed if `value` contains an integer that is too large for a JSON number and must be sent as text
+    (4.7.3). The failure names the place of the integer.
     """
     left = [(param, value)]
     while left:
@@ -147,8 +149,8 @@ def already_exists(resource_type: str, resource_id: str) -> NoReturn:
 
 @dataclass(eq=False)
 class Context:
-    """The context of a call. A handler receives it in a parameter that is annotated `Context`. It can be used in
-    threads.
+    """The context of one call. A handler gets it in a parameter that is annotated `Context`, and may use it from any
+    thread.
     """
 
     operation: str
@@ -158,8 +160,8 @@ class Context:
 
     @property
     def cancelled(self) -> bool:
-        """Return whether the caller has stopped waiting. Async handlers are cancelled automatically; other handlers
-        should check this regularly.
+        """Return whether the caller no longer waits. Async handlers are cancelled automatically; other handlers should
+        check this regularly.
         """
         return self._call.cancelled
 
@@ -170,8 +172,8 @@ class Context:
     def warn(
         self, code: str, message: str, details: Mapping[str, Any] | None = None, severity: Severity = "low"
     ) -> None:
-        """Add a warning to the response, which contains it if the operation succeeds outside a batch. Raise ValueError
-        if the specification does not define the code.
+        """Add a warning to the response. It is sent only if the operation succeeds and is not in a batch. Raise
+        ValueError if the specification does not define the code.
         """
         if code not in WARNING_CODES:
             raise ValueError(f"'{code}' is none of {', '.join(sorted(WARNING_CODES))}")
@@ -196,8 +198,8 @@ PAGE_PARAMETERS: Final = (
 
 
 class Sort(msgspec.Struct, Generic[Field], forbid_unknown_fields=True):
-    """The requested order of a collection. A parameter `sort: Sort[Literal["title", "created_at"]]` names the allowed
-    fields.
+    """The requested order of a collection. A parameter annotated `Sort[Literal["title", "created_at"]]` lets clients
+    sort by these two fields.
     """
 
     field: Field
@@ -205,8 +207,8 @@ class Sort(msgspec.Struct, Generic[Field], forbid_unknown_fields=True):
 
 
 class Listing(msgspec.Struct, Generic[Item]):
-    """A page of a collection, returned by a handler. `keys` holds the sort key of each item, from which its cursor is
-    made.
+    """A page of a collection that a handler returns. `keys` are the sort keys of the items, from which their cursors
+    are made.
     """
 
     items: Sequence[Item]
@@ -217,8 +219,8 @@ class Listing(msgspec.Struct, Generic[Item]):
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """The page that a client requests. A handler parameter of this type adds the parameters first, after, last and
-    before.
+    """The page of a collection that a client requests. A handler parameter of this type adds the parameters first,
+    after, last and before to the operation.
 
     A page has `size` items: the first ones behind the key `after` or, with `from_end`, the last ones before the key
     `before`.
@@ -231,8 +233,8 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     clamped_from: int | None = None
 
     def of(self, items: Iterable[Item], key: Callable[[Item], Any], *, sort: Sort[Any] | None = None) -> Listing[Item]:
-        """Return this page of a collection in memory. The items are sorted by `key`, which must be unique for each
-        item, in the direction that `sort` requests.
+        """Return the requested page of a collection that is in memory. The items are sorted by `key`, which must differ
+        for each item, in the direction of `sort`.
         """
         is_falling = sort is not None and sort.order == "desc"
         ordered = sorted(items, key=key, reverse=is_falling)
@@ -282,7 +284,7 @@ def read_page(arguments: dict[str, Any], operation: str) -> Page:
 
 
 def listing_data(listing: Listing[Any], items: list[Any], operation: str) -> dict[str, Any]:
-    """Return a page in the form that clients receive, with the cursors of its first and last item."""
+    """Return a page as clients receive it, with the cursors of its first and last item."""
     info: dict[str, Any] = {"hasNextPage": listing.has_next, "hasPreviousPage": listing.has_previous}
     if listing.keys:
         info["startCursor"] = make_cursor(listing.keys[0], operation)
@@ -293,15 +295,15 @@ def listing_data(listing: Listing[Any], items: list[Any], operation: str) -> dic
 
 
 def make_cursor(key: Any, operation: str) -> str:
-    """Return the cursor of an item. It contains the sort key, and a hash of the key and the operation. The hash has no
-    secret: it shows a mistake, not a forgery.
+    """Return the cursor of an item: its sort key, and a hash of the key and the operation. The hash has no secret, so
+    it detects mistakes but not forgery.
     """
     text = msgspec.json.encode(key)
     return base64.urlsafe_b64encode(_check(text, operation) + text).rstrip(b"=").decode()
 
 
 def read_cursor(param: str, cursor: str, operation: str) -> Any:
-    """Return the sort key that a cursor contains. Raise OperationFailed if it was modified or belongs to another
+    """Return the sort key in a cursor. Raise OperationFailed if the cursor was modified or belongs to another
     operation.
     """
     try:
@@ -319,7 +321,7 @@ def _check(text: bytes, operation: str) -> bytes:
 
 
 def etag_of(resource: Any) -> str:
-    """Return the etag for the content of a resource. It does not depend on the order of keys."""
+    """Return the etag of a resource: a hash of its content that does not depend on the order of keys."""
     members = {key: value for key, value in plain(resource).items() if key != "_etag"}
     text = msgspec.json.encode(members, order="deterministic")
     return f'W/"{hashlib.sha256(text).hexdigest()[:16]}"'

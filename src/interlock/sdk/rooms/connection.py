@@ -78,14 +78,14 @@ class RoomAddress(msgspec.Struct, frozen=True):
 
 
 class _OutgoingEnvelope(msgspec.Struct):
-    """An envelope that the gateway has not published yet, with a future that is completed when it has."""
+    """An envelope that the gateway has not published yet, and the future that completes when it has."""
 
     data: bytes
     taken: "asyncio.Future[None]"
 
 
 class GatewayConnection:
-    """The connection of a participant to the gateway of a room.
+    """The connection of a participant to the gateway, which is the server of the room.
 
     `open` connects once, and `keep` reconnects until `close`. The connection passes the following to the participant:
     a welcome after each connect, stored envelopes in order, events of the gateway, and a note when all missed envelopes
@@ -150,8 +150,8 @@ class GatewayConnection:
             raise RoomUnreachable(f"it sent no welcome within {WELCOME_S:g} s") from None
 
     async def keep(self) -> None:
-        """Reconnect after each loss until `close`. Raise RoomRefused if the gateway no longer accepts the
-        participant.
+        """Reconnect whenever the connection is lost, until `close` is called. Raise RoomRefused if the gateway no
+        longer accepts the participant.
         """
         failures, began = 0, time.monotonic()
         while self._over is not None:
@@ -186,7 +186,7 @@ class GatewayConnection:
             await asyncio.shield(self._over)
 
     def fail(self, why: Exception) -> None:
-        """Make all unpublished and future envelopes fail with `why`."""
+        """Make all envelopes fail with `why`: those that are not published yet, and those sent later."""
         self._failed = why
         for outgoing in self._outbox.values():
             fail(outgoing.taken, why)
@@ -224,7 +224,7 @@ class GatewayConnection:
                 self._pipe.resume_reading()
 
     def on_message(self, data: bytes) -> None:
-        """Handle a frame. The sequence number of an envelope follows in a separate frame."""
+        """Handle a message of the gateway. The sequence number of an envelope follows in a separate message."""
         envelope = decode_untrusted(data, FRAME_BYTES_MAX)
         try:
             if isinstance(envelope, EnvelopeRefusal):
@@ -278,7 +278,7 @@ class GatewayConnection:
                 self._reader._on_event(envelope)
 
     def _on_welcome(self, payload: dict[str, Any]) -> None:
-        """Resume after connecting: determine the position to read from, and resend envelopes that were not
+        """Handle the welcome of the gateway: determine where to continue reading, and resend envelopes that were not
         published.
         """
         self._last = last = payload.get("sequence", 0)
@@ -300,7 +300,9 @@ class GatewayConnection:
         self._reader._on_caught_up(away_s)
 
     def _take(self, envelope: Envelope, sequence: int, *, is_old: bool) -> None:
-        """Pass a numbered envelope to the participant, unless that was done before the connection was lost."""
+        """Pass a numbered envelope to the participant, unless it was already passed on before the connection was
+        lost.
+        """
         before = self.position or 0
         if sequence <= before:
             return
@@ -359,7 +361,7 @@ class GatewayConnection:
             outgoing.taken.set_result(None)
 
     def _refused(self, id: str, code: str, error: dict[str, Any]) -> None:
-        """Fail the future of an envelope that the gateway refused."""
+        """Make the future of an envelope fail, because the gateway refused the envelope."""
         details = error.get("details") or error.get("data") or {}
         if code == "duplicate_id" and details.get("identical") is True:
             self._taken(id)  # the first one arrived, and its echo was lost
@@ -381,8 +383,8 @@ ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 
 
 def send_request(place: RoomAddress, *path: str, body: dict[str, Any] | None = None) -> bytes:
-    """Read a resource under the URL of this room, or POST a JSON body to it. Return the body of the response. Raise
-    EnvelopeRefused with the gateway's error code, or RoomUnreachable.
+    """Send a GET request, or a POST request with a JSON body, to a path below the URL of the room. Return the body of
+    the response. Raise EnvelopeRefused with the gateway's error code, or RoomUnreachable.
     """
     parts, method = urlsplit(place.address), "GET" if body is None else "POST"
     connection = http.client.HTTPConnection(parts.netloc, timeout=ANSWER_S)

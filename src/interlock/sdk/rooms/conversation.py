@@ -43,9 +43,7 @@ class ListedProposal(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class FollowedProposals:
-    """The proposals of a room, followed from the envelopes that this participant received, and the futures for their
-    outcomes.
-    """
+    """The proposals of a room, as far as this participant has seen them, and the futures for their outcomes."""
 
     def __init__(self) -> None:
         self._by_id: dict[str, model.Proposal] = {}
@@ -62,7 +60,7 @@ class FollowedProposals:
         return None if id is None else self._by_id.get(id)
 
     def on_proposal(self, envelope: Envelope) -> None:
-        """Add a published proposal."""
+        """Add a proposal that was published in the room."""
         members = envelope.members()
         to = envelope.to or ()
         proposer, target = envelope.sender or "", to[0] if len(to) == 1 else None
@@ -79,7 +77,7 @@ class FollowedProposals:
             self._fulfilments = {request: entry for request, entry in fulfilments if entry[0] != oldest}
 
     def on_listed(self, listed: list[ListedProposal]) -> None:
-        """Update from the gateway's list, which contains the status of each proposal and includes proposals from before
+        """Update the proposals from the gateway's list. It has the status of each, and includes proposals from before
         this participant joined.
         """
         for entry in reversed(listed):  # the newest comes first
@@ -91,14 +89,14 @@ class FollowedProposals:
             self._by_id[proposal.id] = msgspec.structs.replace(proposal, **changes)
 
     def on_request(self, envelope: Envelope) -> None:
-        """Handle a request that may fulfil a proposal."""
+        """Mark the proposal that a request carries out, if it does, as claimed."""
         proposal = self.find(envelope.correlation_id)
         if proposal is not None and proposal.status == "pending":
             self._fulfilments[envelope.id] = proposal.id, envelope.to or ()
             self._set(proposal, "claimed")
 
     def on_answer(self, envelope: Envelope, response: codec.Response) -> None:
-        """Handle a reply, which may end a proposal."""
+        """Handle the reply to a request. If the request carried out a proposal, the reply ends the proposal."""
         request, sender = envelope.correlation_id or "", envelope.sender or ""
         id, recipients = self._fulfilments.get(request, (None, ()))
         if (proposal := self.find(id)) is None:
@@ -111,7 +109,9 @@ class FollowedProposals:
             self._settle(proposal.id, (sender, response))
 
     def on_event(self, envelope: Envelope, payload: dict[str, Any]) -> None:
-        """Handle an event about a proposal. The gateway also reports fulfilments that do not name their proposal."""
+        """Update a proposal after an event of the gateway. The gateway also reports requests that carried out a
+        proposal without naming it.
+        """
         status = str(payload.get("event")).removeprefix(EVENT)
         proposal = self.find(envelope.correlation_id)
         if status not in STATUSES or proposal is None:
@@ -133,8 +133,8 @@ class FollowedProposals:
             waiting.set_result(how)
 
     def outcome(self, id: str) -> "asyncio.Future[tuple[str, codec.Response]]":
-        """Return the future outcome of a proposal of this participant: the replying participant and its reply. It may
-        raise ProposalEnded.
+        """Return a future for the outcome of a proposal: the participant that replied, and its reply. The future raises
+        ProposalEnded if the proposal ends without a reply.
 
         The future is created before the proposal is sent, so that no reply can be missed. It is kept as long as the
         proposal.
@@ -193,7 +193,7 @@ class Listener:
             self._on_change()
 
     def end(self, why: Exception | None = None) -> None:
-        """End the iteration after the queued envelopes were read. Then raise `why`, if it is given."""
+        """End the iteration after the queued envelopes were read. If `why` is given, raise it then."""
         if not self._is_over:
             self._is_over, self._why = True, why
             self._news.set()
@@ -236,8 +236,8 @@ class ToolService:
         self._running: dict[tuple[str, bytes], McpServer] = {}  # by sender and JSON-RPC id
 
     def serve(self, envelope: Envelope, request: codec.Request) -> None:
-        """Serve a request with a separate MCP server, because JSON-RPC ids are unique only within one sender, unlike
-        envelope ids (X-4.1-4).
+        """Serve a request of another participant. Each request gets a separate MCP server, because JSON-RPC ids are
+        unique only within one sender (X-4.1-4).
         """
         key = (envelope.sender or "", request.id)
 

@@ -86,7 +86,7 @@ Status = Literal["pending", "claimed", "fulfilled", "failed", "rejected", "withd
 
 
 def _value(raw: bytes) -> Any:
-    """Decode JSON from other participants. Unpaired surrogates are replaced, and numbers with thousands of digits
+    """Decode JSON that another participant sent. Unpaired surrogates are replaced, and numbers with thousands of digits
     remain text.
     """
     try:
@@ -106,7 +106,9 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Heard(msgspec.Struct, frozen=True, kw_only=True):
-    """A received envelope. `sequence` is its number in the room's order, or None for every message of the gateway."""
+    """An envelope that was received. `sequence` is its number in the order of the room, or None for messages of the
+    gateway.
+    """
 
     envelope: Envelope
     sequence: int | None = None
@@ -138,7 +140,7 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def payload(self) -> Any:
-        """The decoded payload. `envelope.payload` contains the original bytes."""
+        """Return the decoded payload. The original bytes are in `envelope.payload`."""
         return _value(self.envelope.payload)
 
     @property
@@ -149,7 +151,9 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Proposal(msgspec.Struct, frozen=True):
-    """A proposal by a participant. `target` is None if the proposal names no target or several."""
+    """A request that a participant has proposed. `target` is the participant that would receive it, or None if the
+    proposal names none or several.
+    """
 
     id: str
     proposer: str
@@ -175,7 +179,7 @@ class Proposal(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a request, and the participant `sender` that returned it."""
+    """The result of a request, and the participant (`sender`) that returned it."""
 
     sender: str
     raw: bytes

@@ -57,8 +57,8 @@ class _PendingRequest(msgspec.Struct):
 
 
 class Participant(OfferedTools):
-    """A participant of a room, which is joined from `open` (or `async with`) until `close`. Programs that only offer
-    tools can call `run` instead.
+    """A program that takes part in a room, from `open` (or `async with`) until `close`. Programs that only offer tools
+    can call `run` instead.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class Participant(OfferedTools):
         await self.close()
 
     async def wait(self) -> None:
-        """Wait until the room is lost permanently, then raise RoomRefused. Return if the participant closes."""
+        """Wait until the room is lost permanently, and then raise RoomRefused. Return when this participant closes."""
         if self._keeping is not None:
             await asyncio.shield(self._keeping)
 
@@ -327,8 +327,8 @@ class Participant(OfferedTools):
         arguments: Mapping[str, Any] | None = None,
         timeout_s: float = CALL_S,
     ) -> model.Answer:
-        """Send the request that another participant proposed, in the name of this participant. This requires full
-        privilege (MCPx 4.2.1).
+        """Carry out a proposal: send the proposed request in the name of this participant. This requires full privilege
+        (MCPx 4.2.1).
 
         A proposal is performed only once: if another participant decides first, raise EnvelopeRefused with
         already_claimed. This cannot be ensured if `peer` or `arguments` is given, or if the room does not track
@@ -365,7 +365,9 @@ class Participant(OfferedTools):
         await asyncio.to_thread(send_request, self._place, "proposals", proposal, "withdraw", body={})
 
     def _end(self, why: Exception | None) -> None:
-        """End everything that waits, with the error `why` or, if it is None, because the participant leaves."""
+        """Make everything fail that waits for the room: with the error `why` or, if it is None, because the participant
+        leaves.
+        """
         over = why or model.RoomError("the participant has left the room")
         for listener in self._listeners:
             listener.end(why)
@@ -412,7 +414,9 @@ class Participant(OfferedTools):
         return self._connection.send(id, encode(envelope))
 
     def _send_unwatched(self, payload: bytes, to: tuple[str, ...], answers: str | None) -> bool:
-        """Send an MCP message without waiting until it is published. It is resent if the connection is lost."""
+        """Send an MCP message without waiting until it is published. It is sent again if the connection is lost. Return
+        False if it cannot be sent.
+        """
         try:
             taken = self._send(str(uuid.uuid4()), MCP, payload, to, answers)
         except model.RoomError as refused:
@@ -490,15 +494,17 @@ class Participant(OfferedTools):
     # Hearing
 
     def _on_welcome(self, payload: dict[str, Any]) -> None:
-        """Store this participant's identity and the list of present participants. Each connect ends with this."""
+        """Store the id and the privilege of this participant, and who is present. The gateway sends a welcome after
+        each connect.
+        """
         own = msgspec.convert(payload["participant"], model.Peer)
         self.id, self.privilege = own.id, own.privilege
         self._peers = {peer.id: peer for peer in msgspec.convert(payload["participants"], list[model.Peer])}
         self._forget_absent()
 
     def _on_stored(self, envelope: Envelope, sequence: int, *, is_old: bool) -> None:
-        """Handle an envelope from a participant. `is_old` means that it was published while this one was not
-        connected.
+        """Handle an envelope that a participant has published. `is_old` means that this participant was not connected
+        at that time.
         """
         try:
             if envelope.kind == PROPOSAL:  # X-3.1-7
@@ -512,8 +518,8 @@ class Participant(OfferedTools):
     def _on_mcp(
         self, envelope: Envelope, message: codec.Request | codec.Notification | codec.Response, is_old: bool
     ) -> None:
-        """Handle an MCP message. Old requests wait until all missed envelopes were read, because some may already have
-        a reply.
+        """Handle an MCP message from the room. Requests that were missed wait until all missed envelopes are read,
+        because some may already have a reply.
         """
         is_ours = self.id in (envelope.to or ()) and envelope.sender != self.id
         match message:
@@ -533,7 +539,9 @@ class Participant(OfferedTools):
                     self._service.hear(envelope, message)
 
     def _on_answer(self, envelope: Envelope, response: codec.Response) -> None:
-        """Find the request for a reply by `correlation_id`, and check that the JSON-RPC ids are equal (X-4.1-4)."""
+        """Pass a reply to the request that it answers. `correlation_id` names the request, and the JSON-RPC ids must be
+        equal too (X-4.1-4).
+        """
         self._followed.on_answer(envelope, response)
         request = self._pending.get(envelope.correlation_id or "")
         if request is not None and (envelope.sender, response.id) == (request.to, request.rpc_id):  # X-4.1-4
@@ -543,8 +551,8 @@ class Participant(OfferedTools):
             self._missed = [missed for missed in self._missed if missed[0].id != envelope.correlation_id]
 
     def _serve_request(self, envelope: Envelope, request: codec.Request) -> None:
-        """Serve a request for a tool of this participant. A restricted participant serves it only if the room allows
-        that.
+        """Serve a request for a tool of this participant. Ignore it if this participant is restricted and the room does
+        not let it answer.
         """
         if self.privilege != "full" and not self._answers_while_restricted:
             log.info("%s asks for %s; a restricted participant cannot answer", envelope.sender, request.method)
@@ -552,8 +560,8 @@ class Participant(OfferedTools):
         self._service.serve(envelope, request)
 
     def _on_caught_up(self, away_s: float | None) -> None:
-        """Serve the requests that were missed, unless the absence of `away_s` seconds was too long. None means that
-        this is the first connection.
+        """Serve the requests that were missed while the connection was lost for `away_s` seconds. Drop them if that was
+        too long, or if `away_s` is None, on the first connection.
         """
         missed, self._missed = self._missed, []
         if away_s is None or away_s > MISSED_S:
@@ -562,7 +570,7 @@ class Participant(OfferedTools):
             self._serve_request(envelope, request)
 
     def _on_event(self, envelope: Envelope, *, is_old: bool = False) -> None:
-        """Handle a gateway message. Some are stored in the room, such as the outcome of a proposal."""
+        """Handle a message of the gateway, for example about who is present or how a proposal ended."""
         payload = codec.decode_value(envelope.payload)
         event = payload.get("event")
         if envelope.kind == PRESENCE:

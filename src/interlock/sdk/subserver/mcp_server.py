@@ -45,7 +45,7 @@ _BUSY: Final = Refusal(TOOL_DEGRADED, "tool_degraded", {"reason": "link_busy", "
 
 
 class ToolOffer(msgspec.Struct):
-    """The tools that a leaf offers on all its links, and the total number of calls that run over these links."""
+    """The tools that a program offers on all its connections, and the calls that are running."""
 
     name: str
     version: str
@@ -61,15 +61,17 @@ class ToolOffer(msgspec.Struct):
 
     @property
     def instruction_members(self) -> dict[str, str]:
-        """Return the member `instructions` for the first reply to a client, or an empty dict if there are none."""
+        """Return the instructions as a member of the first reply to a client, or an empty dict if there are none."""
         return {} if self.instructions is None else {"instructions": self.instructions}
 
 
 class McpServer:
-    """An MCP server on one link. Its only state beyond the link is the count of running calls in the offer."""
+    """An MCP server for one connection. Its running calls are counted in the offer, which all connections share."""
 
     def __init__(self, offer: ToolOffer, send: Callable[[bytes], bool], segment: str) -> None:
-        """Create a server on a link. `segment` is the name that the parent assigned."""
+        """Create a server. `send` writes to the connection, and `segment` is the name that the parent has assigned to
+        this program.
+        """
         self._offer = offer
         self._send = send
         self._segment = segment
@@ -79,17 +81,19 @@ class McpServer:
         self.agreed = methods.LEGACY_VERSIONS[-1]  # the revision of a legacy client
 
     def leave(self) -> None:
-        """Handle the loss of the link. Running calls continue, because an incomplete irreversible action is worse than
-        a lost reply.
+        """Handle the loss of the connection. Running calls continue, because an incomplete irreversible action is worse
+        than a lost reply.
         """
         self._open = False
 
     def notify(self, method: str, params: bytes) -> bool:
-        """Send a notification. Return False if the link did not accept it."""
+        """Send a notification. Return False if the connection did not accept it."""
         return self._open and self._send(codec.encode_notification(method.encode(), params))
 
     def tools_changed(self) -> None:
-        """Announce changed tools to every modern subscription or, if there is none, as a plain notification."""
+        """Announce changed tools: to each subscription of a modern client or, if there is none, as a plain
+        notification.
+        """
         for listen_id in self._listens:
             params = {"_meta": {methods.META_SUBSCRIPTION: Raw(listen_id)}}
             self.notify(methods.TOOLS_CHANGED, codec.encode_value(params))
@@ -110,7 +114,7 @@ class McpServer:
                 task.cancel()
 
     def hear_answer(self, response: codec.Response) -> None:
-        """Do nothing, because a leaf sends no requests."""
+        """Do nothing, because this server sends no requests."""
 
     def serve(self, request: codec.Request) -> None:
         """Serve a request. The reply is sent immediately or, for a tool call, when the tool has finished."""
@@ -138,7 +142,9 @@ class McpServer:
             self._refuse(request.id, Refusal(METHOD_NOT_FOUND, "Method not found"))
 
     def _listen(self, validated: ValidatedRequest) -> None:
-        """Start a subscription of a modern client. It ends when it is cancelled or the link is lost."""
+        """Start a subscription of a modern client to notifications. It ends when it is cancelled or the connection is
+        lost.
+        """
         if len(self._listens) >= LISTENS_MAX:
             self._refuse(validated.id, Refusal(INVALID_REQUEST, f"at most {LISTENS_MAX} subscriptions/listen at once"))
             return
@@ -150,7 +156,9 @@ class McpServer:
         self.notify(methods.ACKNOWLEDGED, codec.encode_value(body))
 
     def _call(self, validated: ValidatedRequest) -> None:
-        """Start a tools/call. If a parent routed it, its route must name the segment of this leaf (MCP-AX 7.2)."""
+        """Start a tool call. If a parent routed it here, its route must name the segment of this program (MCP-AX
+        7.2).
+        """
         if (name := codec.find_string(validated.params.get("name"))) is None:
             self._refuse(validated.id, Refusal(INVALID_PARAMS, "params.name must be a string"))
             return
@@ -226,8 +234,8 @@ class McpServer:
         return report
 
     def _answer(self, validated: ValidatedRequest, members: dict[str, Any], *, cached: bool = False) -> None:
-        """Send a result in the form of the caller's era. `cached` means that modern results of this type include a
-        cache lifetime, which is zero here.
+        """Send a result in the form of the caller's MCP era. With `cached`, a result for a modern client also has a
+        cache lifetime, which is zero.
         """
         if _is_modern(validated):
             members = {"resultType": "complete", **members}
@@ -238,28 +246,28 @@ class McpServer:
             self._send(codec.encode_result(validated.id, codec.encode_value(members)))
 
     def _refuse(self, message_id: bytes, refusal: Refusal) -> None:
-        """Send a JSON-RPC error, unless the link was lost."""
+        """Send a JSON-RPC error, unless the connection was lost."""
         if self._open:
             self._send(codec.encode_refusal(message_id, refusal, draft=True))
 
 
 class LeafUplink(Uplink):
-    """The uplink of a leaf. It asks for a proof of authority at each registration, because a signed proof is valid for
-    one parent only.
+    """The connection of a Subserver to its parents. It asks for a proof of authority at each registration, because a
+    signed proof is valid for one parent only.
     """
 
     def __init__(
         self, register: Register, parents: Sequence[tuple[str, Opener]], offer: ToolOffer, leaf: "Subserver", once: bool
     ) -> None:
-        """Create the uplink. With `once`, the aggregator has started this program: it needs no proof, and the uplink
-        ends at the first failure.
+        """Create the uplink. `once` means that the aggregator has started this program: no proof is needed, and the
+        uplink ends at the first failure.
         """
         super().__init__(register, parents, log, once=once)
         self._offer, self._leaf = offer, leaf
 
     @property
     def server(self) -> McpServer | None:
-        """Return the MCP server of the current registration, or None if the leaf is not registered."""
+        """Return the MCP server of the current registration, or None if the program is not registered."""
         return self._tenant if isinstance(self._tenant, McpServer) else None
 
     def _register_message(self, parent: int, register: Register) -> Register:
@@ -271,7 +279,7 @@ class LeafUplink(Uplink):
 
 
 def _read(request: codec.Request) -> ValidatedRequest | Refusal:
-    """Validate a request according to its era. A modern request is recognized by its version in `_meta`."""
+    """Validate a request by the rules of its MCP era. A modern request has a version in `_meta`."""
     params = codec.decode_params_untrusted(request.params) if request.params else {}
     if params is None:
         return Refusal(INVALID_PARAMS, "params must be an object, small but for its arguments")
@@ -288,7 +296,7 @@ def _is_modern(validated: ValidatedRequest) -> bool:
 
 
 def is_modern(request: codec.Request) -> bool:
-    """Return whether a request, not yet validated, belongs to the modern era."""
+    """Return whether a request that is not validated yet belongs to the modern era of MCP."""
     params = codec.decode_object(request.params) if request.params else None
     meta = codec.decode_object(params["_meta"]) if params is not None and "_meta" in params else None
     return request.method == methods.DISCOVER or (meta is not None and methods.META_VERSION in meta)

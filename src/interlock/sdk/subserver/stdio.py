@@ -20,8 +20,8 @@ INPUT, OUTPUT = "standard input", "standard output"
 
 
 async def open_standard(sink: MessageSink, max_bytes: int) -> "StandardPipe":
-    """Open standard input and output as a message pipe. Call this once per process, because the descriptors are not
-    restored.
+    """Open standard input and output as a message pipe. Call this only once per process, because the file descriptors
+    are not restored.
     """
     loop = asyncio.get_running_loop()
     reading, writing = os.dup(0), os.dup(1)
@@ -94,7 +94,7 @@ class StandardPipe:
                     self._sink.on_oversized(oversized)
 
     def _end(self, code: int, reason: str) -> None:
-        """Close the reading side and notify the sink. Later calls do nothing."""
+        """Stop reading, and notify the sink that the pipe is closed. Later calls do nothing."""
         if self._closed:
             return
         self._closed = True
@@ -106,7 +106,7 @@ class StandardPipe:
 
 
 class _Standard(asyncio.Protocol):
-    """The protocol that connects the pipe with standard input or, if `name` says so, with standard output."""
+    """The asyncio protocol that connects a StandardPipe with standard input or standard output, as `name` says."""
 
     def __init__(self, pipe: StandardPipe, name: str) -> None:
         self._pipe, self._name = pipe, name

@@ -44,8 +44,8 @@ FILE_BYTES_MAX = 4096  # of the file that contains the subserver_id
 
 
 def subserver_id(path: Path) -> str:
-    """Return the stored subserver_id. Create it on the first start. Raise SubserverInvalid if the file cannot be
-    used.
+    """Return the subserver_id that is stored in a file. Create it on the first start. Raise SubserverInvalid if the
+    file cannot be used.
     """
     try:
         with path.open("rb") as file:
@@ -60,7 +60,7 @@ def subserver_id(path: Path) -> str:
 
 
 def _create(path: Path) -> str:
-    """Write a new id to the file atomically. If another process has just written one, return that id."""
+    """Write a new subserver_id to a file atomically. If another process has just written one, return that id."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_once(path, json.dumps({"subserver_id": str(uuid.uuid4())}).encode() + b"\n")
@@ -80,8 +80,8 @@ HEARTBEAT_MS_MAX: Final = 3_600_000
 
 
 class Parent(msgspec.Struct, frozen=True, kw_only=True):
-    """The address of an aggregator and the credential for it. `secure_by` states why a ws:// address beyond this host
-    is safe.
+    """The address of an aggregator and the credential for it. `secure_by` says why a ws:// address outside this host is
+    safe.
     """
 
     url: str
@@ -90,7 +90,9 @@ class Parent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Subserver(OfferedTools):
-    """A leaf of an MCP-AX tree. It offers Python functions as tools, and stays registered with an aggregator."""
+    """A program that offers Python functions as tools and stays registered with an aggregator. It is a leaf of an MCP-
+    AX tree.
+    """
 
     def __init__(
         self,
@@ -173,8 +175,8 @@ class Subserver(OfferedTools):
         self._on_loop(self._tools_changed)
 
     def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
-        """Send a notification to the parent, from any thread. Without a parent it is dropped, because it would be
-        outdated later.
+        """Send a notification to the parent. Any thread may call this. Without a parent the notification is dropped,
+        because it would be outdated later.
         """
         if not method.startswith("notifications/") or any(char in '"\\' or ord(char) < 32 for char in method):
             raise SubserverInvalid(f'a notification\'s method begins with "notifications/", and {method!r} does not')
@@ -188,8 +190,8 @@ class Subserver(OfferedTools):
         self._on_loop(send)
 
     def run(self, *, stdio: bool = False) -> None:
-        """Serve until SIGTERM or SIGINT. With `stdio`, the aggregator started this program and communicates over its
-        standard input and output.
+        """Serve the tools until SIGTERM or SIGINT. With `stdio`, communicate over standard input and output with the
+        aggregator that started this program.
         """
         if not logging.getLogger().handlers:
             logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
@@ -199,7 +201,9 @@ class Subserver(OfferedTools):
             sys.exit(1)
 
     async def serve(self, *, stdio: bool = False) -> None:
-        """Serve like `run`, for a program that already has an event loop. Cancel this call or call `stop` to end it."""
+        """Serve the tools like `run`, in a program that already has an event loop. Cancel this call or call `stop` to
+        end it.
+        """
         from interlock.sdk.subserver.mcp_server import LeafUplink, ToolOffer
 
         stdio = stdio or os.environ.get(STARTED_BY_AGGREGATOR) == "stdio"
@@ -246,7 +250,7 @@ class Subserver(OfferedTools):
         return self._key.prove(self._authority, self._parents[parent].url, time.time())
 
     def _openers(self, stdio: bool) -> "list[tuple[str, Opener]]":
-        """Return for each parent its address for the log, and a function that opens a connection to it."""
+        """Return, for each parent, its address as the log shows it and a function that connects to it."""
         if stdio:
             from interlock.sdk.subserver.stdio import open_standard
 
@@ -266,7 +270,8 @@ class Subserver(OfferedTools):
 
 
 def _check_parent(parent: Parent) -> Parent:
-    """Return the parent. Raise SubserverInvalid if its address or token cannot work, or if its address is insecure.
+    """Return the parent unchanged. Raise SubserverInvalid if its address or token cannot work, or if its address is
+    insecure.
 
     Beyond this host, a connection needs TLS or the operator's statement that the network is safe (MCP-AX 10.4).
     """
@@ -286,14 +291,14 @@ def _check_parent(parent: Parent) -> Parent:
 
 
 def _place(url: str) -> str:
-    """Return a URL without the parts that could contain a secret."""
+    """Return a URL for messages, without the parts that could contain a secret."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def _read_authority(name: str | None) -> str | None:
-    """Return an authority in canonical form, or None if there is none. Raise SubserverInvalid if it is not a DNS
-    name.
+    """Return an authority, which is a DNS name, in canonical form, or None if there is none. Raise SubserverInvalid if
+    it is not a DNS name.
     """
     if name is None:
         return None

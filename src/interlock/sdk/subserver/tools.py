@@ -42,7 +42,7 @@ class RegistrationRefused(Exception):
 
 
 class ToolFailed(Exception):
-    """Exception that a tool raises in order to send its message to the caller.
+    """Exception with which a tool reports a failure. The caller receives its message.
 
     For any other exception, the caller receives only a reference to the log of this leaf.
     """
@@ -52,7 +52,7 @@ CAPABILITY: Final = "x-mcpax-capability"
 
 
 class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A complete tool result, for tools that create their own MCP content blocks as decoded JSON."""
+    """A complete tool result, for tools that build their MCP content blocks themselves."""
 
     content: list[dict[str, Any]]
     structured: Any = msgspec.UNSET
@@ -60,8 +60,8 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Context:
-    """The context of a call. A tool receives it in a parameter that is annotated `Context`. It can be used in
-    threads.
+    """The context of one call. A tool gets it in a parameter that is annotated `Context`, and may use it from any
+    thread.
     """
 
     def __init__(
@@ -73,8 +73,8 @@ class Context:
 
     @property
     def cancelled(self) -> bool:
-        """Return whether the caller has stopped waiting. Async tools are cancelled automatically; other tools should
-        check this regularly.
+        """Return whether the caller no longer waits. Async tools are cancelled automatically; other tools should check
+        this regularly.
         """
         return self._cancelled.is_set()
 
@@ -93,7 +93,7 @@ class Context:
 
 
 class ServedTool(Protocol):
-    """The interface of a tool that the MCP server can run: a Python function, or an endpoint of an MCP-AQL adapter.
+    """The interface of a tool that an MCP server can run: a Python function, or an endpoint of an MCP-AQL adapter.
 
     `listed` is its definition in tools/list. A call can be cancelled only if `is_async` is true.
     """
@@ -127,7 +127,7 @@ class FunctionTool(msgspec.Struct, frozen=True, kw_only=True):
         return inspect.iscoroutinefunction(self.function)
 
     async def answer(self, arguments: Raw, context: Context, *, revision: str) -> dict[str, Any]:
-        """Call the function with decoded arguments. Raise ToolFailed, which explains the error, if the arguments are
+        """Decode the arguments and call the function. Raise ToolFailed, which explains the error, if the arguments are
         invalid.
         """
         try:
@@ -148,7 +148,9 @@ def make_tool(
     description: str | None = None,
     **capability: object,
 ) -> FunctionTool:
-    """Return a tool that calls the function. Raise ToolInvalid if its signature or a given value is not supported."""
+    """Return a tool that calls a function. Raise ToolInvalid if the signature of the function or an option is not
+    supported.
+    """
     local = name if name is not None else getattr(function, "__name__", "")
     if not is_segment(local):
         raise ToolInvalid(
@@ -208,7 +210,7 @@ def _text(text: str) -> dict[str, str]:
 
 
 def _parameters(name: str, function: Callable[..., Any]) -> tuple[list[Any], str | None]:
-    """Return the fields of a struct for the arguments, and the name of the parameter that receives a Context, or None.
+    """Return the parameters of a function as fields of a struct, and the name of its `Context` parameter, or None.
     Raise ToolInvalid if a parameter is not supported.
     """
     try:
@@ -235,8 +237,8 @@ def _parameters(name: str, function: Callable[..., Any]) -> tuple[list[Any], str
 
 
 async def call_function(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    """Call a function and return its result. A plain function runs in a separate daemon thread, so that one that hangs
-    cannot prevent the process from ending.
+    """Call a function and return its result. A function that is not async runs in a daemon thread, so that it cannot
+    keep the process from ending when it hangs.
     """
     if inspect.iscoroutinefunction(function):
         return await function(**arguments)
@@ -273,7 +275,8 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class OfferedTools:
-    """The base class of Subserver and Participant. It collects tools with the decorator `tool`, and stops the serving.
+    """The base class of Subserver and Participant. It collects tools with the decorator `tool`, and `stop` ends the
+    serving.
 
     `serve` of the subclass sets the event loop that it uses and the event that ends it, and resets both afterwards.
     """
@@ -284,14 +287,14 @@ class OfferedTools:
         self._stopping: asyncio.Event | None = None
 
     def stop(self) -> None:
-        """Let running calls finish for a few seconds, then disconnect and end `serve`. This may be called from any
-        thread.
-        """
+        """Let running calls finish for a few seconds, then disconnect and end `serve`. Any thread may call this."""
         if (stopping := self._stopping) is not None:
             self._on_loop(stopping.set)
 
     def _on_loop(self, act: Callable[[], None]) -> None:
-        """Run a function on the event loop of `serve`, from any thread. Do nothing if `serve` is not running."""
+        """Run a function on the event loop of `serve`. Any thread may call this. Do nothing if `serve` is not
+        running.
+        """
         if (loop := self._loop) is None:
             return
         try:
@@ -324,7 +327,8 @@ class OfferedTools:
     ) -> Callable[[_Function], _Function]: ...
 
     def tool(self, function: Any = None, **options: Any) -> Any:
-        """Offer a function. `capability` are the keys of MCP-AX 9.1, such as mutable=False or latency_class="fast".
+        """Offer a function as a tool; use this as a decorator. The options are name, title, description, and the keys
+        of MCP-AX 9.1, such as mutable=False or latency_class="fast".
 
         A tool about which nothing is said counts as mutable and irreversible, and aggregators may ask a person before
         each call. Plain functions run in a thread of their own, async ones on the loop.
