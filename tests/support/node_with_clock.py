@@ -153,7 +153,7 @@ class ClockedNode:
         links = [keeper.link for keeper in self.node.calls.keepers.values()]
         return {
             "spaces": len(self.parking.spaces),
-            "handles": len(self.parking._handles),
+            "spaces of calls": len(self.parking._of_call),
             "in flight": len(self.node.calls.dispatch.under_way.calls),
             "on links": sum(isinstance(p, Call) for link in links for p in link.in_flight.values()),
             "suspended": sum(len(link.waiting.suspended) for link in links),

@@ -102,6 +102,7 @@ class Space(msgspec.Struct, eq=False):
     """
 
     call: Call
+    handle: str  # by which its client names it, in the sealed state
     size: int = 0  # in bytes, of what is kept here
     round: int = 0
     expires_at: float = 0.0
@@ -121,7 +122,7 @@ class Parking:
         self._key = secrets.token_bytes(32)  # parked calls end with the process, so does the key
         self.room = descriptor_limit() * 2 // 3  # the rest of the descriptors is for calls that are at work
         self.spaces: dict[str, Space] = {}
-        self._handles: dict[Call, str] = {}
+        self._of_call: dict[Call, Space] = {}
         self._of: dict[str, dict[str, Space]] = {}  # principal -> handle -> space, oldest first
         self._bytes = 0
         self._look_again = inf  # nothing expires before
@@ -145,8 +146,7 @@ class Parking:
             call.open_dialogue().lacked = None if able else question_capability(request.method, request.params)
             refuse_question(link, request.id, f"the client of this call does not support {request.method}")
             return
-        handle = self._handles.get(call, "")
-        space = self.spaces.get(handle)
+        space = self._of_call.get(call)
         size = len(request.params)
         principal = call.caller.principal.name
         if self._bytes + size > PARKED_BYTES_MAX or (space is None and not self._make_room(principal)):
@@ -154,10 +154,9 @@ class Parking:
             return
         dialogue = call.open_dialogue()
         if space is None:
-            handle, space = secrets.token_urlsafe(16), Space(call)
+            space = self._of_call[call] = Space(call, secrets.token_urlsafe(16))
             dialogue.request_digest = _digest(call)
-            self._handles[call] = handle
-            self.spaces[handle] = self._of.setdefault(principal, {})[handle] = space
+            self.spaces[space.handle] = self._of.setdefault(principal, {})[space.handle] = space
         if len(space.questions) >= QUESTIONS_MAX:
             refuse_question(link, request.id, f"more than {QUESTIONS_MAX} questions at once")
             return
@@ -170,7 +169,7 @@ class Parking:
             call.handler.suspend(call)
         elif not dialogue.is_gathering:
             dialogue.is_gathering = True
-            asyncio.get_running_loop().call_later(GATHER_S, self._tell_gathered, handle, space)
+            asyncio.get_running_loop().call_later(GATHER_S, self._tell_gathered, space)
 
     def _make_room(self, principal: str) -> bool:
         """Make room for another waiting call of this principal. Return False if that is impossible.
@@ -182,23 +181,23 @@ class Parking:
         most = max(self._of.values(), key=len, default={})
         if len(most) <= len(self._of.get(principal, ())) + 1:
             return False
-        if (handle := next((handle for handle, space in most.items() if space.waiting), None)) is None:
+        if (space := next((space for space in most.values() if space.waiting), None)) is None:
             return False
-        self._abandon(handle, most[handle], "it gave way to another client's call")
+        self._abandon(space, "it gave way to another client's call")
         return True
 
     def _count(self, space: Space, size: int) -> None:
         space.size += size
         self._bytes += size
 
-    def _tell_gathered(self, handle: str, space: Space) -> None:
+    def _tell_gathered(self, space: Space) -> None:
         space.call.open_dialogue().is_gathering = False
         if space.questions and not space.waiting and not space.call.done:
-            self._tell(handle, space)
+            self._tell(space)
 
     def withdrawn(self, call: Call, upstream_id: bytes) -> None:
         """Remove a question whose answer the server no longer wants."""
-        if (space := self.spaces.get(self._handles.get(call, ""))) is not None:
+        if (space := self._of_call.get(call)) is not None:
             for key, (_, theirs, question) in list(space.questions.items()):
                 if theirs == upstream_id:
                     del space.questions[key]
@@ -207,7 +206,7 @@ class Parking:
             if not space.questions:
                 call.handler.resume(call)  # its server is at work again, and may ask anew
 
-    def _tell(self, handle: str, space: Space) -> None:
+    def _tell(self, space: Space) -> None:
         """Answer the client with the open questions and the state that its retry must contain."""
         call = space.call
         space.round += 1
@@ -221,7 +220,7 @@ class Parking:
             call.ticket = call.wished = None
             call.params = {"arguments": digest_of(call.params.get("arguments"))}
         digest, until = call.open_dialogue().request_digest, self._clock.wall() + PARKED_S
-        state = seal(Ticket(handle, space.round, call.caller.principal.name, digest, until), self._key)
+        state = seal(Ticket(space.handle, space.round, call.caller.principal.name, digest, until), self._key)
         questions = {key: question for key, (_, _, question) in space.questions.items()}
         sink.answer(encode_result(call.client_id, encode_input_required(questions, state)))
 
@@ -252,7 +251,7 @@ class Parking:
         space = self.spaces.get(ticket.handle)
         if space is None or not space.waiting or space.round != ticket.round:
             return _refusal("state_used", "this requestState was used already; send the request anew")
-        handle, call = ticket.handle, space.call
+        call = space.call
         space.waiting = False
         call.return_to(request)
         call.handler.resume(call)
@@ -266,15 +265,15 @@ class Parking:
                 answers.append((link, upstream_id, b'"result":' + bytes(answer)))
         _answer_after(call.handler.prepare_server(call), call, answers)
         if call.done:
-            self._deliver(handle, space, request)
+            self._deliver(space, request)
         elif space.questions:  # not all was answered: ask again
-            self._tell(handle, space)
+            self._tell(space)
         return call
 
-    def _deliver(self, handle: str, space: Space, request: ClientRequest) -> None:
+    def _deliver(self, space: Space, request: ClientRequest) -> None:
         """Answer a retry with the answer that the server gave before the client returned."""
         client_id = request.client_id
-        self._forget(handle, space)
+        self._forget(space)
         try:
             response = codec.decode_untrusted(space.away.message or b"")
         except codec.CodecError:
@@ -294,39 +293,38 @@ class Parking:
 
         The answer to a parked call is kept until its client returns.
         """
-        handle = self._handles.get(call, "")
-        if (space := self.spaces.get(handle)) is None:
+        if (space := self._of_call.get(call)) is None:
             return
         questions, space.questions = space.questions, {}
         for link, upstream_id, _ in questions.values():
             refuse_question(link, upstream_id, "the call of this question has ended")
         answer = space.away.message
         if not (space.waiting and answer is not None):
-            self._forget(handle, space)
+            self._forget(space)
         else:
             self._count(space, len(answer) - space.size)
 
     def sweep(self, now: float) -> None:
         if now < self._look_again:
             return
-        waiting = [(handle, space) for handle, space in self.spaces.items() if space.waiting]
-        expired = [(handle, space) for handle, space in waiting if space.expires_at <= now]
-        for handle, space in expired[:EXPIRED_AT_ONCE]:
-            self._abandon(handle, space, "the client did not come back")
+        waiting = [space for space in self.spaces.values() if space.waiting]
+        expired = [space for space in waiting if space.expires_at <= now]
+        for space in expired[:EXPIRED_AT_ONCE]:
+            self._abandon(space, "the client did not come back")
         if len(expired) <= EXPIRED_AT_ONCE:
-            self._look_again = min((space.expires_at for _, space in waiting if space.expires_at > now), default=inf)
+            self._look_again = min((space.expires_at for space in waiting if space.expires_at > now), default=inf)
 
-    def _abandon(self, handle: str, space: Space, reason: str) -> None:
-        self._forget(handle, space)
+    def _abandon(self, space: Space, reason: str) -> None:
+        self._forget(space)
         space.call.cancel(reason)
 
-    def _forget(self, handle: str, space: Space) -> None:
-        if self.spaces.pop(handle, None) is None:
+    def _forget(self, space: Space) -> None:
+        if self.spaces.pop(space.handle, None) is None:
             return
         self._count(space, -space.size)
-        self._handles.pop(space.call, None)
+        del self._of_call[space.call]
         principal = space.call.caller.principal.name
-        del self._of[principal][handle]
+        del self._of[principal][space.handle]
         if not self._of[principal]:
             del self._of[principal]
 

@@ -61,7 +61,7 @@ async def test_a_parked_call_is_not_in_flight_until_its_client_is_back(here: Clo
     (shown,) = [one for one in status.links if one.segment == link]
     assert (shown.in_flight, shown.parked) == (0, 1)
     assert since(before, here.held()).keys() == {
-        "spaces", "handles", "suspended", "suspended by principal", "questions", "principals", "bytes",
+        "spaces", "spaces of calls", "suspended", "suspended by principal", "questions", "principals", "bytes",
     }  # fmt: skip
     retry = here.again(name, arguments, said, filled_answers(said))
     status = here.node.operations.node.status()
