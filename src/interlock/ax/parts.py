@@ -7,7 +7,7 @@ from interlock.ax.children import ChildSupervisor
 from interlock.ax.endpoint import AxEndpoint
 from interlock.ax.ownership import Leases, Owners
 from interlock.ax.parents.service import PARENT, ParentService
-from interlock.ax.registrar import Registrar, RegistrarParts
+from interlock.ax.registrar import Registrar
 from interlock.config.plan import Plan
 from interlock.core.calls.caller import principal_for
 from interlock.core.feed import Feed
@@ -26,24 +26,22 @@ class AxParts(CapabilityParts):
         self._stores, self._public = stores, fronts.public
         self.parents_changed = Feed[None]()
         self.registrar = Registrar(
-            plan,
-            own_id,
-            RegistrarParts(
-                clock=clock,
-                connector_parts=node.links.connector_parts,
-                catalog=calls.catalog,
-                keepers=calls.keepers,
-                audience=calls.audience,
-                link_events=calls.link_events,
-                recorder=stores.recorder,
-                budgets=calls.budgets,
-                refusals=stores.refusals,
-                leases=Leases(stores.shared.kv, clock, own_id, plan.ax.tree) if stores.shared is not None else None,
-            ),
-            Owners(kv, clock),
-            AuthorityProofs(
+            plan=plan,
+            aggregator_id=own_id,
+            clock=clock,
+            connector_parts=node.links.connector_parts,
+            catalog=calls.catalog,
+            keepers=calls.keepers,
+            audience=calls.audience,
+            link_events=calls.link_events,
+            recorder=stores.recorder,
+            budgets=calls.budgets,
+            refusals=stores.refusals,
+            owners=Owners(kv, clock),
+            proofs=AuthorityProofs(
                 kv, clock, node.approvals.anchors, audiences=lambda: (f"{url.public}/ax", url.public, own_id)
             ),
+            leases=Leases(stores.shared.kv, clock, own_id, plan.ax.tree) if stores.shared is not None else None,
         )
         self.children = ChildSupervisor(plan, self.registrar, node.links.connector_parts)
         calls.dispatch.arrivals.expect(lambda: self.children.is_settled, self.children.settle)

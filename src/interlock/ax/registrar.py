@@ -24,7 +24,7 @@ import secrets
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol, assert_never
 
 import msgspec
@@ -113,23 +113,6 @@ class RegistrationSource(Protocol):
     def close(self, code: int, reason: str) -> None: ...
 
 
-class RegistrarParts(msgspec.Struct, frozen=True, kw_only=True):
-    """Parts of the node that the registrar needs."""
-
-    clock: Clock
-    connector_parts: ConnectorParts
-    catalog: Catalog
-    keepers: dict[str, Keeper]
-    audience: Audience
-    link_events: LinkEvents
-    recorder: Recorder
-    budgets: Budgets
-    refusals: Refusals
-    leases: Leases | None = None  # only in a store that aggregators share (13.4)
-    # Publishes the aggregators below us, which our own parents must know (5.3).
-    subtree: Feed[tuple[str, ...]] = msgspec.field(default_factory=Feed)
-
-
 @dataclass(eq=False)
 class _Member:
     """Registered subserver: its keeper and the connection over which it registered."""
@@ -140,23 +123,33 @@ class _Member:
     renewing: bool = False
 
 
+@dataclass(eq=False, kw_only=True)
 class Registrar:
     """Registrar of subservers. It creates a link for each registration and handles the events of these links."""
 
-    def __init__(
-        self, plan: Plan, aggregator_id: str, parts: RegistrarParts, owners: Owners, proofs: AuthorityProofs
-    ) -> None:
-        require_proof, degraded = plan.ax.require_proof, plan.degraded
-        policy = registrations.Policy(require_proof=require_proof, degraded=degraded.enabled, grace_s=degraded.grace_s)
-        self.engine = Registrations(aggregator_id, plan.ax.tree, policy)
+    plan: Plan
+    aggregator_id: str
+    clock: Clock
+    connector_parts: ConnectorParts
+    catalog: Catalog
+    keepers: dict[str, Keeper]
+    audience: Audience
+    link_events: LinkEvents
+    recorder: Recorder
+    budgets: Budgets
+    refusals: Refusals
+    owners: Owners
+    proofs: AuthorityProofs
+    leases: Leases | None = None  # only in a store that aggregators share (13.4)
+    # Publishes the aggregators below us, which our own parents must know (5.3).
+    subtree: Feed[tuple[str, ...]] = field(default_factory=Feed)
+
+    def __post_init__(self) -> None:
+        ax, degraded, grace_s = self.plan.ax, self.plan.degraded.enabled, self.plan.degraded.grace_s
+        policy = registrations.Policy(require_proof=ax.require_proof, degraded=degraded, grace_s=grace_s)
+        self.engine = Registrations(self.aggregator_id, ax.tree, policy)
         self.drops = Drops()
-        self.claims = TreeClaims(aggregator_id, self._take_away)
-        self.owners = owners
-        self._proofs = proofs
-        self._plan = plan
-        self.parts = parts
-        self._clock, self._catalog, self._keepers = parts.clock, parts.catalog, parts.keepers
-        self._leases = parts.leases
+        self.claims = TreeClaims(self.aggregator_id, self._take_away)
         self._members: dict[str, _Member] = {}  # by session id; a lost one stays while its names are listed
         self._timer: asyncio.TimerHandle | None = None
         self._tasks = BackgroundTasks()
@@ -167,7 +160,7 @@ class Registrar:
         self._children: dict[str, str] = {}  # segment -> the only principal that may register it
         self._of_contracts: tuple[str, ...] = ()
         self._claiming: Counter[str] = Counter()  # requests of registrants that wait for our parent
-        self.keep_segments(plan)
+        self.keep_segments(self.plan)
 
     async def open(self) -> None:
         """Do nothing: subservers connect by themselves."""
@@ -193,7 +186,7 @@ class Registrar:
         """Check a registration, begin its session, and return the answer. Call `welcome` after the answer has been
         sent.
         """
-        began = self._clock.now()
+        began = self.clock.now()
         try:
             answer = await self._register(request, link_id, source)
         except StoreError as away:
@@ -203,7 +196,7 @@ class Registrar:
         if isinstance(answer, Refusal):
             self._note_refused(principal, request.segment, answer)
             return answer
-        self._record(principal, REGISTER, request.segment, seconds=self._clock.now() - began)
+        self._record(principal, REGISTER, request.segment, seconds=self.clock.now() - began)
         # Another version of MCP-AX is logged once and accepted (6.1).
         if request.version not in self._versions_noted and len(self._versions_noted) <= VERSIONS_NOTED_MAX:
             self._versions_noted.add(request.version)
@@ -213,7 +206,7 @@ class Registrar:
 
     async def _register(self, request: Register, link_id: str, source: RegistrationSource) -> Registered | Refusal:
         guest = source.guest
-        classes = [*(standard.id for standard in TRANSPORT_CLASSES), *self._plan.ax.transport_classes]
+        classes = [*(standard.id for standard in TRANSPORT_CLASSES), *self.plan.ax.transport_classes]
         if request.transport_class not in classes:  # AX-6.1-6
             why = f"transport_class must be one of {', '.join(classes)}; ax.transport_classes names private ones"
             return Refusal(codes.INVALID_PARAMS, why, {"member": "transport_class", "known": classes})
@@ -225,7 +218,7 @@ class Registrar:
         if guest.segment is not None and request.segment != guest.segment:
             why = f"the configuration gives this child the segment {guest.segment}"
             return ax_refusal(codes.NAMESPACE_CONFLICT, why, segment=request.segment)
-        proved = await self._proofs.judge(request)
+        proved = await self.proofs.judge(request)
         if isinstance(proved, Refusal):
             return proved
         if isinstance(guest.certificate, Refusal):  # whatever it claims: its key may be in other hands
@@ -237,7 +230,7 @@ class Registrar:
         owner = await self.owners.find_owner(request.segment)
         if refusal := self.engine.check(request, peer, owner):
             return refusal
-        if proved is not None and (refusal := await self._proofs.spend(proved)):  # AX-4.2-8: seen before
+        if proved is not None and (refusal := await self.proofs.spend(proved)):  # AX-4.2-8: seen before
             return refusal
         session_id = secrets.token_urlsafe(SESSION_ID_BYTES)
         if refusal := await self._check_holder(request, session_id, source):
@@ -253,8 +246,8 @@ class Registrar:
 
         This is decided by the shared store, or by asking the subserver and this node's parent.
         """
-        if self._leases is not None:
-            return await self._leases.claim(request, session_id)
+        if self.leases is not None:
+            return await self.leases.claim(request, session_id)
         # A registration that names its parent, or none, needs no question (AX-13.4-4).
         answer = await source.ask_parent() if request.parent_id is msgspec.UNSET else None
         if isinstance(answer, Refusal):
@@ -280,9 +273,9 @@ class Registrar:
             return Refusal(codes.UNAVAILABLE, "unavailable", {"reason": "stopping" if self._stopping else "gone"})
         # The budget of a registration holds as long as its session (11.4).
         rule = source.guest.rule
-        limits = self.parts.budgets.for_registration(rule.budget if rule is not None else None)
+        limits = self.budgets.for_registration(rule.budget if rule is not None else None)
         peer = msgspec.structs.replace(peer, budget=limits.as_object())
-        step = self.engine.register(request, peer, session_id=session_id, owner=owner, now=self._clock.now())
+        step = self.engine.register(request, peer, session_id=session_id, owner=owner, now=self.clock.now())
         self.handle_events(step.events, source=source)
         joined = next((event for event in step.events if isinstance(event, registrations.Joined)), None)
         if joined is not None and joined.owner is not None:
@@ -298,7 +291,7 @@ class Registrar:
         """Start to use the link of a new session. Call this after the answer to its registration was sent."""
         if (member := self._members.get(session_id)) is not None:
             member.keeper.start()
-            if self._leases is not None and not member.keeper.link.registration.register.heartbeat_interval_ms:
+            if self.leases is not None and not member.keeper.link.registration.register.heartbeat_interval_ms:
                 self._tasks.begin(self._renew_without_beats(session_id))
 
     # What happens to registrations
@@ -308,10 +301,10 @@ class Registrar:
 
         Its names stay listed as degraded for the grace period, unless the configuration disables that.
         """
-        self.handle_events(self.engine.link_closed(session_id, now=self._clock.now()), detail=reason)
+        self.handle_events(self.engine.link_closed(session_id, now=self.clock.now()), detail=reason)
 
     def _end_session(self, session_id: str, reason: EndReason) -> None:
-        self.handle_events(self.engine.end(session_id, reason, now=self._clock.now()))
+        self.handle_events(self.engine.end(session_id, reason, now=self.clock.now()))
 
     def handle_events(
         self, events: Iterable[Event], *, source: RegistrationSource | None = None, detail: str = ""
@@ -339,13 +332,13 @@ class Registrar:
                 case registrations.Ended():
                     self._end(event)
                 case registrations.Vanished():
-                    lost = self._keepers.get(event.segment)
+                    lost = self.keepers.get(event.segment)
                     if isinstance(lost, RegisteredKeeper):
-                        del self._keepers[event.segment]
+                        del self.keepers[event.segment]
                         self._members.pop(lost.link.registration.session_id, None)
-                        self._catalog.drop(lost.link)
+                        self.catalog.drop(lost.link)
                 case registrations.SubtreeChanged():
-                    self.parts.subtree.publish(event.subtree_ids)
+                    self.subtree.publish(event.subtree_ids)
                 case registrations.CycleClaimed():
                     # One interval to correct the claim: the registrant may be an aggregator that repeats a claim, and
                     # learns of the error with its next heartbeat.
@@ -357,14 +350,14 @@ class Registrar:
             self._timer.cancel()
             self._timer = None
         if (due := self.engine.next_deadline()) is not None and not self._stopping:
-            self._timer = asyncio.get_running_loop().call_later(max(0.0, due - self._clock.now()), self._on_due)
+            self._timer = asyncio.get_running_loop().call_later(max(0.0, due - self.clock.now()), self._on_due)
 
     def _on_due(self) -> None:
-        self.handle_events(self.engine.on_deadline(self._clock.now()))
+        self.handle_events(self.engine.on_deadline(self.clock.now()))
 
     def _end_cycle(self, session_id: str) -> None:
         if not self._stopping:
-            self.handle_events(self.engine.end_cycle(session_id, now=self._clock.now()))
+            self.handle_events(self.engine.end_cycle(session_id, now=self.clock.now()))
 
     def set_above(self, ids: frozenset[str]) -> None:
         """Set the ids of the aggregators that are known to be above this node.
@@ -376,7 +369,7 @@ class Registrar:
 
     def _join(self, session: Session, source: RegistrationSource) -> None:
         """Create the link and the keeper for a session that begins."""
-        former = self._keepers.get(session.segment)
+        former = self.keepers.get(session.segment)
         if isinstance(former, RegisteredKeeper):  # what it listed is refused until the new one has listed (13.2)
             self._members.pop(former.link.registration.session_id, None)
             former.link.set_state(LinkState.CONNECTING, "its subserver is back and lists its tools")
@@ -386,26 +379,26 @@ class Registrar:
         keeper = source.keeper_for(
             RegistrationParts(
                 make_link=lambda events: self._make_link(session, source, events),
-                connector_parts=self.parts.connector_parts,
+                connector_parts=self.connector_parts,
                 stock=self._stock,
-                events=self.parts.link_events,
+                events=self.link_events,
                 registrar=self,
             )
         )
         self._members[session.session_id] = _Member(keeper, source)
-        self._keepers[session.segment] = keeper
+        self.keepers[session.segment] = keeper
         log.info("link %s: registered by %s", session.segment, session.peer.principal)
 
     def _make_link(self, session: Session, source: RegistrationSource, events: LinkEvents) -> RegisteredLink:
         """Create the link of a session, with its offer, its budget and the rate limit for its notifications."""
-        register, peer, ax = session.register, session.peer, self._plan.ax
+        register, peer, ax = session.register, session.peer, self.plan.ax
         rule = source.guest.rule
         declared = BudgetLimits(**peer.budget)
         return RegisteredLink(
             session,
             events,
             self,
-            self._clock,
+            self.clock,
             transport=source.transport,
             offer=Offer(
                 kind="aggregator" if register.is_aggregator else "leaf",
@@ -417,8 +410,8 @@ class Registrar:
                 session=session.session_id,
             ),
             gate=NoticeGate(session.segment, self.drops, per_s=ax.notify_per_s, buffer_max=ax.notify_buffer),
-            vendor_meta=self._plan.mcp.meta_pass == "vendor",  # noqa: S105  (a choice, not a password)
-            account=None if declared.is_unlimited else Account("subserver", declared, self._clock.now()),
+            vendor_meta=self.plan.mcp.meta_pass == "vendor",  # noqa: S105  (a choice, not a password)
+            account=None if declared.is_unlimited else Account("subserver", declared, self.clock.now()),
         )
 
     def _list_own_tool(self) -> None:
@@ -440,8 +433,8 @@ class Registrar:
             latency_class=LatencyClass.REALTIME,
             timeout_s=0.5,
         )
-        link = LocalLink((OWN_TOOL,), self.parts.link_events, self._clock, tools=(tool,), is_root=True)
-        self._catalog.place(local_items(link, self._plan.ax.root_segment))
+        link = LocalLink((OWN_TOOL,), self.link_events, self.clock, tools=(tool,), is_root=True)
+        self.catalog.place(local_items(link, self.plan.ax.root_segment))
 
     async def _probe(self, keeper: RegisteredKeeper) -> None:
         """Ask a subserver that missed two heartbeats for an answer. If there is none, refuse its calls.
@@ -460,8 +453,8 @@ class Registrar:
             self._degrade(keeper.link)
 
     def _degrade(self, link: ConnectedLink) -> None:
-        if self._plan.degraded.enabled:
-            self._catalog.degrade(link)
+        if self.plan.degraded.enabled:
+            self.catalog.degrade(link)
 
     def _lose(self, event: registrations.Lost, detail: str) -> None:
         session = event.session
@@ -473,8 +466,8 @@ class Registrar:
         member.source.close(POLICY, event.reason)
         log.warning("link %s: lost: %s", session.segment, why)
         self._record(session.peer.principal, messages.SUBSERVER_LOST, session.segment, "lost", event.reason)
-        since = rfc3339(self._clock.wall() - (self._clock.now() - event.since))
-        self.parts.audience.notice(lost_notice(session.segment, event.reason, since, str(uuid.uuid4())))
+        since = rfc3339(self.clock.wall() - (self.clock.now() - event.since))
+        self.audience.notice(lost_notice(session.segment, event.reason, since, str(uuid.uuid4())))
 
     def _end(self, event: registrations.Ended) -> None:
         session = event.session
@@ -484,7 +477,7 @@ class Registrar:
         member.source.close(_CLOSE_CODES.get(event.reason, POLICY), event.reason)
         log.info("link %s: its registration ended: %s", session.segment, event.reason)
         self._record(session.peer.principal, messages.DEREGISTER, session.segment, "ok", event.reason)
-        if self._leases is not None and event.reason != "split_brain":
+        if self.leases is not None and event.reason != "split_brain":
             self._tasks.begin(self._give_up(session.register, session.session_id))
 
     def _cut(self, member: _Member, state: LinkState, reason: str) -> None:
@@ -496,9 +489,9 @@ class Registrar:
 
     def _renew(self, session_id: str) -> None:
         member = self._members.get(session_id)
-        if self._leases is not None and member is not None and not member.renewing:
+        if self.leases is not None and member is not None and not member.renewing:
             member.renewing = True
-            self._tasks.begin(self._renew_lease(self._leases, member))
+            self._tasks.begin(self._renew_lease(self.leases, member))
 
     async def _renew_without_beats(self, session_id: str) -> None:
         """Renew the lease of a subserver that promised no heartbeats, for as long as its link is open (6.3)."""
@@ -518,8 +511,8 @@ class Registrar:
 
     async def _give_up(self, register: Register, session_id: str) -> None:
         try:
-            if self._leases is not None:
-                await self._leases.give_up(register.subserver_id, session_id)
+            if self.leases is not None:
+                await self.leases.give_up(register.subserver_id, session_id)
         except StoreError as away:
             log.warning("link %s: its lease is left to lapse: %s", register.segment, away)
 
@@ -541,13 +534,13 @@ class Registrar:
 
     async def _stock(self, link: Link, listing: Listing | None) -> None:
         """Put a subserver's lists into the catalog. A list with an invalid name ends the registration (4.3)."""
-        keeper = self._keepers.get(link.segment)
+        keeper = self.keepers.get(link.segment)
         if listing is None or not isinstance(keeper, RegisteredKeeper) or keeper.link is not link:
             return  # another link has replaced this one
         session = keeper.link.registration
         if (member := self._members.get(session.session_id)) is None:
             return
-        stocked = await self._catalog.stock(link, listing)
+        stocked = await self.catalog.stock(link, listing)
         if stocked.refused is not None:
             log.warning("link %s: refused: %s", link.segment, stocked.refused.message)
             names = (stocked.refused.details or {}).get("names", [])
@@ -594,7 +587,7 @@ class Registrar:
             self.handle_lost_connection(link.registration.session_id, reason)
 
     def on_notice(self, link: RegisteredLink, notice: Notification) -> None:
-        self.parts.audience.notice(notice)
+        self.audience.notice(notice)
 
     def answer(self, request: Request, peer: Peer, own: str | None = None) -> tuple[bytes, tuple[Event, ...]]:
         """Answer a request of a subserver: a heartbeat, a deregistration, or a request that is refused.
@@ -606,7 +599,7 @@ class Registrar:
             beat = codec.read_heartbeat_untrusted(request.params, own)
             if isinstance(beat, Refusal):
                 return encode_refusal(request.id, beat), ()
-            alive = self.engine.heartbeat(beat, peer, now=self._clock.now())
+            alive = self.engine.heartbeat(beat, peer, now=self.clock.now())
             if isinstance(alive.answer, Refusal):
                 return encode_refusal(request.id, alive.answer), alive.events
             self._renew(beat.session_id)
@@ -615,7 +608,7 @@ class Registrar:
             leaving = codec.read_deregister_untrusted(request.params, own)
             if isinstance(leaving, Refusal):
                 return encode_refusal(request.id, leaving), ()
-            step = self.engine.deregister(leaving, peer, now=self._clock.now())
+            step = self.engine.deregister(leaving, peer, now=self.clock.now())
             if isinstance(step.answer, Refusal):
                 return encode_refusal(request.id, step.answer), step.events
             return encode_result(request.id, codec.DEREGISTERED), step.events
@@ -654,7 +647,7 @@ class Registrar:
         """
         was_taken = self.engine.find(segment) is not None
         forgotten = await self.owners.release(segment)
-        self.handle_events(self.engine.release(segment, now=self._clock.now()))
+        self.handle_events(self.engine.release(segment, now=self.clock.now()))
         return forgotten or (was_taken and self.engine.find(segment) is None)
 
     def find_rule(self, session_id: str) -> AccessRule | None:
@@ -703,12 +696,12 @@ class Registrar:
     def _record(
         self, who: str, method: str, segment: str, outcome: str = "ok", reason: str | None = None, seconds: float = 0.0
     ) -> None:
-        at = self._clock.wall() - seconds
+        at = self.clock.wall() - seconds
         record = AuditRecord(at, who, "ax", method, segment, None, "admitted", outcome, seconds, reason)
-        self.parts.recorder.add(record)
+        self.recorder.add(record)
 
     def _note_refused(self, who: str, segment: str, refusal: Refusal) -> None:
         """Record a refused registration where refusals are only counted, because a refused subserver tries again and
         again.
         """
-        self.parts.refusals.note(who, "ax", REGISTER, refusal.message, segment)
+        self.refusals.note(who, "ax", REGISTER, refusal.message, segment)

@@ -385,7 +385,7 @@ async def two_houses(folder: Path) -> AsyncIterator[tuple[FrozenNode, FrozenNode
                 (folder / name).mkdir()
                 opened = await stack.enter_async_context(frozen_node(folder / name))
                 node = opened.node
-                node.get(AxParts).registrar._leases = Leases(
+                node.get(AxParts).registrar.leases = Leases(
                     shared.kv, node.stores.clock, node.stores.identity.aggregator_id, "default"
                 )
                 found.append(opened)

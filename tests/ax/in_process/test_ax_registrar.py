@@ -18,10 +18,9 @@ from interlock.ax.protocol.budget import UNLIMITED
 from interlock.ax.protocol.messages import Parent, Register, Registered
 from interlock.ax.protocol.registration.authority import Proved
 from interlock.ax.protocol.registration.codec import MESSAGE_BYTES_MAX
-from interlock.ax.registrar import Registrar, RegistrarParts
+from interlock.ax.registrar import Registrar
 from interlock.config.plan import AccessRule, AxPlan, DegradedPlan, DevicesPlan, McpPlan
 from interlock.core.clock import Clock
-from interlock.core.feed import Feed
 from interlock.core.store_backends import build_store
 from interlock.guard.budgets import Budgets
 from interlock.links.connector import ConnectorParts
@@ -75,7 +74,9 @@ def _registrar(store: Store, *, leases: Leases | None = None, owners: type[Owner
     connector_parts = ConnectorParts(
         packages=Path(), message_bytes=MESSAGE_BYTES_MAX, reaper=None, eras=quiet, clock=clock, revealer=quiet
     )
-    parts = RegistrarParts(
+    return Registrar(
+        plan=cast(Any, _Plan()),
+        aggregator_id=OWN_ID,
         clock=clock,
         connector_parts=connector_parts,
         catalog=quiet,
@@ -85,11 +86,10 @@ def _registrar(store: Store, *, leases: Leases | None = None, owners: type[Owner
         recorder=quiet,
         budgets=Budgets(UNLIMITED, clock),
         refusals=quiet,
-        subtree=Feed(),
+        owners=owners(store.kv, clock),
+        proofs=_Once(store.kv, clock, Anchors((), clock), audiences=lambda: (OWN_ID,)),
         leases=leases,
     )
-    proofs = _Once(store.kv, clock, Anchors((), clock), audiences=lambda: (OWN_ID,))
-    return Registrar(cast(Any, _Plan()), OWN_ID, parts, owners(store.kv, clock), proofs)
 
 
 class _Pipe:
@@ -237,6 +237,6 @@ async def test_a_connection_that_the_node_opened_is_closed_when_the_registrar_ha
     )
     assert isinstance(answer, Registered)
     pipe = _SlowPipe()
-    registrar._keepers["plant"].link.pipe = cast(Any, pipe)
+    registrar.keepers["plant"].link.pipe = cast(Any, pipe)
     await registrar.close()
     assert pipe.closed

@@ -38,7 +38,7 @@ async def _node(folder: Path, shared: Store, tree: str = "default") -> AsyncIter
         ax=AxPlan(tree=tree),
     )
     node = Node(plan, lambda operations, who, own: operator_app(operations, authenticate=who, own=own))
-    node.get(AxParts).registrar._leases = Leases(shared.kv, node.stores.clock, node.stores.identity.aggregator_id, tree)
+    node.get(AxParts).registrar.leases = Leases(shared.kv, node.stores.clock, node.stores.identity.aggregator_id, tree)
     await node.open()
     where = urlsplit(node.stores.addresses.public)
     try:

@@ -400,7 +400,7 @@ class Parents(Uplink):
         )
         super().__init__(register, parent_openers(plan), log)
         self._access = plan.access
-        self._clock, self._budgets = registrar.parts.clock, registrar.parts.budgets
+        self._clock, self._budgets = registrar.clock, registrar.budgets
         self._task: asyncio.Task[None] | None = None
         since = rfc3339(self._clock.wall())
         # `reason` and `next_step` describe the last failure of a parent, until it accepts the registration.
@@ -547,7 +547,7 @@ class Parents(Uplink):
         verdict = "refused" if outcome == "refused" else "admitted"
         name, at = self._name(parent), self._clock.wall()
         record = AuditRecord(at, name, "ax", method, segment, None, verdict, outcome, reason=reason)
-        self._registrar.parts.recorder.add(record)
+        self._registrar.recorder.add(record)
 
     # For the operator
 

@@ -40,10 +40,10 @@ class ParentService:
         used.
         """
         self._registrar = registrar
-        self._fronts = legacy, modern, registrar.parts.audience
+        self._fronts = legacy, modern, registrar.audience
         self._plan = plan
         self._trees = self._make_trees(plan, own_key(plan))
-        registrar.parts.subtree.subscribe(self._report_subtree)
+        registrar.subtree.subscribe(self._report_subtree)
         registrar.claims.above = self
 
     async def open(self) -> None:

@@ -128,24 +128,18 @@ class ModbusLine(SharedConnection[ModbusTransport]):
         """Send a request to a unit and return its answer, or None if no usable answer arrives before the time
         `ends`.
         """
-        if (pdu := _REQUESTS.decode(request)) is None:
-            return None
-        pdu.dev_id = unit
         try:
             async with asyncio.timeout_at(ends):
                 await self._take_turn(unit)
                 try:
                     if unit in self._rests and self._link.echo and not await self._has_echoed(unit, ends, on_traffic):
                         return None
-                    response = await self._response(pdu, ends, rest_s, on_traffic)
+                    answered = await self._exchange(unit, request, ends, rest_s, on_traffic)
                 finally:
                     self._turn.release()
         except (TimeoutError, ModbusException, OSError):
             return None
-        if response is None or response.transaction_id != pdu.transaction_id:
-            return None
-        answered = bytes((response.function_code,)) + bytes(response.encode())
-        if is_answer(request, answered):
+        if answered is not None and is_answer(request, answered):
             self._rests.pop(unit, None)
         return answered
 
@@ -168,30 +162,30 @@ class ModbusLine(SharedConnection[ModbusTransport]):
         """
         while True:
             wanted = ECHO + secrets.token_bytes(2)
-            if (pdu := _REQUESTS.decode(wanted)) is None:
+            if (answered := await self._exchange(unit, wanted, ends, 0.0, on_traffic)) is None:
                 return False
-            pdu.dev_id = unit
-            response = await self._response(pdu, ends, 0.0, on_traffic)
-            if response is None:
-                return False
-            answered = bytes((response.function_code,)) + bytes(response.encode())
             if answered == wanted or answered[0] == ECHO[0] | EXCEPTION:
                 return True
             await asyncio.sleep(DRAIN_S)  # the echo itself is still to come
 
-    async def _response(self, pdu: ModbusPDU, ends: float, rest_s: float, on_traffic: OnTraffic) -> ModbusPDU | None:
-        client = self._client
+    async def _exchange(
+        self, unit: int, request: bytes, ends: float, rest_s: float, on_traffic: OnTraffic
+    ) -> bytes | None:
+        """Send a request, and return the next message of the unit, or None if that is not possible."""
+        client, pdu = self._client, _REQUESTS.decode(request)
         begun = asyncio.get_running_loop().time()
-        if client is None or self.loss is not None or begun >= ends:
+        if client is None or pdu is None or self.loss is not None or begun >= ends:
             return None
-        self._on_traffic = on_traffic
+        pdu.dev_id, self._on_traffic = unit, on_traffic
         if self._link.transport == "modbus_rtu" and rest_s:
-            self._rests[pdu.dev_id] = begun + rest_s  # before another has the turn
+            self._rests[unit] = begun + rest_s  # before another has the turn
         try:
             response: ModbusPDU = await client.execute(False, pdu)
-            return response
         finally:
             self._on_traffic = None
+        if response.transaction_id != pdu.transaction_id:
+            return None
+        return bytes((response.function_code,)) + bytes(response.encode())
 
     def _trace(self, sent: bool, data: bytes) -> bytes:
         if self._on_traffic is not None:
