@@ -164,7 +164,7 @@ class AqlAdapter:
         return entry
 
     def classified(self, route: Route) -> tuple[str, CategoryVerdict] | None:
-        """Return the operation name of a tool and how its category was determined.
+        """Return the operation name of a tool, and its category with the rule that determined it.
 
         Return None for a tool without an operation name, and for an endpoint tool of an AQL server, which is replaced
         by the server's operations.
@@ -257,7 +257,9 @@ class AqlAdapter:
         self.record(caller.principal.name, caller.via, "aql/session", caller.aql or "", text)
 
     def unsaid(self, caller: Caller, warnings: tuple[AnswerWarning, ...]) -> tuple[AnswerWarning, ...]:
-        """Return the warnings that were not yet sent in this session. Without a session, return all of them (2.3.3)."""
+        """Return those of the warnings that were not sent in this session before. Without a session, return all of them
+        (2.3.3).
+        """
         if caller.aql is None:
             return warnings
         sent = caller.warned

@@ -136,7 +136,7 @@ class LiftedOperations:
         self._name_counts: Mapping[str, int] = {}  # how many operations would have a name
 
     def operations(self, route: Route) -> Mapping[str, AqlOperation] | None:
-        """Return the operations that an endpoint tool accepts, by the server's names.
+        """Return the operations that an endpoint tool of an AQL server accepts, by the server's names.
 
         Return None for an ordinary tool.
         """
@@ -171,7 +171,7 @@ class OperationNames:
     """
 
     def __init__(self, namespace: Namespace, native: NativeOperations, plan: Plan, cache: dict[str, str]) -> None:
-        """Name the operations of all tools.
+        """Name the operations of all tools of the namespace.
 
         `cache` maps qualified names to operation names and is shared between snapshots.
         """
@@ -248,7 +248,8 @@ class LiveOperationNames:
         return self.names().by_tool.get(route.qualified)
 
     def lifted_names(self, route: Route) -> Mapping[str, str]:
-        """Return the names that the operations of an endpoint tool have at this node, keyed by the server's names.
+        """Return the names at this node of the operations that an endpoint tool of an AQL server accepts, by the
+        server's names.
 
         The result is empty for an ordinary tool.
         """

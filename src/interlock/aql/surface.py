@@ -116,7 +116,7 @@ class Introspection:
     def _operations(
         self, caller: Caller, index: OperationIndex, query: introspection.IntrospectQuery, endpoints: AqlEndpoints
     ) -> dict[str, Any]:
-        """Return one page of the operations that match the query, together with `_protocol`."""
+        """Return one page of the operations that match the query, together with the object `_protocol`."""
         protocol = self._adapter.protocol(endpoints, caller)
         entries = index.entries
         if query.prefix:
@@ -283,7 +283,7 @@ class AqlSurface:
     def begin(
         self, client_request: ClientRequest, request: OperationRequest, tool: EndpointTool, deliver: Deliver
     ) -> Call:
-        """Start an operation. Its answer is passed to `deliver`, before this method returns or later.
+        """Start an operation. Its answer is passed to `deliver`, either before this method returns or later.
 
         An unexpected exception is answered here, because the front has already accepted the request, and a client
         without an answer would wait forever.
@@ -350,9 +350,7 @@ class AqlSurface:
         return self.dispatch.call_tool(inner_request, ack=ack)
 
     async def _introspect_settled(self, caller: Caller, request: OperationRequest) -> OperationAnswer:
-        """Answer `introspect` after the AQL servers below this node have listed their operations, which replace their
-        tools.
-        """
+        """Answer `introspect` once the AQL servers below this node have listed their operations."""
         await self.adapter.lifted_servers.settle()
         return self._introspect(caller, request)
 

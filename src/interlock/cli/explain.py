@@ -80,7 +80,9 @@ def _codes_with_words(wanted: str) -> list[ExplainedCode]:
 
 
 def _folded_key(key: str) -> str:
-    """Return a key with uniform dashes, spaces and case. A negative number such as -32601 keeps its sign."""
+    """Return a key in lower case, with underscores for dashes and spaces. A negative number such as -32601 keeps its
+    sign.
+    """
     key = key.strip()
     sign = "-" if key.startswith("-") and key[1:].isdecimal() else ""
     return sign + key.removeprefix(sign).lower().replace("-", "_").replace(" ", "_")

@@ -67,7 +67,7 @@ class Fate(Enum):
 
 
 def fate(key: str) -> Fate:
-    """Return what a gateway does with this key of `_meta`."""
+    """Return how the gateway treats this key of `_meta` when it forwards a request."""
     return _remembered(key) if len(key) <= _REMEMBERED_CHARS_MAX else _judge(key)
 
 
@@ -185,8 +185,8 @@ def may_be_asked(capabilities: Raw, method: str, params: Raw) -> bool:
 
 
 def question_capability(method: str, params: Raw) -> dict[str, Any] | None:
-    """Return the capability that a client needs to answer a server's request, in its 2026-07-28 form. Return None if no
-    capability allows the request.
+    """Return the capability that a client needs to answer a request of a server, in its 2026-07-28 form. Return None if
+    no capability allows the request.
     """
     if (needed := ASKED_OF_CLIENT.get(method)) is None:
         return None

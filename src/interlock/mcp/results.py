@@ -173,7 +173,7 @@ _NOT_PLAINLY_LEGACY: Final = frozenset(("ttlMs", "cacheScope", "structuredConten
 
 
 def large_to_modern(result: Raw, method: str, names: frozenset[str]) -> tuple[bytes, memoryview] | None:
-    """Translate a large result for a modern client without copying it. `names` are the names of its members.
+    """Translate a large result for a modern client without copying it. `names` are the names of the result's members.
 
     Return the new beginning and the unchanged rest, or None if more than the beginning must change.
     """
@@ -184,7 +184,8 @@ def large_to_modern(result: Raw, method: str, names: frozenset[str]) -> tuple[by
 
 
 def large_to_legacy(result: Raw, names: frozenset[str]) -> tuple[bytes, memoryview] | None:
-    """Translate a large complete result for a legacy client without copying it. `names` are the names of its members.
+    """Translate a large complete result for a legacy client without copying it. `names` are the names of the result's
+    members.
 
     Return the new beginning and the unchanged rest, or None if more than the beginning must change.
     """
@@ -253,7 +254,7 @@ def _with_text(content: Raw | None, value: bytes) -> Raw:
 
 
 def _is_same(text: str | None, value: bytes) -> bool:
-    """Return whether a text is equal to this value, as JSON or as a plain string."""
+    """Return whether a text is equal to this encoded value, as JSON or as a plain string."""
     try:
         structured = decode_value(value)
         return text is not None and (text == structured or decode_value(text.encode()) == structured)

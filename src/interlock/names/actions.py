@@ -152,7 +152,7 @@ class NamesActions:
         }
 
     async def act(self, actor: Actor, action: str, subject: str, body: Raw) -> Result:
-        """Perform an action on a name, prefix or request. Raise Refused or NotFound if it is not possible, and
+        """Perform an action on a name, a prefix or a request. Raise Refused or NotFound if it is not possible, and
         StoreError if it cannot be stored.
         """
         if action not in self._by_name:

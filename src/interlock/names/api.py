@@ -13,7 +13,7 @@ NamesAction = Literal["request", "amend", "cancel", EntryAction, "consent", "dis
 
 
 class NameSummary(Struct, frozen=True, kw_only=True):
-    """The seven fields of an entry, with the additional values that a list of entries shows.
+    """The seven published fields of an entry, with the additional values that a list of entries shows.
 
     Members:
         surface_name: The name.

@@ -139,8 +139,8 @@ class NamesEndpoint:
     # Changing
 
     async def _act(self, request: Request, client: Principal, parts: list[str]) -> Response:
-        """Answer POST: perform an action for the controller that signed the statement, or for the client that
-        sent it.
+        """Answer POST: perform an action for the controller that signed the statement in the body, or for the client
+        that sent it.
         """
         body = bytearray()
         async for part in request.stream():

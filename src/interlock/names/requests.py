@@ -82,7 +82,7 @@ _PARTY: Final = "a party to the request does not decide it; another expert has t
 
 @dataclass(eq=False)
 class RequestDecisions(DecisionReceiver):
-    """The rules for decisions of experts on requests, and their execution."""
+    """The rules by which experts decide on requests, and the execution of their decisions."""
 
     _state: RegistryState
     _inbox: Inbox
@@ -111,8 +111,8 @@ class RequestDecisions(DecisionReceiver):
         return None
 
     async def settle(self, approval: Approval) -> Approval | Refusal:
-        """Carry out a decision. If an approved request can no longer be accepted, the outcome of the returned approval
-        says why. Return a Refusal if the approval was used before or the store fails.
+        """Carry out an expert's decision on a request. If an approved request can no longer be accepted, the outcome of
+        the returned approval says why. Return a Refusal if the approval was used before or the store fails.
         """
         decision = approval.decision
         if decision is None or approval.status not in (Status.APPROVED, Status.DENIED):
@@ -407,7 +407,7 @@ class RequestService:
         return approval.id if approval is not None and approval.status is Status.PENDING else None
 
     def remind(self, name: str) -> None:
-        """Notify operators again that the review of a name is waiting."""
+        """Notify operators again that the review of a name waits for a decision."""
         for request in self._state.registry.open_requests():
             if request.kind == "review" and request.subject == name and (id := self.find_approval_id(request)):
                 self._inbox.remind(id)
@@ -442,7 +442,7 @@ class RequestService:
         return RegistryChange((request_step(request, state.now, REGISTRY, "review"),), request)
 
     async def _bring(self, request: NameRequest) -> NameRequest:
-        """Put a submitted request into the inbox if it is not there already, and mark it as in review."""
+        """Put a submitted request into the inbox of approvals if it is not there already, and mark it as in review."""
         if request.state not in OPEN:
             return request
         factors = (finding.code for finding in request.findings if finding.verdict == "needs_expert")

@@ -158,8 +158,8 @@ class RegistryState:
                 log.warning("what other replicas changed in the registry of names is not known yet: %s", away)
 
     async def steps_of(self, name: str) -> list[RegistryStep]:
-        """Return the steps about a name. Raise Refused if the registry cannot be used, StoreError if the log cannot be
-        read, and BadStep if a record is invalid.
+        """Return the steps of the log that are about a name. Raise Refused if the registry cannot be used, StoreError
+        if the log cannot be read, and BadStep if a record is invalid.
         """
         self._check_usable()
         records = await self._log.read_of(name) if self._log.is_begun else []
@@ -287,7 +287,9 @@ class Actor(msgspec.Struct, frozen=True, kw_only=True):
         return f"controller:{self.statement.controller}" if self.statement is not None else self.principal
 
     def step(self, at: str, what: str, subject: str, **changes: Any) -> RegistryStep:
-        """Return a new step of this actor. `changes` are the fields of the step that say what has changed."""
+        """Return a new step of the log by this actor. `changes` are the fields of the step that say what has
+        changed.
+        """
         return RegistryStep(
             at=at,
             by=self.shown,

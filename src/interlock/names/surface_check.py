@@ -64,7 +64,7 @@ _WORDS: Final = {
 
 
 class Pin(msgspec.Struct, frozen=True, kw_only=True):
-    """The schemas that a tool had when an operator pinned it."""
+    """The schemas that a tool had when an operator pinned it. The tool is compared with them from then on."""
 
     tool: str
     digest: str
@@ -459,7 +459,7 @@ class NamesCheck:
     is_common = False
 
     def applies_to(self, route: Route) -> bool:
-        """Return whether calls through this route are refused because of its name."""
+        """Return whether calls of this route's tool are refused because of its name."""
         return route.is_refused
 
     def check(self, call: Call, link: CallLink) -> Refused | None:

@@ -117,7 +117,7 @@ class NamesTools:
                 yield from ((route.original, items.link.segment) for route in items.tools)
 
     def replan(self, plan: Plan) -> None:
-        """List or remove the tools, according to a new configuration."""
+        """List or remove the tools of the registry, as a new configuration demands."""
         if plan.registry.tools == self._is_shown:
             return
         self._is_shown = plan.registry.tools

@@ -105,7 +105,7 @@ _INFO: Final = {"name": "interlock-check", "version": "1"}
 
 
 class LiveClient:
-    """A client inside the process of the node. `exchanges` lists every request with its answer, in order."""
+    """An AQL client inside the process of the node. `exchanges` lists every request with its answer, in order."""
 
     def __init__(self, node: Node, surface: Any, version: str) -> None:
         self._next = 0

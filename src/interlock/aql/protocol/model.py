@@ -289,7 +289,7 @@ class AqlOperation(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=Tru
 
     @cached_property
     def summary(self) -> str:
-        """The description, shortened to one line for a list."""
+        """The first line of the description, shortened for a list."""
         line = " ".join(self.description.split("\n", 1)[0].split())
         return line if len(line) <= SUMMARY_CHARS_MAX else line[: SUMMARY_CHARS_MAX - 3].rstrip() + "..."
 
@@ -362,7 +362,9 @@ def parameter_name(original: str) -> str:
 
 
 def parameter_names(originals: Sequence[str]) -> list[str]:
-    """Return parameter names in the order of the originals. Names that would be equal each get a suffix."""
+    """Return the parameter names for the properties of a tool, in the same order. Names that would be equal each get a
+    suffix.
+    """
     plain = [parameter_name(original) for original in originals]
     doubled = {name for name, count in Counter(plain).items() if count > 1}
     return [

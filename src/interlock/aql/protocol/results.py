@@ -61,7 +61,7 @@ class _Result(msgspec.Struct):
 
 
 class OperationAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of one operation: data, a failure, or neither.
+    """The outcome of one operation: data or a failure. An operation that is not finished has neither.
 
     It has neither if the result does not end the call, because the tool asks for input or started a task
     (`is_unfinished`). Such a result is passed to the client unchanged; `message` is then the complete JSON-RPC answer.

@@ -67,7 +67,7 @@ NO_RULE: Final = OperationRule()
 
 
 class ToolFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts about a tool from which its operation is computed."""
+    """The facts about a tool from which its AQL operation is computed."""
 
     name: str  # of the operation
     local: str  # of the tool
@@ -258,8 +258,8 @@ def _unlike_an_update(facts: ToolFacts) -> str | None:
 
 
 def _is_nested(schema: Any) -> bool:
-    """Return whether a schema allows objects. An update of such a field needs a deep merge (4.5.1), which the tool may
-    not do.
+    """Return whether a schema allows objects. Updating such a field takes a deep merge (4.5.1), which the tool may not
+    do.
     """
     words = _type_words(schema)
     return not words or "object" in words

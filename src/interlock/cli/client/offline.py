@@ -52,7 +52,9 @@ class OfflineNode:
     folder: Path
 
     def call(self, operation: Operation[Any], *, body: object = None, **arguments: object) -> Answer:
-        """Call an operation, as `OperatorClient.call` does. Raise Refused if the operation is refused."""
+        """Call an operation on the data folder, as `OperatorClient.call` does on a node. Raise Refused if the operation
+        is refused.
+        """
         return run_stored(self._call(operation, {"body": body, "by": LOCAL, **arguments}))
 
     async def _call(self, operation: Operation[Any], arguments: dict[str, object]) -> Answer:
@@ -144,8 +146,7 @@ class StoredAudit:
         return self._with_log(lambda audit: audit.verify())
 
     def verify_names(self) -> Verdict | None:
-        """Verify the log of the name registry, which is chained like the audit log. The audit log contains its hashes
-        (REG-5-15).
+        """Verify the log of the name registry with the hashes that the audit log contains of it (REG-5-15).
 
         Return None if this folder never had a registry log, or the store is shared with other machines.
         """

@@ -28,7 +28,7 @@ def in_columns(
     shrink: Mapping[int, int] | None = None,
     right: frozenset[int] = frozenset(),
 ) -> "list[Text]":
-    """Return rows as lines with aligned columns. Columns that are empty in every row are left out.
+    """Lay out rows as lines with aligned columns. Columns that are empty in every row are left out.
 
     `shrink` maps the columns that may be shortened to fit `width` to their minimum widths, in the order in which to
     shorten them. `right` names the columns that are aligned to the right.

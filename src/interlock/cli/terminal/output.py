@@ -92,7 +92,7 @@ class Output:
         _write(sys.stdout, text)
 
     def advice(self, text: str) -> None:
-        """Write one line that names a command, in the form in which the user can type it."""
+        """Write one line that names a command, so that the user can type the command."""
         self.line(as_typed(text))
 
     def remark(self, text: str) -> None:

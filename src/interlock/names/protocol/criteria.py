@@ -346,7 +346,7 @@ def _collisions(proposal: NameProposal, registry: NamesRegistry, today: str) -> 
 def registered_entry(
     proposal: NameProposal, retrieval: Retrieval | None, today: str, *, self_reviewed: bool
 ) -> RegistryEntry:
-    """Return the entry of an accepted request for a name."""
+    """Return the registry entry that an accepted request for a name leads to."""
     status = EntryStatus(proposal.status)
     return copied(
         proposal,
@@ -435,7 +435,7 @@ def controller_after(registry: NamesRegistry, request: NameRequest, unnamed: Set
 
 
 def _revision(number: int, proposal: NameProposal, retrieval: Retrieval | None, today: str) -> Revision:
-    """Return the revision of a specification that a proposal describes."""
+    """Return the revision of the specification that a proposal describes."""
     has_schemas = has_schema(proposal.argument_schema) or has_schema(proposal.return_schema)
     return copied(
         proposal,

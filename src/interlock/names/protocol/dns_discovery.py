@@ -67,7 +67,7 @@ def read_records_untrusted(records: Iterable[bytes]) -> tuple[ServerRecord, ...]
 
 
 def _read(record: bytes) -> ServerRecord | None:
-    """Read one record. Return None if it is not about MCP."""
+    """Read one DNS record. Return None if it is not about MCP."""
     if len(record) > RECORD_BYTES_MAX:
         return ServerRecord(dialect="unknown", problem=f"it has more than {RECORD_BYTES_MAX} bytes")
     try:

@@ -100,7 +100,7 @@ def is_scope(text: str) -> bool:
 
 
 def scope_class(scope: str) -> str:
-    """Return the class of credential that a scope requires, without the scope's tier."""
+    """Return the class of credential that a scope requires, for example `trust-tier` for `trust-tier:engineering`."""
     return scope.partition(":")[0]
 
 
@@ -195,7 +195,7 @@ class Lookalikes:
 
     def near(self, name: str) -> str | None:
         """Return a registered name that a reader could confuse with this name. Return None if there is none, or if this
-        name is registered itself.
+        name itself is registered.
         """
         if name in self.names:
             return None

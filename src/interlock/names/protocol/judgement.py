@@ -51,7 +51,9 @@ NO_CLAIM: Final = RevisionClaim()
 
 
 def read_claim(meta: Item | None) -> RevisionClaim:
-    """Read the claim in the `_meta` of a tool. If it is unreadable or missing, return the empty claim."""
+    """Read from the `_meta` of a tool which revision its server claims to follow. If that is unreadable or missing,
+    return the empty claim.
+    """
     if not meta:
         return NO_CLAIM
     annotation = find_value(meta, CAPABILITY) if CAPABILITY in meta else None
@@ -280,7 +282,7 @@ def _is_same_text(text: Raw, other: Raw) -> bool:
 
 
 def _decoded(raw: Raw | None, otherwise: Any) -> Any:
-    """Return a decoded schema, or `otherwise` if there is none. Raise CodecError if it is too large or not a schema."""
+    """Decode a schema, or return `otherwise` if there is none. Raise CodecError if it is too large or not a schema."""
     if raw is None:
         return otherwise
     if len(raw) > SCHEMA_BYTES_MAX:

@@ -160,7 +160,7 @@ def row_of(entry: RegistryEntry) -> list[str]:
 
 
 def _xml(publication: Publication) -> Iterable[str]:
-    """Yield the registry in the form of IANA's own registries."""
+    """Yield the registry as XML, in the form of IANA's own registries."""
     yield "<?xml version='1.0' encoding='UTF-8'?>\n"
     yield f'<registry xmlns="{XMLNS}" id="{GROUP}">\n'
     yield f"  <title>{TITLE}</title>\n  <created>{CREATED}</created>\n  <updated>{publication.updated}</updated>\n"
@@ -189,7 +189,7 @@ def _escaped(text: str) -> str:
 
 
 def _text(publication: Publication) -> Iterable[str]:
-    """Yield the registry as a table for people."""
+    """Yield the registry as a table in plain text."""
     yield f"{TITLE}\n\nRegistration procedure: {POLICY}\nReference: {DRAFT}\n"
     yield f"Experts: {', '.join(publication.experts) or 'none'}\nLast updated: {publication.updated}\n\n"
     rows = [[title for title, _ in COLUMNS]]
@@ -268,7 +268,7 @@ def _read_json(data: bytes) -> list[RegistryEntry]:
 
 
 def _entry(row: list[str]) -> RegistryEntry:
-    """Return the entry for a row of the seven fields. Raise BadDocument if a field is invalid."""
+    """Return the entry for a row of the seven published fields. Raise BadDocument if a field is invalid."""
     fields: dict[str, Any] = dict(zip((field for _, field in COLUMNS), row, strict=True))
     try:
         seven = SevenFields(**fields | {"status": EntryStatus(fields["status"])})
@@ -297,7 +297,7 @@ def _checked(entry: RegistryEntry) -> RegistryEntry:
 
 
 def _shown(text: str) -> str:
-    """Return a text of the document for use in a message: shortened, quoted and without control characters."""
+    """Return a text of an imported document for use in a message: shortened, quoted and without control characters."""
     return msgspec.json.encode(text[:80]).decode()
 
 
