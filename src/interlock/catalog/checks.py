@@ -161,7 +161,7 @@ class ArgumentsCheck:
         return None if refusal is None else Refused(self.number, refusal)
 
     def explain(self, route: Route, caller: Principal) -> CheckVerdict:
-        """Return the verdict of this check while the arguments are not known."""
+        """Return what this check will do with calls over a route, as far as that is known before the arguments are."""
         # Every held call must be identified exactly (`Hold.identify`).
         strict = route.is_held
         has_contract = route.link.find_outlook(route.original) is not None

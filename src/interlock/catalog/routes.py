@@ -529,7 +529,9 @@ class AliasCollisions:
         self.withheld: Mapping[str, WithheldName] = {}
 
     def replace(self, old: LinkItems | None, new: LinkItems | None) -> None:
-        """Replace the items of one link. If the colliding names changed, `withheld` is a new object."""
+        """Update the collisions after the items of one link were replaced. If the colliding names changed, `withheld`
+        is a new object.
+        """
         before, after = (() if items is None else (*items.tools, *items.prompts) for items in (old, new))
         gone, come = route_difference(before, after)
         aliases, names = set(), set()
@@ -550,7 +552,8 @@ class AliasCollisions:
 
 
 def difference(old: LinkItems | None, new: LinkItems | None) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the kinds of lists that change when the items of a link are replaced.
+    """Return two sets of list kinds: those whose definitions change when the items of a link are replaced, and those of
+    which only metadata changes.
 
     In the first, clients see other names, schemas or descriptions. In the second, only the MCP-AX metadata changes,
     which is for parents (6.3, our rule).

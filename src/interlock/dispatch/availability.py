@@ -44,9 +44,8 @@ class AvailabilityCheck:
     is_common = True
 
     def __init__(self, calls_max: int, keepers: Mapping[str, Keeper]) -> None:
-        """Create the check.
-
-        `calls_max` limits the calls under way per link. `keepers` contains the keeper of every link by segment.
+        """Create the check. `calls_max` limits the calls under way per link; `keepers` has the keeper of every link by
+        segment.
         """
         self.calls_max = calls_max
         self._keepers = keepers
@@ -125,7 +124,7 @@ class SendCheck:
 
 
 def forbid_resending(call: Call, link: Link) -> None:
-    """Prevent a released call from being sent again, even if its server lost the session or refused the credential."""
+    """Prevent an approved call from being sent again, even if its server lost the session or refused the credential."""
     if link.modern:
         call.renewed = True  # the ticket stays for the next round of a question
     else:

@@ -390,7 +390,8 @@ class Dispatch:
     def _mirror_headers(
         self, route: Route, arguments: Raw | None, headers: Mapping[bytes, bytes] | None
     ) -> bytes | Refusal:
-        """Return the headers of a call, for a 2026-07-28 tool whose arguments are repeated in headers, or a refusal.
+        """Return the HTTP headers of a call of a tool that wants arguments repeated in headers, or a refusal of the
+        call.
 
         A call is refused if its arguments cannot be read, or if the client's own headers differ from them.
         """

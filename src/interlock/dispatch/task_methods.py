@@ -559,7 +559,8 @@ def offers(view: View, era: Era) -> bool:
 
 
 def _after(params: dict[str, Raw]) -> int | None:
-    """Return the task number after which a list page begins, which is 0 without a cursor.
+    """Return the number of the last task before the requested page of a list, which its cursor contains. Without a
+    cursor, return 0.
 
     Return None if the cursor does not have the form of this node's cursors.
     """

@@ -196,7 +196,7 @@ class Tasks:
             self._of.pop(task.principal, None)
 
     def _cut(self, task: Task) -> None:
-        """Mark a task as ended, and forget its ids at the server."""
+        """Mark a task as ended, and forget the ids under which its server knows it."""
         self._set_live(task, live=False)
         segment = task.link.segment
         if self._theirs.get((segment, task.theirs)) is task:

@@ -48,7 +48,9 @@ Turn = tuple[Callable[[Any], None], Any, HeldBytes | None]
 
 
 class EndpointConnection(HttpToolsProtocol):
-    """A connection of an endpoint. It answers requests one after another, and refuses requests that exceed a limit."""
+    """An HTTP connection to an endpoint. It answers requests one after another, and refuses requests that exceed a
+    limit.
+    """
 
     table: ClassVar[ConnectionTable]
 
@@ -415,7 +417,7 @@ OWN_PATHS: Final = (b"/mcp", b"/sse", b"/messages")
 
 
 class McpProtocol(EndpointConnection):
-    """A connection of the public endpoint.
+    """An HTTP connection of a client to the public endpoint.
 
     It passes requests for the paths of MCP to `endpoint`, and others to ASGI.
     """
@@ -580,7 +582,7 @@ class McpProtocol(EndpointConnection):
             self._learn(data, end)
 
     def _learn(self, data: bytes, end: int) -> None:
-        """Cache the head of a request that needed no special handling by the parser.
+        """Cache the parsed head of a request, so that the same head is not parsed the next time.
 
         A head is cached when it arrives for the second time, because the first heads of a session, and heads with
         unique ids, arrive only once.

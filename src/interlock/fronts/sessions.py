@@ -214,7 +214,7 @@ class ClientSession(ClientChannel):
     # Calls whose connection was lost
 
     def may_go_on(self) -> bool:
-        """Return whether a call continues after its connection was lost."""
+        """Return whether a call may go on after its connection was lost. Only a limited number per session may."""
         return len(self.caller.calls or ()) <= UNCONNECTED_MAX
 
     def end(self, reason: str) -> None:

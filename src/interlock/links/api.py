@@ -45,7 +45,7 @@ class NotedName(Struct, frozen=True, kw_only=True):
 
 
 class Below(Struct, frozen=True, kw_only=True):
-    """Segment below a link to an aggregator, with the segments below it.
+    """Summary of the tools at one place below a link to an aggregator, with the places further below.
 
     Members:
         path: The segments below the link, outermost first.
@@ -129,7 +129,7 @@ class HeldToken(Struct, frozen=True, kw_only=True):
 
 
 class OwnLink(Struct, frozen=True, kw_only=True):
-    """Process or connection to a server besides the shared one.
+    """Additional process or connection to a server, besides the one that clients share.
 
     It belongs to a principal, a session, or a group of clients with the same capabilities.
 

@@ -491,10 +491,8 @@ class ServerLink(ConnectedLink):
         owner: str | None = None,
         client: Caller | None = None,
     ) -> None:
-        """Create the link of a server.
-
-        `own` and `sharing` are for a link that all clients share. For any other link, `shared` is the shared link to
-        the same server; `owner` and `client` are the only principal and session that may use it.
+        """Create the link. `own` and `sharing` are for a link that all clients share. For any other link, `shared` is
+        the shared link to the same server; only the principal `owner` and the session `client` may use it.
         """
         kind, transport = ("dialled", "http") if isinstance(plan.reach, Dial) else ("spawned", "stdio")
         super().__init__(plan.segment, events, clock, kind=kind, transport=transport, vendor_meta=vendor_meta)

@@ -98,9 +98,8 @@ class Keeper(PassedOnEvents):
         events: LinkEvents,
         stderr: StderrRing | None = None,
     ) -> None:
-        """Create the keeper and its link.
-
-        `events` are the node's events, for what clients must learn. `stock` puts lists into the catalog.
+        """Create the keeper and its link. `stock` puts lists into the catalog; `events` are the node's events, for what
+        clients must learn.
         """
         super().__init__(events)
         self.link = make_link(self)

@@ -90,10 +90,8 @@ class OwnKeeper(ServerKeeper):
         *,
         token: TokenHolder | None = None,
     ) -> None:
-        """Create the keeper.
-
-        `token` holds the token of the link's user, who may have to consent first; None if the link uses no user's
-        token. `holder` holds the token that is sent: the user's or the node's.
+        """Create the keeper. `holder` has the token that is sent, the user's or the node's. `token` has that of the
+        link's user, who may have to consent first; it is None if no user's token is used.
         """
 
         async def ignore_lists(link: Link, listing: Listing | None) -> None:

@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 
 
 class WaitingRequests:
-    """Requests that were sent to a server and not answered yet, by their ids. Each is in one of two places.
+    """Requests that were sent to a server and not answered yet: those that the server works on, and those that wait for
+    a client.
 
     `in_flight`: the server works on it. `suspended`: the server asked the client something; the call does not count
     towards the limit of the link and has no deadline until the client has answered.

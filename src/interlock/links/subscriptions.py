@@ -43,9 +43,8 @@ class Subscriptions:
     """Subscriptions at one server to updates of resources and to changes of its lists."""
 
     def __init__(self, link: ConnectedLink, missed: Callable[[], None]) -> None:
-        """Create the subscriptions of a link.
-
-        `missed` is called when lists may have changed while the node was not listening.
+        """Create the subscriptions of a link. `missed` is called when lists may have changed while the node was not
+        listening.
         """
         self.uris: set[str] = set()  # watched resources, granted or being asked for
         self._link = link

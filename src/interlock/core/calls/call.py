@@ -244,9 +244,7 @@ class CallHold(Protocol):
 
     @property
     def is_asked_first(self) -> bool:
-        """Return whether a person still has to approve the call. If so, the server does not get the client's request as
-        it is.
-        """
+        """Return whether a person still has to approve the call before the client's request may be sent as it is."""
 
     def identify(self, call: "Call") -> Refusal | None:
         """Identify the exact request, so that an approval applies to nothing else.
