@@ -33,7 +33,7 @@ Get = Callable[[str], Awaitable[bytes]]
 
 
 class IssuerUnavailable(Exception):
-    """Exception for a token that cannot be judged now.
+    """Raised if an access token cannot be judged at present.
 
     Its authorization server cannot be asked, and the earlier answers of the server are too old.
     """
@@ -43,7 +43,9 @@ class KeyRing:
     """The key set of one authorization server or anchor, fetched when needed."""
 
     def __init__(self, name: str, issuer: str, jwks_url: str | None, get: Get, clock: Clock) -> None:
-        """Use `name` in log messages. If `jwks_url` is None, ask `issuer` for the address of its keys."""
+        """Create a key ring without fetching its keys. `name` appears in log messages. If `jwks_url` is None, the
+        metadata of `issuer` says where its keys are.
+        """
         self._name = name
         self._issuer = issuer
         self._jwks_url = jwks_url
@@ -60,7 +62,7 @@ class KeyRing:
         self._fetching: asyncio.Task[bool] | None = None
 
     def find_key(self, token: Jwt) -> Jwk | InvalidToken | None:
-        """Return the result of `key_for` if it is available without waiting, otherwise None."""
+        """Return the result of `key_for` if it needs no fetch, otherwise None."""
         key = None if self._keys is None or self._age() >= FRESH_S else select(self._keys, token.alg, token.kid)
         return None if key == _UNKNOWN else key
 
@@ -80,7 +82,7 @@ class KeyRing:
         return () if self._keys is None or self._age() >= KEPT_S else self._keys
 
     async def fresh(self) -> tuple[Jwk, ...]:
-        """Return the key set, and fetch it first if it is old.
+        """Return the key set. If it is old, fetch it first.
 
         Raise IssuerUnavailable if no usable key set is available.
         """
@@ -91,7 +93,7 @@ class KeyRing:
         return self._keys
 
     async def search(self) -> tuple[Jwk, ...]:
-        """Return a key set that was fetched after this call began, because a key was missing from the previous set.
+        """Return a key set that was fetched after this call began, because the previous key set lacked a key.
 
         Raise IssuerUnavailable if it cannot be fetched.
         """

@@ -71,7 +71,9 @@ class _Source:
 
 
 class Verifications:
-    """Limits on verifications that wait for authorization servers, counted for each source of requests."""
+    """Limits on how many token verifications may wait for authorization servers, in total and for each source of
+    requests.
+    """
 
     def __init__(self) -> None:
         self._waiting = 0
@@ -80,7 +82,7 @@ class Verifications:
 
     @contextmanager
     def waiting(self, source: str) -> Iterator[_Source]:
-        """Count a waiting verification of a source while the context is open.
+        """Count one more verification of a source as waiting while the context is open.
 
         Raise IssuerUnavailable if too many are waiting.
         """
@@ -101,8 +103,8 @@ class Verifications:
 
     @asynccontextmanager
     async def asking(self, source: str) -> AsyncIterator[None]:
-        """Wait until it is the source's turn to ask its authorization server, and keep the turn while the context is
-        open.
+        """Wait until it is the turn of a source of requests to ask its authorization server. Keep the turn while the
+        context is open.
 
         Raise IssuerUnavailable if the wait and the turn together last longer than ASKING_S, or if too many
         verifications are waiting.
@@ -136,7 +138,7 @@ class Introspector:
     """Client of the introspection endpoint of one authorization server (RFC 7662). It caches answers briefly."""
 
     def __init__(self, plan: IssuerPlan, post: Post, verifications: Verifications, clock: Clock) -> None:
-        """Create the client of `plan.introspection_url`, which must be set."""
+        """Create the client of the introspection endpoint at `plan.introspection_url`, which must be set."""
         self._name = plan.name
         self._issuer = plan.url
         self._url = plan.introspection_url or ""
@@ -149,7 +151,8 @@ class Introspector:
         self._next_complaint = 0.0
 
     async def claims(self, token: str, source: str) -> tuple[TokenClaims, float] | InvalidToken:
-        """Return the claims of a token and for how many seconds they are valid, or InvalidToken.
+        """Return the claims of a token and for how many seconds they are valid, or InvalidToken if the authorization
+        server rejects the token.
 
         Raise IssuerUnavailable if the server cannot be asked and has not confirmed the token within the last KEPT_S.
         """
@@ -278,12 +281,12 @@ class AccessTokens:
         self.rules = rules
 
     def documents(self) -> dict[str, bytes]:
-        """Return the protected resource metadata documents, by path."""
+        """Return the OAuth documents that describe this node as a protected resource, keyed by URL path."""
         return dict.fromkeys(oauth_resource.metadata_paths(self.resource()), self.metadata)
 
     async def admit(self, authorization: bytes, source: str) -> Principal | HttpRefusal:
-        """Return the principal of a token, or a refusal. Concurrent requests with the same token share one
-        verification.
+        """Return the principal that the token in an Authorization header identifies, or a refusal. Concurrent requests
+        with the same token share one verification.
         """
         under_way = self._under_way.get(authorization)
         if under_way is None:
@@ -293,8 +296,8 @@ class AccessTokens:
         return await asyncio.shield(under_way)
 
     def beyond(self, caller: Caller, method: str, params: dict[str, Any]) -> HttpRefusal | None:
-        """Return a refusal if the requested tool needs a wider scope that another token could give this caller (MCP,
-        Scope Challenge).
+        """Return the refusal of a tool call that needs a wider scope, if another token could give this caller that
+        scope (MCP, Scope Challenge).
 
         Return None otherwise. If no token could give the caller access to a tool, the tool does not exist for the
         caller.
@@ -351,7 +354,8 @@ class AccessTokens:
         return principal
 
     async def _read(self, token: str, source: str) -> tuple[_Issuer, TokenClaims, float] | InvalidToken:
-        """Return the issuer of a token, its claims, and how many seconds they may be trusted, or InvalidToken.
+        """Return the issuer of a token, its claims, and for how many seconds the claims can be trusted. Return
+        InvalidToken if the token is not acceptable.
 
         A token that cannot be read is sent to the introspecting issuer only if it does not look like a JWT. A JWT of an
         unknown issuer may belong to anybody.

@@ -82,7 +82,7 @@ class TokenOperations:
 
 
 def check_token(wanted: api.IssueToken) -> GrantedRoom | None:
-    """Check a request for a token. Return the room of a room token, or None for any other token.
+    """Check a request to issue a token. Return the room that a room token is for, or None for any other token.
 
     Raise Refused if the request is invalid.
     """
@@ -149,7 +149,8 @@ class LoginOperations:
 
     @handles(api.MAKE_LOGIN)
     def make(self, by: str, roles: frozenset[str]) -> api.Login:
-        """Create a login link. Raise Refused if a browser's session asks for it.
+        """Create a login link. Raise Refused if the request comes from a browser's session, which must not prolong
+        itself.
 
         Its session will have the roles of the operator who requests the link, but never the role `operator`. The ticket
         follows a #, so it appears in no request log, and fetching the link does not use it up.
@@ -192,7 +193,7 @@ def find_cookie(host: str, cookies: Mapping[str, str]) -> str | None:
 
 
 def cookie_name(host: str, *, is_secure: bool) -> str:
-    """Return the name of the session cookie.
+    """Return the name of the session cookie for the operator endpoint at `host`.
 
     The name contains the port: browsers send cookies to all ports of a host, and two nodes of one machine must not
     share a cookie.
@@ -210,13 +211,15 @@ def is_session_key(key_untrusted: str, host: str, cookies: Mapping[str, str]) ->
 
 
 def is_browser(principal: str) -> bool:
-    """Return whether a principal is identified by a browser cookie, which browsers also attach to requests of other
+    """Return whether a principal is a browser's session, whose cookie browsers attach even to requests of other
     pages.
     """
     return principal.startswith("browser:")
 
 
 def find_browser(tokens: TokenRegistry, host: str, cookies: Mapping[str, str]) -> Operator | None:
-    """Return the operator to whom the cookies of a request belong, or None if they contain no valid session."""
+    """Return the operator to whose browser session the cookies of a request belong, or None if there is no valid
+    session.
+    """
     cookie = find_cookie(host, cookies)
     return None if cookie is None else tokens.browser(cookie)

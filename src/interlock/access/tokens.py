@@ -73,7 +73,7 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def credential_of(authorization: str, *, basic: bool) -> str:
-    """Return the credential in an Authorization header at the operator endpoint.
+    """Return the token or password that an Authorization header at the operator endpoint contains.
 
     This is a bearer token or, with `basic`, a password. A browser attaches a password to any request that a page makes,
     so `basic` is set only for requests where this is harmless. The result is empty if there is no such credential.
@@ -107,7 +107,7 @@ class TokenRegistry:
     _vouched: dict[str, float] = field(default_factory=dict, init=False)
 
     def replan(self, rules: tuple[AccessRule, ...]) -> None:
-        """Apply changed [[access]] entries. The next request of each caller is looked up again."""
+        """Apply changed [[access]] entries. The rights of each caller are determined again at its next request."""
         self.rules = rules
         self._known.clear()
 
@@ -115,7 +115,7 @@ class TokenRegistry:
         self._records = await self.table.by_hash(self.clock.wall())
 
     def take_change(self, change: Change) -> bool:
-        """Apply a token change of another replica: a token was issued, revoked or removed.
+        """Apply a change that another replica made to a token: it was issued, revoked or removed.
 
         Return whether a token that was valid before is no longer valid.
         """
@@ -137,7 +137,9 @@ class TokenRegistry:
             log.warning("when tokens were last used could not be kept: %s", away)
 
     def principal(self, authorization: bytes) -> Principal | None:
-        """Return the client that sent an Authorization header to the public endpoint, or None if it is not known."""
+        """Return the client that an Authorization header at the public endpoint identifies, or None if its token is not
+        known.
+        """
         cached = self._known.get(authorization)
         now = self.clock.wall()
         if cached is None or now >= cached[1]:
@@ -157,7 +159,8 @@ class TokenRegistry:
         keep_recent(self._vouched, principal.name, max(ends, self._vouched.get(principal.name, 0.0)))
 
     def stands(self, principal: str) -> bool:
-        """Return whether a client, subserver or room participant that used a token of this node still has a valid one.
+        """Return whether a client, subserver or room participant that used a token of this node still has a valid
+        token.
 
         The result is true for all other principals.
         """
@@ -168,7 +171,8 @@ class TokenRegistry:
         return any(r.name == name and r.audience == audience and r.opens(now) for r in self._records.values())
 
     def has_lapsed(self, principal: str) -> bool:
-        """Return whether all access tokens that this principal showed have expired, or none is remembered.
+        """Return whether all access tokens that this principal showed have expired. A principal without a remembered
+        token counts as expired.
 
         Such tokens come from authorization servers. The result is false for all other principals.
         """
@@ -176,7 +180,7 @@ class TokenRegistry:
         return from_issuer and self.clock.wall() >= self._vouched.get(principal, 0.0)
 
     def as_it_would_be(self, principal: str) -> Principal:
-        """Return the principal with the rights that it would have on a new connection.
+        """Return the principal with the rights that it would have if it connected now.
 
         These follow from its token of this node, if it has one, and from [[access]].
         """
@@ -242,7 +246,9 @@ class TokenRegistry:
         return await self._issue(name, audience, scope or widest, (days or self.days) * DAY_S, room=room)
 
     async def begin_session(self, name: str, roles: frozenset[str], lasts_s: float, cookie: str) -> IssuedRecord:
-        """Start a browser's session and return its cookie and its record. Remove ended sessions before."""
+        """Start a browser's session, and return its cookie and its record. Sessions that have ended are removed
+        first.
+        """
         await self.table.forget_ended("browser", self.clock.wall())  # they are many and short
         scope: Scope = "write" if "admin" in roles else "read"
         return await self._issue(name, "browser", scope, lasts_s, roles=tuple(sorted(roles)), token=cookie)
@@ -287,7 +293,7 @@ class TokenRegistry:
         return Tokens(tokens=tuple(map(self.token_view, live)))
 
     def token_view(self, record: TokenRecord) -> Token:
-        """Return the metadata of a token with its effective scope at this node.
+        """Return what an operator sees of a token: its metadata, and the scope that it really has at this node.
 
         It does not contain the token itself.
         """
@@ -312,7 +318,8 @@ def _roles(record: TokenRecord) -> frozenset[str]:
 
 
 def registrant_scope(principal: str, rules: tuple[AccessRule, ...], token_scope: Scope | None) -> AuthScope:
-    """Return the scope of a registrant: the scope of the first [[access]] entry that names it, otherwise read.
+    """Return the scope of a subserver that registers. It is the scope of the first [[access]] entry that names the
+    subserver, otherwise read.
 
     The scope of its token can only narrow this.
     """
@@ -327,12 +334,14 @@ def find_access_rule(principal: str, rules: tuple[AccessRule, ...]) -> AccessRul
 
 
 def is_ours(principal: str) -> bool:
-    """Return whether a principal used a client token of this node, or called from this machine without a token."""
+    """Return whether this node itself identified a principal: by a client token of this node, or as a caller on this
+    machine without a token.
+    """
     return principal == "local" or (principal.startswith("client:") and "/" not in principal)
 
 
 def issued_token(token: str, record: TokenRecord) -> IssuedToken:
-    """Return a new token in the form that is shown to its creator, only once."""
+    """Return a new token with its secret value, in the form that its creator sees only once."""
     ends = rfc3339(record.expires_at) if record.expires_at is not None else None
     return IssuedToken(token=token, id=record.id, name=record.name, audience=record.audience, expires_at=ends)
 

@@ -43,7 +43,7 @@ class Decision(Struct, frozen=True, kw_only=True):
 
 
 class ApprovalSummary(Struct, frozen=True, kw_only=True):
-    """An approval in the form of lists and events, without arguments.
+    """An approval as lists and events show it, without its arguments.
 
     Members:
         id: Its id.
@@ -492,7 +492,8 @@ class ClassifyTools(RequestBody, frozen=True, kw_only=True):
 
 
 class UnlockForClasses(ClassifyTools, frozen=True, kw_only=True):
-    """Classes of several tools, and the passphrase of an operator key for one signature.
+    """Request to sign the classes of several tools with an operator key, with the passphrase that unlocks the key for
+    one signature.
 
     Members:
         passphrase: Kept nowhere.
@@ -504,7 +505,7 @@ class UnlockForClasses(ClassifyTools, frozen=True, kw_only=True):
 
 
 class SignClasses(ClassifyTools, frozen=True, kw_only=True):
-    """Classes of several tools, and the proof of the person who signs them.
+    """Request to sign the classes of several tools, with the proof of the person who signs them.
 
     Members:
         proof: {type, token}, or the token alone.

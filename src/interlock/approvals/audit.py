@@ -39,8 +39,8 @@ class ApprovalAudit:
         )
 
     def record_move(self, approval: Approval, at: float, before: Approval | None) -> None:
-        """Record a change of status. `before` is the approval before the change, because the arguments may be erased
-        already; it is None for a new approval.
+        """Record that the status of an approval changed. `before` is the approval before the change, or None for a new
+        approval; it still has the arguments, which the change may erase.
         """
         verdict = approval.status.value
         who = approval.requested_by if before is None or approval.status is Status.WITHDRAWN else _NODE
@@ -62,7 +62,9 @@ def _line(approval: Approval, *, at: float, who: str, method: str, verdict: str,
 
 
 def subject_name(approval: Approval) -> str:
-    """Return the familiar name of what an approval is about: a server, an approver, a registered name or a tool."""
+    """Return the name that people use for the subject of an approval: a server, an approver, a registered name or a
+    tool.
+    """
     if approval.is_about_driver:
         return server_name(approval.tool.removeprefix("drivers."))
     if approval.kind is Kind.ENROLMENT:

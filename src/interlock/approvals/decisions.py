@@ -37,33 +37,36 @@ REDEFINED: Final = "the tool is defined otherwise than it was when the call was 
 
 
 class DecisionReceiver:
-    """Base class of what carries out decisions of one kind. It allows every decision."""
+    """Base class of the services that check and carry out decisions of one kind. By default they allow every
+    decision.
+    """
 
     async def settle(self, approval: Approval) -> Approval | Refusal:
-        """Carry out a decision that the inbox has taken. Return the approval as it is then, or a refusal."""
+        """Carry out a decision that the inbox has stored. Return the approval in its new state, or a refusal."""
         return approval
 
     async def refresh(self) -> None:
-        """Read again what approvals of this kind are about, before a decision is checked."""
+        """Load the current state of what approvals of this kind are about, before a decision is checked."""
 
     def is_current(self, approval: Approval) -> bool:
-        """Return whether what the approval is about is unchanged since a person saw it."""
+        """Return whether what the approval is about has not changed since a person saw it."""
         return True
 
     def find_obstacle(self, approval: Approval) -> Refusal | None:
-        """Return the reason why the decision could not be carried out now, or None if it could."""
+        """Return why the decision could not be carried out now, or None if it could."""
         return None
 
     def find_refusal(self, approval: Approval, decision: Decision, key: str | None) -> Refusal | None:
-        """Return the refusal if this person may not decide or the decision is not complete, or None if it is
-        allowed. `key` is the thumbprint of the key that signed the proof.
+        """Return a refusal if this person may not decide, or the decision is incomplete. Otherwise return None. `key`
+        is the thumbprint of the key that signed the proof.
         """
         return None
 
 
 @dataclass(eq=False)
 class DecisionService:
-    """The service that approves and denies: it verifies the proof, decides in the inbox, and passes the decision on.
+    """The service that approves and denies: it verifies the proof, stores the decision in the inbox, and has it carried
+    out.
 
     `receivers` holds the capability that carries out decisions: by the source for agents and drivers, otherwise by the
     kind. Decisions without a receiver are only recorded.
@@ -90,7 +93,7 @@ class DecisionService:
         answer: str | None = None,
         code: str | None = None,
     ) -> Approval | Refusal:
-        """Approve with a proof, or without one if the role of an operator is enough.
+        """Approve what waits. This takes the proof of a person, unless the role of an operator is enough.
 
         `answer` is the chosen answer if several are possible. `by` is the principal that delivered the decision; the
         proof identifies who made it. `code` is the setup code, which replaces the proof for the first approver.
@@ -124,7 +127,9 @@ class DecisionService:
         return await self._decide(id, decision, verified.expires_at if verified else None)
 
     def find_receiver(self, approval: Approval) -> DecisionReceiver | None:
-        """Return the capability that carries out a decision, or None if the decision is only recorded."""
+        """Return the capability that carries out a decision about this approval, or None if the decision is only
+        recorded.
+        """
         is_by_source = approval.source is Source.AQL or approval.is_about_driver
         return self.receivers.get(approval.source if is_by_source else approval.kind)
 
@@ -134,14 +139,14 @@ class DecisionService:
         return (receiver is None or receiver.is_current(approval)) and self.is_call_current(approval)
 
     def receive(self, source: Source, receiver: DecisionReceiver) -> None:
-        """Pass later decisions of this source to `receiver`. Drivers use this, so that a node without drivers does not
-        import their modules.
+        """Pass later decisions of this source to `receiver`, which carries them out. Drivers use this, so that a node
+        without drivers does not import their modules.
         """
         self.receivers[source] = receiver
 
     def question(self, id: str, answer: str | None) -> ProofQuestion | Refusal:
-        """Return what a proof must sign to approve with this answer, or to see the code if the answer is REVEAL. Return
-        a refusal if the approval cannot be approved.
+        """Return what a proof must sign to approve with this answer, or a refusal if that is not possible. With the
+        answer REVEAL, the proof is for seeing the code.
         """
         open_ = self._open(id, None if answer == REVEAL else answer)
         if answer == REVEAL and not isinstance(open_, Refusal):
@@ -149,8 +154,8 @@ class DecisionService:
         return open_ if isinstance(open_, Refusal) else self._proof_request(*open_)
 
     async def reveal(self, id: str, proof: Presented, *, by: str) -> str | Refusal:
-        """Return the code or token of an approval to an operator with a valid proof. Access to the machine alone is not
-        enough.
+        """Return the verification code or the token of an approval to an operator with a valid proof. Access to the
+        machine alone is not enough.
         """
         open_ = self._open(id, None)
         if isinstance(open_, Refusal):
@@ -177,7 +182,7 @@ class DecisionService:
         return await self._decide(id, decision, redeem_until=None)
 
     def _open(self, id: str, answer: str | None) -> tuple[Approval, str | None] | Refusal:
-        """Return an approval that can still be approved with its answer, or a refusal."""
+        """Return an approval that can be approved now, with the chosen answer, or a refusal."""
         approval = self.inbox.get(id)
         if approval is None:
             return records.UNKNOWN

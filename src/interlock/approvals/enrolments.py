@@ -40,7 +40,7 @@ from interlock.wire.refusal import Refusal
 
 @dataclass(eq=False)
 class KeyRevocation:
-    """The service that revokes keys of approvers, and voids unused approvals and grants that were signed with them."""
+    """The service that revokes keys of approvers, and ends unused approvals and grants that were signed with them."""
 
     inbox: Inbox
     grants: StandingGrants
@@ -68,7 +68,7 @@ class KeyRevocation:
         return prints
 
     async def void_unfounded(self) -> list[Approval]:
-        """End unused approvals and standing grants of anchors that may no longer approve (MCP-AX 11.3).
+        """End unused approvals and standing grants that were given by somebody who may no longer approve (MCP-AX 11.3).
 
         Return the approvals that were ended. Raise StoreError if the store fails.
         """
@@ -179,7 +179,7 @@ class Enrolments(DecisionReceiver):
         return None if has_one or not self._tries_left else self._code
 
     def shown(self) -> tuple[Approver, ...]:
-        """Return every approver, and every configured anchor that is not enrolled yet."""
+        """Return every approver, and every configured anchor that still waits to be enrolled."""
         waiting = {approval.tool: approval.id for approval in self._inbox.waiting(Kind.ENROLMENT)}
         held = {anchor.name: anchor.approves for anchor in self._anchors.known()}
         approvers = []
@@ -241,8 +241,8 @@ class Enrolments(DecisionReceiver):
     # Deciding
 
     def judge_code(self, code: str) -> Proof | Refusal:
-        """Check the setup code, which replaces a proof as long as there is no approver. Return the proof to record, or
-        a refusal.
+        """Check the setup code, which replaces a proof as long as the node has no approver. Return the proof to record,
+        or a refusal.
         """
         right = self.setup_code
         if right is None:
@@ -255,7 +255,9 @@ class Enrolments(DecisionReceiver):
         return Proof(type=SETUP_CODE, anchor="", jti="")
 
     async def settle(self, approval: Approval) -> Approval | Refusal:
-        """Enrol an approver after the approval. If the store fails, the enrolment is repeated at the next start."""
+        """Enrol an approver after a person has approved the enrolment. If the store fails, this is repeated at the next
+        start.
+        """
         decision = approval.decision
         if decision is None or decision.what is not What.APPROVED or approval.params is None:
             return approval

@@ -31,8 +31,8 @@ _SEPARATING: Final = frozenset("./\\%~:")
 
 
 def find_folder(text: str) -> str | None:
-    """Return a folder in the form that is signed, without a trailing `/`. Return None if the text is not a path, or is
-    too wide, such as `/`.
+    """Return the folder that the text names, in the form that is signed. Return None if the text is not a path, or the
+    folder is too wide, such as `/`.
     """
     parts = _find_path_parts(text)
     return None if parts is None or not any(parts) else "/".join(parts)
@@ -107,7 +107,7 @@ def pointer_of(name: str) -> str:
 
 
 def check_rules(rules: Sequence[GrantRule]) -> None:
-    """Raise BadRules if the rules are ambiguous, or do not limit what they appear to limit."""
+    """Raise BadRules if the rules of a grant are ambiguous, or limit less than a reader would think."""
     if len(rules) > RULES_MAX:
         raise BadRules(f"there are more than {RULES_MAX} rules")
     for rule in rules:
@@ -116,7 +116,7 @@ def check_rules(rules: Sequence[GrantRule]) -> None:
 
 
 def find_violation(rules: Sequence[GrantRule], arguments: Mapping[str, Any]) -> str | None:
-    """Return the reason why the rules do not allow a call with these arguments, or None if they allow it."""
+    """Return why the rules of a grant do not cover a call with these arguments, or None if they do."""
     tree = _tree(rules)
     if tree.rule is not None:  # any
         return None
@@ -158,7 +158,9 @@ def proposed_rules(arguments: Mapping[str, Any]) -> tuple[GrantRule, ...]:
 
 
 def rule_text(rule: GrantRule) -> str:
-    """Describe what an argument must be, to follow the words "must be". Never shorten it, because a person signs it."""
+    """Describe what an argument must be, as the rest of a sentence that begins with "must be". The text is never
+    shortened, because a person signs it.
+    """
     match rule.kind:
         case "equals":
             text = _shown(rule.value)
@@ -329,7 +331,7 @@ _UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def canonical_grant(grant: GrantTerms) -> bytes:
-    """Return the bytes that are signed. Raise BadRules if the grant has no canonical form."""
+    """Return the canonical JSON of a grant, which a person signs. Raise BadRules if the grant has no canonical form."""
     members: dict[str, Any] = msgspec.to_builtins(grant)
     try:
         return canonical({**members, "kind": KIND, "v": VERSION})

@@ -34,8 +34,8 @@ class GrantRule(Struct, frozen=True, kw_only=True):
 
 
 class GrantTerms(Struct, frozen=True, kw_only=True):
-    """Terms of a grant. The SHA-256 digest of the canonical JSON (RFC 8785) of these members,
-    `kind` and `v` is signed.
+    """Terms of a standing grant. A person signs the SHA-256 digest of their canonical JSON (RFC 8785), together with
+    the members `kind` and `v`.
 
     Members:
         id: Its id, a UUID.
@@ -150,7 +150,7 @@ class DraftGrant(RequestBody, frozen=True, kw_only=True):
 
 
 class NameGrant(RequestBody, frozen=True, kw_only=True):
-    """Reference to a drafted grant.
+    """Request about a drafted grant, which contains the terms of the draft.
 
     Members:
         terms: As the draft has them.
@@ -160,7 +160,7 @@ class NameGrant(RequestBody, frozen=True, kw_only=True):
 
 
 class UnlockForGrant(NameGrant, frozen=True, kw_only=True):
-    """A drafted grant, and the passphrase of an operator key for one signature.
+    """Request to sign a drafted grant with an operator key, with the passphrase that unlocks the key for one signature.
 
     Members:
         passphrase: Kept nowhere.
@@ -172,7 +172,7 @@ class UnlockForGrant(NameGrant, frozen=True, kw_only=True):
 
 
 class SignGrant(NameGrant, frozen=True, kw_only=True):
-    """A drafted grant, and the signed proof of an approver.
+    """Request to store a drafted grant, with the signed proof of an approver.
 
     Members:
         proof: {type, token}, or the token alone.

@@ -38,7 +38,8 @@ _REASON: Final = "the configuration was changed and lets through more than befor
 
 
 class GuardChanges(DecisionReceiver):
-    """Comparison of the present configuration with the settings that count as signed.
+    """The watch over configuration changes that loosen the guard. It compares the present settings with those that
+    count as signed.
 
     These are the settings of the first start, all that an approver signed or that tightened the guard since, and
     loosened settings that no approver could sign, except channels that send codes.
@@ -79,12 +80,14 @@ class GuardChanges(DecisionReceiver):
 
     @property
     def loosened(self) -> tuple[str, ...]:
-        """Return the settings that loosen the guard and that no approver has signed yet."""
+        """Return the settings that make the guard less strict than an approver has signed."""
         return self._now.loosened_since(self._signed)
 
     @property
     def may_send_codes(self) -> bool:
-        """Return whether no channel that sends codes to other machines still needs the signature of an approver."""
+        """Return whether codes may be sent to other machines: no channel for them still waits for the signature of an
+        approver.
+        """
         return not code_channels(self.loosened)
 
     async def settle(self, approval: Approval) -> Approval | Refusal:

@@ -132,7 +132,7 @@ Key = tuple[str, str]
 
 
 def key_of(approval: Approval) -> Key:
-    """Return the key that identifies the subject of an approval. At most one live approval exists for a key.
+    """Return the key that identifies what an approval is about. At most one live approval has the same key.
 
     The key of a definition includes the tool, because two servers may define a tool alike, word for word.
     """
@@ -180,7 +180,7 @@ class Index:
         return None if entry is None else self.current(entry)
 
     def find(self, key: Key) -> Approval | None:
-        """Return the approval that is pending, approved but unused, or denied, or None. A denied
+        """Return the approval with this key if it is pending, approved but unused, or denied; otherwise None. A denied
         approval counts until the time at which it would have expired.
         """
         id = self._by_key.get(key)
@@ -204,8 +204,8 @@ class Index:
         return self._pending.get(principal, {})
 
     def withdrawal_times(self, principal: str) -> list[float]:
-        """Return the deadlines, by the monotonic clock, of approvals that a principal raised and withdrew. Until then
-        they count against the limit on waiting approvals.
+        """Return until when approvals that a principal withdrew still count against its limit on waiting approvals, by
+        the monotonic clock.
         """
         now = self.clock.now()
         left = [due for due in self._taken_back.get(principal, ()) if due > now]
@@ -412,7 +412,7 @@ class Inbox:
         await self.end_lost()
 
     async def end_lost(self) -> None:
-        """End the approvals that a replica used before it disappeared."""
+        """End the approvals that a lost replica was using."""
         for approval in self.listed((Status.USED,)):
             entry = self._index.find_entry(approval.id)
             if entry is not None and not self._is_alive(entry.replica):
@@ -443,7 +443,7 @@ class Inbox:
                 self._work.begin(self._move(change.key, Move.FAIL, outcome=_UNSENT), "approvals")
 
     def _take(self, entry: ApprovalEntry) -> None:
-        """Add an approval that another replica wrote to the index, and publish it once."""
+        """Take over an approval that another replica wrote, and publish it once."""
         current = self._index.find_entry(entry.approval.id)
         self._index.keep(entry)
         if current is None or current.revision < entry.revision:
@@ -459,7 +459,7 @@ class Inbox:
         self.rules = rules
 
     def end_listening(self) -> None:
-        """Close the feed. Later changes of status are still made."""
+        """Close the feed of changes to its listeners. Later changes of status are still made."""
         self._feed.close()
 
     async def close(self) -> None:
@@ -499,11 +499,13 @@ class Inbox:
         return sorted(approvals, key=lambda approval: (approval.created_at, approval.id))
 
     def find(self, requested_by: str, digest: str) -> Approval | None:
-        """Return the approval of this call: pending, approved but unused, or denied before its expiry time."""
+        """Return the approval that applies to this call of `requested_by`. It is pending, approved but unused, or
+        denied and not expired.
+        """
         return self._index.find((requested_by, digest))
 
     def find_definition(self, tool: str, digest: str) -> Approval | None:
-        """Return the approval of this definition, which is the same for all callers, or None."""
+        """Return the approval of this tool definition, which is the same for all callers, or None."""
         return self._index.find(definition_key(tool, digest))
 
     def listen(self, *, only_own: bool = False) -> ApprovalListener:
@@ -521,7 +523,7 @@ class Inbox:
     def draft(
         self, kind: Kind, source: Source, *, requested_by: str, tool: str, digest: str, **members: Any
     ) -> Approval:
-        """Create an approval with its id and times. It is stored only by `raise_`."""
+        """Create an approval with an id and its times, without storing it. `raise_` stores it."""
         now = self.clock.wall()
         # The agent is a client's word for itself.
         if (agent := members.get("agent")) is not None:
@@ -531,7 +533,8 @@ class Inbox:
         return Approval(id=str(uuid.uuid4()), created_at=now, **{"expires_at": expires_at, **members})
 
     async def raise_(self, approval: Approval, *, anew: bool = False) -> Approval | Refusal:
-        """Store a new approval. If one exists for the same digest (`find`), return it without extending it.
+        """Store a new approval and return it. If there is already one for the same digest, return that one without
+        extending it.
 
         With `anew`, an existing denied approval is ignored, because an operator wants to decide again.
         """
@@ -547,15 +550,21 @@ class Inbox:
         return await asyncio.shield(under_way)
 
     async def raise_used(self, approval: Approval, decision: Decision) -> Approval | Refusal:
-        """Store an approval that was decided in advance, and use it at once. `finish` must be called later."""
+        """Store an approval that a standing grant decided in advance, and use it at once. The caller must call `finish`
+        when its call has ended.
+        """
         return await self._use(approval.id, self._raise_used(approval, decision))
 
     async def decide(self, id: str, decision: Decision, *, redeem_until: float | None = None) -> Approval | Refusal:
-        """Apply a decision, which is recorded in the audit log first. `redeem_until` is when its proof expires."""
+        """Record a decision in the audit log, then apply it. `redeem_until` is when the proof of the decision
+        expires.
+        """
         return await asyncio.shield(self._begin(self._decide(id, decision, redeem_until)))
 
     async def use(self, id: str) -> Approval | Refusal:
-        """Mark an approval as used. Return it with its arguments for the last time. `finish` must follow."""
+        """Mark an approval as used, and return it with its arguments, which are erased in the store. The caller must
+        call `finish` later.
+        """
         standing = self.get(id)
         used = await self._use(id, self._move(id, Move.USE))
         return used if isinstance(used, Refusal) or standing is None else replace(used, params=standing.params)
@@ -565,7 +574,7 @@ class Inbox:
         return await asyncio.shield(self._begin(self._move(id, end, outcome=outcome)))
 
     async def carry_out(self, id: str) -> Approval | Refusal:
-        """Use an approval and finish it at once, for a decision that is in effect already."""
+        """Use and finish an approval whose decision is already in effect."""
         used = await self.use(id)
         return used if isinstance(used, Refusal) else await self.finish(id, Move.SUCCEED)
 
@@ -583,7 +592,7 @@ class Inbox:
         return await asyncio.shield(self._begin(self._move(id, Move.WITHDRAW)))
 
     async def sweep(self) -> None:
-        """Store the status of lapsed approvals without their arguments, and forget approvals that ended long ago."""
+        """Store that lapsed approvals have expired, erase their arguments, and forget approvals that ended long ago."""
         for id in self._index.lapsed_ids():
             await self._move(id, Move.EXPIRE)
         self._index.forget_old()
@@ -732,7 +741,7 @@ def _unavailable(why: object) -> Refusal:
 
 @dataclass(eq=False)
 class Expiry:
-    """The task that expires approvals. It starts after all stored decisions have been applied."""
+    """The task that ends approvals whose time is over. It starts after all stored decisions have been applied."""
 
     inbox: Inbox
     replicas: Replicas

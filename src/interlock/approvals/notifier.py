@@ -155,7 +155,9 @@ class MailChannel(Channel):
     """
 
     def __init__(self, url: str, sender: str, receivers: Sequence[str]) -> None:
-        """Read the URL: smtp:// with STARTTLS, or smtps://; with USER:PASSWORD@ if the server needs them."""
+        """Read the address of the mail server from the URL. The scheme smtp:// means STARTTLS and smtps:// means TLS;
+        USER:PASSWORD@ is needed if the server demands a login.
+        """
         parts = urlsplit(url)
         self._is_tls = parts.scheme == "smtps"
         self._host = parts.hostname or ""
@@ -240,7 +242,7 @@ NOT_IN_THE_INBOX: Final = frozenset((Kind.ACK,))
 
 @dataclass(eq=False)
 class Notifier:
-    """The task that makes notices of waiting approvals, with the channels that deliver them, by name."""
+    """The service that sends notices of waiting approvals through the configured channels."""
 
     inbox: Inbox
     channels: Mapping[str, Channel]

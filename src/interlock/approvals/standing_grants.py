@@ -60,7 +60,7 @@ class _Entry(msgspec.Struct, frozen=True):
 
 
 class Uncovered(msgspec.Struct, frozen=True):
-    """Reason why no grant of this caller for this tool allows a call."""
+    """Reason why no standing grant of a caller covers its call."""
 
     grant_id: str
     why: str
@@ -94,7 +94,7 @@ class StandingGrants:
         """Do nothing: this object holds no resources."""
 
     def _is_proved(self, stored: StoredGrant) -> bool:
-        """Return whether a person signed exactly this stored grant.
+        """Return whether the stored proof is a valid signature over exactly this grant.
 
         Success is remembered, failure is not: the address for which a passkey is valid may become known later.
         """
@@ -147,9 +147,8 @@ class StandingGrants:
     def find(
         self, tool: str, tool_digest: str, who: str, arguments: Mapping[str, Any] | None
     ) -> StoredGrant | Uncovered | None:
-        """Return the grant that covers a call with these arguments; if several do, the one that ends first. Return
-        Uncovered with the reason if the caller has grants for the tool but none covers the call, or None if there
-        are no grants.
+        """Return the grant that covers a call with these arguments; of several, the one that ends first. If none covers
+        the call, return Uncovered with the reason, or None if the caller has no grant for the tool.
         """
         near: Uncovered | None = None
         over: Uncovered | None = None
@@ -176,7 +175,7 @@ class StandingGrants:
     # Signing
 
     def question(self, grant: GrantTerms) -> ProofQuestion | Refusal:
-        """Return the question that a proof must answer to make this grant valid."""
+        """Return what a person must sign to make this grant valid, or a refusal if the grant cannot be signed."""
         try:
             check_grant(grant, self.clock.wall())
         except BadRules as bad:
@@ -213,7 +212,7 @@ class StandingGrants:
     # Using and ending
 
     async def use(self, id: str) -> StoredGrant | Refusal:
-        """Count one use on disk. A grant for N calls can be used at most N times."""
+        """Count one use of a grant on disk, so that a grant for N calls can be used at most N times."""
         try:
             for _ in range(TRIES_MAX):
                 over = self.find_end_reason(id)

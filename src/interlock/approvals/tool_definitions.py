@@ -98,7 +98,9 @@ class ToolRulings:
         self._take(ruling)
 
     def take_change(self, change: Change) -> Ruling | None:
-        """Apply a decision that an operator made at another replica. A decision can be replaced but never removed."""
+        """Apply a decision that an operator made at another replica, and return it. A decision can be replaced but
+        never removed.
+        """
         if change.entry is None:
             return None
         ruling = msgspec.json.decode(change.entry.value, type=Ruling)
@@ -136,7 +138,7 @@ class KnownDefinition(msgspec.Struct, frozen=True, kw_only=True, array_like=True
 
 
 class StoredDefinition(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """Stored record of a tool: what identifies its definition, and the definition itself as JSON for comparisons."""
+    """Stored record of a tool: what identifies its accepted definition, and the definition itself as JSON."""
 
     identity: KnownDefinition
     definition: str | None  # None: it was too long to keep
@@ -152,10 +154,10 @@ class _SeenDefinitions:
 
 
 class Definitions(Rulings, DecisionReceiver):
-    """The definitions that a node has accepted, by segment and tool."""
+    """The tool definitions that a node has accepted, by segment and tool."""
 
     def __init__(self, kv: KeyValue, inbox: Inbox, clock: Clock, ruled: AsyncFeed[str]) -> None:
-        """Create an empty collection. When a person decides about a tool, the tool's segment is
+        """Create an empty table of definitions. When a person decides about a tool, the segment of the tool is
         published to `ruled`.
         """
         self.rulings = ToolRulings(kv, clock)
@@ -249,8 +251,8 @@ class Definitions(Rulings, DecisionReceiver):
     def process_seen(
         self, segment: str, seen: Iterable[tuple[DefinitionSnapshot, DefinitionState]], listed: Mapping[str, object]
     ) -> None:
-        """Queue the definitions of a segment for processing. `seen` holds those that differ from the stored ones, and
-        those that an operator asked about.
+        """Queue tool definitions of a segment for processing. `seen` holds those that differ from the stored
+        definitions, and those that an operator asked about.
 
         Lists that arrive faster than they can be processed are merged into one.
         """
@@ -285,7 +287,9 @@ class Definitions(Rulings, DecisionReceiver):
             del self._workers[segment]
 
     async def _take(self, segment: str, latest: "_SeenDefinitions") -> int:
-        """Process the definitions that were seen in a segment, and return how many needed an approval."""
+        """Store the new definitions of a segment, and ask about the changed ones. Return how many definitions need an
+        approval.
+        """
         definitions: dict[str, StoredDefinition] = {}
         for done, snapshot in enumerate(list(latest.coming.values())):
             if done % SLICE == SLICE - 1:
@@ -389,8 +393,8 @@ class Definitions(Rulings, DecisionReceiver):
         )
 
     def waits(self, segment: str) -> frozenset[str]:
-        """Return the tools for which an operator requested an approval. They must be processed even if their definition
-        is unchanged.
+        """Return the tools of a segment for which an operator requested an approval. Their definitions must be
+        processed even if they are unchanged.
         """
         return frozenset(tool for where, tool in self._again if where == segment)
 
@@ -409,7 +413,7 @@ class Definitions(Rulings, DecisionReceiver):
     # Decided
 
     async def publish(self, segment: str) -> None:
-        """Request that the tools of a segment are listed again, with the decisions about them."""
+        """Request that the tools of a segment are listed again, so that the decisions about them take effect."""
         await self._ruled.publish(segment)
 
     async def settle(self, approval: Approval, *, is_published: bool = True) -> Approval | Refusal:
@@ -453,8 +457,8 @@ def _with_claims(stored: StoredDefinition) -> KnownDefinition:
 
 
 def _claims(stored: StoredDefinition) -> ToolClaims:
-    """Return the stored claims. If there are none, read them from the definition; a definition too long to store
-    claims nothing.
+    """Return what the server claimed about a stored tool. Without stored claims, read them from the definition; a
+    definition that was too long to store claims nothing.
     """
     return stored.identity.claims or claims_shown(msgspec.json.decode(stored.definition or "null"))
 

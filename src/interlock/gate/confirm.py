@@ -34,14 +34,14 @@ _CONFIRMED_MODERN: Final = b'{"resultType":"complete","status":"confirmed"}'
 
 
 class ConfirmCall(Call, eq=False, kw_only=True):
-    """A mcpax/confirm request from a client or a parent. If the call is released, its result becomes the reply to this
-    request.
+    """A mcpax/confirm request, with which a client or a parent sends the proof that releases a held call. The result of
+    the released call becomes the reply to this request.
     """
 
     released_call: Call | None = None
 
     def find_route_mismatch(self, rest: tuple[str, ...], onward: dict[str, Raw] | None = None) -> Refusal | None:
-        """Return the refusal if a parent confirms the call under a different route than the held call has, or None
+        """Return a refusal if a parent confirms the held call under another route than it was made with, otherwise None
         (MCP-AX 7.2).
 
         `rest` is the route of the held call from this node. `onward` holds the route members that the call carried to
@@ -63,7 +63,7 @@ class ConfirmCall(Call, eq=False, kw_only=True):
 
 
 class HeldHere(msgspec.Struct, frozen=True):
-    """A held call that a confirmation refers to, held by this node itself."""
+    """A call that this node itself holds, with the confirmation that refers to it."""
 
     confirm: Confirm
     approval: Approval
@@ -71,7 +71,8 @@ class HeldHere(msgspec.Struct, frozen=True):
 
 @dataclass(eq=False)
 class Confirmations:
-    """The service that finds the held call that a proof refers to, and decides whether the proof releases the call.
+    """The service that handles mcpax/confirm: it finds the held call that a proof refers to, and decides whether the
+    proof releases it.
 
     `find_route` returns the currently listed route of a qualified tool name.
     """
@@ -81,7 +82,9 @@ class Confirmations:
     find_route: Callable[[str], Route | None]
 
     def find_held_call(self, call: ConfirmCall) -> HeldHere | Relayed | Refusal:
-        """Return the held call that a request refers to, which this node or an aggregator below holds, or a refusal."""
+        """Return the held call that a confirmation refers to, at this node or at an aggregator below. Return a refusal
+        if there is none.
+        """
         confirm = read_confirm_untrusted(Raw(encode_value(call.params)))
         if isinstance(confirm, Refusal):
             return confirm
@@ -99,7 +102,8 @@ class Confirmations:
     # Held here
 
     def redeem(self, call: ConfirmCall, approval: Approval) -> Approval | Refusal | bytes:
-        """Return the approval of a held call whose confirmation the requester asks for by the id alone, or a refusal.
+        """Return the approval of a held call whose caller asks for the result by the id alone, without a proof. Return
+        a refusal if there is none.
 
         The approval may still be pending; the guard decides whether it releases the call. If a person denied the call
         and its tool is still listed, return the encoded result that says so.
@@ -114,8 +118,8 @@ class Confirmations:
         return approval if approval.is_live else refusal_of(approval)
 
     async def decide(self, call: ConfirmCall, held: HeldHere) -> Approval | Refusal | bytes:
-        """Check the proof. Return the approval if the held call may now be made for this sender, a refusal if the
-        call cannot be confirmed, or the encoded result that only says that it is confirmed.
+        """Check the proof of a confirmation. Return the approval if this sender may now make the held call, a refusal,
+        or an encoded result that only reports the confirmation.
         """
         confirm, approval = held.confirm, held.approval
         if approval.kind is not Kind.CALL:
@@ -130,7 +134,7 @@ class Confirmations:
         return _CONFIRMED_MODERN if call.caller.era is Era.MODERN else CONFIRMED
 
     def released_request(self, call: ConfirmCall, approval: Approval) -> tuple[dict[str, Any], dict[str, Raw]]:
-        """Return the params and `_meta` with which the approved call is made."""
+        """Return the params and the `_meta` of the call that a confirmation has released."""
         arguments = approval.params if approval.params is not None else RAW_EMPTY
         params: dict[str, Any] = {"name": Raw(encode_value(approval.tool)), "arguments": arguments}
         if "_meta" in call.params:
@@ -143,9 +147,7 @@ class Confirmations:
     # Held below
 
     def prepare_relay(self, call: ConfirmCall, relayed: Relayed) -> Link:
-        """Prepare a confirmation for the aggregator below that holds the call, and return the link
-        to that aggregator.
-        """
+        """Prepare a confirmation for the aggregator below that holds the call. Return the link to that aggregator."""
         route = self.find_route(relayed.route.qualified) or relayed.route
         call.target = route.qualified
         call.timeout_s = route.timeout_s
@@ -162,8 +164,8 @@ class Confirmations:
 
 
 class _ConfirmedBelow(GateHold, eq=False):
-    """The hold of a confirmation that is relayed to an aggregator below. The reply is the result of the confirmed call,
-    or another question.
+    """The state of a confirmation that this node relays to the aggregator that holds the call. That aggregator replies
+    with the result of the confirmed call, or with another question.
 
     If this node has used an approval for the call, a question keeps the approval in use, a result finishes it, and an
     error leaves it unchanged.

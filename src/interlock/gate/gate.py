@@ -89,7 +89,7 @@ _RELISTING: Final = _unavailable("relisting", "the tool was just classified; mak
 
 @dataclass(eq=False, kw_only=True)
 class Gate:
-    """The gate of a node: creates a hold for each gated call, and records how used approvals end."""
+    """The gate of a node: it holds calls that a person must approve first, and records how approved calls ended."""
 
     inbox: Inbox
     anchors: Anchors
@@ -134,8 +134,8 @@ class Gate:
     def hold(
         self, call: Call, route: Route, returning: ReturningClient | None, released_by: str | None = None
     ) -> "GateHold":
-        """Return the hold of a call over a gated route. An aggregator below that may hold the call receives a mark that
-        identifies the caller.
+        """Return the state of the gate for a call over a gated route. If an aggregator below may hold the call too, add
+        a mark to the call that tells it this node's callers apart.
 
         `released_by` is the id of the approval of a room proposal, if that proposal contains this call.
         """
@@ -155,20 +155,20 @@ class Gate:
         )
 
     def mark_caller(self, call: Call, requester: str) -> None:
-        """Add a mark to the call that lets the aggregator below distinguish this node's callers. All callers without a
+        """Add a mark to the call by which the aggregator below tells this node's callers apart. All callers without a
         credential share one mark.
         """
         who = "" if call.caller.principal.stranger else requester
         call.tell_below({CALLER: caller_mark(who, self.key)})
 
     def decline(self, call: Call, hold: "GateHold", confirmation_id: str) -> None:
-        """Reply to a call that the client's user declined. The call is never sent to its server."""
+        """Answer a call that the client's user declined. The call is never sent to its server."""
         hold.is_waiting = hold.is_answered_here = True
         self._work.begin(answer_failures(call, self._decline(call, hold, confirmation_id)))
 
     async def _decline(self, call: Call, hold: "GateHold", confirmation_id: str) -> None:
-        """Withdraw the approval and reply to the call. An approval at an aggregator below stays
-        there until it expires.
+        """Withdraw the approval of a declined call, and answer the call. An approval at an aggregator below stays there
+        until it expires.
         """
         approval = self.inbox.get(confirmation_id)
         if approval is not None and approval.requested_by == hold.requester:
@@ -179,7 +179,7 @@ class Gate:
     # Approvals
 
     def is_still_good(self, approval: Approval) -> bool:
-        """Return whether an approval has a person's proof, and that person may still approve.
+        """Return whether a person approved with a proof, and may still approve this tool.
 
         The answer is False for an approval without a proof or by a standing grant, and if the approver's anchor was
         removed or no longer covers the tool.
@@ -189,14 +189,12 @@ class Gate:
         return has_proof and self.judge.stands(approval) and not self.granted.is_granted(approval)
 
     def finish(self, approval_id: str, move: Move, outcome: str) -> None:
-        """Record how the call of a used approval ended."""
+        """Record in the inbox how the call that used an approval has ended."""
         self.used_approvals.discard(approval_id)
         self._work.begin(self.inbox.finish(approval_id, move, outcome))
 
     def definitions_changed(self, changed: tuple[ChangedDefinition, ...]) -> None:
-        """End the approvals of calls of these tools that were requested under another definition, because an approval
-        is valid only for the tool definition that was shown.
-        """
+        """End the approvals of calls whose tool has a new definition, because they were given for the old one."""
         digests = {definition.name: definition.after.digest for definition in changed}
         voiding = self.inbox.void_where(
             "the definition of the tool has changed",
@@ -213,7 +211,8 @@ SentRequest = tuple[str, bytes, dict[str, Any], dict[str, Raw]]  # method, head,
 
 
 class GateHold(msgspec.Struct, eq=False):
-    """The `CallHold` of one gated call. It has a reference to the gate, and receives its call as an argument.
+    """The state of the gate for one call: the digest that identifies the call, whether it waits for a person, and which
+    approval it used.
 
     A hold lives as long as its call: `identify`, then either `find_refusal` (a person has to decide, and the reply says
     so) or `find_release` and `use` (the call is sent), then `on_sent` and `on_ended`. If the server asks the client a
@@ -265,7 +264,7 @@ class GateHold(msgspec.Struct, eq=False):
     # Check 10: find the decision
 
     def acknowledge(self, call: Call) -> Refused | None:
-        """Return None, because a person decides about this call and an acknowledgement by the caller is not needed."""
+        """Return None: a call that a person decides about needs no acknowledgement by its caller."""
         return None
 
     def find_refusal(self, call: Call) -> Refused | None:
@@ -276,8 +275,8 @@ class GateHold(msgspec.Struct, eq=False):
         return None if isinstance(grant, Release) else self._refuse_until_decided(call, approval, grant)
 
     async def find_release(self, call: Call) -> Release | Refused:
-        """Return the release that an approval or a standing grant provides for this call, or a refusal, such as the
-        one that tells the client to wait. If the call has no approval and no grant covers it, request one.
+        """Return the approval or standing grant that releases this call, or a refusal that tells the client to wait. If
+        there is neither, request an approval.
         """
         gate, route = self.gate, self.route
         if self._is_next_round():
@@ -331,7 +330,7 @@ class GateHold(msgspec.Struct, eq=False):
         return Refused(CheckNumber.GATE, CONFIRMATION_REQUIRED.refusal, result)
 
     def draft_question(self, call: Call) -> Approval:
-        """Return the approval that a person would be asked to decide. Nothing is stored yet."""
+        """Return the approval that a person would be asked to give for this call. Nothing is stored yet."""
         route = self.route
         is_definition = is_unclassified(route)
         client = call.meta.get(META_CLIENT, call.caller.client)
@@ -358,8 +357,8 @@ class GateHold(msgspec.Struct, eq=False):
     # Check 11: use the decision up
 
     async def use(self, call: Call, release: Release) -> Refusal | None:
-        """Mark the approval as used on disk, so that it releases only this call, or continue the call that already used
-        it. Return a refusal if neither is possible.
+        """Use up the approval that releases this call. It is marked as used on disk, so that it releases no other call.
+        Return a refusal if another call was first.
         """
         gate, approval_id = self.gate, release.approval_id
         before: NextRound | None = None
@@ -404,8 +403,8 @@ class GateHold(msgspec.Struct, eq=False):
         return message
 
     def _read_reply(self, call: Call, message: bytes) -> bytes:
-        """Return the reply for the client. If the reply is a question, the client may continue the call with the same
-        approval.
+        """Return the reply of the server in the form that the client may see. If the reply is a question, the client
+        may continue the call with the same approval.
 
         A demand of a proved aggregator below is translated to the names of this node. Claims about held calls that
         the aggregator may not make are removed from its reply.
@@ -427,8 +426,8 @@ class GateHold(msgspec.Struct, eq=False):
         return message
 
     def _find_demand(self, call: Call, result: Raw) -> RelayedDemand | None:
-        """Return the demand that the result of an aggregator below contains, and remember the confirmation, so that a
-        proof can be relayed. Return None if the result contains no demand that this node relays.
+        """Return the demand for a person's confirmation that an aggregator below put into its result, or None if there
+        is none to relay. Remember the confirmation, so that its proof can be sent to that aggregator later.
         """
         route, gate = self.route, self.gate
         if route.gate is None or not route.gate.relays:
@@ -461,16 +460,16 @@ class GateHold(msgspec.Struct, eq=False):
 
 
 def requester_of(call: Call) -> str:
-    """Return the owner of a call's approval: its caller or, for a call from a parent, the parent and its caller's
-    mark.
+    """Return the owner of a call's approval. It is the caller or, if a parent sent the call, the parent together with
+    its mark for the original caller.
     """
     caller = call.caller
     return caller.principal.name if caller.hop is None else requester(caller.principal.name, call.meta)
 
 
 def _keep_only_approved(call: Call, link: Link, before: NextRound | None) -> None:
-    """Remove from a released call everything that no person approved. `before` is the round that the call continues, or
-    None.
+    """Remove everything from a released call that the person who approved it did not see. `before` is the round that
+    the call continues, or None.
 
     A person was shown and signed the name of the tool and the arguments. `_meta` keeps the keys that the protocol
     needs, and answers are sent only to questions that the server asked in the previous round. Members that MCP does not
@@ -493,13 +492,13 @@ def _keep_only_approved(call: Call, link: Link, before: NextRound | None) -> Non
 
 
 def is_unclassified(route: Route) -> bool:
-    """Return whether calls of the tool are held until an operator classifies it."""
+    """Return whether calls of the tool wait until an operator has said what the tool does."""
     return route.gate is not None and route.gate.hold is Hold.DEFINITION
 
 
 def hold_reason(route: Route) -> str:
-    """Return the reason why calls over this route need approval, and why a person may be asked twice. The approval and
-    `interlock tools show` display this text.
+    """Return the reason why calls over this route need approval, as a text for people. Approvals and `interlock tools
+    show` display it.
     """
     is_by_contract = route.gate is not None and route.gate.by_contract
     if route.is_unaccepted and (route.irreversible or is_unclassified(route)):

@@ -37,15 +37,15 @@ def may_be_granted(route: Route) -> bool:
 
 @dataclass(eq=False)
 class GrantedCalls:
-    """The part of the gate that finds standing grants for held calls and counts their uses."""
+    """The part of the gate that finds the standing grant for a held call, and counts its use."""
 
     grants: StandingGrants
     inbox: Inbox
     clock: Clock
 
     def find_release(self, hold: "GateHold", waiting: Approval | None) -> Release | str:
-        """Return the release of a call that a standing grant covers, or a sentence that explains why no grant covers
-        it.
+        """Return the release of a held call that a standing grant covers. If no grant covers it, return a sentence that
+        explains why.
 
         The sentence is empty if the caller has no grant for the tool, or no grant can cover its calls. `waiting` is the
         existing approval of the call, if there is one: pending, or approved by a grant.
@@ -61,7 +61,7 @@ class GrantedCalls:
         return Release(waiting.id if waiting is not None else "", grant_id=grant.grant.id)
 
     async def use(self, release: Release, question: Approval) -> Approval | Refusal:
-        """Count a use of the grant, then record the call's approval and return it.
+        """Count one use of a standing grant, and return the approval that records the call.
 
         The use is counted first, so if two calls compete for the last use, one of them is held. `question` is the
         approval that a person would otherwise have been asked to decide.
@@ -86,7 +86,7 @@ class GrantedCalls:
         return await self.inbox.use(approval_id)
 
     def is_granted(self, approval: Approval) -> bool:
-        """Return whether a grant approved this call.
+        """Return whether a standing grant, instead of a person, approved this call.
 
         An approval by a grant does not release a call by itself: the grant may have ended, and each use must be
         counted.
@@ -96,8 +96,8 @@ class GrantedCalls:
 
 
 async def approve_waiting(signed: StoredGrant, inbox: Inbox, now: float) -> None:
-    """Approve the held calls that a newly signed grant covers, at most as many as the grant allows, so that no person
-    is asked again.
+    """Approve the waiting calls that a newly signed standing grant covers, so that no person is asked about them. At
+    most as many calls are approved as the grant allows.
 
     The use of the grant is counted later, when the client makes the call again.
     """

@@ -57,7 +57,8 @@ class ReturningClient(msgspec.Struct, frozen=True):
 
 @dataclass(eq=False)
 class Responses:
-    """The writer of the gate's replies, and the reader of the requestStates that clients send back.
+    """The writer of the gate's replies to clients. It also reads the `requestState` that a client sends back after it
+    was shown an approval page.
 
     `has_approvers` returns whether any approver may release calls of a tool.
     """
@@ -140,8 +141,8 @@ class Responses:
     # From the client
 
     def read_state(self, caller: Caller, params: dict[str, Any]) -> ReturningClient | Refusal | None:
-        """Read the requestState of a request. If this gate made it, remove it and the inputResponses from the params.
-        Return a refusal if it was made for another principal or has expired.
+        """Read the `requestState` that a client sent. If this gate made it, remove it and the inputResponses from
+        `params`. Return a refusal if it was made for another principal or has expired.
 
         Return None for a state that this gate did not make, such as the state of a server. An altered state of this
         gate cannot be recognised, so None is returned for it too; `GateHold.identify` refuses it.
@@ -177,8 +178,8 @@ def ways_out(route: Route, approval_id: str) -> tuple[str, ...]:
 
 
 def sees_pages(call: Call) -> bool:
-    """Return whether the client of a call can open pages. A parent never does, because aggregators
-    use the result form.
+    """Return whether the client of a call can show web pages to its user. A parent never can, because it is an
+    aggregator.
     """
     if call.caller.era is not Era.MODERN or call.caller.hop is not None:
         return False

@@ -28,7 +28,7 @@ ROUTES_MAX: Final = 10_000  # of parents' calls that are held
 
 
 class Relayed(msgspec.Struct, frozen=True, kw_only=True):
-    """A confirmation that an aggregator below demands, and the call that it confirms."""
+    """A confirmation that an aggregator below demands, with the call that it is for."""
 
     route: Route
     requester: str
@@ -37,7 +37,7 @@ class Relayed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NextRound(msgspec.Struct, frozen=True, kw_only=True):
-    """Permission to continue a call with the approval that it has already used."""
+    """Permission to continue a call after a question, with the approval that the call has already used."""
 
     approval_id: str
     until: float
@@ -49,8 +49,7 @@ class NextRound(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(eq=False)
 class Rounds:
-    """The table of calls that may continue, by requester and digest, and of confirmations that aggregators below
-    demand.
+    """The table of calls that may continue after a question, and of the confirmations that aggregators below demand.
 
     `on_lapsed` is called with the approval id of a call that its caller did not continue in time, or that an identical
     call with another approval replaced.
@@ -65,8 +64,8 @@ class Rounds:
     # Demands of hops below
 
     def remember_relayed(self, confirmation_id: str, relayed: Relayed) -> bool:
-        """Remember a confirmation that an aggregator below demands. Return False if its id already belongs to a
-        confirmation of another link.
+        """Remember a confirmation that an aggregator below demands. Return False if an aggregator on another link has
+        already demanded a confirmation with the same id.
 
         The id stays with its first requester, so another caller that is shown the same id gets no result for it.
         """
@@ -85,7 +84,7 @@ class Rounds:
     # Calls that a parent sent, and that are held here
 
     def remember_route(self, approval_id: str, meta: dict[str, Raw]) -> None:
-        """Remember the route of a parent's held call, because the confirmation may arrive without a route."""
+        """Remember the route of a held call from a parent, because the later confirmation may contain no route."""
         while len(self._routes) >= ROUTES_MAX:
             del self._routes[next(iter(self._routes))]
         self._routes[approval_id] = {key: meta[key] for key in (ROUTE, CURSOR) if key in meta}
@@ -98,8 +97,8 @@ class Rounds:
     def allow_next_round(
         self, requester: str, digest: str, approval_id: str, state: bytes, seconds: float, **members: Any
     ) -> bool:
-        """Allow the identical call to continue with its approval during the next `seconds`. `members` are further
-        members of NextRound.
+        """Allow the caller to continue this call with the same approval during the next `seconds`. `members` are
+        further members of NextRound.
 
         Return False if too many calls may continue already or this call has continued too often; the call has then
         ended.
@@ -137,7 +136,7 @@ class Rounds:
 
 
 def result_of(message: bytes) -> Raw:
-    """Return the result member of an encoded reply, or RAW_EMPTY if it is an error or unreadable."""
+    """Return the `result` member of an encoded JSON-RPC reply, or RAW_EMPTY if the reply is an error or unreadable."""
     try:
         response = decode_untrusted(message)
     except CodecError:

@@ -59,8 +59,8 @@ class Budgets:
     # Registrations
 
     def receive(self, tree: str, limits: BudgetLimits | None) -> None:
-        """Set the budget that the parent of `tree` gave to this node. None removes it, when the registration with that
-        parent has ended.
+        """Set the budget that a parent gave to this node for `tree`. With None, remove it, because the registration
+        with that parent has ended.
         """
         if limits is None or limits.is_unlimited:
             self._received.pop(tree, None)
@@ -68,8 +68,8 @@ class Budgets:
             self._received[tree] = Account("subserver", limits, self.clock.now())  # AX-11.4-5
 
     def for_registration(self, own: BudgetLimits | None) -> BudgetLimits:
-        """Return the limits that are declared to a subserver for its session. `own` has the limits of its [[access]]
-        entry, if there are any. The limits stay within the budgets that parents gave to this node.
+        """Return the budget limits that this node declares to a subserver when it registers. `own` has the limits of
+        the subserver's [[access]] entry. The result stays within the budgets that parents gave to this node.
         """
         limits = self.declared if own is None else own.else_(self.declared)
         for account in self._received.values():
@@ -79,7 +79,7 @@ class Budgets:
     # Calls (guard)
 
     def room(self, call: Call, link: CallLink) -> Refusal | None:
-        """Return the refusal of a call that could not be charged now, or None. Nothing is charged."""
+        """Return the refusal of a call that would exceed a budget now, or None. Nothing is charged."""
         price, caller = call.price, call.caller
         if price is None or call.charge is not None:
             return None
@@ -105,8 +105,8 @@ class Budgets:
         return None if worst is None else budget_exceeded(*worst)
 
     def charge_questions(self, link: CallLink, caller: Caller, questions: int = 1) -> Refusal | None:
-        """Charge requests that a subserver sends to a client. They count against the same session as its calls (MCP-AX
-        11.4). If one of several is refused, those before it stay charged.
+        """Charge the requests that a subserver sends to a client, against the budget of the subserver's session (MCP-AX
+        11.4). If one request is refused, those before it stay charged.
         """
         accounts = self._of_tree(link, caller.hop is not None)
         now = self.clock.now()
@@ -132,7 +132,8 @@ class Budgets:
         return _find_worst(accounts, price, now)
 
     def _of_tree(self, link: CallLink, from_parent: bool) -> list[Account]:
-        """Return the accounts of the registration session that a call goes to.
+        """Return the accounts of the subserver session that a call goes to, and of the budgets that parents gave to
+        this node if the call uses them.
 
         Budgets received from parents limit calls that come from parents and calls that go to subservers.
         """
@@ -162,7 +163,7 @@ class Budgets:
         return None if account is None else account.shown(self.clock.now())
 
     def outlook(self, link: CallLink, tool: str, price: Price, caller: Principal) -> ExceededLimit | None:
-        """Return the limit that would refuse a call of this tool by this caller now, or None."""
+        """Return the limit that a call of this tool by this caller would exceed now, or None. Nothing is charged."""
         worst = self._find_exceeded(link, tool, price, caller, from_parent=False)
         return None if worst is None else worst[0]
 
@@ -206,9 +207,7 @@ def _account(accounts: dict[str, Account], scope: Scope, name: str, limits: Budg
 
 
 def _as_it_stands(accounts: dict[str, Account], scope: Scope, name: str, limits: BudgetLimits, now: float) -> Account:
-    """Return a copy of an account under the present limits. A missing or long unused account is
-    treated as a new one.
-    """
+    """Return a copy of an account under its present limits. A missing or long unused account counts as a new one."""
     copy = Account(scope, limits, now)
     stored = accounts.get(name)
     if stored is not None and now - stored.used_at < IDLE_S:

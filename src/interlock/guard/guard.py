@@ -74,7 +74,7 @@ class Guard(Generic[R]):
         self._list([*others, check] if is_included else others)
 
     def watch(self, *, is_needed: bool) -> None:
-        """Set whether the checks run for every call, including calls over routes without specific checks."""
+        """Set whether every call is checked, including calls over routes for which no check is listed."""
         self._quick_max = 0 if is_needed else self._calls_max
 
     def checks_for(self, route: R) -> tuple[Check[R], ...]:
@@ -89,7 +89,7 @@ class Guard(Generic[R]):
         return tuple(check.explain(route, caller) for check in every)
 
     def admit(self, call: Call, link: CallLink) -> Admitted[Call] | Refused | Held:
-        """Admit a call and charge it, refuse it, or hold it until `release`."""
+        """Admit a call and charge it, refuse it, or hold it until `release` is called."""
         route = call.route
         if (
             call.hold is None
@@ -123,8 +123,8 @@ class Guard(Generic[R]):
         return None
 
     async def release(self, call: Call, link: CallLink) -> Admitted[Call] | Refused:
-        """Admit a held call that an approval or a standing grant releases: run the checks before the gate again, then
-        commit the call. Return a refusal if nothing releases the call, a check fails or the link is not usable.
+        """Admit a held call that an approval or a standing grant releases. The checks before the gate run again; the
+        refusal says which one fails, or that nothing releases the call.
 
         One approval admits one call. The checks run again because conditions may have changed since the call arrived.
         """
@@ -147,7 +147,7 @@ class Guard(Generic[R]):
         return _CONTENDED
 
     def derive(self, admitted: Admitted[Call], link: CallLink) -> Admitted[Call] | Refused:
-        """Admit a command to another link, which the command's first link selected for it.
+        """Admit an admitted command again, for another link that the command's first link selected.
 
         The command has already passed and paid for every check; only the readiness of the selected link is checked.
         This method cannot admit a call that was not admitted before.

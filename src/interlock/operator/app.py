@@ -132,7 +132,7 @@ def _check_browser(request: Request) -> None:
 
 
 def _with_headers(send: Send) -> Send:
-    """Return a `send` that adds headers against guessing media types and against caching."""
+    """Return a `send` function that adds headers against caching and against guessing the media type."""
 
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -157,7 +157,9 @@ def _check_role(scope: Scope) -> None:
 
 
 def _unauthorised(request: Request) -> Response:
-    """Return the reply to a request without a valid operator credential. On a page the browser asks its user for it."""
+    """Return the reply to a request without a valid operator credential. If the request is for a page, the reply makes
+    the browser ask its user for the credential.
+    """
     is_page = request.url.path.startswith(PATH)
     audience = find_audience(credential_of(request.headers.get("authorization", ""), basic=True))
     challenge = {"WWW-Authenticate": 'Bearer realm="operator"'}

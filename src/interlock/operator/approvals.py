@@ -241,7 +241,9 @@ def shown(approval: api.Approval) -> Shown:
 
 
 def _is_about_driver(approval: api.Approval) -> bool:
-    """Return whether a person decides whether to trust a driver, and not about a call that its contract holds."""
+    """Return whether an approval asks a person to trust a driver. A call that waits because of a driver's contract does
+    not count.
+    """
     return approval.source == "drivers" and approval.kind == "definition"
 
 
@@ -410,8 +412,8 @@ def _edit(approval: api.Approval) -> str:
 
 
 def _by_key(approval: api.Approval, action: str, hidden: str) -> str:
-    """Return the form for signing with an operator key of this machine, or for entering the setup code if there is no
-    approver yet.
+    """Return the HTML form for approving with an operator key of this machine. If there is no approver yet, it asks for
+    the setup code instead.
     """
     if not approval.approvers and approval.kind == "enrolment":
         return (

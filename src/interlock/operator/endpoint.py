@@ -45,7 +45,7 @@ _STREAM_HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"
 
 @dataclass(eq=False)
 class OperatorExchange(Generic[Body]):
-    """An HTTP request to an operation, with its decoded body."""
+    """An HTTP request to an operation, with its body after decoding."""
 
     operation: Operation[Any]
     request: Request
@@ -67,7 +67,7 @@ class OperatorExchange(Generic[Body]):
 
     @property
     def is_live(self) -> bool:
-        """Return whether the credential of the request is still valid. A stream ends when its credential is revoked."""
+        """Return whether the credential of the request is still valid. A stream of events ends when it is not."""
         is_live: Callable[[], bool] = self.request.scope.get("state", {}).get("is_live", lambda: True)
         return is_live()
 
@@ -84,7 +84,7 @@ class OperatorExchange(Generic[Body]):
         return await call_handler(self.handlers[self.operation], arguments)
 
     async def call(self, operation: Operation[Any], **arguments: object) -> Any:
-        """Call the handler of another operation, whose output a page shows, and return the result."""
+        """Call the handler of another operation, whose output a page shows, and return its result."""
         return await call_handler(self.handlers[operation], {"by": self.principal, "roles": self.roles, **arguments})
 
 
@@ -140,7 +140,9 @@ async def call_handler(handler: Callable[..., Any], arguments: Mapping[str, Any]
 
 
 def _check_role(exchange: OperatorExchange[Any]) -> None:
-    """Raise Refused unless the credential has the role that the operation requires. A page for operators passes."""
+    """Raise Refused unless the credential has the role that the operation requires. A page for operators is also shown
+    to viewers.
+    """
     operation = exchange.operation
     if operation.role == "admin" and "admin" not in exchange.roles:
         raise refused_as(cases.ROLE_REQUIRED, "this takes the role of an admin")
@@ -267,7 +269,7 @@ def media_type(request: Request) -> str:
 
 
 def wants_page(request: Request) -> bool:
-    """Return whether the reply should be an HTML page, because the client, a browser, prefers HTML."""
+    """Return whether the client, a browser, prefers an HTML page to JSON."""
     accept = request.headers.get("accept", "")
     return "text/html" in accept and "application/json" not in accept
 

@@ -94,8 +94,8 @@ FOREIGN: Final = ConsentPage(400, "Nothing was done", "Another page asked for th
 
 
 def is_foreign(headers: Mapping[str, str]) -> bool:
-    """Return whether a script of another page made the request. A browser that was redirected here
-    sends no Origin header.
+    """Return whether a script of another page made the request. A browser that was redirected to this page sends no
+    Origin header.
     """
     origin = headers.get("origin")
     if origin is None:
@@ -174,7 +174,9 @@ _PAGES = {page.path: page for page in (*PAGES, GRANTS, NAMES, CLASSIFICATION)}
 
 
 def is_console(request: Request) -> bool:
-    """Return whether a request is for a page or file that contains no data and is therefore the same for everybody."""
+    """Return whether a request is for a page or file of the console that contains no data. Such a page is the same for
+    everybody and needs no credential.
+    """
     path = request.url.path
     if path == "/approvals":
         return request.method == "GET" and endpoint.wants_page(request)

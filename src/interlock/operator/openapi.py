@@ -137,7 +137,7 @@ def member_help(struct: type[msgspec.Struct]) -> dict[str, str]:
 
 
 def _structs(types: Iterable[Any]) -> Iterator[type[msgspec.Struct]]:
-    """Yield the class of every struct that occurs in these types."""
+    """Yield the class of every msgspec Struct that occurs in these types, also inside other types."""
     from msgspec import inspect  # here, because a node loads it only when somebody asks for the document
 
     waiting: list[Any] = list(inspect.multi_type_info(types))

@@ -52,8 +52,8 @@ class InvalidParameter(ValueError):
 
 
 class Parameter(Struct, frozen=True, kw_only=True):
-    """A query parameter. The handler receives its value as the argument that `argument` names, or under the parameter's
-    name.
+    """A query parameter. The handler receives its value as an argument with the name `argument` or, if that is empty,
+    with the name of the parameter.
     """
 
     name: str
@@ -121,7 +121,7 @@ class ChoiceParameter(Parameter, frozen=True, kw_only=True):
 
 
 class FlagParameter(ChoiceParameter, frozen=True, kw_only=True):
-    """A choice whose first word means true. The handler receives a bool."""
+    """A parameter that takes one of two words, of which the first means true. The handler receives a bool."""
 
     def parse(self, values: Sequence[str]) -> bool:
         return bool(super().parse(values) == self.choices[0])

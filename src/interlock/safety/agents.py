@@ -57,7 +57,7 @@ class Policies:
 
 
 def _compile(plan: SafetyPlan, agent: AgentPlan) -> CompiledPolicy:
-    """Combine the general policy with the policy of one agent.
+    """Return the policy of one agent, combined from the general settings and the settings of this agent.
 
     The agent's lists are added to deny and requiresApproval, but replace autoApprove (AQL 8.7.4).
     """

@@ -35,9 +35,11 @@ TOOL_PREFIX: Final = "agent."  # what the inbox calls an agent, and what `approv
 
 @dataclass(eq=False)
 class Challenges:
-    """The challenges and approval requests about agents in the inbox. An agent has at most one valid challenge.
-    `may_issue` returns whether a minute has passed since its last one; a challenge that an operator orders or a new
-    report demands does not wait for that.
+    """The questions about agents that people answer in the inbox: challenges, and requests to approve a start or a
+    step. An agent has at most one valid challenge.
+
+    `may_issue` returns whether a minute has passed since the agent's last challenge; a challenge that an operator
+    orders or a new report demands does not wait for that.
     """
 
     inbox: Inbox
@@ -51,8 +53,8 @@ class Challenges:
         """Do nothing: the safety loop decides which challenges stay valid and calls `void_left_over`."""
 
     async def void_left_over(self, block_challenges: frozenset[str]) -> None:
-        """End all challenges and requests about agents from before the node started, except those with an id in
-        `block_challenges`, which belong to blocks, and those of another live replica.
+        """End the questions about agents that were asked before the node started. The challenges of blocks
+        (`block_challenges`) and the questions of another live replica stay.
         """
         await self.inbox.void_where(
             "the node was started since",
@@ -76,7 +78,9 @@ class Challenges:
         return issued is None or self.clock.wall() >= issued[0] + EVERY_S
 
     def draft(self, agent: AgentKey, name: str, *, reason: str, factors: tuple[str, ...], hint: str) -> Approval:
-        """Return a new challenge with an id. Operators see it only after `raise_challenge`."""
+        """Return a new verification challenge for an agent, which has an id but no code yet. Operators see it only
+        after `raise_challenge`.
+        """
         shown = {"element_name": name, "nextActionHint": hint}
         expires_at = self.clock.wall() + min(self.inbox.rules.expiry_s, EXPIRY_MAX_S)
         more = {"requires": Requires.CODE, "expires_at": expires_at}
@@ -98,7 +102,8 @@ class Challenges:
             log.error("a challenge of the agent %r cannot be put into the inbox: %s", name, raised.message)
 
     def ask_soon(self, execution: Execution, held: HeldOperation, on_refused: Callable[[str, str], None]) -> str:
-        """Start to request an approval for a held operation, and return the id of that approval before it is stored.
+        """Ask a person to approve a held operation, in the background. Return the id of the approval, which is not
+        stored yet.
 
         `on_refused` is called with the id and the reason if the inbox refuses the request.
         """
@@ -153,7 +158,7 @@ class Challenges:
         return await self.inbox.decide(id, Decision(what=what, by=by, at=self.clock.wall(), reason=reason))
 
     async def settle(self, approval: Approval) -> Approval | Refusal:
-        """Mark an approved request as used and finished, so that the decision takes effect only once."""
+        """Use up an approved question about an agent, so that the decision takes effect only once."""
         self.codes.forget(approval.id)
         if approval.status is not Status.APPROVED:
             return approval

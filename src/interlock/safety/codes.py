@@ -57,7 +57,7 @@ def plain_code(written: str) -> str:
 
 
 class StoredChallenge(msgspec.Struct, frozen=True, kw_only=True):
-    """Stored form of a challenge: the agent that the code is for, and the keyed hash of the code."""
+    """Stored form of a verification challenge: which agent it is for, and the keyed hash of its code."""
 
     id: str
     principal: str
@@ -68,7 +68,7 @@ class StoredChallenge(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(eq=False)
 class Codes:
-    """The codes and tokens of a node, by the id of their approval. Methods that write raise
+    """The verification codes and confirmation tokens of a node, by the id of their approval. Methods that write raise
     StoreError if the store fails.
     """
 
@@ -96,8 +96,8 @@ class Codes:
                 self._challenges[entry.key] = msgspec.json.decode(entry.value, type=StoredChallenge)
 
     def take_change(self, change: Change) -> None:
-        """Add the code of a challenge that another replica created. This replica can verify the code, but only the
-        other replica can show it.
+        """Store the hash of a verification code that another replica created, so that this replica can check the code
+        too. Only the other replica can show it.
         """
         if change.entry is not None:
             self._challenges[change.key] = msgspec.json.decode(change.entry.value, type=StoredChallenge)
@@ -155,7 +155,7 @@ class Codes:
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
-    """Failed attempts of one agent, with the number of times that it exceeded the limit."""
+    """Times of an agent's failed verification attempts, and of the attempts by which it exceeded the limit."""
 
     failures: tuple[float, ...] = ()
     violations: tuple[float, ...] = ()
@@ -207,8 +207,8 @@ class Attempts:
         return len(self._current(who, self.clock.wall()).failures)
 
     async def find_limit(self, who: str) -> Limited | None:
-        """Return the limit that refuses an attempt of `who` before the code is compared, or None. If attempts are
-        limited progressively, the first refused attempt of a lockout is stored as a violation.
+        """Return the limit that refuses a verification attempt of `who`, or None if the attempt is allowed. If the
+        limit is progressive, the first refused attempt is stored, because it lengthens the next lockout.
         """
         now = self.clock.wall()
         window = self._current(who, now)
@@ -224,7 +224,7 @@ class Attempts:
         return Limited(until, max(1, round(until - now + 0.5)))
 
     async def fail(self, who: str) -> None:
-        """Count a failed attempt. The count is in the store when this returns."""
+        """Count a failed verification attempt of `who`. The count is in the store when this returns."""
         now = self.clock.wall()
         window = self._current(who, now)
         await self._keep(who, msgspec.structs.replace(window, failures=(*window.failures, now)[-FAILURES_MAX:]), now)

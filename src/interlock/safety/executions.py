@@ -52,12 +52,12 @@ LiftedNames = Callable[[Route], Mapping[str, str]]
 
 
 def identity_of(call: Call) -> CallIdentity:
-    """Return a value that identifies a call. It stays the same each time the guard checks the call."""
+    """Return a value that identifies a call, however often the guard checks it."""
     return call.client_id, call.started
 
 
 class CallNames(NamedTuple):
-    """The names that refer to the target of one call."""
+    """Names by which a grant may refer to the target of one call."""
 
     of_tool: frozenset[str]
     of_items: tuple[frozenset[str], ...] = ()  # of each operation in it: all have to be granted
@@ -68,7 +68,7 @@ class CallNames(NamedTuple):
 
 
 class StepGrant:
-    """Permission of a reported step: each name in the hint may be called once."""
+    """Permission that an agent gets by reporting a step: each name in the report may be called once."""
 
     __slots__ = ("_used", "is_approved", "names")
 
@@ -89,7 +89,7 @@ class StepGrant:
         return bool(names.of_items)
 
     def use(self, call: Call, names: "CallNames") -> None:
-        """Use up the grant for a call. Using it again for the same call changes nothing."""
+        """Use up the names of a call in this grant. Using them up again for the same call changes nothing."""
         if identity_of(call) not in self._used:
             self._used.add(identity_of(call))  # AQL-8.6.2-1
             self.names -= names.all  # AQL-8.6.2-1
@@ -97,7 +97,7 @@ class StepGrant:
 
 @dataclass(eq=False)
 class CallableNames:
-    """The names that a caller can use in calls. They are computed once per namespace and kind of caller.
+    """Lookup of the names that a caller can use in calls. The names are computed once per namespace and kind of caller.
 
     `operation` returns the name of a tool's operation on the AQL surfaces. `lifted` returns the names of the
     operations behind a tool of an AQL server, keyed by the names that the server uses.
@@ -155,8 +155,8 @@ class CallableNames:
         return CallNames(frozenset((normalise(call.target), normalise(plain_uri(call.target)))))
 
     def named_by(self, hint: Hint, caller: Caller) -> frozenset[str]:
-        """Return the names in a hint that the caller can call, and all URIs in it, because a URI
-        may name a resource.
+        """Return the names in an agent's report that the caller can call, and every URI in it, because a URI may name a
+        resource.
         """
         return (hint.names & self.of(caller)) | frozenset(name for name in hint.names if "://" in name)
 
@@ -177,8 +177,8 @@ HELD_MAX: Final = 50  # of one execution
 
 
 class HeldOperation(msgspec.Struct, frozen=True, kw_only=True):
-    """An operation of an agent that waits for a person. `digest` is computed from its parameters, so that only the
-    approved parameters can run; a CREATE operation is approved whatever its parameters are.
+    """An operation of an agent that waits for a person. `digest` identifies its parameters, so that only the approved
+    parameters can run; a CREATE operation may run with any parameters.
     """
 
     operation: str
@@ -216,8 +216,8 @@ class HeldOperations:
         self.waiting[id] = held
 
     def settle(self, id: str, *, is_yes: bool) -> HeldOperation | None:
-        """Remove and return the operation of a decided approval, and release it if `is_yes`. Return None for an
-        unknown id.
+        """Remove and return the operation that waited for a decided approval, or return None for an unknown id. With
+        `is_yes`, the operation may now run.
         """
         held = self.waiting.pop(id, None)
         if held is not None and is_yes:
@@ -229,7 +229,7 @@ class HeldOperations:
         return held.key in self._released
 
     def use(self, held: HeldOperation) -> None:
-        """Use up the release of an operation that now runs, unless the release is valid for the entire execution."""
+        """Use up a person's approval of an operation that now runs. An approval of the whole execution stays valid."""
         if held.level != SESSION:
             self._released.discard(held.key)
 
@@ -250,7 +250,9 @@ STDIO: Final = "stdio"
 
 
 def find_owner(caller: Caller) -> Owner | None:
-    """Return the owner of the executions of a caller, or None if the caller cannot be identified (AQL-X-3)."""
+    """Return the owner of a caller's executions: its principal, and its session if it has one. Return None if the
+    caller cannot be identified (AQL-X-3).
+    """
     name = caller.principal.name
     if caller.calls is not None:  # AQL-2.3.5-2: of this session, which copies of the caller share
         return name, id(caller.calls)
@@ -275,8 +277,8 @@ class StoredExecution(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pause(msgspec.Struct, frozen=True, kw_only=True):
-    """A pause of an agent until an approval is decided. The approval is that of a step or of a challenge; its id is
-    empty until the approval is requested.
+    """A pause of an agent that lasts until a step is approved or a challenge is answered. `approval_id` is empty until
+    a person is asked.
     """
 
     evaluation: Evaluation
@@ -399,7 +401,7 @@ class Executions:
                 self._last.pop((old.owner, old.agent), None)
 
     def note(self, execution: Execution) -> None:
-        """Record that an execution has changed. It is stored within a second."""
+        """Mark an execution as changed, so that it is stored within a second."""
         self._changed[execution.id] = execution
         if not execution.is_live and execution in (mine := self.by_owner.get(execution.owner, [])):
             mine.remove(execution)

@@ -73,8 +73,8 @@ NAMES_NOTHING: Final = "The hint names nothing that can be called here, so it le
 
 
 class Assessment(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of a trigger's assessment of a reported action: a risk score from 0 to 100, or a
-    decision to stop the agent.
+    """Result of a trigger, which assesses a reported action: a risk score from 0 to 100, or a decision to stop the
+    agent.
     """
 
     score: float = 0.0
@@ -109,7 +109,9 @@ class SafetyLoop(DecisionReceiver):
     _triggers: list[Trigger] = field(default_factory=list, init=False)
 
     def add_trigger(self, trigger: Trigger) -> None:
-        """Add a trigger that assesses every report. Its assessment can only make the result stricter (AQL 8.8.3)."""
+        """Add a function that assesses every report of an agent. Its assessment can only make the result stricter (AQL
+        8.8.3).
+        """
         self._triggers.append(trigger)
 
     @property
@@ -146,8 +148,8 @@ class SafetyLoop(DecisionReceiver):
         self.changed.publish(None)
 
     def end_session(self, caller: Caller, *, is_graceful: bool) -> None:
-        """End the executions of a session (AQL 8.4): cancel them, or fail the running ones if the connection was
-        lost.
+        """End the executions of a client's session (AQL 8.4). They are cancelled; running ones fail instead if the
+        connection was lost.
         """
         owner = find_owner(caller)
         for execution in list(self.executions.by_owner.get(owner, ())) if owner is not None and owner[1] else ():
@@ -276,8 +278,8 @@ class SafetyLoop(DecisionReceiver):
     # Dangerous operations
 
     def find_acting(self, caller: Caller) -> Execution | None:
-        """Return the running execution that a call of this caller belongs to, or None. The result is always None unless
-        the mode is `enforcing`.
+        """Return the running execution to which a call of this caller belongs. Return None if there is none, or if the
+        loop is not enforcing.
         """
         owner = find_owner(caller) if self.is_enforcing and self.executions.by_owner else None
         mine = self.executions.by_owner.get(owner, ()) if owner is not None else ()
@@ -361,8 +363,8 @@ class SafetyLoop(DecisionReceiver):
         )
 
     async def _still_paused(self, execution: Execution, pause: Pause, written: str) -> Directive | None:
-        """Return the directive that keeps the agent paused, or None if the pause is over and the
-        report must be evaluated.
+        """Return the directive that tells an agent to keep waiting, or None if its pause is over and the report can be
+        evaluated.
         """
         approval = self.challenges.inbox.get(pause.approval_id)
         status = Status.VOID if approval is None else approval.status
@@ -406,7 +408,8 @@ class SafetyLoop(DecisionReceiver):
         return pause
 
     async def block(self, execution: Execution, evaluation: Evaluation, written: str) -> Block:
-        """Block an agent and raise a challenge for it. The block is in the store when this returns.
+        """Block an agent, and create the challenge with which a person can unblock it. The block is in the store when
+        this returns.
 
         Raise OperationFailed if the block cannot be stored; it is then still effective in memory.
         """
@@ -511,7 +514,9 @@ class SafetyLoop(DecisionReceiver):
             self._resume(execution, is_yes=is_yes, reason=None)
 
     def _resume(self, execution: Execution, *, is_yes: bool, reason: str | None) -> None:
-        """End the pause after a decision. Approved or denied, the agent may now report its next step."""
+        """End the pause of an agent after a person's decision. Approved or denied, the agent may now report its next
+        step.
+        """
         pause, execution.pause = execution.pause, None
         if pause is None:
             return
@@ -541,8 +546,8 @@ class SafetyLoop(DecisionReceiver):
         return self._locks.setdefault(agent, asyncio.Lock())
 
     async def _supersede(self, owner: Owner, agent: AgentKey) -> None:
-        """Ensure that an agent has only one live execution: cancel an existing one that only waits for a code,
-        otherwise raise OperationFailed (AQL-X-3).
+        """Ensure that an agent has no other live execution. An execution that only waits for a code is cancelled; for
+        any other, raise OperationFailed (AQL-X-3).
         """
         live = self.executions.live_of(agent)
         for execution in live:
@@ -659,7 +664,7 @@ def _cut(text: Any) -> str | None:
 def _pending(
     message: str, at: float, operation: str, level: str = SINGLE_USE, reason: str | None = None
 ) -> protocol.AgentNotification:
-    """Return the notification that an operation has waited for a person since `at`."""
+    """Return the notification that tells an agent that an operation has been waiting for a person since `at`."""
     metadata = protocol.Metadata(operation=operation, level=level, reason=reason)
     return protocol.AgentNotification(NotificationType.PERMISSION_PENDING, message, rfc3339(at), metadata)
 
@@ -674,8 +679,8 @@ def _pause_notice(pause: Pause) -> protocol.AgentNotification:
 
 
 def _block_notice(block: Block, *, is_own: bool) -> protocol.AgentNotification:
-    """Return the notification about a block. It contains the reason only if `is_own` is set, because agents of other
-    principals must not learn the reason.
+    """Return the notification that an agent is blocked. Only agents of the same principal (`is_own`) learn the
+    reason.
     """
     message = f'The agent "{block.name}" is blocked: {block.reason}' if is_own else "An agent is blocked."
     reason = block.reason if is_own else None  # AQL-8.7.3-7

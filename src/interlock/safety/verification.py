@@ -63,8 +63,8 @@ class Verification:
         return {"verified": True, "element_name": name, "status": live[-1].status.value if live else "unblocked"}
 
     async def confirm(self, caller: Caller, params: dict[str, Any]) -> dict[str, Any]:
-        """Approve or deny a request with the token that the inbox showed to an operator, and with nothing else (AQL
-        8.7.3).
+        """Approve or deny a request about an agent with its confirmation token, which only the inbox shows to an
+        operator (AQL 8.7.3).
         """
         token, requested_id, principal = (
             params["confirmation_token"],

@@ -55,7 +55,7 @@ class AgentCheck:
 
     @property
     def is_needed(self) -> bool:
-        """Return whether any call could be refused at present."""
+        """Return whether this check could refuse any call at present."""
         loop = self.loop
         return loop.is_enforcing and bool(loop.plan.require or loop.executions.by_owner or loop.blocks.all())
 
@@ -109,7 +109,8 @@ class AgentCheck:
         return self._refuse(call, list(mine), principal)
 
     def may_notify(self, caller: Caller) -> bool:
-        """Return whether notifications of a client may pass.
+        """Return whether a client may send notifications at present, although notifications cannot be reported as
+        steps.
 
         They may not while the client has an execution, or must have one, because every action must be reported first.
         Nor may they if an agent of its principal is blocked, unless the principal is that of local callers.
@@ -123,7 +124,7 @@ class AgentCheck:
         return principal == LOCAL or not loop.blocks.of_principal(principal)
 
     def use(self, call: Call) -> None:
-        """Use up the step grant of a call that a person released and that is about to be sent."""
+        """Use up the reported names of a call that a person has released, before the call is sent."""
         if not self.loop.executions.by_owner:
             return
         owner = find_owner(call.caller)
@@ -135,8 +136,8 @@ class AgentCheck:
                     return
 
     def _pause(self, execution: Execution, judged: Evaluation, target: str) -> Refusal:
-        """Pause an agent at once because of the call that it makes, and return the refusal of this call. The question
-        to a person is stored in the background.
+        """Pause an agent whose actual call is judged more strictly than its report was, and return the refusal of this
+        call. A person is asked in the background.
         """
         execution.grants.clear()
         now = self.clock.wall()
@@ -181,7 +182,9 @@ class AgentCheck:
 
 
 def _danger(call: Call) -> int | None:
-    """Return READ_ONLY for a call that changes nothing, or None if the risk must be derived from the name."""
+    """Return the danger level READ_ONLY for a call that changes nothing. Return None for other calls, whose risk
+    follows from their names.
+    """
     route = call.route
     if isinstance(route, Route) and route.capability is not None and not route.is_open:
         return None if route.capability.mutable else protocol.READ_ONLY

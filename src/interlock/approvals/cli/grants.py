@@ -95,7 +95,7 @@ def rules_of(
 def with_proposed(
     own: Sequence[grants_api.GrantRule], proposed: Sequence[grants_api.GrantRule]
 ) -> list[grants_api.GrantRule]:
-    """Combine the user's rules with the proposed rules for all other arguments."""
+    """Combine the user's own rules with the proposed rules for all other arguments."""
     if any(rule.at == "" for rule in own):
         return list(own)
     combined = list(own)

@@ -40,13 +40,17 @@ def can_ask() -> bool:
 
 
 def require_terminal(hint: str) -> None:
-    """Raise Refused if no person can be asked. `hint` says how to answer in another way."""
+    """Raise Refused if there is no terminal on which a person can confirm. `hint` says how to confirm in
+    another way.
+    """
     if not can_ask():
         raise Refused("not_confirmed", "there is no terminal to confirm on, and nothing was done", hint=hint)
 
 
 def find_supplied_passphrase(descriptor: int | None) -> bytes | None:
-    """Return the passphrase that a script supplies, or None if it supplies none. A descriptor can be read only once."""
+    """Return the passphrase that a script supplies by a file descriptor or an environment variable, or None if there is
+    none. A descriptor can be read only once.
+    """
     if descriptor is not None:
         try:
             with os.fdopen(os.dup(descriptor), "rb") as file:

@@ -41,7 +41,7 @@ def prove(shown: api.Approval, *, choice: str | None, key: str | None, passphras
 def prove_classes(
     aggregator_id: str, id: str, entries: Sequence[api.ToolRuling], *, key: str | None, passphrase_fd: int | None
 ) -> Raw:
-    """Sign the list of tool classes that was shown, and return the proof."""
+    """Sign the classes of tools that the user was shown, and return the proof."""
     digest, tool = digests.classification_digest(id, map(astuple, entries)), entries[0].tool
     question = ProofQuestion(confirmation_id=id, call_digest=digest, tool=tool, aggregator_id=aggregator_id)
     return sign(question, key=key, passphrase_fd=passphrase_fd)
@@ -70,7 +70,9 @@ def sign(question: ProofQuestion, *, key: str | None, passphrase_fd: int | None,
 
 
 def _digest(shown: api.Approval, choice: str | None) -> str:
-    """Return the digest to sign. Raise Refused unless it is the digest of what is shown."""
+    """Return the digest that a person signs for this approval. Raise Refused if it does not match what the person was
+    shown.
+    """
     try:
         kind = Kind(shown.kind)
     except ValueError:

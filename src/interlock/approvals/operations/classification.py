@@ -132,8 +132,9 @@ class ClassificationOperations:
         return api.ClassifiedTools(classified=tuple(classified), left_out=tuple(left_out))
 
     def _question(self, body: api.ClassifyTools) -> ProofQuestion:
-        """Return what a proof must sign. The proof names only the first tool; `sign` checks all of them. Raise Refused
-        if the list is invalid.
+        """Return what a proof must sign to classify the listed tools. Raise Refused if the list is invalid.
+
+        The proof names only the first tool; `sign` checks all of them.
         """
         tools = [ruling.tool for ruling in body.entries]
         if len(set(tools)) < len(tools):
@@ -143,7 +144,7 @@ class ClassificationOperations:
         return ProofQuestion(confirmation_id=body.id, call_digest=digest, tool=tools[0], aggregator_id=node)
 
     def _find_obstacle(self, ruling: api.ToolRuling, route: Route, proof: Proof) -> str | None:
-        """Return the reason why the signature does not count for a tool, or None if it counts."""
+        """Return why the signature does not count for a tool of the signed list, or None if it counts."""
         if route.link.offer.is_aggregator:
             return NOT_OURS
         if route.digest != ruling.digest:

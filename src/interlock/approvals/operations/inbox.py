@@ -69,7 +69,7 @@ class InboxOperations:
 
     @handles(api.LIST_APPROVALS)
     def list_all(self, kind: str | None, status: str) -> api.Approvals:
-        """Return the newest approvals of this kind and status, up to the maximum of one reply."""
+        """Return the newest approvals of this kind and status, at most LISTED_MAX."""
         statuses = frozenset(Status) if status == "all" else frozenset((Status(status),))
         approvals = self.inbox.listed(statuses, None if kind is None else Kind(kind))
         return api.Approvals(approvals=tuple(map(self._summary, approvals[-LISTED_MAX:])), total=len(approvals))
@@ -171,8 +171,8 @@ class InboxOperations:
 
 
 def _same_members(source: object, shape: type[Struct]) -> dict[str, Any]:
-    """Return the members of `source` that a view of type `shape` has under the same name: enums by their values, and
-    times as text.
+    """Return the members that `source` and the view type `shape` have in common. Enums are returned as their values,
+    and times as text.
     """
     members = {name: getattr(source, name) for name in shape.__struct_fields__ if hasattr(source, name)}
     return {name: _shown_value(value) for name, value in members.items()}
@@ -303,7 +303,7 @@ class ApproverOperations:
 
 
 def _created(outcome: Outcome | Refusal) -> Outcome:
-    """Return a new key or enrolment. Raise Refused if there is a refusal instead."""
+    """Return a new key or enrolment, or raise Refused if it is a refusal instead."""
     if isinstance(outcome, Refusal):
         data = outcome.details or {}
         raise Refused(str(data.get("reason", outcome.message)), str(data.get("detail", outcome.message)))
@@ -331,8 +331,8 @@ def check_may_decide(roles: frozenset[str]) -> None:
 
 
 def accepted(outcome: Outcome | Refusal | TooOften, id: str | None = None) -> Outcome:
-    """Return the outcome of an operation that may be refused. Raise Refused if it is a refusal: of a decision on the
-    approval `id`, or of a signature for a grant or a list of classes.
+    """Return the outcome of an operation, or raise Refused if the outcome is a refusal. With `id`, the refusal is about
+    the approval with this id, otherwise about the signature of a grant or of a list of classes.
     """
     if isinstance(outcome, TooOften):
         message = f"too many wrong passphrases; try again in {outcome.wait_s} s"

@@ -89,7 +89,7 @@ CLASSIFIED: Final = "classified_here"  # a factor of a call: its class is the wo
 
 
 class Kind(enum.Enum):
-    """Kind of an approval, which determines the capability that carries out the decision."""
+    """Kind of an approval, which determines who carries out the decision."""
 
     CALL = "call"
     DEFINITION = "definition"
@@ -192,8 +192,8 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def is_about_driver(self) -> bool:
-        """Return whether a person decides whether to trust a driver. A call that waits because of the contract of a
-        driver has the same source.
+        """Return whether a person is asked to trust a driver. A call that waits because of a driver's contract has the
+        same source and another kind.
         """
         return self.source is Source.DRIVERS and self.kind is Kind.DEFINITION
 
@@ -219,7 +219,9 @@ def shown_params(params: bytes, kind: str, *, lines_max: int, chars_max: int) ->
 
 
 def find_change(params: bytes) -> tuple[bytes, bytes] | None:
-    """Return the previous and the new definition, or None if `params` does not contain a change."""
+    """Return the previous and the new definition from the params of an approval, or None if they do not contain a
+    change.
+    """
     try:
         members = msgspec.json.decode(params, type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, UnicodeDecodeError):

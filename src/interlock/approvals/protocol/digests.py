@@ -32,7 +32,7 @@ CLASSIFICATION: Final = "classification"  # the kind of a signature over several
 
 
 def answers(approval: Approval) -> tuple[str, ...]:
-    """Return the answers with which an approval can be approved. The result is empty if there is nothing to choose."""
+    """Return the answers among which a person chooses to approve. The result is empty if there is nothing to choose."""
     if approval.method == NAMES_REVIEW:
         return REVIEW_ANSWERS
     if approval.kind is not Kind.DEFINITION:
@@ -42,8 +42,8 @@ def answers(approval: Approval) -> tuple[str, ...]:
 
 
 def signed_digest(approval: Approval, answer: str | None) -> str:
-    """Return the call_digest that a proof of this approval must contain, as SHA-256 in hex. `answer` is the chosen
-    answer, if there are several.
+    """Return the digest that a proof of this approval must contain, as SHA-256 in hex. `answer` is the chosen answer,
+    if there are several.
     """
     return decision_digest(approval.kind, approval.tool, approval.digest, answer)
 
@@ -104,7 +104,9 @@ def shown_digest(params: Raw | bytes) -> str | None:
 
 
 def surface_pair_digest(name: str, registered: tuple[str, str | None], offered: tuple[str, str | None]) -> str:
-    """Return the digest of a surface name together with the schema digests of its specification and of a tool."""
+    """Return one digest over a registered tool name, the schemas that the registry gives for it, and the schemas that a
+    server offers.
+    """
     text = canonical({"surface": name, "registered": list(registered), "offered": list(offered)})
     return hashlib.sha256(text).hexdigest()
 

@@ -31,7 +31,9 @@ _Judged = TypeVar("_Judged")
 
 
 class Anchors:
-    """The anchors of the configuration, and anchors that were enrolled without being in the configuration."""
+    """The anchors (trusted keys, passkeys and key sets) of a node: those of the configuration, and those that were
+    enrolled without it.
+    """
 
     def __init__(self, plans: Sequence[AnchorPlan], clock: Clock, get: Get | None = None) -> None:
         """Create the anchors without loading any key; `open` does that. `get` fetches a document,
@@ -64,8 +66,8 @@ class Anchors:
                 await ring.close()
 
     def believe(self, approves: Mapping[str, Sequence[str]], enrolled: Sequence[AnchorPlan]) -> None:
-        """Restrict every anchor to the tools that are enrolled for its `identity`. `enrolled` are the anchors that
-        the configuration does not name; they take precedence over configured anchors with the same name.
+        """Limit every anchor to the tools for which it is enrolled, by its `identity`. `enrolled` are further anchors,
+        which the configuration does not name; they replace configured anchors of the same name.
         """
         self._believed = dict(approves)
         self._enrolled = {plan.name: plan for plan in enrolled}
@@ -73,8 +75,8 @@ class Anchors:
         self._find_approves()
 
     def identity(self, plan: AnchorPlan) -> str:
-        """Return what identifies an anchor while its keys stay the same: their thumbprints, or the address of its
-        key set.
+        """Return a text that identifies an anchor as long as its keys stay the same: their thumbprints, or the address
+        of its key set.
         """
         if isinstance(plan.jwks, str):
             return plan.jwks
@@ -90,7 +92,7 @@ class Anchors:
         return tuple(self._plans.values())
 
     def unbelieved(self) -> tuple[AnchorPlan, ...]:
-        """Return the configured anchors that may not approve everything the configuration lists for them."""
+        """Return the configured anchors that may not yet approve all tools that the configuration lists for them."""
         return tuple(plan for plan in self.plans if plan.approves != self._approves[plan.name])
 
     def _find_approves(self) -> None:
@@ -127,7 +129,7 @@ class Anchors:
     async def judge_signature(
         self, picked: Callable[[Anchor], bool], judge: Callable[[Sequence[Anchor]], _Judged | Refusal]
     ) -> _Judged | Refusal:
-        """Return the result of `judge` for a signature, called with every anchor and its current keys.
+        """Judge a signature with the current keys of all anchors, and return the result of `judge`.
 
         Key sets are fetched only for the anchors that `picked` selects, which are those that may have signed. If
         `judge` finds that none of them has the key, their sets are fetched again and `judge` is called once more. If a
@@ -149,8 +151,8 @@ class Anchors:
         return verdict
 
     def known(self) -> tuple[Anchor, ...]:
-        """Return every anchor with its current keys. A key set that was never fetched is empty. An enrolled anchor uses
-        its own keys even if the configuration has an anchor with the same name.
+        """Return every anchor (a trusted key, passkey or key set) with its current keys. A key set that was never
+        fetched has none. An enrolled anchor keeps its keys even if the configuration has an anchor of the same name.
         """
         fetched = {name: ring.known for name, ring in self._rings.items()}
         return tuple(

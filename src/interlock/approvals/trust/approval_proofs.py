@@ -42,8 +42,8 @@ USED_MARGIN_S: Final = 3600.0  # a clock that is set back does not make an old p
 
 @dataclass(eq=False)
 class ProofVerifier:
-    """The verifier of approval proofs. `party` is the relying party that passkeys must be made for, or None if passkeys
-    cannot be used.
+    """The verifier of approval proofs. `party` returns the WebAuthn relying party that passkeys must be made for, or
+    None if passkeys cannot be used.
     """
 
     kv: KeyValue
@@ -68,8 +68,8 @@ class ProofVerifier:
     async def judge_for_any(
         self, question: ProofQuestion, tools: Sequence[str], proof: Presented
     ) -> Verified | Refusal:
-        """Verify a proof about several tools, as `judge` does. The signer must be allowed to approve at least one of
-        them; `stands_behind` tells which.
+        """Verify one proof about several tools, and use it up. The signer must be allowed to approve at least one of
+        the tools; `stands_behind` tells which.
 
         Tools with the same approvers are verified only once.
         """
@@ -92,7 +92,7 @@ class ProofVerifier:
         )
 
     async def _use_up(self, judged: Verified) -> Verified | Refusal:
-        """Accept a proof once: remember its id on disk, and the counter of its passkey."""
+        """Use up a proof: store its id, so that it is never accepted again, and the counter of its passkey."""
         if judged.key in self._revoked:
             return invalid("revoked", "the key of the proof was revoked")
         now = self.clock.wall()
@@ -107,7 +107,9 @@ class ProofVerifier:
         return await self._count(judged) or judged
 
     def verify_again(self, question: ProofQuestion, proof: Presented, at: float) -> Verified | Refusal:
-        """Verify a proof that was accepted and used up at the time `at`, with the personal keys that are valid now."""
+        """Verify a stored proof once more, as of the time `at` at which it was accepted, with the personal keys that
+        are valid now.
+        """
         personal = [anchor for anchor in self.anchors.known() if anchor.source != "jwks"]
         judged = self._judge(question, proof, personal, at)
         revoked = invalid("revoked", "the key of the proof was revoked")
@@ -124,7 +126,9 @@ class ProofVerifier:
         return proofs.judge_confirmation(proof, question, anchors=anchors, now=now, verify=verify_token)
 
     def stands(self, approval: Approval) -> bool:
-        """Return whether the approver may still approve. An approval without a proof stays valid."""
+        """Return whether the person who gave this approval may still approve. An approval without a proof stays
+        valid.
+        """
         proof = approval.decision.proof if approval.decision is not None else None
         return proof is None or self.stands_behind(approval.tool, proof)
 
@@ -199,7 +203,7 @@ def _own_keys(anchor: Anchor) -> tuple[Jwk, ...]:
 
 
 def stored_proof(verified: Verified) -> Proof:
-    """Return the facts about an accepted proof that are stored."""
+    """Return the facts about an accepted proof that are stored with the decision."""
     return Proof(type=verified.type, anchor=verified.anchor, jti=verified.jti, key=verified.key)
 
 

@@ -71,8 +71,8 @@ class OperatorKeyService:
     async def sign(
         self, question: ProofQuestion, name: str | None, passphrase: str, *, by: str
     ) -> str | Refusal | TooOften:
-        """Return a proof that answers `question`. `name` chooses between several keys. `by` is the caller whose
-        attempts are counted.
+        """Sign the answer to a question with an operator key, and return the proof. `name` chooses between several
+        keys, and `by` is the caller whose wrong passphrases are counted.
         """
         names = self.names()
         chosen = name if name is not None else names[0] if len(names) == 1 else None

@@ -39,7 +39,7 @@ GONE: Final = Wrong("invitation", "the invitation was used, or its ten minutes a
 
 
 class PasskeyInvitation(msgspec.Struct, frozen=True, kw_only=True):
-    """Invitation to make a passkey. `challenge` and `user` are what the browser must sign and store."""
+    """Invitation to create a passkey. `challenge` and `user` are the bytes that the browser must sign and store."""
 
     ticket: str
     name: str
@@ -53,7 +53,7 @@ class PasskeyInvitation(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(eq=False)
 class PasskeyService:
-    """The relying party of this node (WebAuthn): its open invitations, and the requests to passkeys."""
+    """The WebAuthn relying party of this node, with its open invitations and its requests to passkeys."""
 
     anchors: Anchors
     recorder: Recorder
@@ -71,8 +71,8 @@ class PasskeyService:
         return None if self._is_shadowed and party is not None and party.is_local else party
 
     def url(self) -> str:
-        """Return the URL of the operator endpoint for links. If the node has passkeys, it contains a host name instead
-        of a local IP address, at which passkeys do not work.
+        """Return the URL of the operator endpoint for links. If the node has passkeys, the URL contains a host name,
+        because passkeys do not work at a local IP address.
         """
         party = self.find_relying_party()
         has_passkeys = any(anchor.source == "passkey" for anchor in self.anchors.known())
@@ -80,8 +80,8 @@ class PasskeyService:
         return party.origin if party is not None and moved else self.operator_url()
 
     def browser_url(self) -> str:
-        """Return the URL at which a person logs in. If browsers can create passkeys at one of the URLs of this node, it
-        is that URL.
+        """Return the URL at which a person logs in. If browsers can create passkeys at a URL of this node, return that
+        URL.
         """
         party = self.find_relying_party()
         return self.operator_url() if party is None else party.origin
@@ -94,7 +94,9 @@ class PasskeyService:
         return party.origin if party is not None and passkeys_for(tool, self.anchors.known()) else None
 
     def request(self, question: ProofQuestion) -> PasskeyRequest | Refusal:
-        """Return what a browser is asked to sign (WebAuthn 5.5), bytes in base64url."""
+        """Return the options with which a browser asks a passkey for a signature (WebAuthn 5.5). Byte strings are in
+        base64url.
+        """
         party, keys = self.find_relying_party(), passkeys_for(question.tool, self.anchors.known())
         if party is None:
             return invalid("party", NO_PARTY)
@@ -148,8 +150,8 @@ class PasskeyService:
         )
 
     async def enrol(self, ticket: str, client_data: bytes, attestation: bytes) -> PasskeyInvitation | Wrong:
-        """Register the passkey of an invitation. An invalid registration leaves the invitation unchanged. Raise
-        StoreError.
+        """Accept the passkey that a browser created for an invitation. An invalid passkey leaves the invitation open.
+        Raise StoreError if the audit record cannot be written.
         """
         invitation = self.find_invitation(ticket)
         if invitation is None or invitation.key is not None:

@@ -41,13 +41,15 @@ class ClientCertificate(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def principal(self) -> str | None:
-        """Return the principal under which the certificate may register, or None."""
+        """Return the principal under which a subserver with this certificate may register, or None if the certificate
+        has no DNS name.
+        """
         dns_name = next((name for name in map(find_dns_name, self.names) if name is not None), None)
         return f"{CERTIFICATE}{dns_name}" if dns_name is not None else None
 
 
 class RegistrantIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """A verified registrant and its connection.
+    """The verified identity of a subserver that registers, and the security of its connection.
 
     `encrypted` means that the connection is local, uses TLS, or is declared equivalent by the operator; a leaf needs at
     least this. `secure` means TLS 1.3 or an equivalent; an aggregator needs this.
@@ -68,8 +70,8 @@ class RegistrantIdentity(msgspec.Struct, frozen=True, kw_only=True):
         return Peer(principal=self.principal, link=link, scope=self.scope, proved=is_proved, secure=self.secure)
 
     def shows(self, request: Register) -> bool | Refusal:
-        """Return whether the certificate alone proves the claimed authority. Return a refusal if the certificate is for
-        another name or was refused itself.
+        """Return whether the client certificate alone proves the authority that a registration claims. Return a refusal
+        if the certificate is for another name or was refused itself.
         """
         if isinstance(self.certificate, Refusal):
             return self.certificate
@@ -80,8 +82,8 @@ class RegistrantIdentity(msgspec.Struct, frozen=True, kw_only=True):
         return authorities.check_certificate(request.authority, self.certificate.names) or True
 
     def _speaks_for(self, authority: str | None) -> bool:
-        """Return whether the operator vouches for the authority. A token from elsewhere does not count, because it
-        may have leaked.
+        """Return whether the operator's configuration vouches for the authority. It never does for a registrant on
+        another machine, whose token may have leaked.
         """
         authority_of_rule = self.rule.authority if self.rule is not None and self.on_this_machine else None
         if authority is None or authority_of_rule is None:
@@ -123,8 +125,8 @@ def may_register(principal: str, rules: tuple[AccessRule, ...]) -> bool:
 
 @dataclass(eq=False)
 class AuthorityProofs:
-    """The verifier of authority proofs. `audiences` are the accepted audiences: the URL of this aggregator, once it
-    listens, and its id.
+    """The verifier of the proofs with which subservers claim an authority (a DNS name). `audiences` returns the names
+    of this aggregator that a proof may be addressed to: its id and, once it listens, its URL.
     """
 
     kv: KeyValue
@@ -134,8 +136,8 @@ class AuthorityProofs:
     audiences: Callable[[], Sequence[str]]
 
     async def judge(self, request: Register) -> Proved | Refusal | None:
-        """Verify the authority proof of a registration, or return None if it has none. The proof is valid only once
-        it is spent.
+        """Verify the proof with which a registration claims an authority, or return None if it has none. The proof
+        counts only after `spend` has accepted it.
         """
         proof, authority = request.authority_proof, request.authority
         if proof is None or authority is None:

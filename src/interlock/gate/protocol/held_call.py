@@ -33,7 +33,7 @@ PREFIX: Final = "ilg1."  # of the states of the gate
 
 
 class ConfirmationDemand(msgspec.Struct, frozen=True, kw_only=True):
-    """The members of a confirmation_required object except its status. They include every input of `call_digest`."""
+    """The facts about a held call that a client and a signer need. They include every input of `call_digest`."""
 
     tool: str
     arguments: Raw  # as they were sent
@@ -114,7 +114,7 @@ def _ambiguous_arguments(reason: str, why: str) -> Refusal:
 def held_result(
     demand: ConfirmationDemand, *, has_approvers: bool, has_output_schema: bool, modern: bool, more: str = ""
 ) -> bytes:
-    """Return the encoded confirmation_required result, which tells the client that its call is held.
+    """Return the encoded result that tells a client that its call waits for the approval of a person.
 
     `has_approvers` tells whether any approver may approve the call. `more` holds additional sentences for the model,
     each preceded by a space.
@@ -175,8 +175,8 @@ def _result(shown: dict[str, Any], text: str, has_output_schema: bool, modern: b
 
 
 def read_confirm_untrusted(params: Raw | bytes) -> Confirm | Refusal:
-    """Read the params of mcpax/confirm. A proof is an object {"type","token"} or a bare token; anything else is refused
-    with -32602.
+    """Read the params of an mcpax/confirm request. The proof is an object {"type","token"} or a bare token; anything
+    else is refused with the code -32602.
     """
     members = decode_object(params) if params else None
     if members is None:
@@ -197,8 +197,8 @@ def read_confirm_untrusted(params: Raw | bytes) -> Confirm | Refusal:
 
 
 def redeeming_params(confirmation_id: str, call_params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the params of the mcpax/confirm request with which an aggregator redeems a call that an aggregator below
-    holds.
+    """Return the params of the mcpax/confirm request with which this node asks an aggregator below for the result of a
+    call that it holds.
 
     Of the params of the call, only `_meta` is sent again.
     """
@@ -207,7 +207,9 @@ def redeeming_params(confirmation_id: str, call_params: Mapping[str, Any]) -> di
 
 
 def read_proof_untrusted(raw: Raw | bytes | None) -> Presented | Refusal:
-    """Read the member `proof`. Return a refusal with -32602 if it contains no token."""
+    """Read the member `proof` of an mcpax/confirm request. Return a refusal with the code -32602 if it contains no
+    token.
+    """
     proof = _find_value(raw)
     kind, token = (proof.get("type"), proof.get("token")) if isinstance(proof, dict) else (None, proof)
     if not isinstance(token, str) or not token or not isinstance(kind, str | None):  # AX-11.3-5
@@ -226,7 +228,9 @@ def _find_value(raw: Raw | bytes | None) -> Any:
 
 
 class Visit(msgspec.Struct, frozen=True, array_like=True):
-    """The content of a requestState: the confirmation that a client was sent to a page for."""
+    """Content of the requestState of a client that was sent to an approval page: which confirmation, of which call, and
+    until when.
+    """
 
     confirmation_id: str
     digest: str  # of the call; if a hop below holds the call, of the request
@@ -235,7 +239,7 @@ class Visit(msgspec.Struct, frozen=True, array_like=True):
 
 
 def is_visit(state: str) -> bool:
-    """Return whether a requestState has the form that `seal` produces. The signature is not checked."""
+    """Return whether a requestState begins like those that `seal` makes. The signature is not checked."""
     return state.startswith(PREFIX)
 
 

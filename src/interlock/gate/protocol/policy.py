@@ -62,7 +62,7 @@ def hold_of(
     gated_below: bool,
     by_contract: bool = False,
 ) -> Hold | None:
-    """Return the decision that a call of the tool waits for, or None if the call is not held.
+    """Return which decision of a person the calls of a tool must wait for, or None if they need none.
 
     `also` is set if the operator lists the tool as gated, `is_open` if the effects of the tool are not declared, and
     `gated_below` if a trusted aggregator below holds the call. `by_contract` is set if the contract of the tool demands
@@ -84,7 +84,9 @@ def hold_of(
 def gate_of(
     hold: Hold | None, *, relays: bool, shows_holder: bool = False, by_contract: bool = False
 ) -> GateRule | None:
-    """Return the gate rule of a tool, or None if its calls are never held."""
+    """Return the rule for holding the calls of a tool, or None if neither this node nor an aggregator below may hold
+    them.
+    """
     if hold is None and not relays:
         return None
     return GateRule(hold=hold, relays=relays, shows_holder=shows_holder, by_contract=by_contract)
@@ -105,15 +107,17 @@ class ToolClaims(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
     @property
     def severity(self) -> int:
-        """The effect as a number: 0 changes nothing, 1 can be undone, 2 cannot be undone."""
+        """Return the claimed effect as a number: 0 if the tool changes nothing, 1 if the change can be undone, 2 if it
+        cannot.
+        """
         if self.is_flagged:
             return 2
         return 0 if not self.mutable else 1 if self.reversible else 2
 
 
 def read_claims(declared: Any, annotations: object, *, is_flagged: bool) -> ToolClaims:
-    """Read the claims of a server about a tool. `declared` is the decoded capability annotation, or None. An unreadable
-    annotation is treated as no claim.
+    """Read what a server claims about its tool. `declared` is the decoded capability annotation, or None; an unreadable
+    annotation counts as no claim.
     """
     capability = read_capability(msgspec.UNSET if declared is None else declared, annotations=annotations)
     if not isinstance(capability, Capability):
@@ -129,7 +133,7 @@ def read_claims(declared: Any, annotations: object, *, is_flagged: bool) -> Tool
 
 
 def claims_shown(definition: object) -> ToolClaims:
-    """Return the claims in a definition that was shown to a person."""
+    """Read the claims about effect, scope and cost from a tool definition that a person was shown."""
     members = definition if isinstance(definition, Mapping) else {}
     return read_claims(members.get("capability"), members.get("annotations"), is_flagged=False)
 
@@ -143,8 +147,8 @@ def is_looser(now: ToolClaims, accepted: ToolClaims) -> bool:
 
 
 def no_looser(declared: Capability, accepted: ToolClaims) -> Capability:
-    """Return the capability that applies to a changed tool until a person accepts the change: the
-    stricter of old and new.
+    """Return the stricter combination of a tool's new capability and its accepted claims. The combination applies until
+    a person accepts the change.
     """
     mutable = declared.mutable or accepted.mutable
     undone = (declared.reversible or not declared.mutable) and (accepted.reversible or not accepted.mutable)

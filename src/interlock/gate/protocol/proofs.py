@@ -49,7 +49,7 @@ _TYPES: Final = frozenset((TYP, f"application/{TYP}"))  # RFC 7515 4.1.9 lets th
 
 
 class ProofQuestion(msgspec.Struct, frozen=True, kw_only=True):
-    """The approval and the call that a proof must sign."""
+    """Facts that a proof must sign: the id of an approval and the digest of a call, for one tool at one aggregator."""
 
     confirmation_id: str
     call_digest: str
@@ -59,8 +59,8 @@ class ProofQuestion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verified(msgspec.Struct, frozen=True, kw_only=True):
-    """A verified proof. It is accepted only if the pair (anchor, jti) was not used before; the pair must be stored
-    until `expires_at`, in UNIX time.
+    """A proof whose signature and claims are valid. The pair (anchor, jti) must be stored until `expires_at`, in UNIX
+    time, so that the same proof is not accepted twice.
     """
 
     type: ProofType
@@ -73,7 +73,7 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _CallClaims(msgspec.Struct, frozen=True):
-    """The token claims that bind a proof to one call."""
+    """Claims of a token that bind a proof to one call."""
 
     confirmation_id: Any = None
     call_digest: Any = None
@@ -83,7 +83,8 @@ class _CallClaims(msgspec.Struct, frozen=True):
 def judge_confirmation(
     proof: Presented, question: ProofQuestion, *, anchors: Sequence[Anchor], now: float, verify: Verify
 ) -> Verified | Refusal:
-    """Verify a signed token at the UNIX time `now`. Return the verified proof, or the refusal.
+    """Verify a token that an approver signed, at the UNIX time `now`. Return the verified proof, or a refusal that says
+    what is wrong with it.
 
     A refusal with the reason KEY_UNKNOWN may mean that the key set of an anchor has changed since it was fetched.
     """
@@ -118,19 +119,19 @@ def judge_confirmation(
 
 
 def claims_of(question: ProofQuestion, *, issuer: str, jti: str, now: float) -> dict[str, Any]:
-    """Return the claims of the token that an operator signs, which has the type TYP."""
+    """Return the claims of the token that an operator signs to answer a question."""
     subject = {"confirmation_id": question.confirmation_id, "call_digest": question.call_digest}
     times = {"iat": int(now), "exp": int(now) + int(PROOF_S_MAX)}
     return {"iss": issuer, "aud": question.aggregator_id, "jti": jti, **times, **subject}
 
 
 def approvers(tool: str, anchors: Sequence[Anchor]) -> tuple[Anchor, ...]:
-    """Return the anchors whose proof may release a call of the tool."""
+    """Return the anchors (keys of approvers) whose proof may release a call of the tool."""
     return tuple(anchor for anchor in anchors if any(fnmatchcase(tool, pattern) for pattern in anchor.approves))
 
 
 def replay_refusal() -> Refusal:
-    """Return the refusal of a proof whose jti was used before."""
+    """Return the refusal of a proof that was used before."""
     # AX-11.3-15
     return ax_refusal(CONFIRMATION_USED, "the proof was used before; make one for each confirmation", reason="replayed")
 
@@ -223,7 +224,7 @@ VerifyAssertion = Callable[[Assertion, Jwk], InvalidToken | None]  # None: the s
 
 
 def challenge(question: ProofQuestion, *, now: float, entropy: bytes) -> bytes:
-    """Return the challenge that a passkey must sign. `now` is the UNIX time, and `entropy` has
+    """Return the bytes that a passkey must sign to answer a question. `now` is the UNIX time, and `entropy` has
     ENTROPY_BYTES random bytes.
     """
     return _bound_text(question) + int(now).to_bytes(_TIME_BYTES) + entropy
@@ -238,8 +239,8 @@ def judge_passkey(
     now: float,
     verify: VerifyAssertion,
 ) -> Verified | Refusal:
-    """Verify a proof made by a passkey. The caller must compare `Verified.counter` with the
-    passkey's last stored counter.
+    """Verify a proof that a passkey signed. The caller must compare `Verified.counter` with the counter that it stored
+    last.
     """
     if len(proof.token) > TOKEN_CHARS_MAX:
         return invalid("too_long", f"the proof is longer than {TOKEN_CHARS_MAX} characters")

@@ -28,7 +28,7 @@ _match_page = re.compile(r"https://([A-Za-z0-9.-]+)(?::[0-9]{1,5})?(?:/[\x21-\x5
 
 
 class RelayedCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that an aggregator below has answered, with the names that this node uses."""
+    """A call that an aggregator below has answered, with the names that this node uses for its tool and route."""
 
     tool: str
     arguments: Raw | None  # as they were sent; None: unknown here
@@ -51,8 +51,8 @@ class RelayedDemand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_demand(result: Raw | bytes, call: RelayedCall) -> RelayedDemand | None:
-    """Return the demand that a result from an aggregator below contains, or None if it contains no demand that can be
-    relayed.
+    """Read the demand for a person's confirmation from the result of an aggregator below. Return None if the result
+    contains no demand that this node can relay.
     """
     members: dict[str, Any] | None = decode_object(result)
     meta: dict[str, Any] | None = decode_object(members["_meta"]) if members and "_meta" in members else None
@@ -119,8 +119,8 @@ def _denied_text(demand: dict[str, Any], held_by: str) -> str:
 
 
 def _find_page_url(raw: Raw | None, authority: str | None) -> str | None:
-    """Return the address of the approval page if its host belongs to the authority that the child
-    has proved, or None.
+    """Return the address of an approval page if its host belongs to `authority`, the DNS name that the aggregator below
+    has proved. Otherwise return None.
     """
     url = find_string(raw)
     match = _match_page(url) if url is not None and len(url) <= URL_CHARS_MAX else None

@@ -34,8 +34,8 @@ _NAMES: Final = (b"x-mcpax-", b"dev.interlock", DIGEST_MARK)  # of RESERVED with
 
 
 def without_claims(result: Raw | bytes, *, is_aggregator: bool = False) -> bytes:
-    """Return the result without claims that its sender may not make. `is_aggregator`: the sender is a proved
-    aggregator, which may claim everything except a held call.
+    """Return the result of a server without the claims that only aggregators may make, such as reserved `_meta` keys.
+    With `is_aggregator`, only claims about a held call are removed.
 
     A result that contains no reserved name is returned unchanged. Otherwise the result is encoded again, which removes
     duplicate keys, because parsers treat duplicate keys differently. A result that cannot be parsed here, but perhaps
@@ -59,8 +59,8 @@ def without_claims(result: Raw | bytes, *, is_aggregator: bool = False) -> bytes
 
 
 class UnreadableResult(Exception):
-    """Raised for an object that cannot be parsed because a name contains half a surrogate pair or
-    the nesting is too deep.
+    """Raised for a JSON object that cannot be parsed, because a name contains half a surrogate pair or the nesting is
+    too deep.
     """
 
 

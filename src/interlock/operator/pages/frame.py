@@ -31,7 +31,7 @@ class Asset(msgspec.Struct, frozen=True):
 
 @cache
 def assets() -> dict[str, Asset]:
-    """Load all files of the console, keyed by name. Requests are served only from this mapping, so path traversal is
+    """Load all files of the console, keyed by name. Only these files can be requested, so path traversal is
     impossible.
     """
     by_name: dict[str, Asset] = {}
@@ -110,9 +110,8 @@ def text(value: object) -> str:
 def page(
     title: str, body: str, *, script: str | None = None, status: int = 200, current: str | None = None
 ) -> Response:
-    """Return a page as a response. `body` is HTML, and `script` names a file of the console. `current` is the
-    navigation entry to highlight, or None for a page without navigation, which is for people who may see no other
-    page.
+    """Return an HTML page as a response. `script` names a file of the console, and `current` is the navigation entry to
+    highlight. With `current` None, the page has no navigation, because it is for people who may see no other page.
     """
     links = ""
     for entry in PAGES:

@@ -128,7 +128,8 @@ def stems(word: str) -> tuple[str, ...]:
 
 
 def find_hint_fault(written: str, is_known: Callable[[str], bool]) -> str | None:
-    """Return why a hint is too short or too long to be evaluated, or None if it is acceptable.
+    """Return why the text with which an agent reports a step is too short or too long to be evaluated, or None if it is
+    acceptable.
 
     `is_known` returns whether a normalized name is one that can be called.
     """
@@ -268,7 +269,7 @@ class AutonomyPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompiledPolicy:
-    """A policy with compiled patterns. Creating it raises ValueError for an invalid pattern."""
+    """The autonomy policy of an agent with compiled patterns. Creating it raises ValueError for an invalid pattern."""
 
     __slots__ = ("auto_approve", "deny", "policy", "requires_approval")
 
@@ -291,7 +292,7 @@ SCORE_MAX: Final = 100
 
 
 class Tier(Enum):
-    """Class of a risk score, from a mere advice to a block (8.7.2)."""
+    """Class of a risk score, which decides whether an agent continues, waits for a person or is blocked (8.7.2)."""
 
     ADVISORY = "advisory"
     CONFIRM = "confirm"
@@ -382,7 +383,9 @@ _BY_TIER: Final[Mapping[Tier, tuple[StepVerdict, str | None]]] = {
 
 
 class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of all stages with its reason, and one factor for each stage that was evaluated."""
+    """Result of evaluating a step: whether the agent may continue, the reason, and one factor for each stage that was
+    evaluated.
+    """
 
     verdict: StepVerdict
     factors: tuple[str, ...]
@@ -393,8 +396,8 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     is_counted: bool = True  # against the step limit
 
     def or_stopped(self, reason: str) -> "Evaluation":
-        """Return this evaluation if it already stops the agent; otherwise a copy that stops the agent for `reason`,
-        which another assessment gave.
+        """Return an evaluation that stops the agent, for a `reason` that another assessment gave. An evaluation that
+        already stops the agent is returned unchanged.
         """
         if self.verdict is StepVerdict.STOP:
             return self
@@ -472,7 +475,9 @@ def evaluate(
 
 
 def evaluate_call(compiled: CompiledPolicy, names: Iterable[str], danger: int | None) -> Evaluation:
-    """Evaluate an actual call with stages 3 to 5, using all names of the call."""
+    """Evaluate the call that an agent makes, with stages 3 to 5 of its policy. `names` are all names of the called
+    tool.
+    """
     policy = compiled.policy
     forms = tuple(dict.fromkeys(form for name in names for form in (normalise(name), normalise(name, split=True))))
     matched = _match(compiled, forms) if 3 in policy.stages else None
@@ -491,8 +496,8 @@ def evaluate_call(compiled: CompiledPolicy, names: Iterable[str], danger: int | 
 
 
 def _match(compiled: CompiledPolicy, texts: Iterable[str]) -> Evaluation | None:
-    """Match the texts against deny, then requiresApproval. Return the result, or None if no pattern matches;
-    autoApprove is checked elsewhere.
+    """Return the result of the first pattern list that matches one of the texts: deny, then requiresApproval. Return
+    None if no pattern matches.
     """
     texts = tuple(texts)
     if any(pattern.is_found_in(text) for pattern in compiled.deny for text in texts):
