@@ -19,8 +19,8 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    """Import the participant library lazily on first access to one of its names, which are names of classes, so that
-    running a node does not load it.
+    """Import a class of the participant library when it is first used, so that running a node does not load the
+    library.
     """
     if name == "__all__" or name[:1].isupper():
         return getattr(import_module("interlock.sdk.rooms"), name)

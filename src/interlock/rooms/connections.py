@@ -66,7 +66,7 @@ class ConnectionOptions(msgspec.Struct, frozen=True):
 
 
 class Admission(msgspec.Struct, frozen=True):
-    """A verified caller: its identity in a room, and what it may do and read there."""
+    """A caller that was verified for a room: who it is there, and what it may do and read."""
 
     room: Room
     who: Participant
@@ -115,7 +115,8 @@ class ParticipantConnection(Connected):
     # The room's side
 
     def deliver(self, delivery: Delivery) -> None:
-        """Send an envelope of the room, unless the options exclude it or it was already sent as part of the history.
+        """Send an envelope of the room to the participant, unless its options exclude the envelope or the history
+        contained it.
 
         Events that are not stored are skipped if they were queued before this connection joined, because the welcome
         contains the same information.
@@ -181,7 +182,7 @@ class ParticipantConnection(Connected):
         self._room.leave(self, self.participant)
 
     def _refuse(self, refusal: EnvelopeRefusal) -> None:
-        """Send the reason for which an envelope was refused. Close the connection after too many messages that are not
+        """Tell the participant why its envelope was refused. Close the connection after too many messages that are not
         envelopes.
         """
         self._say(envelopes.refusal(self._room.stamp(), self.participant, refusal))
@@ -197,7 +198,7 @@ class ParticipantConnection(Connected):
     # History
 
     async def _catch_up(self) -> None:
-        """Send all envelopes after the requested position, then switch to live delivery."""
+        """Send all envelopes after the requested position, then continue with live delivery."""
         room, options = self._room, self._options
         try:
             after = max(0, room.timeline.delivered - options.history)
@@ -240,7 +241,7 @@ class ParticipantConnection(Connected):
         self._send(encode_v0(envelope) if self.protocol == V0 else encode(envelope))
 
     def _send(self, data: bytes) -> None:
-        """Send a message. Close the connection instead if the peer has not received enough of the earlier messages.
+        """Send a message. Close the connection instead if the peer reads too slowly.
 
         The pipe knows how many bytes are unsent. `_ends` converts that to a number of messages: a message is sent after
         all bytes up to its end have left.
@@ -261,8 +262,8 @@ LEASE_S: Final = 600.0
 
 
 class PresenceLease(Connected):
-    """The presence of a client that has no connection. Nothing is delivered to it; the client reads the history
-    instead.
+    """The presence of a client in a room without a connection, for a limited time. It receives no envelopes; the client
+    reads the history instead.
     """
 
     can_answer = False
@@ -274,7 +275,7 @@ class PresenceLease(Connected):
         self._timer: asyncio.TimerHandle | None = None
 
     def renew(self, seconds: float) -> None:
-        """Set the lease to end `seconds` from now."""
+        """Set the end of the presence to `seconds` from now."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(seconds, self.close)
@@ -287,7 +288,7 @@ class PresenceLease(Connected):
 
 
 class PresenceLeases:
-    """The presence leases in all rooms. Each is a connection in the seat of its participant."""
+    """The presence leases of clients without a connection, in all rooms. Each lease takes the place of a connection."""
 
     def __init__(self, lease_s: float = LEASE_S) -> None:
         self._lease_s = lease_s
@@ -297,7 +298,9 @@ class PresenceLeases:
         return next((each for each in connections if isinstance(each, PresenceLease)), None)
 
     def begin(self, room: Room, who: Participant, principal: str) -> bool:
-        """Begin or renew a lease. Return False if the room is full. A client that has a connection needs no lease."""
+        """Begin or renew the presence of a client in a room. Return False if the room is full. A client that has a
+        connection needs no lease.
+        """
         if self.renew(room, who.id) or room.connections_of(who.id):
             return True
         if not room.has_free_seat(who.id):
@@ -308,13 +311,13 @@ class PresenceLeases:
         return True
 
     def renew(self, room: Room, participant: str) -> bool:
-        """Renew the lease of a participant. Return False if it has none."""
+        """Renew the presence lease of a participant. Return False if it has none."""
         if (lease := self._find(room, participant)) is not None:
             lease.renew(self._lease_s)
         return lease is not None
 
     def end(self, room: Room, participant: str) -> bool:
-        """End the lease of a participant. Return False if it has none."""
+        """End the presence lease of a participant. Return False if it has none."""
         if (lease := self._find(room, participant)) is not None:
             lease.close()
         return lease is not None
@@ -356,8 +359,8 @@ class ReplicaRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RemoteConnection(Connected):
-    """A connection that another replica holds. In this replica it only marks the participant as present. The replica
-    that holds it delivers envelopes.
+    """A connection that another replica of the node holds. Here it only shows that the participant is present; the
+    other replica delivers envelopes to it.
     """
 
     is_here = False
@@ -374,7 +377,9 @@ class RemoteConnection(Connected):
 
 
 class RemoteSeats:
-    """The participants that are connected to other replicas, and the requests that replicas send each other."""
+    """The participants that are connected to other replicas of the node, and the requests that replicas send each other
+    about them.
+    """
 
     def __init__(self, store: Store, replicas: Replicas, clock: Clock, rooms: Mapping[str, Room]) -> None:
         """Create the object. `rooms` maps each topic to its room; later changes of the mapping count."""
@@ -412,8 +417,8 @@ class RemoteSeats:
     # What this replica holds
 
     def note(self, room: Room, participant: str) -> None:
-        """Store the current connections of a participant to this replica. Call this when they or its privilege
-        changed.
+        """Store which connections a participant has to this replica. Call this when the connections or the privilege of
+        the participant have changed.
         """
         if self._replicas.is_alone or participant == OWN:
             return
@@ -453,7 +458,7 @@ class RemoteSeats:
                 await asyncio.sleep(WRITE_AGAIN_S)
 
     async def _write_once(self) -> None:
-        """Write all changed entries. An entry that changes during the write remains marked and is written again."""
+        """Write all changed entries to the store. An entry that changes meanwhile is written again."""
         while self._unwritten:
             key = next(iter(self._unwritten))
             if (value := self._unwritten[key]) is None:
@@ -468,7 +473,7 @@ class RemoteSeats:
     # What others hold
 
     def _take_change(self, change: Change) -> None:
-        """Apply a change by another replica: a connection was opened or closed, or its privilege changed.
+        """Apply what another replica has stored: a connection was opened or closed, or its privilege changed.
 
         If another replica deleted an entry of this replica, because it believed this one to be gone, write the entry
         again.
@@ -508,13 +513,13 @@ class RemoteSeats:
                 self._known[change.key] = connection
 
     def look_at(self, room: Room) -> None:
-        """Read which participants were already connected elsewhere to a room that this replica has just opened."""
+        """Read who is connected through other replicas to a room that this replica has just opened."""
         if self._is_open:
             self._known = {key: remote for key, remote in self._known.items() if not key.startswith(f"{room.topic}\n")}
             self._work.begin(self._read_room(room.topic), "rooms: a room of other replicas")
 
     async def _read_room(self, topic: str) -> None:
-        """Read the connections to one room. Repeat this until the store is available."""
+        """Read which connections other replicas hold to one room. Retry until the store is available."""
         while True:
             try:
                 entries = await self._kv.entries(SEATS, self._clock.wall())
@@ -527,25 +532,29 @@ class RemoteSeats:
                 self._take_change(Change(entry.key, entry))
 
     def _forget_replica(self, replica: str) -> None:
-        """Remove the connections of a replica whose lease has expired, in this process and in the store."""
+        """Remove the connections of a replica that has stopped, in this process and in the store."""
         for key in [key for key, remote in self._known.items() if remote.record.replica == replica]:
             self._take_change(Change(key, None))
             self._remove(key)
 
     def _remove(self, key: str) -> None:
-        """Delete an entry of a lost replica. All replicas try this, and only one deletes the entry."""
+        """Delete the stored connection of a replica that has stopped. All replicas try this, and one of them
+        succeeds.
+        """
         self._work.begin(self._kv.delete(SEATS, key), "rooms: who was connected to a replica that is gone")
 
     # What replicas ask of each other
 
     def set_privilege(self, room: Room, participant: str, privilege: Privilege, by: str) -> None:
-        """Ask the replicas that hold connections of a participant to change its privilege without disconnecting it."""
+        """Ask the other replicas to change the privilege of a participant on the connections that they hold."""
         connections = room.connections_of(participant)
         for replica in {each.record.replica for each in connections if isinstance(each, RemoteConnection)}:
             self.ask(replica, ReplicaRequest("privilege", room.topic, participant, privilege=privilege, by=by))
 
     def ask(self, replica: str, request: ReplicaRequest) -> None:
-        """Store a request for another replica. While the store is unavailable, retry as long as that replica lives."""
+        """Send a request to another replica through the store. While the store is unavailable, retry as long as that
+        replica lives.
+        """
 
         async def store() -> None:
             key, value = f"{replica}\n{uuid.uuid4()}", msgspec.json.encode(request)

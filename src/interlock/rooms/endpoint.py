@@ -73,8 +73,8 @@ Readable = Literal["participants", "history", "rate-limit", "proposals"]
 
 
 class RoomCaller(msgspec.Struct, frozen=True, kw_only=True):
-    """The verified sender of a request: identified by a token for one room, as a client of the node, or as a local
-    program without a credential.
+    """The verified sender of a request about rooms. It has a token for one room, or is a client of the node, or is a
+    local program without a credential.
     """
 
     principal: str
@@ -96,8 +96,8 @@ class SocketTicket(msgspec.Struct, frozen=True):
 
 @dataclass(eq=False)
 class RoomsEndpoint:
-    """The ASGI application below /v0. It stores only unused tickets and the certificates of connections; everything
-    else belongs to the rooms.
+    """The web application that serves rooms below the path /v0. It stores only unused tickets and the certificates of
+    connections; everything else belongs to the rooms.
     """
 
     _plan: Plan
@@ -135,7 +135,7 @@ class RoomsEndpoint:
             await self._http(scope, receive, send, caller, query)
 
     def sweep(self, now: float) -> None:
-        """Close the connections whose credential is no longer valid. Do nothing if the last sweep was less than SWEEP_S
+        """Close the connections whose credential is no longer valid. Do nothing if the last check was less than SWEEP_S
         before the time `now`.
         """
         if now - self._swept >= SWEEP_S:
@@ -148,8 +148,8 @@ class RoomsEndpoint:
     # Who asks
 
     async def _admit(self, scope: Scope, query: dict[str, str]) -> RoomCaller | HttpRefusal:
-        """Verify who sent a request, or return why it is refused. Only a room token already determines the
-        privilege.
+        """Verify who sent a request. Return the caller, or the refusal to answer with. A token for one room also
+        determines the privilege of the caller.
         """
         head = Head(scope.get("method", "GET").encode(), scope["path"].encode(), list(scope["headers"]), False, True)
         if (stranger := self._inspector.stranger(head)) is not None:
@@ -186,7 +186,7 @@ class RoomsEndpoint:
         return vouched if isinstance(vouched, HttpRefusal) else RoomCaller(principal=vouched.name)
 
     async def _join(self, caller: RoomCaller, topic: str | None) -> Admission | HttpRefusal:
-        """Find the room of a topic, and determine the identity and current privilege of the caller in it (X-5.1-4)."""
+        """Find the room of a topic, and determine who the caller is there and which privilege it has now (X-5.1-4)."""
         if not topic:
             return HttpRefusal("topic_required", "say which room: ?topic=NAME")  # X-5.2-1
         if caller.topic is not None and caller.topic != topic:
@@ -359,8 +359,8 @@ class RoomsEndpoint:
         return {"proposalId": id, "status": STATUS[decided.status].value}
 
     async def _read_history(self, room: Room, readable_after: int, query: dict[str, str]) -> Json | HttpRefusal:
-        """Return envelopes after the position `after`, oldest first. Without it, return the newest ones, or those
-        before `before`, newest first, as in v0.
+        """Return envelopes of a room: those after the position `after`, oldest first; without it, those before `before`
+        or the newest ones, newest first, as in v0.
 
         Raise StoreError if reading fails.
         """
@@ -395,8 +395,8 @@ class RoomsEndpoint:
     async def _post(
         self, scope: Scope, receive: Receive, caller: RoomCaller, topic: str
     ) -> tuple[Json | HttpRefusal | EnvelopeRefusal, RoomCaller | None]:
-        """Publish the envelope in the body of a POST request. Return the answer after it is stored, and the sender as
-        it was verified once the body had been read, or None if it was then refused.
+        """Publish the envelope in the body of a POST request. Return the answer and the sender. The sender is verified
+        again after the body was read, and is None if that fails.
         """
         body, size = b"", 0
         joined = await self._join(caller, topic)
@@ -425,7 +425,7 @@ class RoomsEndpoint:
     async def _turn_away(
         self, scope: Scope, send: Send, refusal: HttpRefusal, caller: RoomCaller | None = None, topic: str | None = None
     ) -> None:
-        """Answer a request with a refusal. Log refusals that concern access."""
+        """Answer a request with a refusal. Record the refusal if it concerns access."""
         if refusal.status in (401, 403, 421):
             method, more = str(scope.get("method", "GET"))[:20], dict[str, Any]()
             peer = scope["client"][0] if scope["client"] else None
@@ -452,7 +452,7 @@ def _describe_records(records: Iterable[StoredEnvelope]) -> list[Json]:
 
 
 def _apply_options(joined: Admission, query: dict[str, str], token_protocol: str | None) -> Admission | HttpRefusal:
-    """Return the admission with the options from the query, or return why the room does not allow them."""
+    """Return the admission with the options in the query of the URL, or a refusal if the room does not allow them."""
     room, who = joined.room, joined.who
     protocol = query.get("protocol", token_protocol)
     if protocol is not None and protocol not in PROTOCOLS:
@@ -495,7 +495,7 @@ def _parse_number(text: str, most: int) -> int | None:
 
 
 async def _read(receive: Receive, most: int) -> tuple[bytes, int]:
-    """Return a request body and its size. If it exceeds `most` bytes, the returned body is empty."""
+    """Read a request body. Return the body and its size. A body of more than `most` bytes is returned as empty."""
     body, size = bytearray(), 0
     while True:
         message = await receive()

@@ -46,7 +46,7 @@ _PROGRESS: Final = b'"method":"%b"' % methods.PROGRESS.encode()
 
 
 class NodeParticipant(Connected):
-    """The node's own participant `interlock` in one room."""
+    """The participant `interlock`, as which the node itself takes part in one room."""
 
     def __init__(self, room: Room, node: "NodeParticipants") -> None:
         self.id = room.stamp().id
@@ -102,8 +102,8 @@ class NodeParticipant(Connected):
             sink.refusal(request.id, Refusal(METHOD_NOT_FOUND, "Method not found", {"method": request.method[:100]}))
 
     def _caller(self, sender: str, name: str) -> Caller:
-        """Return the dispatcher's caller for a participant and its principal. A new one is created when the principal's
-        rights or the room's `interlock_tools` change.
+        """Return the object that represents a participant as a caller in the dispatcher. Create a new one when the
+        rights of its principal or the room's `interlock_tools` have changed.
         """
         principal, listed = self._node.find_principal(name), self._room.settings.interlock_tools
         key = ViewKey(scope=principal.scope, tools=listed, full=False)
@@ -118,8 +118,8 @@ class NodeParticipant(Connected):
         return caller
 
     def _call(self, id: bytes, params: dict[str, Any], sink: "_RoomReply", caller: Caller) -> None:
-        """Start a tools/call. If the request fulfils a proposal and the gate holds the call, pass on the approval that
-        releases it.
+        """Start a tool call. If it carries out a proposal that a person has approved for the gate, pass on this
+        approval.
         """
         if caller.calls is not None and id in caller.calls:
             sink.refusal(id, Refusal(INVALID_REQUEST, "this id is in use by a request under way"))
@@ -164,7 +164,7 @@ class NodeParticipant(Connected):
 
 @dataclass(frozen=True, slots=True)
 class _RoomReply:
-    """The reply to one request. The dispatcher writes it here, and it is published in the room."""
+    """The receiver of the dispatcher's answer to one request. It publishes the answer in the room."""
 
     room: Room
     request: Envelope
@@ -199,8 +199,8 @@ class _RoomReply:
 
 
 def _may_use(principal: Principal, route: Route) -> bool:
-    """Return whether [[access]] lets the principal use a route. Tools of rooms are never usable. The view checks
-    `interlock_tools`.
+    """Return whether the [[access]] rules let a principal use the tool of a route. Tools of participants are never
+    allowed. Rules of `interlock_tools` were applied before.
     """
     if route.link.members is not None:
         return False
@@ -211,7 +211,7 @@ class NodeParticipants:
     """The participants named `interlock`, one in each room whose settings offer tools of this node."""
 
     def __init__(self, rooms: RoomRegistry, dispatch: Dispatch, find_principal: Callable[[str], Principal]) -> None:
-        """Create the participants. `find_principal` returns a principal, with its rights, by name."""
+        """Create the participants. `find_principal` returns the principal with this name, including its rights."""
         self.rooms = rooms
         self.dispatch = dispatch
         self.find_principal = find_principal

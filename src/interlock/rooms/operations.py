@@ -33,7 +33,7 @@ _OBSERVE: Final = "rooms/observe"
 
 
 class _ObservedRecord(msgspec.Struct):
-    """The members of an audit record that describe an envelope which a room in observe mode allowed."""
+    """The members of an audit record about an envelope that a room in observe mode has let through."""
 
     method: str = ""
     room: str = ""
@@ -44,7 +44,9 @@ class _ObservedRecord(msgspec.Struct):
 
 
 class _Observed(msgspec.Struct):
-    """The observations about one participant: its first and its last record, and the number of each kind."""
+    """The observations about one participant: its first and its last audit record, and the number of envelopes of each
+    kind.
+    """
 
     first: _ObservedRecord
     last: _ObservedRecord
@@ -53,7 +55,7 @@ class _Observed(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class RoomOperations:
-    """Operations on rooms for the operator API."""
+    """The operations of the operator API on rooms and their participants."""
 
     rooms: RoomRegistry
     approvals: InboxOperations
@@ -67,7 +69,7 @@ class RoomOperations:
 
     @handles(api.CREATE_ROOM)
     async def create(self, body: api.CreateRoom, by: str) -> api.Room:
-        """Create a room that continues to exist while it is empty. Raise Refused if the topic is invalid or in use, or
+        """Create a room, which also exists while nobody is in it. Raise Refused if the topic is invalid or in use, or
         StoreError.
         """
         if not is_topic(body.topic):
@@ -108,7 +110,7 @@ class RoomOperations:
 
     @handles(api.LIST_PARTICIPANTS)
     def participants(self, topic: str) -> api.RoomParticipants:
-        """Return the present and the removed participants of a room, and at most AWAY_MAX of those that are away. Raise
+        """Return the participants of a room: those present, those removed, and at most AWAY_MAX that are away. Raise
         NotFound if there is no such room.
         """
         room = self._room(topic)
@@ -138,8 +140,8 @@ class RoomOperations:
 
     @handles(api.SHOW_OBSERVED)
     async def observed(self, topic: str) -> api.ObservedRoom:
-        """Return the envelopes that mode "mixed" would have refused. Raise NotFound if there is no such room, or
-        StoreError.
+        """Return which envelopes mode "mixed" would have refused, by participant. Raise NotFound if there is no such
+        room, or StoreError.
         """
         room = self._room(topic)
         participants: list[api.ObservedParticipant] = []
@@ -169,7 +171,9 @@ class RoomOperations:
         return api.ObservedRoom(topic=topic, mode=room.settings.mode, participants=tuple(participants))
 
     async def _read_observed(self, topic: str) -> dict[str, _Observed]:
-        """Return what a room in observe mode has recorded, by participant, from the audit log."""
+        """Read from the audit log which envelopes of a room mode "mixed" would have refused. Return them by
+        participant.
+        """
         await self.recorder.flush()
         observed: dict[str, _Observed] = {}
         after = 0
@@ -186,8 +190,8 @@ class RoomOperations:
 
     @handles(api.MIGRATE)
     async def migrate(self, topic: str, by: str) -> api.ObservedRoom:
-        """Give full privilege to the participants whose envelopes mode "mixed" would refuse, except to one whose
-        principal is `by`, and to those that an admin demoted or removed. Raise NotFound or StoreError.
+        """Give full privilege to the participants that mode "mixed" would refuse. Leave out those whose principal is
+        `by`, and those that an admin demoted or removed. Raise NotFound or StoreError.
         """
         room = self._room(topic)
         for observed in (await self.observed(topic)).participants:
@@ -233,8 +237,8 @@ class RoomOperations:
     async def _change(
         self, participant: str, topic: str | None, to: Privilege, body: api.ChangePrivilege, by: str
     ) -> tuple[str, str]:
-        """Change the privilege of a participant to `to`. Return the old privilege and the time of the change. Raise
-        NotFound, Refused or StoreError.
+        """Give a participant the privilege `to`. Return its old privilege and the time of the change. Raise NotFound,
+        Refused or StoreError.
         """
         until = None if body.until is None else parse_moment(body.until)
         if body.until is not None and (until is None or until <= time.time()):
@@ -265,8 +269,8 @@ class RoomOperations:
         return room
 
     def _room_of(self, participant: str, topic: str | None) -> Room:
-        """Return the room of a participant. Ids are unique per topic only, and the paths of MCPx contain no topic, so
-        `topic` is required if several rooms match.
+        """Return the room of a participant. Ids are unique only within one topic, so `topic` is required if several
+        rooms match. Raise NotFound or Refused.
         """
         rooms = self.rooms.by_topic.values() if topic is None else [self._room(topic)]
         matches = [room for room in rooms if participant in room.seats]

@@ -27,7 +27,9 @@ WRITE_AFTER_S: Final = 0.5
 
 
 class MethodCounts(msgspec.Struct):
-    """The numbers of proposals of a participant, of all or for one method, by their outcome."""
+    """The numbers of proposals that a participant has made, and of those that were approved and rejected. They count
+    all of its proposals, or those for one method.
+    """
 
     proposals: int = 0
     approved: int = 0
@@ -35,7 +37,7 @@ class MethodCounts(msgspec.Struct):
 
 
 class ParticipantRecord(MethodCounts, kw_only=True):
-    """The stored record of one participant in one room."""
+    """The stored record of one participant in one room: when it was seen, and how its proposals were decided."""
 
     principal: str  # of its last connection or message
     privilege: Privilege  # what it had then
@@ -46,9 +48,7 @@ class ParticipantRecord(MethodCounts, kw_only=True):
 
 
 class ParticipantRecords:
-    """The records of all participants, in memory and in the store, in the order in which the participants were last
-    seen.
-    """
+    """The records of all participants of all rooms, in the order in which the participants were last seen."""
 
     def __init__(self, store: KeyValue, clock: Clock) -> None:
         self._store = store
@@ -64,7 +64,7 @@ class ParticipantRecords:
         self._records = dict(sorted(records.items(), key=lambda item: item[1].last_seen))
 
     def take_change(self, change: Change) -> None:
-        """Apply a record that another replica wrote, unless this replica is about to write a newer change of it."""
+        """Apply a record that another replica wrote. Ignore it if this replica is about to write a newer one."""
         if change.key in self._changed:
             return
         self._records.pop(change.key, None)
@@ -104,7 +104,9 @@ class ParticipantRecords:
             self._note(f"{topic}\n{participant}")
 
     def note_proposal(self, topic: str, participant: str, method: str, status: ProposalStatus) -> None:
-        """Count a proposal that is now pending, claimed or rejected. Other statuses do not show how it was judged."""
+        """Count a proposal that is now pending, claimed or rejected. Ignore other statuses, which do not show how it
+        was decided.
+        """
         if (record := self.find(topic, participant)) is None:
             return
         method = method[:METHOD_CHARS_MAX]

@@ -70,8 +70,8 @@ class RoomParts(CapabilityParts):
 
 
 def _principal_in_a_room(tokens: TokenRegistry, name: str) -> Principal:
-    """Return the principal of a participant, with its rights. Scopes from an authorization server do not count in a
-    room.
+    """Return the principal of a participant, with its rights. In a room, a client of an authorization server has only
+    the scope `read`.
     """
     principal = tokens.as_it_would_be(name)
     is_from_issuer = name.startswith("client:") and not is_ours(name)

@@ -32,7 +32,7 @@ from interlock.wire.refusal import CONFIRMATION_EXPIRED, CONFIRMATION_VOID, SCOP
 
 
 def refuse_own(approval: Approval, who: str, principal: str, id: str | None) -> EnvelopeRefusal | None:
-    """Return a refusal if a proposer would decide on its own proposal, judged by participant and by principal.
+    """Return a refusal if somebody would decide on their own proposal, as the same participant or the same principal.
     Otherwise return None.
     """
     if who != approval.agent and principal != approval.requested_by:
@@ -41,7 +41,7 @@ def refuse_own(approval: Approval, who: str, principal: str, id: str | None) -> 
 
 
 def refuse_over(approval: Approval, id: str) -> EnvelopeRefusal | None:
-    """Return a refusal if the proposal is no longer pending, otherwise None."""
+    """Return a refusal if the proposal has been decided or has ended, otherwise None."""
     if approval.status is Status.PENDING:
         return None
     status = STATUS[approval.status].value
@@ -51,14 +51,16 @@ def refuse_over(approval: Approval, id: str) -> EnvelopeRefusal | None:
 
 
 def approval_refusal(refusal: EnvelopeRefusal) -> Refusal:
-    """Convert a refusal by the room for an operator who decides on a proposal in the inbox."""
+    """Convert a refusal with a code of rooms to one with a code of approvals, for an operator who decides in the
+    inbox.
+    """
     is_barred = refusal.code in ("self_approval", "privilege_violation")
     details = {"reason": refusal.code, "detail": refusal.message}
     return Refusal(SCOPE_DENIED if is_barred else CONFIRMATION_VOID, refusal.code, details)
 
 
 def envelope_refusal(refusal: Refusal, id: str) -> EnvelopeRefusal:
-    """Convert a refusal by the inbox to the refusal of the envelope `id`, with the codes of rooms."""
+    """Convert a refusal of the approval inbox to the refusal of an envelope. `id` is the id of the envelope."""
     if isinstance(refusal, EnvelopeRefusal):
         return refusal
     if refusal.code == UNAVAILABLE:
@@ -86,7 +88,7 @@ Key = tuple[str, str]  # topic, id of the envelope
 
 
 class Tracked(msgspec.Struct):
-    """The data that the tracker keeps in memory about one proposal."""
+    """The data that the tracker keeps in memory about one proposal that has an approval."""
 
     approval_id: str
     proposer: str
@@ -117,7 +119,9 @@ class DecisionTimes(msgspec.Struct):
 
 
 class ProposalIndex:
-    """An index of tracked and waiting proposals by room and id. Tasks can wait until a proposal changes."""
+    """An index of the proposals of all rooms: those that have an approval, and those that still wait. Tasks can wait
+    until a proposal changes.
+    """
 
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox
@@ -130,8 +134,8 @@ class ProposalIndex:
         self.counts: Counter[tuple[str, str]] = Counter()  # topic and status -> how many proposals reached it
 
     def load(self) -> None:
-        """Add the proposals in the inbox. Call this before the rooms open. An edited proposal has several approvals;
-        the last one counts.
+        """Read the proposals in the approval inbox. Call this before the rooms open. Of an edited proposal, the last
+        approval counts.
         """
         for approval in sorted(self._inbox.listed(kind=Kind.PROPOSAL), key=lambda each: each.created_at):
             topic, id = key_of(approval)
@@ -156,8 +160,8 @@ class ProposalIndex:
     # Looking
 
     def find_decider(self, approval: Approval) -> str | None:
-        """Return the participant that decided on the proposal, or None if it is undecided. A principal without a known
-        name in the room is shown with the id that it would have there.
+        """Return the participant that decided on a proposal, or None if it is undecided. For a principal that is
+        unknown in the room, return the id that it would have there.
         """
         if approval.decision is None:
             return None
@@ -182,7 +186,9 @@ class ProposalIndex:
         return [approval for approval in approvals if approval.status is Status.PENDING]
 
     async def wait_until_tracked(self, topic: str, ids: Sequence[str]) -> None:
-        """Wait at most TRACKED_WAIT_S until recently published proposals are in the inbox."""
+        """Wait until these proposals, which were just published, are in the approval inbox. Give up after
+        TRACKED_WAIT_S.
+        """
         missing = list(ids)
         try:
             async with asyncio.timeout(TRACKED_WAIT_S):
@@ -194,7 +200,7 @@ class ProposalIndex:
             log.warning("room %s: proposals not in the inbox after %g s: %s", topic, TRACKED_WAIT_S, ", ".join(missing))
 
     async def described(self, room: Room, approval: Approval) -> dict[str, Any]:
-        """Return the description of a proposal that MCPx 10.2 defines. Raise StoreError if reading fails."""
+        """Return the description of a proposal in the form of MCPx 10.2. Raise StoreError if reading fails."""
         tracked = self.tracked.get(key_of(approval))
         envelope = await room.timeline.find_envelope(approval.proposal_id or "")
         proposed = None if envelope is None else rules.read_proposed(envelope.payload)
@@ -228,7 +234,7 @@ def key_of(approval: Approval) -> Key:
 
 
 def decider(decision: Decision) -> str:
-    """Return the principal that made a decision: the signer of the proof or, without a proof, the recorded
+    """Return the principal that made a decision: the signer of its proof or, without a proof, the recorded
     principal.
     """
     return decision.by if decision.proof is None else f"operator:{decision.proof.anchor}"

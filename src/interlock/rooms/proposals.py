@@ -62,14 +62,14 @@ _UNDER_WAY: Final = (ProposalStatus.PENDING, ProposalStatus.CLAIMED)
 
 
 class SettledProposal(msgspec.Struct, frozen=True):
-    """The state of a proposal, and the reply to its fulfilment if there is one."""
+    """The approval of a proposal, and the reply of its target if the proposal was carried out."""
 
     approval: Approval
     answer: Envelope | None = None
 
 
 class _Claim(msgspec.Struct, frozen=True):
-    """A fulfilment that waits for its reply."""
+    """A proposal that is being carried out: its request was published, and the reply is awaited."""
 
     approval_id: str
     target: str
@@ -79,7 +79,7 @@ class _Claim(msgspec.Struct, frozen=True):
 
 
 class ProposalTracker(DecisionReceiver):
-    """A tracker for the proposals of all rooms.
+    """A tracker that follows the proposals of all rooms, from their publication to their end.
 
     A proposal waits from `admit` on. It is tracked after it has an approval, and it ends when its approval in the inbox
     ends.
@@ -88,7 +88,7 @@ class ProposalTracker(DecisionReceiver):
     def __init__(
         self, inbox: Inbox, recorder: Recorder, clock: Clock, tool: Callable[[str], Route | None], replicas: Replicas
     ) -> None:
-        """Create the tracker. `tool` returns the route of one of this node's tools by name, or None."""
+        """Create the tracker. `tool` returns the route of a tool of this node by name, or None."""
         self.index = records.ProposalIndex(inbox)
         self.judged = Feed[tuple[str, str, str, ProposalStatus]]()  # room, proposer, method, and what it came to
         self._inbox = inbox
@@ -125,7 +125,7 @@ class ProposalTracker(DecisionReceiver):
     # What a room tells
 
     def admit(self, room: Room, envelope: Envelope, who: Participant) -> EnvelopeRefusal | None:
-        """Count a new proposal, or refuse it if too many proposals of its sender are waiting (X-7.3-3)."""
+        """Count a new proposal as waiting. Refuse it if too many proposals of its sender are waiting (X-7.3-3)."""
         if not room.settings.tracker:
             return None
         waiting = [id for id, proposer in self.index.waiting[room.topic].items() if proposer == who.id]
@@ -140,8 +140,8 @@ class ProposalTracker(DecisionReceiver):
         return EnvelopeRefusal("rate_limited", message, details, id=envelope.id)
 
     def recover(self, room: Room, envelope: Envelope, received_at: float, principal: str = "") -> None:
-        """Queue a proposal for the inbox because the replica responsible for it may have stopped first. Do nothing if
-        it is tracked already. If its time is over, only stop counting it. `principal` is the proposer's, or empty if
+        """Put a proposal into the inbox whose own replica may have stopped before it did so. Do nothing if it is there
+        already. If its time is over, only stop counting it as waiting. `principal` is the proposer's, or empty if
         unknown.
         """
         if (room.topic, envelope.id) in self.index.tracked:
@@ -155,13 +155,13 @@ class ProposalTracker(DecisionReceiver):
         self._published.put_nowait((room, envelope, principal, received_at))
 
     def on_published(self, room: Room, envelope: Envelope, principal: str) -> None:
-        """Queue an envelope that this replica published, if the tracker has to process it."""
+        """Queue an envelope that was published through this replica, if the tracker has to process it."""
         if room.settings.tracker and self._is_relevant(room, envelope):
             self._published.put_nowait((room, envelope, principal, self._clock.wall()))
 
     def on_replicated(self, room: Room, envelope: Envelope, received_at: float) -> None:
-        """Note an envelope that another replica published and tracks. If it replies to a request of this replica,
-        queue the reply.
+        """Note an envelope that was published through another replica. If it replies to a request of this replica,
+        queue it.
         """
         if not room.settings.tracker:
             return
@@ -183,8 +183,8 @@ class ProposalTracker(DecisionReceiver):
                 tracked.answer = envelope
 
     def _apply_remote_change(self, approval: Approval) -> None:
-        """Update the index after another replica created or changed a proposal. That replica also announces the
-        change.
+        """Update the index after another replica has created or changed a proposal. That replica announces the change
+        in the room.
         """
         if approval.kind is not Kind.PROPOSAL:
             return
@@ -200,8 +200,8 @@ class ProposalTracker(DecisionReceiver):
             self._note_status(approval, tracked, status)
 
     def _is_relevant(self, room: Room, envelope: Envelope) -> bool:
-        """Return whether the tracker has to process an envelope, and expect a possible fulfilment. This check is cheap,
-        because most envelopes are irrelevant.
+        """Return whether the tracker has to process an envelope. Remember a request that may carry out a proposal. This
+        check is cheap, because most envelopes are irrelevant.
         """
         if envelope.kind != MCP:
             return envelope.kind in (PROPOSAL, REJECT, WITHDRAW)
@@ -240,9 +240,7 @@ class ProposalTracker(DecisionReceiver):
                 self._expected.discard(envelope.id)
 
     async def _raise_approval(self, room: Room, envelope: Envelope, principal: str, received_at: float) -> None:
-        """Create the approval of a published proposal in the inbox, or tell the proposer why the proposal is not
-        tracked.
-        """
+        """Create the approval of a published proposal in the inbox. If that is impossible, tell the proposer why."""
         proposer, proposed = envelope.sender or "", rules.read_proposed(envelope.payload)
         if proposed is None:
             message = "its params cannot be shown to a person as everyone would read them; it is not tracked"
@@ -263,7 +261,7 @@ class ProposalTracker(DecisionReceiver):
     def _draft(
         self, room: Room, envelope: Envelope, proposed: Proposed, principal: str, received_at: float
     ) -> Approval:
-        """Return the approval for a proposal. It is not yet in the inbox."""
+        """Return an approval for a proposal, which is not in the inbox yet."""
         to = envelope.to or ()
         target = to[0] if len(to) == 1 else None
         name, params = proposed.tool, proposed.params
@@ -289,12 +287,14 @@ class ProposalTracker(DecisionReceiver):
         )
 
     def _is_held(self, approval: Approval) -> bool:
-        """Return whether the proposal asks for a call of this node's tools that the gate holds."""
+        """Return whether the proposal asks for a tool of this node whose calls a person has to approve."""
         tool = self._find_tool(approval.tool) if approval.target == OWN else None
         return tool is not None and tool.is_held
 
     async def _is_first(self, room: Room, envelope: Envelope, principal: str, received_at: float) -> bool:
-        """Return whether this replica claimed the proposal first and therefore puts it into the inbox."""
+        """Claim a proposal among all replicas. Return whether this replica was the first and therefore puts it into the
+        inbox.
+        """
         try:
             is_first = await self._replicas.claim(f"proposal\n{room.topic}\n{envelope.id}")
         except StoreError as away:
@@ -310,8 +310,8 @@ class ProposalTracker(DecisionReceiver):
     # Fulfilments that came through the room
 
     async def _take_fulfilment(self, room: Room, envelope: Envelope, principal: str) -> None:
-        """Process a published request that may fulfil a proposal, named by `correlation_id` or recognized by equal
-        content.
+        """Process a request that may carry out a proposal. Its `correlation_id` names the proposal, or else the equal
+        content does.
 
         The request is already published and cannot be undone. If it is not allowed to fulfil the proposal, the sender
         is informed and the audit log records it.
@@ -355,7 +355,7 @@ class ProposalTracker(DecisionReceiver):
         self._audit.add("fulfil", room.topic, principal, "ok", envelope, participant=sender, approval=approval.id)
 
     def _await_reply(self, envelope: Envelope, approval_id: str, rpc_id: bytes, *, is_gated: bool = False) -> None:
-        """Start waiting for the reply to a fulfilment, for at most ANSWER_S."""
+        """Start to wait for the reply to a request that carries out a proposal, for at most ANSWER_S."""
         timer = asyncio.get_running_loop().call_later(ANSWER_S, self._on_silence, envelope.id)
         self._claims[envelope.id] = _Claim(approval_id, (envelope.to or ("",))[0], rpc_id, timer, is_gated)
 
@@ -365,8 +365,8 @@ class ProposalTracker(DecisionReceiver):
             self._work.begin(self._inbox.finish(claim.approval_id, Move.LOSE, "the target did not answer"))
 
     async def _take_answer(self, envelope: Envelope) -> None:
-        """End the proposal whose fulfilment this envelope replies to. If the gate ends it, only void an approval that
-        the gate did not use.
+        """End the proposal that was carried out, because its target has replied. If the gate ends the approval, only
+        void one that the gate did not use.
         """
         claim = self._claims[envelope.correlation_id or ""]
         outcome = rules.read_outcome(envelope.payload, claim.rpc_id)
@@ -391,7 +391,7 @@ class ProposalTracker(DecisionReceiver):
         return None if refusal is None else records.approval_refusal(refusal)
 
     def find_refusal(self, approval: Approval, decision: Decision, key: str | None) -> Refusal | None:
-        """Return why this approver is not allowed to decide, or None if it is."""
+        """Return why the person who decides may not decide on this proposal, or None if they may."""
         room, principal = self.rooms.get(approval.room or ""), records.decider(decision)
         participant = participant_of(principal)
         refusal = records.refuse_own(approval, participant, principal, approval.proposal_id)
@@ -400,8 +400,8 @@ class ProposalTracker(DecisionReceiver):
         return None if refusal is None else records.approval_refusal(refusal)
 
     async def settle(self, approval: Approval) -> Approval | Refusal:
-        """Send the approved request in the name of the approver, who need not be connected (X-N-1). Return an approval
-        that is not approved unchanged.
+        """Send the request of an approved proposal in the name of the approver, who need not be connected (X-N-1).
+        Return any other approval unchanged.
         """
         if approval.status is not Status.APPROVED or approval.decision is None:
             return approval
@@ -453,7 +453,9 @@ class ProposalTracker(DecisionReceiver):
         return records.envelope_refusal(withdrawn, proposal_id) if isinstance(withdrawn, Refusal) else withdrawn
 
     async def decide(self, room: Room, envelope: Envelope, who: Participant, principal: str) -> EnvelopeRefusal | None:
-        """Reject or withdraw the proposal that an envelope names. Return why that is refused, or None."""
+        """Reject or withdraw the proposal that an envelope names. Return a refusal if that is not allowed, otherwise
+        None.
+        """
         proposal_id = envelope.correlation_id or ""
         if envelope.kind == WITHDRAW:
             done = await self.withdraw(room.topic, proposal_id, who)
@@ -462,7 +464,7 @@ class ProposalTracker(DecisionReceiver):
         return msgspec.structs.replace(done, id=envelope.id) if isinstance(done, EnvelopeRefusal) else None
 
     async def edit(self, approval_id: str, params: bytes, by: str) -> Approval | EnvelopeRefusal:
-        """Replace a proposal with one that has other params. Its new approval is undecided.
+        """Replace the params of a proposal. The new approval of the proposal is undecided.
 
         The old approval is voided first, so that no decision on it can apply to the new params (X-4.2.1-2, X-10.2-3).
         """
@@ -500,7 +502,7 @@ class ProposalTracker(DecisionReceiver):
         return self.index.find(topic, proposal_id)
 
     async def _find_decidable(self, topic: str, proposal_id: str, who: Participant) -> Approval | EnvelopeRefusal:
-        """Return the approval of a proposal, or the reason for which this participant cannot decide on it."""
+        """Return the approval of a proposal, or a refusal if this participant may not decide on it."""
         if (approval := await self.find(topic, proposal_id)) is None:
             return records.unknown(proposal_id)
         return approval if who.privilege is Privilege.FULL else records.restricted(proposal_id)
@@ -517,7 +519,7 @@ class ProposalTracker(DecisionReceiver):
     # Sending
 
     def _find_obstacle(self, approval: Approval) -> EnvelopeRefusal | None:
-        """Return why the request of a proposal cannot be sent now, or None if it can."""
+        """Return why the proposed request cannot be sent now, or None if it can."""
         room, id = self.rooms.get(approval.room or ""), approval.proposal_id
         if room is None:
             return EnvelopeRefusal("unavailable", "its room no longer exists; deny it", id=id)
@@ -530,8 +532,8 @@ class ProposalTracker(DecisionReceiver):
         return EnvelopeRefusal("target_absent", message, id=id)
 
     async def _send(self, approval: Approval, who: Participant, principal: str) -> Approval | Refusal:
-        """Publish the request of an approved proposal unchanged. If the gate holds that call, the gate uses the
-        approval, otherwise this method does. If the request can no longer be sent, void the approval.
+        """Publish the request of an approved proposal, and use up the approval unless the gate does that. Void the
+        approval if the request can no longer be sent.
         """
         refusal, is_gated = self._find_obstacle(approval), self._is_held(approval)
         if refusal is not None:  # since it was decided
@@ -564,8 +566,8 @@ class ProposalTracker(DecisionReceiver):
         return self._inbox.get(approval.id) or approval
 
     def find_released_approval(self, envelope_id: str) -> str | None:
-        """Return the approval with which the gate releases the call of this fulfilment, or None if the gate does not
-        hold the call.
+        """Return the approval with which the gate releases the call in this envelope, or None if the gate does not hold
+        the call.
         """
         claim = self._claims.get(envelope_id)
         return claim.approval_id if claim is not None and claim.is_gated else None
@@ -573,7 +575,7 @@ class ProposalTracker(DecisionReceiver):
     # What the inbox tells
 
     async def _follow_inbox(self) -> None:
-        """Announce the changes that this replica makes to proposals in the inbox."""
+        """Announce each change that this replica makes to a proposal in the inbox."""
         async for approval in self._changes:
             if approval.kind is Kind.PROPOSAL:
                 self._announce_status(approval)
@@ -606,7 +608,7 @@ class ProposalTracker(DecisionReceiver):
         room.announce(event, answers=proposal_id)
 
     def _note_status(self, approval: Approval, tracked: records.Tracked, status: ProposalStatus) -> None:
-        """Record that a status was announced, and stop counting the proposal as waiting."""
+        """Record that the status of a proposal was announced, and stop counting the proposal as waiting."""
         topic, proposal_id = records.key_of(approval)
         self.index.stop_waiting(topic, proposal_id)
         self.index.counts[topic, status.value] += 1
@@ -618,8 +620,8 @@ class ProposalTracker(DecisionReceiver):
     # Looking
 
     async def wait_until_settled(self, topic: str, proposal_id: str, wait_s: float) -> SettledProposal | None:
-        """Wait at most `wait_s` until a proposal is neither pending nor claimed. Return its state then, or None if it
-        is unknown.
+        """Wait until a proposal has ended, but at most `wait_s`. Return its state then, or None if the proposal is
+        unknown.
         """
         key = (topic, proposal_id)
         try:

@@ -57,8 +57,8 @@ class RoomAudit:
     def add(
         self, event: str, topic: str, who: str, outcome: str, envelope: Envelope | None = None, **more: Any
     ) -> None:
-        """Add a record. `event`: join, leave, publish, refuse, observe, promote, demote, disconnect, create, fulfil,
-        edit.
+        """Add a record about an event in a room: join, leave, publish, refuse, observe, promote, demote, disconnect,
+        create, fulfil or edit.
         """
         details: dict[str, Any] = {"room": topic}
         if envelope is not None:
@@ -110,7 +110,8 @@ class Connected:
 
 
 class Seat(msgspec.Struct):
-    """A participant that is present, or that left a moment ago and may return.
+    """The place of a participant in a room. It exists while the participant is present, and a moment longer in case the
+    participant returns.
 
     `leave_timer` is the timer that ends the grace after the last connection; it is None while a connection exists.
     `replaced_at` has the times at which a connection took the place of an older one.
@@ -128,7 +129,7 @@ class Seat(msgspec.Struct):
 
 
 class RoomFeeds(msgspec.Struct, frozen=True):
-    """Events of all rooms, to which other parts of the node subscribe.
+    """The events of all rooms, to which other parts of the node can subscribe.
 
     `published`: an envelope was stored and delivered. `seated`: the connections of a participant at this replica
     changed. `presence`: a participant came, went, or has another privilege.
@@ -155,7 +156,7 @@ class SharedRoomParts:
 
 
 class Room:
-    """A topic with its participants and its timeline.
+    """A room: a topic with its participants, and with the envelopes that they have published.
 
     Envelopes that are sent to this replica enter a room only through `receive`. A room never decides who may join: the
     endpoint and the registry have done so before they call `join`.
@@ -186,7 +187,7 @@ class Room:
         self._set_heartbeat()
 
     async def open(self) -> None:
-        """Restore the timeline. Raise StoreError if that fails."""
+        """Open the room, and restore its timeline from the store. Raise StoreError if that fails."""
         self.tracker.rooms[self.topic] = self
         self._set_heartbeat()
         await self.timeline.open()
@@ -204,7 +205,7 @@ class Room:
     # Who is here
 
     def present(self, but: str | None = None) -> list[Participant]:
-        """Return the participants that have a seat, except the one with the id `but`."""
+        """Return the participants in the room, except the one with the id `but`."""
         return [seat.participant for id, seat in self.seats.items() if id != but]
 
     def connections_of(self, participant: str) -> tuple[Connected, ...]:
@@ -212,7 +213,7 @@ class Room:
         return tuple(self.seats[participant].connections) if participant in self.seats else ()
 
     def has_free_seat(self, participant: str) -> bool:
-        """Return whether a participant is present or can still join. Reserved seats count as taken."""
+        """Return whether a participant is present already or can still join. Reserved seats count as taken."""
         present = (self.seats.keys() | self._joining.keys()) - {OWN}
         return participant in present or len(present) < self.settings.max_participants
 
@@ -227,8 +228,8 @@ class Room:
             self._joining = +self._joining  # without those that are zero
 
     def replaces_too_often(self, participant: str) -> bool:
-        """Return whether a participant has recently replaced its connections too often. Two programs may be sharing one
-        credential.
+        """Return whether a participant has replaced its connections too often in the last minute. Then two programs
+        probably share one credential.
         """
         seat = self.seats.get(participant)
         if seat is None or len(seat.connections) < self.settings.connections_per_participant:
@@ -241,7 +242,7 @@ class Room:
     def join(
         self, connection: Connected, who: Participant, principal: str, source: str, *, is_observed: bool = False
     ) -> Envelope:
-        """Add a connection, and return the welcome, which must be the first message sent on it."""
+        """Add a connection of a participant. Return the welcome, which must be the first message sent on it."""
         seat = self.seats.get(who.id)
         connection.since = self.timeline.numbered + 1
         if seat is None:
@@ -260,9 +261,8 @@ class Room:
         return envelopes.welcome(self.stamp(), self.topic, who, others, keeps_history=keeps, last=last)
 
     def join_elsewhere(self, connection: Connected, who: Participant, principal: str, *, is_newer: bool) -> bool:
-        """Add a connection that another replica holds. If another principal already uses this participant id here,
-        the older side keeps it: if the added connection is newer, close it and return False; otherwise close the
-        connections of this replica.
+        """Add a connection that another replica holds. If two principals use the same participant id, the older
+        connections stay: close a newer connection and return False, or close those of this replica.
 
         `is_newer`: the connection is newer than those of this replica.
         """
@@ -308,7 +308,7 @@ class Room:
             self._feeds.presence.publish((self, participant))
 
     def _announce_leave(self, participant: str) -> None:
-        """Remove a seat whose grace period has ended, and announce that the participant left."""
+        """Remove a participant whose grace period has ended, and announce that it left."""
         if (seat := self.seats.pop(participant, None)) is not None:
             if seat.was_here:
                 self._audit.add("leave", self.topic, seat.principal, "ok", participant=participant)
@@ -316,7 +316,7 @@ class Room:
             self._feeds.presence.publish((self, participant))
 
     def _set_heartbeat(self) -> None:
-        """Schedule the next presence heartbeats, which repeatedly announce who is present (X-4.4.1-4)."""
+        """Schedule the next heartbeats, which repeatedly announce who is present (X-4.4.1-4)."""
         if self._heartbeat is not None:
             self._heartbeat.cancel()
         every_s = self.settings.presence_heartbeat_s
@@ -330,8 +330,8 @@ class Room:
         self._heartbeat = asyncio.get_running_loop().call_later(every_s, announce_heartbeats) if every_s else None
 
     def set_privilege(self, participant: str, privilege: Privilege, by: str) -> Privilege | None:
-        """Change a privilege, starting with the participant's next envelope. Return the old one, or None if the
-        participant is not present.
+        """Change the privilege of a participant, starting with its next envelope. Return the old privilege, or None if
+        the participant is not present.
         """
         if (seat := self.seats.get(participant)) is None:
             return None
@@ -347,8 +347,8 @@ class Room:
         self._announce(envelopes.privilege_changed(self.stamp(), who, old, by))
 
     def find_recorded_privilege(self, participant: str) -> Privilege | None:
-        """Return the last known privilege of a participant that is not present: it left, or it sends over HTTP or from
-        the inbox. Return None if there is none.
+        """Return the last known privilege of a participant that is not present, for example because it sends over HTTP.
+        Return None if there is none.
         """
         record = self._records.find(self.topic, participant)
         return None if record is None else record.privilege
@@ -359,7 +359,7 @@ class Room:
 
     def disconnect(self, participant: str, code: int, reason: str, *, everywhere: bool = False) -> int:
         """Close the connections of a participant to this replica or, with `everywhere`, to all replicas. Return how
-        many. With the code REMOVED, the participant leaves without a grace period.
+        many were closed. With the code REMOVED, the participant leaves at once.
         """
         closing = [each for each in self.connections_of(participant) if each.is_here or everywhere]
         if (seat := self.seats.get(participant)) is not None:
@@ -376,9 +376,10 @@ class Room:
     def receive(
         self, envelope: Envelope, who: Participant, principal: str, settle: Settle, *, needs_protocol: bool = True
     ) -> EnvelopeRefusal | None:
-        """Check an envelope and queue it. Return why it is refused, or None. `settle` is called with None after it was
-        delivered, or with the reason why it could not be stored. For a decision about a proposal, which is not queued,
-        `settle` is called with the reason why the tracker refused it, or None.
+        """Check an envelope and queue it for publication. Return a refusal, or None if it was queued.
+
+        `settle` is called with None when the envelope was delivered, or with a refusal if it could not be stored. A
+        decision on a proposal is not queued; for it, `settle` is called with the refusal of the tracker, or None.
         """
         if who.id not in self.seats:
             self._note_seen(who, principal)
@@ -417,7 +418,9 @@ class Room:
     async def publish(
         self, envelope: Envelope, who: Participant, principal: str, *, needs_protocol: bool = True
     ) -> EnvelopeRefusal | None:
-        """Check and queue an envelope, and wait until it is delivered. Return why it was refused or lost, or None."""
+        """Check and queue an envelope, and wait until it is delivered. Return a refusal if it is not allowed or could
+        not be stored, otherwise None.
+        """
         delivered: asyncio.Future[EnvelopeRefusal | None] = asyncio.get_running_loop().create_future()
 
         def settle(failure: EnvelopeRefusal | None) -> None:
@@ -429,9 +432,7 @@ class Room:
     def compose(
         self, kind: str, sender: str, to: tuple[str, ...], payload: bytes, answers: str | None = None
     ) -> Envelope | EnvelopeRefusal:
-        """Create an envelope. Return a refusal if it exceeds the limits on size and depth, which also apply to
-        envelopes of the node.
-        """
+        """Create an envelope in the name of `sender`. Return a refusal if it exceeds the limits on size and depth."""
         stamp = self.stamp()
         envelope = Envelope(
             id=stamp.id, ts=stamp.ts, sender=sender, to=to or None, kind=kind, correlation_id=answers, payload=payload
@@ -454,8 +455,8 @@ class Room:
     def _find_rate_refusal(
         self, envelope: Envelope, who: Participant, request: OpenRequest | None
     ) -> EnvelopeRefusal | None:
-        """Return a refusal if a rate limit is exceeded, otherwise None. A full participant's one reply to a request
-        does not count (X-N-4), nor does what the node sends.
+        """Return a refusal if the sender exceeds a rate limit, otherwise None. The first reply of a full participant to
+        a request does not count (X-N-4), and neither do envelopes of the node.
         """
         if who.id == OWN:
             return None  # what the node asks is bounded by who is here
@@ -466,7 +467,9 @@ class Room:
         return window.refused(_counted(envelope), self.settings.per_min, self._clock.now(), envelope.id)
 
     def _window(self, participant: str) -> RateWindow:
-        """Return the rate window of a participant. If there are too many windows, idle ones are deleted."""
+        """Return the window that counts the recent envelopes of a participant. If there are too many windows, delete
+        the idle ones.
+        """
         if participant not in self._rates and len(self._rates) >= RATES_MAX:
             now = self._clock.now()
             self._rates = {id: window for id, window in self._rates.items() if not window.is_idle(now)}
@@ -476,8 +479,8 @@ class Room:
         return self._rates.get(participant) or RateWindow()
 
     def _note_refused(self, envelope: Envelope, who: Participant, principal: str, refusal: EnvelopeRefusal) -> None:
-        """Record a refusal, except of envelopes over the rate. Announce privilege violations in the room if its
-        settings ask for that (X-5.3-2).
+        """Record a refusal in the audit log, unless it is about a rate. Also announce a privilege violation in the
+        room, if its settings ask for that (X-5.3-2).
         """
         if refusal.code == "rate_limited" or not self._window(who.id).may_record(self._clock.now()):
             return  # a flood is not written down line by line
@@ -537,8 +540,8 @@ class Room:
         return [connection for seat in self.seats.values() for connection in seat.connections]
 
     def on_delivered(self, delivery: Delivery) -> None:
-        """Publish a delivered envelope on the node's feeds if it was stored. Only the replica that received it from its
-        sender also passes it to the tracker of proposals.
+        """Publish a delivered envelope to the other parts of the node, if it was stored. The replica that received it
+        from its sender also passes it to the tracker of proposals.
         """
         if delivery.sequence and delivery.principal and delivery.envelope.kind != CHAT:
             self.tracker.on_published(self, delivery.envelope, delivery.principal)
@@ -546,7 +549,7 @@ class Room:
             self._feeds.published.publish((self, delivery))
 
     def on_replicated(self, envelope: Envelope, received_at: float) -> None:
-        """Count an envelope that another replica published, and pass it to the tracker."""
+        """Count an envelope that was published through another replica, and pass it to the tracker of proposals."""
         sender = envelope.sender or ""
         if sender == GATEWAY:
             return

@@ -66,7 +66,7 @@ from interlock.wire.refusal import INVALID_PARAMS, SCOPE_DENIED, TOOL_DEGRADED, 
 
 
 def refusal_for(refused: EnvelopeRefusal) -> Refusal:
-    """Convert the refusal of an envelope to the refusal of the call that the envelope contained."""
+    """Convert the refusal of an envelope to a refusal of the call in it."""
     details = refused.details or {}
     match refused.code:
         case "privilege_violation":
@@ -102,7 +102,7 @@ class RoomMembers:
         return ax_refusal(SCOPE_DENIED, why, reason="privilege_violation")
 
     def speaker(self, principal: str) -> Participant:
-        """Return the participant as which a client acts in the room, whether or not it is present."""
+        """Return the participant that represents a client in the room, whether or not it is present."""
         return self.rooms.participant(self.room, principal)
 
 
@@ -117,7 +117,9 @@ CallKey = tuple[str, str, str, str, bytes]
 
 @dataclass(slots=True, eq=False)
 class ProposalHold(CallHold):
-    """The hold for a call by a restricted participant. It publishes the call as a proposal and never releases it."""
+    """The hold on a call by a restricted participant. It publishes the call as a proposal, and never releases the call
+    itself.
+    """
 
     link: "ParticipantLink"
     who: Participant
@@ -126,8 +128,8 @@ class ProposalHold(CallHold):
     is_asked_first: bool = True
 
     async def find_release(self, call: Call) -> Release | Refused:
-        """Publish a call as a proposal, or find its earlier proposal. Return the answer to the client. If the
-        target's reply has arrived, the call is answered with that before this method returns.
+        """Publish the call as a proposal, or find the proposal of an identical earlier call. If the target has already
+        replied, answer the call with that reply. Return a refusal in any case, because the call itself is not sent.
         """
         arguments, topic = bytes(call.params.get("arguments") or RAW_EMPTY), self.link.room.topic
         principal, proposed = call.caller.principal.name, self.link.links.proposed
@@ -151,9 +153,7 @@ class ProposalHold(CallHold):
         return CONFIRMATION_REQUIRED  # the call has its answer
 
     async def _propose(self, key: CallKey, principal: str, arguments: bytes) -> str | EnvelopeRefusal:
-        """Publish a call as a proposal and return its id. Arguments that appear to contain a secret are refused
-        first.
-        """
+        """Publish the call as a proposal and return its id. Refuse arguments that seem to contain a secret."""
         room, proposed = self.link.room, self.link.links.proposed
         warning = secret_refusal(arguments, room.settings.secret_patterns)  # X-7.2-1
         if warning is not None:
@@ -171,7 +171,9 @@ class ProposalHold(CallHold):
 
 
 def _result(call: Call, topic: str, settled: SettledProposal) -> bytes:
-    """Return the result that informs a client about the outcome of its proposal, in the same form as for held calls."""
+    """Return the tool result that tells a client how its proposal stands, in the same form as for calls that a person
+    must approve.
+    """
     approval = settled.approval
     status = STATUS[approval.status]
     if status in _UNDER_WAY:
@@ -215,7 +217,9 @@ _UNTRUSTED: Final = _EveryTool()
 
 
 class ParticipantLink(ConnectedLink):
-    """A link to one participant of a room. `members` are the clients that can see and use it."""
+    """The link through which clients call the tools of one participant of a room. `members` are the clients that can
+    see and use it.
+    """
 
     members: RoomMembers
 
@@ -236,16 +240,16 @@ class ParticipantLink(ConnectedLink):
         return {} if self.room.settings.trust_annotations else _UNTRUSTED
 
     def greeted(self, facts: ServerFacts) -> None:
-        """Store the participant's facts, but only its capabilities for tools. Its other capabilities and its
-        instructions are dropped.
+        """Store what the participant said in the handshake. Keep only its capabilities for tools, and drop its
+        instructions.
         """
         capabilities = {name: raw for name, raw in facts.capabilities.items() if name in _FOR_CALLERS}
         super().greeted(msgspec.structs.replace(facts, capabilities=capabilities, instructions=None))
         self.call_type = self._new_call
 
     def _new_call(self, *fields: Any) -> Call:
-        """Create a call. If the room tracks proposals, a restricted participant's call of a tool is given a hold, which
-        turns it into a proposal.
+        """Create a call. If the room tracks proposals, a tool call by a restricted participant gets a hold, which turns
+        it into a proposal.
         """
         call = Call(*fields)
         who = self.members.speaker(call.caller.principal.name)
@@ -254,7 +258,7 @@ class ParticipantLink(ConnectedLink):
         return call
 
     def cancel(self, pending: Pending, reason: str) -> None:
-        """Cancel a call on behalf of its caller."""
+        """Cancel a call, and tell the participant so in the name of the caller."""
         if self.waiting.pop(pending.upstream_id) is not None and self.pipe is not None:
             params = codec.encode_value({"requestId": pending.upstream_id, "reason": reason})
             envelope_id = pending.handle if isinstance(pending.handle, str) else None
@@ -263,8 +267,8 @@ class ParticipantLink(ConnectedLink):
     def publish(
         self, message: bytes, origin: Pending | None, asking: Pending | None, correlation_id: str | None = None
     ) -> str:
-        """Publish a message in the name of the sender of the call `asking`, or of the node if that is no call. Return
-        the envelope's id, or an empty text if the message exceeds the limits of an envelope.
+        """Publish a message in the name of the caller of `asking`, or of the node if `asking` is not a call. Return the
+        id of the envelope, or an empty text if the message is too large.
 
         A refusal fails the call `origin`, immediately or when the envelope could not be stored.
         """
@@ -285,7 +289,7 @@ class ParticipantLink(ConnectedLink):
         return envelope.id
 
     def on_envelope(self, envelope: Envelope) -> None:
-        """Handle an `mcp` envelope of this participant."""
+        """Handle an `mcp` envelope that the participant has sent: a reply to a call, or a notification."""
         try:
             message = codec.decode_untrusted(envelope.payload)
         except codec.CodecError as error:
@@ -307,7 +311,7 @@ class ParticipantLink(ConnectedLink):
             self._on_notification(message, None)
 
     def on_refused(self, origin: Pending | None, refused: EnvelopeRefusal) -> None:
-        """Fail the call whose envelope the room refused. `origin` is that call, if there is one."""
+        """Fail the call `origin`, because the room has refused its envelope. Without a call, only count the refusal."""
         if origin is None:
             self.failed.count_undelivered(Undelivered(Trouble.REFUSED, refused.message))
         elif self.waiting.pop(origin.upstream_id) is not None:
@@ -316,7 +320,7 @@ class ParticipantLink(ConnectedLink):
 
 @dataclass(frozen=True, slots=True)
 class RoomPipe(Pipe):
-    """The message pipe of a link. It publishes each message in the room, addressed to one participant.
+    """The transport of the link to a participant. It publishes each message in the room, addressed to that participant.
 
     A request in a room has no connection that could be closed, and the room limits the rate of every participant.
     """
@@ -343,7 +347,7 @@ class _Present(Connector):
 
 
 class ParticipantKeeper(ServerKeeper):
-    """The keeper of the link to one participant.
+    """The keeper that starts and ends the MCP session with one participant of a room.
 
     The room decides when a session exists: `greet` begins one when the participant joins or returns, `rest` suspends
     it, and `cut` ends it. The keeper itself restarts nothing.
@@ -477,8 +481,8 @@ class RoomLinks:
         self._name_all(room)
 
     def _on_rooms_changed(self, _: None) -> None:
-        """Remove the links that changed settings no longer allow, create those that they now allow, and list all tools
-        again.
+        """Update all links after the settings of rooms have changed: remove those that are no longer allowed, create
+        those that now are, and list all tools again.
         """
         for room in [room for room in self._by_room if self.rooms.by_topic.get(room.topic) is not room]:
             self._leave_all(room)
@@ -510,8 +514,8 @@ class RoomLinks:
         return hears and may_answer and seat.participant.id != OWN and self.rooms.may_anyone_join(room)
 
     def is_held(self, room: Room, participant: str, tool: str) -> bool:
-        """Return whether a call of this tool is held for approval by a person. For an unlisted tool, return whether
-        irreversible calls are held.
+        """Return whether a person must approve calls of this tool of a participant. For an unlisted tool, return
+        whether a person must approve irreversible calls.
         """
         if participant == OWN:
             return False  # its own gate sees to it
@@ -522,9 +526,7 @@ class RoomLinks:
         return routes[0].is_held if routes else self.current.plan.gate.mode != "open"
 
     def _name_all(self, room: Room) -> None:
-        """Give every eligible and connected participant of a room a link. Its name depends on which participants are
-        present.
-        """
+        """Create or rename the links to the participants of a room. The name of a link depends on who is present."""
         seats = {id: seat for id, seat in room.seats.items() if self._may_have_link(room, seat)}
         if (topic := resolve_locals([*self.rooms.by_topic]).local_names.get(room.topic)) is None:
             return

@@ -56,17 +56,17 @@ Reason = Annotated[str, Meta(description="Why, for people.", max_length=2000)]
 
 
 class NoArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The empty arguments of `rooms.list`."""
+    """The empty arguments of the tool `rooms.list`."""
 
 
 class RoomArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The arguments of tools that need only the topic of a room."""
+    """The arguments of those tools `rooms.*` that need only the topic of a room."""
 
     topic: Topic
 
 
 class ReadArguments(RoomArguments, frozen=True, forbid_unknown_fields=True):
-    """The arguments of `rooms.read`."""
+    """The arguments of the tool `rooms.read`."""
 
     cursor: Annotated[int, Meta(description="From the last read; without it the newest are read.", ge=0)] | None = None
     limit: Annotated[int, Meta(description="At most so many messages.", ge=1, le=READ_MAX)] = READ_DEFAULT
@@ -74,7 +74,7 @@ class ReadArguments(RoomArguments, frozen=True, forbid_unknown_fields=True):
 
 
 class SayArguments(RoomArguments, frozen=True, forbid_unknown_fields=True):
-    """The arguments of `rooms.say`."""
+    """The arguments of the tool `rooms.say`."""
 
     text: Annotated[str, Meta(description="What everyone in the room will read.")]
     format: Literal["plain", "markdown"] = "plain"
@@ -82,7 +82,7 @@ class SayArguments(RoomArguments, frozen=True, forbid_unknown_fields=True):
 
 
 class ProposeArguments(RoomArguments, frozen=True, forbid_unknown_fields=True):
-    """The arguments of `rooms.propose`."""
+    """The arguments of the tool `rooms.propose`."""
 
     to: Annotated[str, Meta(description="The participant that would do it.", max_length=64)]
     tool: Annotated[str, Meta(description="Its tool, by its own name there.", min_length=1)]
@@ -93,25 +93,25 @@ class ProposeArguments(RoomArguments, frozen=True, forbid_unknown_fields=True):
 
 
 class WithdrawArguments(RoomArguments, frozen=True, forbid_unknown_fields=True):
-    """The arguments of `rooms.withdraw`."""
+    """The arguments of the tool `rooms.withdraw`."""
 
     proposal_id: ProposalId
 
 
 class FulfilArguments(WithdrawArguments, frozen=True, forbid_unknown_fields=True):
-    """The arguments of `rooms.fulfil`."""
+    """The arguments of the tool `rooms.fulfil`."""
 
     wait_s: Wait = FULFIL_WAIT_S
 
 
 class RejectArguments(WithdrawArguments, frozen=True, forbid_unknown_fields=True):
-    """The arguments of `rooms.reject`."""
+    """The arguments of the tool `rooms.reject`."""
 
     reason: Reason | None = None
 
 
 class RoomMember(msgspec.Struct, frozen=True):
-    """A client and a room that it may join, with the participant as which it acts there."""
+    """A client that may join a room, with the participant as which it acts there."""
 
     room: Room
     participant: Participant
@@ -119,7 +119,7 @@ class RoomMember(msgspec.Struct, frozen=True):
 
 
 class RoomTool(msgspec.Struct, frozen=True):
-    """The declaration of one tool `rooms.*`."""
+    """The declaration of one of the tools `rooms.*`, for example `rooms.say`."""
 
     description: str
     effect: Literal["reads", "changes"]
@@ -144,7 +144,9 @@ def _tool(description: str, effect: Literal["reads", "changes"] = "changes") -> 
 
 @dataclass(frozen=True, slots=True)
 class _AnyRoom:
-    """The clients that are members of at least one room. Removed clients count; they are refused when they join."""
+    """The clients that can see the tools `rooms.*`: the members of at least one room. Removed members count too; they
+    are refused when they join.
+    """
 
     rooms: RoomRegistry
     name: str = ""  # no topic
@@ -158,7 +160,8 @@ class _AnyRoom:
 
 @dataclass(eq=False)
 class RoomTools:
-    """The tools `rooms.*`, in the namespace while any room exists, and each room as a resource for its members.
+    """The tools `rooms.*` for MCP clients, which exist while there is any room, and each room as a resource for its
+    members.
 
     `is_held` returns whether a call of a participant's tool is held for a person in the namespace.
     """
@@ -191,7 +194,7 @@ class RoomTools:
             await link.close()
 
     async def perform(self, name: str, principal: str, arguments: Any) -> Json | EnvelopeRefusal:
-        """Perform the operation of one tool for a client and return the reply."""
+        """Perform the tool `rooms.NAME` for a client and return the reply."""
         if name == "list":
             return self.list_rooms(principal)
         operation = TOOLS[name].operation
@@ -199,8 +202,8 @@ class RoomTools:
         return member if isinstance(member, EnvelopeRefusal) else await operation(self, member, arguments)
 
     def _admit(self, topic: str, principal: str) -> RoomMember | EnvelopeRefusal:
-        """Return the member that a client is in a room, and renew its lease. A non-member gets the same refusal as for
-        an unknown room.
+        """Return the client as a member of the room, and renew its presence there. A client that is not a member gets
+        the same refusal as for an unknown room.
         """
         room = self.rooms.by_topic.get(topic)
         if room is None or not self.rooms.is_member(room, principal):
@@ -213,9 +216,7 @@ class RoomTools:
         return RoomMember(room, participant, principal)
 
     def _find_exclusion(self, member: RoomMember) -> EnvelopeRefusal | None:
-        """Return a refusal if the client is no longer a member, because an admin may have removed it during a wait.
-        Otherwise return None.
-        """
+        """Return a refusal if an admin has removed the client from the room while it waited, otherwise None."""
         again = self._admit(member.room.topic, member.principal)
         return again if isinstance(again, EnvelopeRefusal) else None
 
@@ -309,8 +310,8 @@ class RoomTools:
         " sees it while it waits, arguments included."
     )
     async def propose(self, member: RoomMember, arguments: ProposeArguments) -> Json | EnvelopeRefusal:
-        """Publish a tool call as a proposal, and wait briefly for its end. What appears to contain a secret is refused
-        first, unless the arguments say otherwise.
+        """Publish a tool call as a proposal, and wait briefly for its end. Refuse arguments that seem to contain a
+        secret, unless `despite_secrets` is set.
         """
         room = member.room
         payload: Json = {"method": TOOLS_CALL, "params": {"name": arguments.tool, "arguments": arguments.arguments}}
@@ -332,7 +333,9 @@ class RoomTools:
 
     @_tool("Have a proposal of another carried out in your own name. Only for full participants.")
     async def fulfil(self, member: RoomMember, arguments: FulfilArguments) -> Json | EnvelopeRefusal:
-        """Carry out a proposal, unless the gate holds the same call for approval by a person."""
+        """Carry out a proposal of another participant. Refuse that if a person has to approve the same call in the
+        inbox.
+        """
         proposals, topic, proposal_id = self.rooms.proposals, arguments.topic, arguments.proposal_id
         approval = await proposals.find(topic, proposal_id)
         if approval is not None and approval.target is not None and approval.method == TOOLS_CALL:
@@ -392,7 +395,7 @@ class RoomTools:
         )
 
     def _update_links(self, _: None) -> None:
-        """List the tools while there is a room, and give each room a link under its current name."""
+        """Offer the tools while there is any room, and each room as a resource under its current name."""
         if not self.rooms.by_topic:
             self.catalog.drop(self._link)
         elif not self.catalog.has_segment(ROOMS):

@@ -75,7 +75,7 @@ class PrivilegeGrant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RoomRegistry:
-    """The rooms of a node, and the decisions of admins about participants.
+    """The registry of all rooms of a node, and of the decisions that admins made about participants.
 
     Decisions are made one at a time (`_deciding`), because each depends on the result of the previous decision.
     """
@@ -155,8 +155,8 @@ class RoomRegistry:
             await asyncio.sleep(FORGET_EVERY_S)
 
     async def replan(self, plan: Plan) -> None:
-        """Apply a changed configuration, starting with the next envelope. A room that is no longer declared, and
-        that nobody created, is closed. Its history is kept.
+        """Apply a changed configuration. Close a room that is no longer declared and that nobody created; its history
+        is kept.
         """
         self._plan = plan
         wanted = self._list_topics(plan)
@@ -195,7 +195,7 @@ class RoomRegistry:
     # What other replicas did
 
     def _apply_remote_grant(self, change: Change) -> None:
-        """Apply the decision of an admin that another replica wrote."""
+        """Apply the decision of an admin that another replica has stored."""
         topic, _, participant = change.key.partition("\n")
         if change.entry is None:
             return
@@ -238,7 +238,9 @@ class RoomRegistry:
             return room
 
     async def find_or_create_room(self, topic: str, principal: str) -> Room | None:
-        """Return the room of a topic, or None. With `auto_create`, create a missing room."""
+        """Return the room of a topic, or None if there is none. With the setting `auto_create`, create a missing
+        room.
+        """
         room = self.by_topic.get(topic)
         may_create = self._plan.rooms.auto_create and len(self.by_topic) < ROOMS_MAX
         if room is None and may_create and participants.is_topic(topic) and not self.is_stopping:
@@ -251,11 +253,13 @@ class RoomRegistry:
     # Who may come in
 
     def may_join(self, room: Room, principal: str) -> bool:
-        """Return whether a client may join a room. Room tokens are checked by the endpoint instead."""
+        """Return whether a client may join a room. Tokens for one room are checked by the endpoint instead."""
         return self.is_member(room, principal) and self.find_removal(room, participant_of(principal)) is None
 
     def is_member(self, room: Room, principal: str) -> bool:
-        """Return whether the configuration or a grant makes a client a member. A removed client still counts."""
+        """Return whether the configuration or a grant makes a client a member of a room. A client that an admin removed
+        still counts.
+        """
         settings = room.settings
         if settings.mode in ("open", "observe") and not settings.members and not settings.full:
             return True
@@ -268,13 +272,13 @@ class RoomRegistry:
         return self._grants.get(f"{topic}\n{participant}")
 
     def is_listed(self, principal: str) -> bool:
-        """Return whether the configured lists of any room contain a principal."""
+        """Return whether the configuration lists a principal as a member of any room."""
         lists = ((*room.settings.members, *room.settings.full) for room in self.by_topic.values())
         return any(participants.matches_any(principal, patterns) for patterns in lists)
 
     def may_anyone_join(self, room: Room) -> bool:
-        """Return whether there is any client that may join a room, by its settings or by a grant. Room tokens are not
-        considered.
+        """Return whether any client at all may join a room, by its settings or by a grant. Tokens for one room do not
+        count.
         """
         settings = room.settings
         if settings.members or settings.full or settings.mode in ("open", "observe"):
@@ -327,8 +331,8 @@ class RoomRegistry:
     # What admins do
 
     def find_privilege(self, room: Room, participant: str) -> Privilege | None:
-        """Return the privilege of a participant that is or was present, sent something, or has a grant. Return None for
-        any other.
+        """Return the privilege that a participant has, was granted, or last had in a room. Return None if the room does
+        not know the participant.
         """
         if (seat := room.seats.get(participant)) is not None:
             return seat.participant.privilege
@@ -384,11 +388,12 @@ class RoomRegistry:
         *,
         admits: bool = False,
     ) -> bool:
-        """Store a privilege that takes effect at the participant's next connection. It keeps the membership of the
-        previous grant and, if it is temporary, its permanent privilege. Raise StoreError if writing fails.
+        """Store the privilege that an admin has granted to a participant. It takes effect at the participant's next
+        connection. Raise StoreError if writing fails.
 
-        With `admits` the participant becomes a member, unless that would change nothing or undo a demotion or removal
-        by an admin. Return False in this case, otherwise True.
+        The membership of the previous grant remains and, if the new grant is temporary, so does its permanent
+        privilege. With `admits` the participant becomes a member, unless that would change nothing or undo a demotion
+        or removal by an admin. Return False in this case, otherwise True.
         """
         async with self._deciding:
             earlier = self._find_grant(room.topic, participant)
@@ -410,8 +415,8 @@ class RoomRegistry:
             return True
 
     async def admit(self, room: Room, participant: str, by: str) -> bool:
-        """Give a participant full privilege permanently, and make it a member even if the room's lists do not contain
-        it (X-8-3). Return whether this changed anything. Raise StoreError if writing fails.
+        """Give a participant full privilege without an end, and make it a member even if the configuration does not
+        (X-8-3). Return whether this changed anything. Raise StoreError if writing fails.
         """
         is_changed = await self.grant(room, participant, Privilege.FULL, by, admits=True)
         if is_changed:
@@ -444,7 +449,9 @@ class RoomRegistry:
             self._ends[key] = asyncio.get_running_loop().call_later(left_s, self._end_if_over, key, grant)
 
     def _end_if_over(self, key: str, grant: PrivilegeGrant) -> None:
-        """Restore the previous privilege of a present participant if its grant has expired."""
+        """End a temporary grant if its time is over, and restore the previous privilege of a participant that is
+        present.
+        """
         if not self._is_over(grant):
             self._schedule_end(key, grant)
             return
@@ -457,11 +464,12 @@ class RoomRegistry:
             self.audit.add(event, topic, GATEWAY, "ok", participant=participant, reason=reason)
 
     def open_topics(self) -> tuple[str, ...]:
-        """Return the rooms in which every participant is full without an admin's decision (X-6.1-2)."""
+        """Return the topics of the rooms with mode "open", in which every participant has full privilege (X-6.1-2)."""
         return tuple(topic for topic, room in self.by_topic.items() if room.settings.mode == "open")
 
     async def remove(self, room: Room, participant: str, by: str) -> int | None:
-        """Close the connections of a participant and exclude it until an admin promotes or demotes it (X-5.1-6).
+        """Remove a participant from a room: close its connections, and exclude it until an admin promotes or demotes it
+        (X-5.1-6).
 
         Return how many connections were closed, or None if there is no such participant. Raise StoreError
         if writing fails.
@@ -479,7 +487,9 @@ class RoomRegistry:
         return closed
 
     def dismiss(self, is_valid: Callable[[str], bool]) -> None:
-        """Close the connections whose credential is no longer valid. `is_valid` takes a principal."""
+        """Close the connections whose credential is no longer valid. `is_valid` is called with the name of a
+        principal.
+        """
         for room in self.by_topic.values():
             for participant, seat in list(room.seats.items()):
                 if not is_valid(seat.principal):

@@ -77,7 +77,9 @@ KNOWN_MIN: Final = 10_000
 
 
 class _Known(msgspec.Struct):
-    """The remembered data of one published envelope, used to recognize repeated envelopes and answers to a request."""
+    """The remembered data of one published envelope, by which a repeated envelope and the replies to a request are
+    recognized.
+    """
 
     digest: bytes
     sequence: int = 0  # 0: accepted, and not stored yet
@@ -85,7 +87,7 @@ class _Known(msgspec.Struct):
 
 
 class KnownEnvelopes:
-    """The ids of the newest envelopes of a room. They serve to recognize repeated envelopes and answers.
+    """The newest envelopes of a room by id, so that repeated envelopes and replies are recognized.
 
     An id that is older than the window may be published again. The window has at least `history_max` envelopes, so
     such an envelope is deleted, or soon will be.
@@ -105,7 +107,7 @@ class KnownEnvelopes:
         return EnvelopeRefusal("duplicate_id", message, {"identical": identical}, id=envelope.id)
 
     def add(self, envelope: Envelope, sender: str, sequence: int = 0) -> None:
-        """Remember an envelope. If it answers a request, also record at the request who has answered."""
+        """Remember an envelope. If it replies to a request, also note at the request who has replied."""
         entry = _Known(_digest(envelope, sender), sequence)
         if envelope.kind == MCP and envelope.to and is_request(envelope.payload):
             entry.request = OpenRequest(sender, envelope.to, rpc_id(envelope.payload))
@@ -173,7 +175,7 @@ class Delivery(msgspec.Struct):
     _numbered: Envelope | None = None
 
     def text(self, protocol: str) -> bytes:
-        """Return the bytes for a connection with this protocol version. They are encoded once and shared by all
+        """Return the encoded envelope for a connection with this protocol version. It is encoded once for all
         connections.
         """
         if protocol != V0:
@@ -183,7 +185,7 @@ class Delivery(msgspec.Struct):
         return self._v0
 
     def sequence_event(self, stamp: Callable[[], envelopes.Stamp]) -> Envelope:
-        """Return the event that contains the sequence number. It is the same for all connections."""
+        """Return the event that reports the sequence number of this envelope. It is the same for all connections."""
         if self._numbered is None:
             self._numbered = envelopes.sequence(stamp(), self.sequence, self.envelope.id)
         return self._numbered
@@ -221,7 +223,7 @@ class Timeline:
         self._news = asyncio.Event()
 
     async def open(self) -> None:
-        """Read the ids in use, and start to follow other replicas. Raise StoreError if that fails."""
+        """Read the ids of the stored envelopes, and start to follow other replicas. Raise StoreError if that fails."""
         self.delivered = last = await self._streams.last(self._stream)
         first = await self.read(0, last, 1)
         self._oldest = first[0].sequence - 1 if first else last
@@ -259,8 +261,8 @@ class Timeline:
             self._writer = self._background.begin(self._write(), f"room {self._room.topic}")
 
     async def _write(self) -> None:
-        """Store and deliver batches until the queue is empty. With a shared store, `_follow` delivers the stored
-        envelopes instead.
+        """Store and deliver the queued envelopes until the queue is empty. If replicas share the store, `_follow`
+        delivers the stored ones instead.
         """
         while self._queue:
             batch, self._queue = self._queue, []
@@ -273,7 +275,7 @@ class Timeline:
             await self._deliver_all(batch)
 
     async def _store(self, deliveries: list[Delivery]) -> bool:
-        """Store a batch. Return False if that failed; the senders have then been notified."""
+        """Store a batch of envelopes. Return False if that failed; their senders have then been notified."""
         try:
             if self._is_cut_off:
                 raise Unavailable("what is published can no longer be followed; restart this node")
@@ -290,8 +292,9 @@ class Timeline:
         return True
 
     async def _append(self, deliveries: list[Delivery]) -> list[int]:
-        """Append envelopes to the stream. Return the sequence number of each, or 0 for an id that a replica has stored
-        recently. On StoreError, either none is stored, or the shared stream yields those that are.
+        """Append envelopes to the stored stream. Return the sequence number of each, or 0 if a replica has recently
+        stored an envelope with its id. On StoreError, either none is stored, or the shared stream yields those that
+        are.
         """
         if self._replication is not None:
             records = [
@@ -303,8 +306,8 @@ class Timeline:
         return list(range(last - len(deliveries) + 1, last + 1))
 
     async def _deliver_all(self, batch: list[Delivery]) -> None:
-        """Deliver envelopes to every connection. Regularly let other tasks run in between. Afterwards delete envelopes
-        beyond the number that is kept.
+        """Deliver envelopes to every connection, and let other tasks run in between. Then delete envelopes beyond the
+        number that is kept.
         """
         count, per_turn = 0, DELIVERIES_PER_TURN if len(batch) > 1 else ALONE_PER_TURN
         for delivery in batch:
@@ -346,7 +349,9 @@ class Timeline:
         self._give_up(list(self._awaited.values()))
 
     async def _take(self, record: StoredEnvelope) -> None:
-        """Deliver one record of the shared stream, from this replica or another one."""
+        """Deliver one envelope of the stream that replicas share. It was published through this replica or another
+        one.
+        """
         envelope = envelopes.decode_untrusted(record.data, len(record.data))
         if not isinstance(envelope, Envelope):
             log.error("room %s: the record %d is no envelope", self._room.topic, record.sequence)
@@ -367,12 +372,12 @@ class Timeline:
         await self._deliver_all([delivery])
 
     def _refuse_taken(self, delivery: Delivery) -> None:
-        """Refuse an envelope because its id is already used in the room."""
+        """Refuse an envelope because another one with the same id was published first."""
         refusal = self.known.duplicate(delivery.envelope, delivery.envelope.sender or "")
         self._give_up([delivery], refusal or _NOT_STORED)
 
     def _give_up(self, deliveries: list[Delivery], why: EnvelopeRefusal = _NOT_STORED) -> None:
-        """Refuse envelopes that could not be stored, because only stored envelopes are delivered."""
+        """Refuse envelopes that could not be stored. They are not delivered."""
         for delivery in deliveries:
             if self._replication is not None and self._awaited.pop(delivery.envelope.id, None) is not delivery:
                 continue  # it was heard, or given up before
@@ -422,8 +427,8 @@ class Timeline:
         return envelope if isinstance(envelope, Envelope) and envelope.id == id else None
 
     async def count_before(self, moment: float) -> int:
-        """Return the sequence number of the last envelope received before the time `moment`. Raise StoreError if
-        reading fails.
+        """Return the sequence number of the last envelope that was received before the time `moment`. Raise StoreError
+        if reading fails.
         """
         low, high = self._oldest, self.delivered
         while low < high:
@@ -436,14 +441,16 @@ class Timeline:
         return low
 
     def position_after_gap(self, reference: str) -> int:
-        """Return where a client resumes that names a missing envelope: at the oldest stored envelope if `reference` is
-        a lower number, otherwise at the latest delivered one.
+        """Return where a client continues if the envelope that it names is missing: at the oldest stored envelope if
+        `reference` is a lower number, otherwise at the newest delivered one.
         """
         is_earlier = reference.isascii() and reference.isdigit() and int(reference[:16]) < self._oldest
         return self._oldest if is_earlier else self.delivered
 
     def find_position(self, reference: str) -> int | None:
-        """Return the sequence number that a client gives directly or by an envelope's id, or None if it is unknown."""
+        """Return the sequence number for a client's reference, which is a number or the id of an envelope. Return None
+        if it is unknown.
+        """
         if reference.isascii() and reference.isdigit() and len(reference) <= 15:
             number = int(reference)
             return number if self._oldest <= number <= self.delivered else None

@@ -186,7 +186,7 @@ def _run(participant: "Participant") -> None:
 
 
 def _address(url: str) -> str:
-    """Return the address of the node, without a path."""
+    """Return the scheme and the host of a URL, without its path."""
     from urllib.parse import urlsplit
 
     parts = urlsplit(url)

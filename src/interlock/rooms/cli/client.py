@@ -29,7 +29,7 @@ COLOURS: Final = ("cyan", "green", "yellow", "magenta", "blue", "bright_cyan", "
 
 
 def find_line(heard: Heard, own: str) -> Text | None:
-    """Return the line that displays an envelope, or None for an envelope that only programs need."""
+    """Return the line that shows an envelope in the terminal, or None if only programs need the envelope."""
     at = Text(local_time(heard.ts, "%H:%M:%S") if heard.ts else "", style="dim")
     try:
         body = _body(heard, own)
@@ -45,7 +45,7 @@ def find_line(heard: Heard, own: str) -> Text | None:
 
 
 def _body(heard: Heard, own: str) -> Text | None:
-    """Return the text of an envelope according to its kind, or None if only programs need it."""
+    """Return the text that shows an envelope, depending on its kind. Return None if only programs need the envelope."""
     payload = heard.payload
     match heard.kind:
         case "chat":
@@ -70,7 +70,9 @@ def _body(heard: Heard, own: str) -> Text | None:
 
 
 def _mcp(heard: Heard, payload: Any, own: str) -> Text | None:
-    """Return the text of a request, reply or refusal, or None for notifications, handshakes and tool lists."""
+    """Return the text that shows an MCP request, a reply or a refusal. Return None for notifications, handshakes and
+    lists of tools, which are not shown.
+    """
     if heard.sender == "system:gateway":
         return Text.assemble("refused: ", _short(payload.get("error", {}).get("message", "")), style="red")
     if "method" in payload:
@@ -117,7 +119,9 @@ def _event(payload: Any) -> Text | None:
 
 
 def name(participant: str) -> Text:
-    """Return a participant's name in a color that depends on the name only, so that all terminals show the same one."""
+    """Return a participant's name in its color. The color depends on the name only, so that all terminals show the same
+    one.
+    """
     colour = COLOURS[sum(participant.encode()) % len(COLOURS)]
     return Text(one_line(participant), style=f"bold {colour}")
 
@@ -159,7 +163,7 @@ def proposal_title(proposal: Proposal) -> Text:
 
 
 def proposal_details(proposal: Proposal, now: datetime) -> Text:
-    """Return the params that approval of the proposal would send, unabridged, with the reason and the remaining time.
+    """Return the details of a proposal: the params that an approval would send, the reason, and the remaining time.
     Params of more than READABLE_BYTES_MAX are left out.
     """
     why_not = find_reading_problem(proposal)
@@ -174,9 +178,7 @@ def proposal_details(proposal: Proposal, now: datetime) -> Text:
 
 
 def find_reading_problem(proposal: Proposal) -> str | None:
-    """Return why a proposal should not be approved on the basis of a terminal's display, or None if there is no
-    problem.
-    """
+    """Return why a person cannot judge the proposal from what a terminal shows, or None if they can."""
     if len(proposal.params) > READABLE_BYTES_MAX:
         return f"{len(proposal.params):,} bytes are too many to read here: decide in the console"
     try:
@@ -317,7 +319,7 @@ class RoomApp(App[int]):
 
     @work(exclusive=True, group="proposals")
     async def _read_proposals(self) -> None:
-        """Fetch from the gateway when each proposal expires, and the status of older proposals."""
+        """Fetch the proposals from the gateway, which knows when each expires and how older ones ended."""
         if await self._try(self._room.read_proposals()) is not None:
             self._show_proposals()
 
@@ -377,8 +379,8 @@ class RoomApp(App[int]):
 
     @work
     async def _perform(self, text: str) -> None:
-        """Publish the typed text, or run the command that it contains after a slash. A text that begins with two
-        slashes is published with one.
+        """Publish the typed text, or run it as a command if it begins with a slash. A text that begins with two slashes
+        is published with one.
         """
         if not text.startswith("/") or text.startswith("//"):
             await self._try(self._room.say(text.removeprefix("/")))

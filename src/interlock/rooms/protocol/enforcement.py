@@ -29,7 +29,7 @@ _FORMATS: Final = ("plain", "markdown")
 
 
 class OpenRequest(msgspec.Struct):
-    """A stored `mcp` request to which another envelope may reply."""
+    """An `mcp` request in a room, to which other participants may still reply."""
 
     by: str
     to: tuple[str, ...]
@@ -37,9 +37,7 @@ class OpenRequest(msgspec.Struct):
     answered_by: tuple[str, ...] = ()
 
     def awaits(self, participant: str) -> bool:
-        """Return whether this participant has yet to answer the request. A request to its own sender is never
-        awaited.
-        """
+        """Return whether the request still expects a reply of this participant. It expects none of its own sender."""
         return participant in self.to and participant != self.by and participant not in self.answered_by
 
 
@@ -62,7 +60,7 @@ def sender_refusal(envelope: Envelope, sender: str) -> EnvelopeRefusal | None:
 
 
 def kind_refusal(envelope: Envelope, settings: RoomSettings) -> EnvelopeRefusal | None:
-    """Return a refusal if the room does not allow the kind of an envelope, otherwise None.
+    """Return a refusal if a room does not allow the kind of an envelope, otherwise None.
 
     The comparison is exact and case-sensitive, and the list is closed: a kind that the gateway does not know could pass
     for another one at a receiver (X-3.2-4).
@@ -82,8 +80,8 @@ def kind_refusal(envelope: Envelope, settings: RoomSettings) -> EnvelopeRefusal 
 
 
 def is_decision(kind: str, settings: RoomSettings) -> bool:
-    """Return whether envelopes of this kind go only to the proposal tracker. A room publishes them if its `extra_kinds`
-    contains the kind.
+    """Return whether envelopes of this kind are decisions on proposals. These go to the tracker and are not published,
+    unless the room lists the kind in `extra_kinds`.
     """
     return kind in (envelopes.REJECT, envelopes.WITHDRAW) and settings.tracker and kind not in settings.extra_kinds
 
@@ -91,7 +89,8 @@ def is_decision(kind: str, settings: RoomSettings) -> bool:
 def privilege_refusal(
     envelope: Envelope, sender: str, privilege: Privilege, settings: RoomSettings, request: OpenRequest | None
 ) -> EnvelopeRefusal | None:
-    """Return a refusal if a restricted participant sends a kind that takes full privilege (MCPx 5.3), otherwise None.
+    """Return a refusal if a restricted participant sends an envelope that requires full privilege (MCPx 5.3), otherwise
+    None.
 
     These are `mcp`, decisions to reject, the kinds for which `extra_kinds` says so, and `chat` if the room's settings
     do not allow it. An `mcp` envelope passes if it answers `request` and the room allows that. `request` is the request
@@ -125,7 +124,7 @@ def is_request(payload: bytes) -> bool:
 
 
 def rpc_id(payload: bytes) -> bytes:
-    """Return the JSON-RPC id of a payload exactly as it is written, or `null` if it has no id that a reply could use
+    """Return the JSON-RPC id in a payload exactly as it is written, or `null` if there is none that a reply could use
     (X-4.4.2-3).
     """
     raw = bytes(_decode_members_or_empty(payload).get("id", Raw(b"null")))
@@ -179,14 +178,16 @@ What = Literal["proposals", "chat", "envelopes"]
 
 
 class RateWindow:
-    """The envelopes of one participant in one room during the last minute. It is kept when connections end."""
+    """The envelopes that one participant has sent to one room in the last minute. They are still counted when its
+    connections end.
+    """
 
     def __init__(self) -> None:
         self._sent: dict[What, deque[float]] = {"proposals": deque(), "chat": deque(), "envelopes": deque()}
         self._recorded: deque[float] = deque(maxlen=RECORDED_MAX)  # when refusals were recorded
 
     def refused(self, what: tuple[What, ...], rates: Rates, now: float, id: str) -> EnvelopeRefusal | None:
-        """Return a refusal if one more envelope would exceed the rates. Otherwise count the envelope and return
+        """Return a refusal if one more envelope would exceed a rate limit. Otherwise count the envelope and return
         None.
         """
         for kind in what:
@@ -203,7 +204,7 @@ class RateWindow:
             self._sent[kind].append(now)
 
     def may_record(self, now: float) -> bool:
-        """Return whether one more refusal should be recorded, and count it if so."""
+        """Return whether one more refusal may be written to the audit log, and count it if so."""
         if len(self._recorded) == RECORDED_MAX and self._recorded[0] > now - SPAN_S:
             return False
         self._recorded.append(now)

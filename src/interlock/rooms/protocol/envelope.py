@@ -128,8 +128,8 @@ def encode(envelope: Envelope, protocol: str = V01) -> bytes:
 
 
 def decode_untrusted(data: bytes, max_bytes: int = ENVELOPE_BYTES_MAX) -> Envelope | EnvelopeRefusal:
-    """Decode an envelope from outside, or return why it is invalid. Size, JSON and fields are checked in the order of
-    X-5.3-1.
+    """Decode an envelope that was received, or return why it is invalid. Size, JSON and fields are checked in the order
+    of X-5.3-1.
     """
     if len(data) > max_bytes:
         why = f"an envelope has at most {max_bytes} bytes, this one has {len(data)}; larger data is for MCP resources"
@@ -195,7 +195,7 @@ def decode_untrusted(data: bytes, max_bytes: int = ENVELOPE_BYTES_MAX) -> Envelo
 
 
 def _members_untrusted(data: bytes) -> dict[str, Raw] | EnvelopeRefusal:
-    """Decode the top-level members. Return a refusal for bytes that two parsers could read differently."""
+    """Decode the top-level members of an envelope. Return a refusal if two JSON parsers could read them differently."""
     try:
         data.decode()
         members = decode_members(data)
@@ -222,8 +222,8 @@ def _members_untrusted(data: bytes) -> dict[str, Raw] | EnvelopeRefusal:
 
 
 def decode_members(data: bytes) -> dict[str, Raw]:
-    """Decode the members of an object. Text that msgspec refuses is kept as it is written. Raise DecodeError or
-    UnicodeDecodeError if the data is no object.
+    """Decode the top-level members of a JSON object, each as raw JSON. Text that msgspec cannot decode stays as it is
+    written. Raise DecodeError or UnicodeDecodeError if the data is no object.
     """
     try:
         return _decode_members(data)
@@ -244,7 +244,9 @@ def _find_duplicate_member(members: dict[str, Raw], data: bytes) -> str | None:
     doubled: list[str] = []
 
     def look(pairs: list[tuple[str, Any]]) -> None:
-        """Note duplicates; called for inner objects first, and for the envelope last."""
+        """Note the duplicate keys of one object. The decoder calls this for inner objects first, and for the envelope
+        last.
+        """
         seen: set[str] = set()
         doubled[:] = [key for key, _ in pairs if key in seen or seen.add(key)]  # type: ignore[func-returns-value]
 
@@ -291,8 +293,8 @@ class _Notification(msgspec.Struct):
 
 
 def read_v0(envelope: Envelope) -> Envelope:
-    """Convert an envelope from a v0 client before it is checked. Its chat messages get the kind `chat`, so that
-    restricted clients may chat.
+    """Convert an envelope of a client with MCPx v0 before it is checked. Chat messages get the kind `chat`, so that
+    restricted clients may send them.
     """
     if envelope.kind != MCP or envelope.to:
         return envelope
@@ -306,7 +308,7 @@ def read_v0(envelope: Envelope) -> Envelope:
 
 
 def encode_v0(envelope: Envelope) -> bytes:
-    """Return the JSON bytes that a v0 connection receives."""
+    """Return the JSON bytes of an envelope for a client with MCPx v0."""
     payload, kind, sender = envelope.payload, envelope.kind, envelope.sender
     event: dict[str, Any]
     if kind == CHAT:
@@ -336,7 +338,7 @@ HISTORY_MAX: Final = 1000
 
 
 class Stamp(msgspec.Struct, frozen=True):
-    """The id and timestamp of one gateway message."""
+    """The id and the timestamp of one message of the gateway."""
 
     id: str
     ts: str
@@ -345,8 +347,8 @@ class Stamp(msgspec.Struct, frozen=True):
 def system_event(
     stamp: Stamp, payload: Any, *, to: str | None = None, answers: str | None = None, kind: str = SYSTEM
 ) -> Envelope:
-    """Return a gateway event for everyone, or for the participant `to`. `answers` is the id of the envelope that it
-    replies to.
+    """Return an event of the gateway, for everyone or for the participant `to`. `answers` is the id of the envelope to
+    which the event replies.
     """
     recipients, text = None if to is None else (to,), _encode(payload)
     return Envelope(
@@ -357,8 +359,8 @@ def system_event(
 def welcome(
     stamp: Stamp, topic: str, who: Participant, others: Iterable[Participant], *, keeps_history: bool, last: int
 ) -> Envelope:
-    """Return the first message on a new connection, sent to it alone (X-4.4.1-1). `last` is the sequence number of the
-    newest stored envelope.
+    """Return the first message on a new connection, which only this connection receives (X-4.4.1-1). `last` is the
+    sequence number of the newest stored envelope.
     """
     payload = {
         "event": "welcome",
@@ -373,7 +375,7 @@ def welcome(
 
 
 def sequence(stamp: Stamp, number: int, of: str) -> Envelope:
-    """Return the event that assigns a sequence number in the topic to the envelope with the id `of` (X-N-4)."""
+    """Return the event that reports the sequence number of the envelope with the id `of` (X-N-4)."""
     return system_event(stamp, {"event": "sequence", "sequence": number}, answers=of)
 
 
@@ -400,8 +402,8 @@ def privilege_changed(stamp: Stamp, who: Participant, old: Privilege, by: str) -
 
 
 def history(stamp: Stamp, to: str, envelopes: Sequence[tuple[int, bytes]], *, more: bool) -> Envelope:
-    """Return an event that contains old envelopes. They are wrapped so that no target mistakes an old call for a new
-    one (X-4.4.1-6).
+    """Return an event that contains old envelopes. Inside an event, no target mistakes an old call for a new one
+    (X-4.4.1-6).
     """
     texts, sequences = [Raw(data) for _, data in envelopes], [sequence for sequence, _ in envelopes]
     payload = {"event": "history", "envelopes": texts, "sequences": sequences, "more": more}

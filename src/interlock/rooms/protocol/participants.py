@@ -28,8 +28,8 @@ _TOPIC: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@~-]{0,127}")
 
 
 class Privilege(Enum):
-    """The privilege of a participant (MCPx 3.1). Full allows `mcp` envelopes; restricted allows only proposals of
-    them.
+    """The privilege of a participant (MCPx 3.1). With FULL it may send MCP messages; with RESTRICTED it may only
+    propose them.
     """
 
     FULL = "full"
@@ -87,8 +87,8 @@ def matches_any(principal: str, patterns: tuple[str, ...]) -> bool:
 def assign_privilege(
     mode: Mode, *, granted: Privilege | None, of_token: Privilege | None, is_known_full: bool
 ) -> AssignedPrivilege:
-    """Determine a privilege. An admin's decision takes precedence over the token, then the identity, then the room's
-    mode (X-5.1-4). In the modes `restricted` and `observe`, only an admin's decision takes precedence over the mode.
+    """Determine the privilege of a participant. The first of these decides: an admin's grant, a mode `restricted` or
+    `observe`, the token, the identity, any other mode (X-5.1-4).
     """
     if granted is not None:
         return AssignedPrivilege(granted, "grant")  # X-5.1-4
@@ -105,8 +105,8 @@ def assign_privilege(
 
 
 def participant_of(principal: str) -> str:
-    """Return the id that a client has in a room: its principal (X-N-3), changed and extended by a hash if it is not
-    a valid id or is reserved.
+    """Return the participant id of a client: its principal (X-N-3). A principal that is reserved or not a valid id is
+    changed and extended by a hash.
     """
     if is_participant_id(principal) and not is_reserved(principal):
         return principal

@@ -110,8 +110,8 @@ def _decode(data: bytes | Raw, shape: type[_T]) -> _T | None:
 
 
 def read_proposed(payload: bytes) -> Proposed | None:
-    """Decode a proposal. Return None if the payload is no proposal, or if its params are ambiguous, that is, if another
-    parser could read them differently from what the approving person is shown.
+    """Decode a proposal. Return None if the payload is not a proposal, or if another parser could read its params
+    differently from what the approving person is shown.
     """
     if (decoded := _decode(payload, _Proposed)) is None:
         return None
@@ -144,7 +144,7 @@ def read_fulfilment(payload: bytes) -> Fulfilment | None:
 
 
 def is_as_proposed(method: str, params: Raw | None, sent: Fulfilment) -> bool:
-    """Return whether a request has exactly the proposed content, regardless of how its JSON is formatted."""
+    """Return whether a request has exactly the proposed content. The formatting of its JSON does not matter."""
     if sent.method != method:
         return False
     if bytes(sent.params or b"{}") == bytes(params or b"{}"):
@@ -157,8 +157,8 @@ def is_as_proposed(method: str, params: Raw | None, sent: Fulfilment) -> bool:
 
 
 def read_outcome(payload: bytes, rpc_id: bytes) -> tuple[Move, str] | None:
-    """Decode the reply to a fulfilment as a status change and a text. Return None if the payload does not reply to the
-    request `rpc_id`.
+    """Decode the reply to the request `rpc_id`. Return how the approval ends, and a text. Return None if the payload is
+    not a reply to that request.
     """
     response = _decode(payload, _Response)
     if response is None or bytes(response.id) != rpc_id or bool(response.result) == bool(response.error):
@@ -186,8 +186,8 @@ _BETWEEN: Final = re.compile(r"[\s\"'`=,;&?()<>\[\]{}]+")
 
 
 def secret_refusal(arguments: bytes, patterns: tuple[str, ...]) -> EnvelopeRefusal | None:
-    """Return a refusal if arguments appear to contain a secret, otherwise None. Nothing has been published at that
-    time.
+    """Return a refusal if the arguments of a call seem to contain a secret, otherwise None. Call this before anything
+    is published.
     """
     places = secret_places(arguments, patterns)
     if not places:
