@@ -164,16 +164,17 @@ EvidenceKind = Literal["datatracker_date", "publication_date", "operational_hist
 
 
 Status = Literal["Active", "Provisional", "Deprecated", "Withdrawn"]
+Public = Annotated[bool, option("--public")]
+OfStatus = Annotated[Status | None, option("--status")]
 
 
 @verb(app, "list")
-def list_names(
-    invocation: Invocation,
-    *,
-    public: Annotated[bool, option("--public", "Only public ones: who serves them, and how often.")] = False,
-    status: Annotated[Status | None, option("--status", "Only entries of this status.")] = None,
-) -> None:
+def list_names(invocation: Invocation, *, public: Public = False, status: OfStatus = None) -> None:
     """List the registry; exit 1 while a review is overdue.
+
+    Options:
+        public: Only public ones: who serves them, and how often.
+        status: Only entries of this status.
 
     Examples:
         interlock names list
@@ -207,13 +208,11 @@ def list_names(
 
 
 @verb(app, "show")
-def show(
-    invocation: Invocation,
-    name: Name,
-    *,
-    log: Annotated[bool, option("--log", "Every step, from the first request on.")] = False,
-) -> None:
+def show(invocation: Invocation, name: Name, *, log: Annotated[bool, option("--log")] = False) -> None:
     """Show an entry, its requests and its log.
+
+    Options:
+        log: Every step, from the first request on.
 
     Examples:
         interlock names show org_alter_handbook --log
@@ -274,12 +273,11 @@ def check(invocation: Invocation, name: Name, **members: Any) -> None:
 
 
 @verb(app, "verify")
-def verify(
-    invocation: Invocation,
-    name: Name,
-    definition: Annotated[Path, typer.Argument(metavar="FILE", help="A tool's definition, as a server lists it.")],
-) -> None:
+def verify(invocation: Invocation, name: Name, definition: Annotated[Path, typer.Argument(metavar="FILE")]) -> None:
     """Compare a tool with the specification of its name. Exit 1 unless it conforms.
+
+    Options:
+        definition: A tool's definition, as a server lists it.
 
     Examples:
         interlock names verify acme_search tool.json
@@ -334,10 +332,13 @@ def deprecate(
     invocation: Invocation,
     name: Name,
     *,
-    successor: Annotated[str, option("--successor", "What to use instead.", "NAME")] = "",
+    successor: Annotated[str, option("--successor", metavar="NAME")] = "",
     override: Override = "",
 ) -> None:
     """Mark a name as deprecated. It stays registered, and servers that offer it go on.
+
+    Options:
+        successor: What to use instead.
 
     Examples:
         interlock names deprecate acme_search --successor acme_find
@@ -487,12 +488,16 @@ def cancel(
 @verb(app, "attach")
 def attach(
     invocation: Invocation,
-    request_: Annotated[str, typer.Argument(metavar="REQUEST", help="The request, or the name it is about.")],
-    document: Annotated[Path, typer.Argument(metavar="FILE", help="A copy of the specification.")],
+    request_: Annotated[str, typer.Argument(metavar="REQUEST")],
+    document: Annotated[Path, typer.Argument(metavar="FILE")],
 ) -> None:
     """Attach a copy of a document that was not reached.
 
     An expert confirms by it. Without it, what the node could not fetch is not accepted.
+
+    Options:
+        request_: The request, or the name it is about.
+        document: A copy of the specification.
 
     Examples:
         interlock names attach acme_search draft-acme-search-03.txt
@@ -686,11 +691,15 @@ def import_registry(
 @verb(app, "trust")
 def trust(
     invocation: Invocation,
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="As names list shows it.")],
+    source: Annotated[str, typer.Argument(metavar="SOURCE")],
     *,
-    revoke: Annotated[bool, option("--revoke", "No longer.")] = False,
+    revoke: Annotated[bool, option("--revoke")] = False,
 ) -> None:
     """Enforce the entries of an imported registry.
+
+    Options:
+        source: As names list shows it.
+        revoke: No longer.
 
     Examples:
         interlock names trust https://registry.example.org
@@ -702,13 +711,17 @@ def trust(
 @verb(app, "repin")
 def repin(
     invocation: Invocation,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A surface name, or a tool with its segment.")],
+    name: Annotated[str, typer.Argument(metavar="NAME")],
     *,
-    remove: Annotated[bool, option("--remove", "Take the pins away.")] = False,
+    remove: Annotated[bool, option("--remove")] = False,
 ) -> None:
     """Pin the tools of a name to their current schemas.
 
     A tool that is pinned and later has other schemas is refused until it is pinned again.
+
+    Options:
+        name: A surface name, or a tool with its segment.
+        remove: Take the pins away.
 
     Examples:
     interlock names repin acme_search
