@@ -39,7 +39,7 @@ _EXAMPLE: Final = 'write "127.0.0.1:7411"'
 
 
 class Address(msgspec.Struct, frozen=True):
-    """A host and a port on which the node listens."""
+    """A host and a port at which the node listens."""
 
     host: str
     port: int
@@ -49,7 +49,7 @@ class Address(msgspec.Struct, frozen=True):
 
 
 def collide(first: Address, second: Address) -> bool:
-    """Return whether two listeners would use the same port.
+    """Return whether two addresses to listen at would use the same port of the same host.
 
     Port 0 never collides, because the system chooses a free port.
     """
@@ -60,7 +60,7 @@ def collide(first: Address, second: Address) -> bool:
 
 
 class Listen(ValueType, frozen=True):
-    """An address to listen on, as "HOST:PORT" or "[IPV6]:PORT"."""
+    """A kind of configuration value: an address to listen at, as "HOST:PORT" or "[IPV6]:PORT"."""
 
     def read(self, value: object, at: At) -> Address | WrongValue:
         if not isinstance(value, str):
@@ -92,7 +92,9 @@ class Listen(ValueType, frozen=True):
 
 
 def _find_host(six: str | None, name: str | None) -> str | None:
-    """Return the host of an address, normalized for comparison, or None if it is malformed."""
+    """Return the host of an address in a form that can be compared, or None if it is malformed. Either `six`, an IPv6
+    address, or `name` is given.
+    """
     try:
         if six is not None:
             return str(ipaddress.IPv6Address(six))
@@ -105,7 +107,7 @@ def _find_host(six: str | None, name: str | None) -> str | None:
 
 
 class Url(ParsedText, frozen=True):
-    """An http or https URL without credentials."""
+    """A kind of configuration value: an http or https URL without credentials."""
 
     called = "a URL"
     outward: bool = False  # an address that the node dials: a query is allowed, and ${env:NAME} is replaced
@@ -140,7 +142,9 @@ class Url(ParsedText, frozen=True):
 
 
 class Origin(ParsedText, frozen=True):
-    """An origin as a browser sends it: scheme, host and port, in lower case and without the default port."""
+    """A kind of configuration value: the origin of a web page as a browser sends it, in lower case and without the
+    default port.
+    """
 
     called = "an origin"
     form = f"^{_ORIGIN}/*$"
@@ -158,7 +162,7 @@ class Origin(ParsedText, frozen=True):
 
 
 class Network(ParsedText, frozen=True):
-    """An IP address or a network such as 10.0.0.0/8."""
+    """A kind of configuration value: an IP address, or a network such as 10.0.0.0/8."""
 
     called = "an IP address or network"
     form = "^[0-9A-Fa-f:.]+(?:%[0-9A-Za-z]+)?(?:/[0-9.]+)?$"
@@ -172,7 +176,7 @@ class Network(ParsedText, frozen=True):
 
 
 def _split(text: str) -> SplitResult | None:
-    """Split a URL, or return None if its host or port is malformed."""
+    """Split a URL into its parts, or return None if its host or port is malformed."""
     try:
         parts = urlsplit(text)
         _ = parts.port  # raises when it is no port
@@ -182,7 +186,9 @@ def _split(text: str) -> SplitResult | None:
 
 
 class NatsUrls(ValueType, frozen=True):
-    """The servers of one NATS cluster, written as one URL, several URLs separated by commas, or a list."""
+    """A kind of configuration value: the servers of one NATS cluster, as a list of URLs or as one string with commas
+    between them.
+    """
 
     bare = "either"
 
@@ -203,7 +209,7 @@ class NatsUrls(ValueType, frozen=True):
 
 
 class _NatsUrl(ParsedText, frozen=True):
-    """The URL of one NATS server. Its port is added if it is missing."""
+    """A kind of configuration value: the URL of one NATS server. The usual port is added if it has none."""
 
     called = "a URL"
 
@@ -221,7 +227,7 @@ class _NatsUrl(ParsedText, frozen=True):
 
 
 class MailServer(Text, frozen=True):
-    """The URL of a mail server, smtp:// or smtps://, with credentials if the server asks for them."""
+    """A kind of configuration value: the URL of a mail server, smtp:// or smtps://. It may contain credentials."""
 
     def read(self, value: object, at: At) -> str | WrongValue:
         text = super().read(value, at)
@@ -236,7 +242,7 @@ class MailServer(Text, frozen=True):
 
 
 class Protected(ParsedText, frozen=True):
-    """A URL that is protected against changes in transit.
+    """A kind of configuration value: an https URL, or an http URL of this machine.
 
     It is kept exactly as written, as issuers are compared as strings.
     """
@@ -252,7 +258,7 @@ class Protected(ParsedText, frozen=True):
 
 
 class SocketUrl(ParsedText, frozen=True):
-    """The URL at which a parent accepts registrations: /ax of its public endpoint."""
+    """A kind of configuration value: the WebSocket URL at which a parent aggregator accepts registrations."""
 
     called = "a URL"
     form = f"^{_SOCKET_URL}$"
@@ -271,7 +277,7 @@ class SocketUrl(ParsedText, frozen=True):
 
 
 class PublicKey(ParsedText, frozen=True):
-    """A public key as text, or the path of a file that contains one.
+    """A kind of configuration value: a public key as text, or the path of a file that contains one.
 
     A private key is refused and never repeated in messages.
     """
@@ -293,7 +299,7 @@ class PublicKey(ParsedText, frozen=True):
 
 
 class Passkey(ParsedText, frozen=True):
-    """A person's passkey: algorithm, credential id and public key, as `interlock access passkey` prints them."""
+    """A kind of configuration value: a person's passkey, in the form in which `interlock access passkey` prints it."""
 
     called = "a passkey"
     form = r"^(?:es256|ed25519|rs256):[A-Za-z0-9_-]+:[A-Za-z0-9_-]+$"
@@ -307,7 +313,9 @@ class Passkey(ParsedText, frozen=True):
 
 
 class KeySet(ParsedText, frozen=True):
-    """The key set (JWKS) of an issuer of signatures, given as a protected URL or a file."""
+    """A kind of configuration value: the public keys of somebody who signs (JWKS), as an https URL or as the path of a
+    file.
+    """
 
     called = "a URL or a file"
 
@@ -316,7 +324,7 @@ class KeySet(ParsedText, frozen=True):
 
 
 class DnsName(ParsedText, frozen=True):
-    """A host name, with or without the prefix "dns:". The value is normalized for comparison."""
+    """A kind of configuration value: a host name, with or without the prefix "dns:"."""
 
     called = "a DNS name"
     form = r"^(?:[Dd][Nn][Ss]:)?[A-Za-z0-9.-]{1,254}$"

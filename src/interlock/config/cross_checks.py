@@ -24,7 +24,7 @@ from interlock.net.protocol.address_scope import is_loopback
 
 
 def check_together(settings: Settings, workspace: Path, data: Path, findings: Findings) -> None:
-    """Check the settings that must fit together, and report each mistake at the key that a person has to change."""
+    """Check settings that must fit together, and report each mistake at the key that a person has to change."""
     node = NodePlan(**settings.tables.get("node", {}))
     auth = AuthPlan(**settings.tables.get("auth", {}))
     _check_certificates(settings)
@@ -47,8 +47,8 @@ def check_together(settings: Settings, workspace: Path, data: Path, findings: Fi
 
 
 def _check_certificates(settings: Settings) -> None:
-    """Report a certificate without its key, or a key without its certificate. Report settings for client certificates
-    that the node never receives: only the program that ends a TLS connection gets them, this node or a trusted proxy.
+    """Report a certificate without its key, or a key without its certificate. Also report a CA for client certificates
+    on a node that can receive none.
     """
     for key, other in (("tls_cert", "tls_key"), ("tls_key", "tls_cert")):
         if (at := settings.place(f"node.{key}")) and not settings.place(f"node.{other}"):
@@ -62,8 +62,8 @@ def _check_certificates(settings: Settings) -> None:
 
 
 def _check_tree(settings: Settings) -> None:
-    """Report a root segment on a node that has parents, because a parent assigns the segment of its child (MCP-AX 3.1).
-    Warn if subservers may offer tools that change data without proving their identity.
+    """Report a root segment on a node that has parents, which assign the segment (MCP-AX 3.1). Warn if subservers need
+    not prove their identity.
     """
     at = settings.place("ax.root_segment")
     if at and settings.value("ax.parents"):
@@ -77,7 +77,7 @@ def _check_tree(settings: Settings) -> None:
 
 
 def _report_repeated(settings: Settings, section: str, names: list[str | None], key: str, have: str) -> None:
-    """Report entries of a list whose name an earlier entry already has. An entry with the name None is skipped."""
+    """Report entries of a list that have the same name as an earlier entry. Entries whose name is None are skipped."""
     for index, name in enumerate(names):
         at = settings.place(f"{section}.{index}")
         if at and name is not None and name in names[:index]:
@@ -92,9 +92,7 @@ _CHANNEL_KEYS: Final = {
 
 
 def _check_channels(settings: Settings) -> None:
-    """Report notification channels for approvals that lack required settings, and settings for channels that are not
-    used.
-    """
+    """Report notification channels that lack a required setting. Warn of settings for channels that are not used."""
     at, chosen = settings.place("approvals.channels"), settings.value("approvals.channels", ())
     for channel, key in ((channel, key) for channel, keys in _CHANNEL_KEYS.items() for key in keys):
         place = settings.place(f"approvals.{key}")
@@ -106,7 +104,7 @@ def _check_channels(settings: Settings) -> None:
 
 
 def _check_shared_store(settings: Settings) -> None:
-    """Report a shared store without a URL. Warn of settings that have no effect and of a URL without TLS."""
+    """Report a NATS store without a URL. Warn of NATS settings without effect, and of a URL without TLS."""
     chosen, urls = settings.value("store.backend") == "nats", settings.value("store.nats_url", ())
     at = settings.place("store.backend")
     if at and chosen and not urls and ("store", "nats_url") not in settings.wrong:
@@ -124,7 +122,7 @@ def _check_shared_store(settings: Settings) -> None:
 
 
 def _check_aql_profile(settings: Settings) -> None:
-    """Report a profile of operation families that is neither built in nor described in the file."""
+    """Report an AQL profile that is neither built in nor described in the configuration."""
     profile, families = settings.value("aql.profile", "crude"), settings.value("aql.families")
     at = settings.place("aql.profile")
     if at and profile not in PROFILES and not families:
@@ -137,7 +135,7 @@ def _check_aql_profile(settings: Settings) -> None:
 
 
 def _check_issuers_apart(settings: Settings, auth: AuthPlan) -> None:
-    """Report authorization servers that cannot be distinguished by their tokens or principals."""
+    """Report authorization servers that cannot be told apart, for example because they have the same name."""
     at = settings.place("auth.issuers")
     if at is None:
         return
@@ -153,8 +151,8 @@ def _check_issuers_apart(settings: Settings, auth: AuthPlan) -> None:
 
 
 def _check_openness(settings: Settings, node: NodePlan, auth: AuthPlan) -> None:
-    """Report endpoints with one address, and what a node must not do that others can reach: let everyone call every
-    tool, run without strict mode (AQL-4.6.2-1), or accept access tokens, which are issued for a URL, without one.
+    """Report settings that are not allowed on a node which other machines can reach, such as calls without a token.
+    Also report two endpoints at one address.
     """
     is_local = is_loopback(node.listen.host)
     at = settings.place("node.operator_listen", "node.listen")
@@ -185,8 +183,8 @@ def _check_openness(settings: Settings, node: NodePlan, auth: AuthPlan) -> None:
 
 
 def _warn_of_exposure(settings: Settings, node: NodePlan, anonymous: str) -> None:
-    """Warn of endpoints that are reachable from other machines without TLS, so that others could read their tokens,
-    and of a proxy on this machine, which makes calls from outside look like calls from loopback.
+    """Warn of endpoints that other machines reach without TLS. Also warn of a proxy on this machine, because calls
+    through it look like local calls.
     """
     endpoints = (("listen", node.listen, node.public_url), ("operator_listen", node.operator_listen, node.operator_url))
     for name, address, url in endpoints:
@@ -208,7 +206,7 @@ def _warn_of_exposure(settings: Settings, node: NodePlan, anonymous: str) -> Non
 
 
 def _warn_of_unusable_passkeys(settings: Settings, node: NodePlan) -> None:
-    """Warn of passkeys at an operator endpoint where browsers refuse them, such as plain http on another machine."""
+    """Warn of passkeys if browsers accept none at the operator endpoint, for example because it has no https."""
     scheme = "http" if node.tls_cert is None else "https"
     if find_relying_party(node.operator_url or f"{scheme}://{node.operator_listen}") is not None:
         return
@@ -223,7 +221,7 @@ def _warn_of_unusable_passkeys(settings: Settings, node: NodePlan) -> None:
 
 
 def _check_data_folder(settings: Settings, workspace: Path, data: Path, findings: Findings) -> None:
-    """Warn of a data folder inside the workspace, where servers could read tokens and keys."""
+    """Warn of a data folder inside the workspace, where servers could read the node's tokens and keys."""
     if not data.is_relative_to(workspace):
         return
     message = "the data folder is inside the workspace, where servers may read tokens and keys"
@@ -235,7 +233,7 @@ def _check_data_folder(settings: Settings, workspace: Path, data: Path, findings
 
 
 def check_names(settings: Settings) -> None:
-    """Warn of tool names that collide. The node would withhold all tools with such a name (MCP-AX 3.2, our rule)."""
+    """Warn of tools whose names collide, because the node withholds all of them (MCP-AX 3.2, our rule)."""
     root = settings.value("ax.root_segment")
     above = (root,) if root else ()
     written: dict[str, At] = {}

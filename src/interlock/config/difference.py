@@ -17,7 +17,7 @@ from interlock.config.schema import sections
 
 
 def differences(old: Plan, new: Plan) -> tuple[str, ...]:
-    """Return the dotted keys whose values differ, in the order of the plan. Each changed server has its own key."""
+    """Return the keys whose values differ between two plans, such as gate.mode or servers.files."""
     keys: list[str] = []
     for field in new.__struct_fields__:
         before, after = getattr(old, field), getattr(new, field)
@@ -38,18 +38,18 @@ def differences(old: Plan, new: Plan) -> tuple[str, ...]:
 
 
 def as_written(key: str) -> str:
-    """Return a dotted key of the plan in the form in which a file contains it."""
+    """Return a key of the plan as a configuration file has it, for example [[tool]] for `tools`."""
     names = (each.name for each in sections().values() if each.shape == "list" and each.field == key)
     return next((f"[[{name}]]" for name in names), key)
 
 
 def section_of(key: str) -> str:
-    """Return the section of a dotted key."""
+    """Return the section of a key such as node.listen."""
     return key.partition(".")[0]
 
 
 def without(new: Plan, keys: tuple[str, ...], old: Plan) -> Plan:
-    """Return the new plan with the old values of these keys."""
+    """Return the new plan, in which these keys have their values of the old plan."""
     for key in keys:
         section, _, name = key.partition(".")
         if name:
@@ -61,18 +61,18 @@ def without(new: Plan, keys: tuple[str, ...], old: Plan) -> Plan:
 
 
 class GuardLines(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a configuration that affect the guard, each as a readable line of text."""
+    """The settings of a configuration that make the guard looser or stricter, each as a line of text."""
 
     loose: frozenset[str] = frozenset()
     strict: frozenset[str] = frozenset()
 
     def loosened_since(self, before: "GuardLines") -> tuple[str, ...]:
-        """Return sorted descriptions of every change since `before` that makes the guard less strict."""
+        """Return a line for every change since `before` that makes the guard looser, sorted."""
         gone = (f"no longer: {line}" for line in before.strict - self.strict)
         return tuple(sorted((*(self.loose - before.loose), *gone)))
 
     def tightened_by(self, now: "GuardLines") -> "GuardLines":
-        """Return these lines, updated where `now` is stricter.
+        """Return these settings, changed only where `now` makes the guard stricter.
 
         If the guard is loosened again later, that is reported again.
         """
@@ -85,12 +85,12 @@ def guard_lines(plan: Plan) -> GuardLines:
 
 
 def code_channels(lines: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the lines that name the channel over which an agent's verification code is sent."""
+    """Return those of the lines that say where the verification codes of agents are sent."""
     return tuple(line for line in lines if line.startswith("approvals."))
 
 
 def _loose(plan: Plan) -> Iterator[str]:
-    """Yield the settings that cause fewer calls to be held, checked or confirmed."""
+    """Yield the settings of a plan because of which fewer calls are held, checked or confirmed."""
     gate, drivers, safety, approvals = plan.gate, plan.drivers, plan.safety, plan.approvals
     if gate.mode != "gated":
         yield f'gate.mode = "{gate.mode}"'
@@ -134,7 +134,7 @@ def _loose(plan: Plan) -> Iterator[str]:
 
 
 def _strict(plan: Plan) -> Iterator[str]:
-    """Yield the settings that cause more calls to be held, checked or confirmed."""
+    """Yield the settings of a plan because of which more calls are held, checked or confirmed."""
     safety = plan.safety
     yield from (f'gate.also "{glob}"' for glob in plan.gate.also)
     for rule in plan.tools:

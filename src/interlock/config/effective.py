@@ -19,7 +19,9 @@ MASK: Final = "***"
 
 
 def effective(plan: Plan) -> dict[str, Any]:
-    """Return the effective configuration as JSON values with secrets masked, for `interlock check --effective`."""
+    """Return the configuration in effect as JSON values, with secrets masked. `interlock check --effective`
+    prints it.
+    """
     return {
         "workspace": str(plan.workspace),
         "data": str(plan.data),
@@ -28,7 +30,7 @@ def effective(plan: Plan) -> dict[str, Any]:
 
 
 def masked_text(text: str, secrets: tuple[str, ...]) -> str:
-    """Return `text` with every value masked that was inserted for an `${env:NAME}`. `secrets` are these values."""
+    """Return a text in which each of the values `secrets` is masked."""
     for secret in sorted(secrets, key=len, reverse=True):  # a secret may hold another
         text = text.replace(secret, MASK)
     return text
@@ -93,16 +95,14 @@ def _masked(value: Any, secret: SecretPart) -> Any:
 
 
 def _masked_url(url: str, secrets: tuple[str, ...]) -> str:
-    """Mask the secrets of a URL, including its query, because keys are often passed there as ?key=VALUE."""
+    """Return a URL with the secrets in it and its query masked, because keys are often passed as ?key=VALUE."""
     masked = masked_text(url, secrets)
     parts = urlsplit(masked)
     return urlunsplit(parts._replace(query=MASK)) if parts.query else masked
 
 
 def _server_values(server: ServerPlan) -> dict[str, Any]:
-    """Return the table of a server as a person could write it, with compiled values where they contain more
-    information.
-    """
+    """Return the settings of a server as a table that a person could write."""
     reach = server.reach
     values: dict[str, Any] = {}
     match reach:

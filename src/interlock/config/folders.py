@@ -15,12 +15,12 @@ def home_folder(env: Mapping[str, str]) -> Path:
 
 
 def config_folder(env: Mapping[str, str], platform: str = sys.platform) -> Path:
-    """Return the folder for Interlock's configuration, a subfolder `interlock` of the user's configuration folder."""
+    """Return the folder `interlock` in the user's configuration folder."""
     return _folder(env, platform, "XDG_CONFIG_HOME", ".config")
 
 
 def data_folder(env: Mapping[str, str], platform: str = sys.platform) -> Path:
-    """Return the folder for Interlock's data, a subfolder `interlock` of the user's data folder."""
+    """Return the folder `interlock` in the user's data folder."""
     return _folder(env, platform, "XDG_DATA_HOME", ".local/share")
 
 

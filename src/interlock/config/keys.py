@@ -41,7 +41,7 @@ _KEY_HELP: Final = re.compile(r"^ {4}(\w+): (.+(?:\n {5,}.+)*)", re.MULTILINE)
 
 
 class SecretPart(enum.Enum):
-    """The part of a value that is masked when the configuration is displayed."""
+    """The part of a value that is replaced by a mask when the configuration is shown."""
 
     VALUE = enum.auto()  # all of it; of a table, each value
     ARGUMENTS = enum.auto()  # of a command, all but the program
@@ -51,7 +51,9 @@ class SecretPart(enum.Enum):
 
 
 class TakesEffect(enum.Enum):
-    """The time at which a change of a section or key takes effect. Without this declaration, it is the next start."""
+    """The moment at which a changed section or key takes effect in a running node. Without this mark, it is the next
+    start.
+    """
 
     AT_ONCE = enum.auto()
 
@@ -60,7 +62,9 @@ AT_ONCE: Final = TakesEffect.AT_ONCE
 
 
 class Key(msgspec.Struct, frozen=True):
-    """A key that a person may write in a configuration. `keys_of` fills in what follows from the annotated field."""
+    """The declaration of a key that may be written in a configuration, such as its example and how its value is
+    read.
+    """
 
     example: Any = None
     help: str = ""
@@ -73,7 +77,7 @@ class Key(msgspec.Struct, frozen=True):
 
 
 class Section(msgspec.Struct, frozen=True):
-    """A table of the file, such as [node], [[tool]] or [servers.SEGMENT].
+    """The declaration of a table of the configuration file, such as [node], [[tool]] or [servers.SEGMENT].
 
     `sections_of` fills in shape, field and keys.
     """
@@ -89,7 +93,7 @@ class Section(msgspec.Struct, frozen=True):
 
 
 class StructTable(ValueType, frozen=True):
-    """A table whose keys are the fields of a struct."""
+    """A kind of configuration value: a table whose keys are the fields of a struct."""
 
     bare = "toml"
     make: type[msgspec.Struct]
@@ -157,7 +161,7 @@ class StructTable(ValueType, frozen=True):
 
 
 def keys_of(plan: type[msgspec.Struct], *, defaults: bool = True) -> dict[str, Key]:
-    """Return the keys declared on the fields of `plan`, by name. Inherited keys come last."""
+    """Return the keys that the fields of the struct type `plan` declare, by name. Inherited keys come last."""
     keys: dict[str, Key] = {}
     sections = (inspect.cleandoc(each.__doc__ or "").partition("\n\nKeys:\n")[2] for each in plan.__mro__)
     help_texts = {name: " ".join(text.split()) for section in sections for name, text in _KEY_HELP.findall(section)}
@@ -183,7 +187,7 @@ def keys_of(plan: type[msgspec.Struct], *, defaults: bool = True) -> dict[str, K
 
 
 def sections_of(plan: type[msgspec.Struct]) -> dict[str, Section]:
-    """Return the sections declared on the fields of `plan`, by their name in the file."""
+    """Return the sections that the fields of the struct type `plan` declare, by their name in the file."""
     sections: dict[str, Section] = {}
     for field in msgspec.structs.fields(plan):
         type_, notes = _split_annotation(field.type)
@@ -202,7 +206,7 @@ def sections_of(plan: type[msgspec.Struct]) -> dict[str, Section]:
 
 
 def secrets_of(plan: type[msgspec.Struct]) -> dict[str, SecretPart]:
-    """Return the part to mask in each secret field of `plan`, by field name."""
+    """Return the fields of the struct type `plan` that hold secrets, with the part of each that is masked."""
     notes = {field.name: _split_annotation(field.type)[1] for field in msgspec.structs.fields(plan)}
     return {name: note for name, each in notes.items() for note in each if isinstance(note, SecretPart)}
 
@@ -224,7 +228,9 @@ def _split_annotation(type_: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def _value_type(name: str, type_: Any) -> ValueType:
-    """Return the value type for a Python type. Raise TypeError if the Python type alone does not determine one."""
+    """Return how values of a field with this Python type are read. Raise TypeError if the type does not
+    determine it.
+    """
     bare, notes = _split_annotation(type_)
     meta = next((note for note in notes if isinstance(note, msgspec.Meta)), msgspec.Meta())
     for note in notes:

@@ -78,7 +78,7 @@ def file_layer(path: Path, findings: Findings, missing: Problem | None) -> Layer
 
 
 def _read_file(path: Path) -> str | Problem | None:
-    """Return the text of a file, the problem that prevents reading it, or None if there is no such file."""
+    """Return the text of a configuration file. Return a problem if it cannot be read, or None if it does not exist."""
     name = str(path)
     try:
         # Opened without blocking: for a named pipe, this would wait until another program opens the other end.
@@ -103,8 +103,8 @@ def _read_file(path: Path) -> str | Problem | None:
 
 
 def environment_layer(env: Mapping[str, str], here: Path, findings: Findings) -> Layer:
-    """Return the layer of environment variables named INTERLOCK_SECTION__KEY, or INTERLOCK_KEY for top-level keys and
-    sections.
+    """Return the settings in environment variables. INTERLOCK_SECTION__KEY sets a key of a section, INTERLOCK_KEY a key
+    above all sections or a whole section.
 
     Other programs set variables with our prefix too (Kubernetes does), so an unknown one is ignored. It gets a warning
     if it is probably misspelled.
@@ -135,7 +135,7 @@ def environment_layer(env: Mapping[str, str], here: Path, findings: Findings) ->
 
 
 def flags_layer(flags: Mapping[str, str], here: Path, findings: Findings) -> Layer:
-    """Return the layer of command-line flags.
+    """Return the settings given on the command line.
 
     `flags` maps dotted keys to text: {"data": "...", "node.listen": "..."}.
     """
@@ -166,7 +166,7 @@ def _text_layer(settings: dict[KeyPath, tuple[str, str]], here: Path, findings: 
             tree[section][path[1]] = value
 
     def locate(at: KeyPath) -> tuple[str, int | None]:
-        """Return the source of the setting that contains the place, or otherwise of a setting inside it."""
+        """Return the variable or flag that set the value at this place, or a value inside it."""
         around = [at[:length] for length in range(len(at), 0, -1) if at[:length] in settings]
         inside = [path for path in settings if path[: len(at)] == at]
         return settings[(around + inside)[0]][0], None
@@ -175,7 +175,9 @@ def _text_layer(settings: dict[KeyPath, tuple[str, str]], here: Path, findings: 
 
 
 def _bare_form(path: KeyPath) -> tuple[Literal["text", "toml", "either"], Any]:
-    """Return how text for this key is interpreted, and an example of a value."""
+    """Return how text from a variable or flag is read for this key: as text, as TOML or as either. Also return an
+    example of a value.
+    """
     name = str(path[0])
     section = sections().get(name)
     if section is None:
@@ -191,7 +193,7 @@ def _bare_form(path: KeyPath) -> tuple[Literal["text", "toml", "either"], Any]:
 
 
 def _parse(text: str, file: str) -> dict[str, Any] | Problem:
-    """Parse TOML. If it is invalid, return a problem with our own message and the line."""
+    """Parse a TOML text. If it is invalid, return the problem in our own words, with the line."""
     long_key = _LONG_KEY.search(text)
     if long_key is not None:
         message = f"a key has more than {KEY_PARTS_MAX} parts"

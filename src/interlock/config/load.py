@@ -44,7 +44,7 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
 def load(
     path: Path | None, env: Mapping[str, str], flags: Mapping[str, str], *, starting: bool = True, lenient: bool = False
 ) -> Loaded:
-    """Read the configuration. Raise ConfigInvalid, which lists every problem, if it cannot be used.
+    """Read the configuration of a node. Raise ConfigInvalid, which has every problem, if it cannot be used.
 
     `flags` maps dotted keys to text: {"data": "...", "node.listen": "..."}. If `starting` is False, the plan is not
     used to start a node, so environment variables that only a running node needs may be missing. With `lenient`, a
@@ -97,7 +97,8 @@ def load(
 
 
 def _find_files(path: Path | None, around: ConfigContext) -> tuple[Problem | None, list[Path]]:
-    """Return the files to read, and the problem to report if a file that was named explicitly is missing.
+    """Return the configuration files to look for, and the problem to report if a file that was named on the command
+    line is missing.
 
     The problem is None if no file was named.
     """
@@ -114,7 +115,7 @@ def _find_files(path: Path | None, around: ConfigContext) -> tuple[Problem | Non
 
 
 def _with_folders(server: ServerPlan, workspace: Path, data: Path) -> ServerPlan:
-    """Return the server with absolute folders. A program without a configured folder starts in the workspace."""
+    """Return a server with absolute folders. A program starts in the workspace unless another folder is set."""
     reach, replace = server.reach, msgspec.structs.replace
     if not isinstance(reach, Spawn):
         return server
@@ -140,7 +141,7 @@ def device_files(workspace: Path) -> list[Path]:
 def read_devices(
     workspace: Path, settings: Settings, around: ConfigContext, findings: Findings, *, lenient: bool = False
 ) -> tuple[DevicePlan, ...]:
-    """Read all device descriptions of a workspace.
+    """Read the descriptions of all devices in a workspace.
 
     With `lenient`, a wrong description makes only its device fail. Otherwise it makes the configuration invalid.
     """
@@ -170,7 +171,7 @@ def read_devices(
 
 
 def read_device_file(file: Path) -> DeviceDescription | tuple[Problem, ...]:
-    """Read one description file, which may lie outside the workspace. Return all its problems if it is wrong."""
+    """Read one description of a device. Return all problems if it is wrong."""
     findings = Findings()
     layer = file_layer(file, findings, Problem(file=str(file), message="there is no such file"))
     if layer is None:
@@ -181,7 +182,7 @@ def read_device_file(file: Path) -> DeviceDescription | tuple[Problem, ...]:
 
 
 def _describe(at: At) -> DeviceDescription | None:
-    """Return the description in the layer of `at`, or None after reporting every fault in it."""
+    """Read the description of a device at the place `at`. Report every fault and return None if there are any."""
     # Imported when there is a description: a node without devices does not load what checks them.
     from interlock.devices.protocol.description_check import read_description
 
@@ -213,7 +214,7 @@ def _read(file: Path, settings: Settings, around: ConfigContext, findings: Findi
 
 
 def _read_leniently(file: Path, settings: Settings, around: ConfigContext, findings: Findings) -> DevicePlan | None:
-    """Read a description file. A mistake in it becomes a fault of this device and stops no other device."""
+    """Read the description of a device. If it is wrong, warn of that, and return the device as one that has failed."""
     own = Findings()
     read = _read(file, settings, around, own)
     problems = own.problems()

@@ -161,7 +161,7 @@ class AuthPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AccessRule(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry of [[access]]. Only the first entry with a glob in `who` that matches the principal applies.
+    """An entry of [[access]]: what certain principals may do. The first entry that matches a principal applies.
 
     Keys:
         who: Principals (globs) the entry is for; the first entry that holds the caller applies.
@@ -201,7 +201,7 @@ class AccessRule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AnchorPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry of [[anchor]]: a key whose signatures the node trusts.
+    """An entry of [[anchor]]: a key whose signatures the node trusts, and what they may approve.
 
     Exactly one of `key`, `jwks` and `passkey` is set.
 
@@ -230,7 +230,7 @@ class AnchorPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class McpPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings for how the node appears to MCP clients, unless their [[access]] entry differs.
+    """Settings for what MCP clients see. An [[access]] entry may set other values for its principals.
 
     Keys:
         surface: What /mcp shows: every tool (flat), a few AQL endpoints (aql), one (aql-single), or by size (auto).
@@ -311,7 +311,7 @@ class ApprovalsPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnitsPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The cost of a call in units, by its cost_class."""
+    """The number of units that a call costs, for each cost class of a tool."""
 
     free: int = 0
     metered: int = 1
@@ -319,7 +319,7 @@ class UnitsPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BudgetPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of each registration session (MCP-AX 11.4).
+    """The limits on what each registered subserver may use during one session (MCP-AX 11.4).
 
     Keys:
         max_calls_per_minute: How many calls a subserver may get, and requests it may send, within any minute. Default:
@@ -341,7 +341,7 @@ class BudgetPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def limits(self) -> BudgetLimits:
-        """Return the three limits that MCP-AX defines, without the costs of calls."""
+        """Return the limits as MCP-AX defines them, without the costs of calls."""
         return BudgetLimits(**{name: getattr(self, name) for name in KEYS})
 
 
@@ -397,7 +397,7 @@ class StorePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """The configuration of a node. Each field is a key of the top level or a section of the file.
+    """The configuration of a node. Each field is a section of interlock.toml, or a key above all sections.
 
     Keys:
         workspace: The folder servers work in. Default: the folder of the configuration file.

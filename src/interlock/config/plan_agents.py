@@ -60,7 +60,9 @@ _MEMBER: Final = Text(
 
 
 class _ClockSkew(Whole, frozen=True):
-    """A number of seconds of clock skew. A large value causes a warning, because expired tokens would stay valid."""
+    """A kind of configuration value: the seconds by which clocks may differ. A large number causes a warning, because
+    expired tokens would stay valid.
+    """
 
     def read(self, value: object, at: At) -> Any:
         skew = super().read(value, at)
@@ -70,7 +72,7 @@ class _ClockSkew(Whole, frozen=True):
 
 
 class _Families(Table, frozen=True):
-    """A profile: families of operations, by name."""
+    """A kind of configuration value: the operation families of a custom AQL profile, by name."""
 
     def read(self, value: object, at: At) -> Any:
         families = super().read(value, at)
@@ -81,7 +83,9 @@ class _Families(Table, frozen=True):
 
 
 class _EndpointMode(Choice, frozen=True):
-    """A mode of the AQL endpoints. The older name `crude` selects the semantic mode with the profile of that name."""
+    """A kind of configuration value: a mode of the AQL endpoints. The older name `crude` is read as `semantic`, with a
+    warning.
+    """
 
     def read(self, value: object, at: At) -> str | WrongValue:
         if value == "crude":
@@ -91,7 +95,7 @@ class _EndpointMode(Choice, frozen=True):
 
 
 class _ToolPrefix(Text, frozen=True):
-    """A prefix of tool names, which may be empty."""
+    """A kind of configuration value: a prefix for names of tools, which may be empty."""
 
     def read(self, value: object, at: At) -> str | WrongValue:
         prefix = super().read(value, at)
@@ -102,7 +106,7 @@ class _ToolPrefix(Text, frozen=True):
 
 
 class AqlTokenPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The lifetime of confirmation tokens in seconds, for each danger level of an operation."""
+    """The time for which a confirmation token is valid, in seconds, for each danger level of an operation."""
 
     destructive: Annotated[int, Whole(1, 900)] = 300
     dangerous: Annotated[int, Whole(1, 900)] = 300
@@ -110,7 +114,7 @@ class AqlTokenPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AqlDangerPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings for the confirmation of destructive operations."""
+    """Settings for destructive operations of MCP-AQL, which a caller must confirm with a token."""
 
     enforce: bool = True
     skew_s: Annotated[int, _ClockSkew(0, 300)] = 0
@@ -178,7 +182,7 @@ _STEPS: Final = Whole(1, 1_000_000)
 
 
 class _HintPattern(ParsedText, frozen=True):
-    """A regular expression that is matched against the hints of an agent's steps."""
+    """A kind of configuration value: a regular expression for the hints with which agents describe their steps."""
 
     called = "a pattern"
 
@@ -197,7 +201,7 @@ _PATTERNS: Final = Many(_HintPattern())
 
 
 class AgentPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of one agent. A field that is None has the value that applies to all agents."""
+    """Settings of the safety loop for one agent. A field that is None has the value that is set for all agents."""
 
     max_autonomous_steps: Annotated[int | None, _STEPS] = None
     risk_tolerance: Tolerance | None = None
@@ -255,7 +259,7 @@ class SafetyPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RoomsPlan(RoomSettings, frozen=True, kw_only=True):
-    """Settings of all rooms ([rooms]). The [[room]] entry of a room can replace them.
+    """Settings for all rooms ([rooms]). The [[room]] entry of a room may replace them.
 
     Keys:
         auto_create: Whether connecting to an unknown topic makes a room of it.
@@ -265,7 +269,7 @@ class RoomsPlan(RoomSettings, frozen=True, kw_only=True):
 
 
 class RoomPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry of [[room]]: the topic of a room, and the settings that this entry replaces.
+    """An entry of [[room]]: the topic of a room, and settings that differ from those for all rooms.
 
     Keys:
         topic: The room's name.
@@ -282,12 +286,14 @@ class RoomPlan(msgspec.Struct, frozen=True, kw_only=True):
     written: dict[str, Any] = {}
 
     def settings(self, rooms: RoomsPlan) -> RoomSettings:
-        """Return the settings of this room. Settings that its entry does not contain come from [rooms]."""
+        """Return the settings of this room: those of its entry, and the settings for all rooms where the entry has
+        none.
+        """
         return room_settings(rooms, self.written)
 
 
 def room_settings(rooms: RoomsPlan, written: dict[str, Any]) -> RoomSettings:
-    """Return the settings of [rooms], updated with those that were written for one room."""
+    """Return the settings of a room: those in `written`, and the settings for all rooms where it has none."""
     fields = {field.name: getattr(rooms, field.name) for field in msgspec.structs.fields(RoomSettings)}
     fields |= written
     fields["extra_kinds"] = {kind: Privilege(least) for kind, least in fields["extra_kinds"].items()}
@@ -301,7 +307,8 @@ _SURFACE_NAME: Final = r"[a-z][a-z0-9]*(?:_[a-z][a-z0-9]*)*"
 
 
 class RegistryPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of the registry of tool surface names ([registry]), and of how servers that violate it are treated.
+    """Settings of the registry of tool surface names ([registry]). They also say what happens to servers that violate
+    it.
 
     Keys:
         enforce: What becomes of a tool that does not keep to the registered specification of its name: it is refused

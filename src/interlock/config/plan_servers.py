@@ -59,7 +59,7 @@ DialTransport = Literal["auto", "http", "sse"]
 
 
 class SandboxPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The files, programs and network that a spawned server may use.
+    """The files, programs and hosts that a server in a sandbox may use.
 
     `deny` takes precedence over `read` and `write`.
     """
@@ -80,14 +80,14 @@ class SandboxPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Package(msgspec.Struct, frozen=True, kw_only=True):
-    """A package that contains the program of a spawned server. With a package, `command` holds only the arguments."""
+    """A package that contains the program of a server. The node installs it before it starts the program."""
 
     registry: Literal["npm", "pypi"]
     name: str  # with an optional version: "mcp-server-time==2026.10.19", "@scope/server@1.2.3"
 
 
 class Spawn(msgspec.Struct, frozen=True, kw_only=True, tag="spawn"):
-    """A program that the node starts as a child process and talks to over stdio.
+    """A server that the node starts as a child process and talks to over stdio.
 
     If `package` is set, it is installed first.
     """
@@ -101,7 +101,7 @@ class Spawn(msgspec.Struct, frozen=True, kw_only=True, tag="spawn"):
 
 
 class OAuthPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings for the tokens that the node sends to one server.
+    """Settings for the OAuth tokens that the node gets for one server.
 
     Without them, the node follows the server's own metadata.
     """
@@ -118,7 +118,7 @@ class OAuthPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _check_oauth(plan: OAuthPlan, at: At) -> bool:
-    """Report settings that contradict each other. Return True if there are none."""
+    """Report OAuth settings that contradict each other. Return True if there are none."""
     has_proof = plan.client_secret is not None or plan.private_key is not None
     if plan.client_secret is not None and plan.private_key is not None:
         at.wrong(f"{at.name} has client_secret and private_key", "keep one of them")
@@ -133,7 +133,7 @@ def _check_oauth(plan: OAuthPlan, at: At) -> bool:
 
 
 class Dial(msgspec.Struct, frozen=True, kw_only=True, tag="dial"):
-    """The URL of a server that the node reaches over HTTP, with the headers and tokens to send."""
+    """A server that the node reaches over HTTP: its URL, and the headers and tokens to send."""
 
     url: str
     headers: dict[str, str] = {}  # may hold ${secrets.NAME}
@@ -148,7 +148,7 @@ REACHES: Final = (*PROGRAMS, "docker", "url")  # the keys of which a server has 
 
 
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a server that do not depend on how the node reaches it.
+    """The settings of a server that apply in whatever way the node reaches it.
 
     Keys:
         roots: The folders it is told as roots, whatever clients say. Default: files, else the folders in args.
@@ -243,7 +243,9 @@ class ServerTable(ServerSettings, frozen=True, kw_only=True):
 
 
 class ServerPlan(ServerSettings, frozen=True, kw_only=True):
-    """The compiled settings of a server: its segment in the namespace, how it is reached and how it is used."""
+    """The settings of a server, compiled from its table: its segment in the namespace, how it is reached, and how it is
+    used.
+    """
 
     segment: str
     reach: Spawn | Dial
@@ -272,7 +274,7 @@ _PINS: Final = Table(
 
 
 class PolicyPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Policy tags that select the drivers that may be used (AIP-30).
+    """The policy that decides by tags which drivers may be used (AIP-30).
 
     If `allow` is not empty, a driver needs one of its tags. A driver with a tag in `deny` is never used.
     """
@@ -332,7 +334,8 @@ _TRANSPORT: Final = "|".join((*(each.id for each in TRANSPORT_CLASSES), PRIVATE_
 
 
 class ToolCapability(msgspec.Struct, frozen=True, kw_only=True):
-    """The capability of a tool, declared by a [[tool]] entry instead of by its server (MCP-AX 9.1).
+    """The properties of a tool, such as `mutable`, that a [[tool]] entry states in place of the tool's server (MCP-AX
+    9.1).
 
     Keys:
         latency_class: How long a call usually takes.
@@ -364,7 +367,7 @@ class ToolCapability(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolRule(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry of [[tool]].
+    """An entry of [[tool]]: settings for the tools whose names match a glob.
 
     Only the first entry whose glob matches the qualified name of a tool applies to the tool.
 

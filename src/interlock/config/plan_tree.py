@@ -25,7 +25,7 @@ _URL_GLOBS: Final = Many(Text(r"https?://[!-~]+", "an http:// or https:// URL, *
 
 
 class ParentPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A parent of this node, an aggregator that it registers with.
+    """A parent of this node: an aggregator with which the node registers.
 
     If the parent is lost, the next one of the same tree replaces it (MCP-AX 13.3).
     """
@@ -42,7 +42,7 @@ class ParentPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _check_parent(parent: ParentPlan, at: At) -> bool:
-    """Report a link to a parent that is unprotected, or certificates without effect.
+    """Report a parent to which the link would be unprotected, or for which certificates are given without TLS.
 
     Return True if there is no problem.
     """
@@ -69,7 +69,7 @@ _PARENTS: Final = Many(
 
 
 class ChildPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A subserver that the node starts as a child process and that registers over stdio."""
+    """A subserver that the node starts as a child process, and that registers with the node over stdio."""
 
     command: Annotated[tuple[str, ...], CommandLine()]
     segment: Annotated[str, Segment()]
@@ -80,8 +80,8 @@ _CHILDREN: Final = Many(StructTable(ChildPlan, "a child", where="[[ax.children]]
 
 
 class AxPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The place of this node in a tree of aggregators: parents above it, subservers below it, and limits on their
-    links.
+    """Settings for the place of this node in a tree of aggregators: parents above it, subservers below it, and limits
+    on links.
 
     Keys:
         tree: Which tree the node belongs to; within one tree a subserver has one parent.
@@ -122,7 +122,7 @@ class AxPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DegradedPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings for the tools of a subserver that is not connected any more (MCP-AX 13.2).
+    """Settings for the tools of a subserver that has lost its connection (MCP-AX 13.2).
 
     Keys:
         enabled: Whether the tools of a lost subserver stay listed, as degraded, for a while.
@@ -134,7 +134,7 @@ class DegradedPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DevicePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A device, as a file of the workspace describes it (`.devices/SEGMENT.toml`)."""
+    """A device that a file of the workspace describes (`.devices/SEGMENT.toml`)."""
 
     segment: str
     description: DeviceDescription

@@ -24,7 +24,7 @@ SHOWN_MAX: Final = 60  # characters of a person's own word repeated in a message
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """A mistake or a warning, with its place in the configuration and advice on what to write instead."""
+    """A mistake in the configuration, or a warning: its place, a message, and what to write instead."""
 
     file: str | None = None  # or "environment variable NAME", or "command line"
     line: int | None = None
@@ -41,7 +41,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConfigInvalid(Exception):
-    """An error raised if the configuration cannot be used. Nothing has been started then."""
+    """An error raised if the configuration cannot be used. It has all problems that were found."""
 
     def __init__(self, problems: tuple[Problem, ...]) -> None:
         super().__init__("\n".join(str(problem) for problem in problems))
@@ -58,7 +58,7 @@ class Findings:
 
     @property
     def full(self) -> bool:
-        """Return whether no further problem will be shown. If so, callers need not describe one."""
+        """Return whether so many problems were found that further ones will not be shown."""
         return len(self._problems) >= PROBLEMS_MAX
 
     def problem(self, problem: Problem) -> None:
@@ -82,7 +82,9 @@ class Findings:
 
 
 def quoted_word(word: str, most: int = SHOWN_MAX) -> str:
-    """Quote a word from the configuration for a message. Control characters are escaped and a long word is cut."""
+    """Return a word from the configuration in quotes for a message. Control characters are escaped, and a long word is
+    cut.
+    """
     return repr(word if len(word) <= most else word[: most - 1] + "…")
 
 
@@ -95,7 +97,7 @@ _WORD_MAX: Final = 64  # nothing known is longer; comparing more is work for not
 
 
 def nearest(word: str, words: Iterable[str], likeness: float = 0.6) -> str | None:
-    """Return the word of `words` that is most similar to `word`, ignoring case and dashes.
+    """Return the word of `words` that is most similar to `word`. Upper case and dashes do not count.
 
     Return None if none has at least the similarity `likeness`.
     """
@@ -109,14 +111,14 @@ def nearest(word: str, words: Iterable[str], likeness: float = 0.6) -> str | Non
 
 
 class WrongValue:
-    """The result of reading a value that was refused. The reason is in the findings."""
+    """The result of reading a value that is invalid. The reason was reported."""
 
 
 WRONG: Final = WrongValue()
 
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
-    """A source of settings, such as a file, the environment or the command line."""
+    """The settings from one source, such as a file, the environment or the command line."""
 
     tree: dict[str, Any]
     base: Path  # the folder relative paths start from
@@ -124,7 +126,7 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConfigContext(msgspec.Struct, frozen=True, kw_only=True):
-    """The environment and the home folder with which values are interpreted."""
+    """The surroundings in which a configuration is read: environment variables and the home folder."""
 
     env: Mapping[str, str]
     home: Path
@@ -132,7 +134,7 @@ class ConfigContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class At(msgspec.Struct, frozen=True, eq=False, kw_only=True):
-    """A place in one layer, from which a value is read and at which problems are reported.
+    """The place of one key in one source of settings. Values are read from it, and problems are reported at it.
 
     `table` is the part of the path that names the enclosing table. Messages show it separately from the key. All places
     inside a table share two lists: `substituted` contains the values inserted for ${env:NAME}, and `unset` contains the
@@ -148,11 +150,11 @@ class At(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     unset: list[str] = []  # variables of a server that the environment lacks
 
     def inside(self, part: str | int) -> "At":
-        """Return the place of a key or entry inside this one."""
+        """Return the place of a key or entry inside the value at this place."""
         return msgspec.structs.replace(self, path=(*self.path, part))
 
     def enter(self, *parts: str | int) -> "At":
-        """Return the place of a table inside this one.
+        """Return the place of a table inside this place. Messages name that table.
 
         It has separate lists of inserted values and missing variables.
         """
@@ -161,7 +163,7 @@ class At(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
     @property
     def worth_reporting(self) -> bool:
-        """Return whether a further problem would be shown."""
+        """Return whether a further problem would be shown, or enough were found already."""
         return not self.findings.full
 
     @property
@@ -177,19 +179,19 @@ class At(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
     @property
     def title(self) -> str:
-        """Return the name of the enclosing table for a message, such as "[node]" or "[[tool]] number 2"."""
+        """Return the name of the enclosing table for a message, such as "[node]"."""
         if self.table and isinstance(self.table[-1], int):
             return f"[[{dotted_name(self.table[:-1])}]] number {self.table[-1] + 1}"
         return f"[{dotted_name(self.table)}]" if self.table else "the top level"
 
     def wrong(self, message: str, hint: str | None = None, *, code: str | None = None) -> WrongValue:
-        """Report a problem at this place. Return WRONG, so that a value type can return the result."""
+        """Report a problem at this place, and return WRONG."""
         problem = self.problem(message, hint, code) if self.worth_reporting else Problem(message=message)
         self.findings.problem(problem)
         return WRONG
 
     def must_be(self, what: str, value: object, hint: str | None = None) -> WrongValue:
-        """Report that the value has the wrong type. `what` describes the expected type. Return WRONG."""
+        """Report that the value has the wrong type, and return WRONG. `what` names the expected type."""
         return self.wrong(f"{self.name} must be {what}, not {type_word(value)}", hint)
 
     def warn(self, message: str, hint: str | None = None) -> None:
@@ -197,13 +199,13 @@ class At(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         self.findings.warning(self.problem(message, hint))
 
     def problem(self, message: str, hint: str | None = None, code: str | None = None) -> Problem:
-        """Return a problem at this place without reporting it, for faults found after the configuration was read."""
+        """Return a problem at this place without reporting it."""
         file, line = self.layer.locate(self.path)
         return Problem(file=file, line=line, key=dotted_name(self.path) or None, message=message, hint=hint, code=code)
 
 
 def dotted_name(path: KeyPath) -> str:
-    """Return a path in the notation that people write, such as access[0].who.
+    """Return the path of a key as people write it, such as access[0].who.
 
     A word that is no plain TOML key is quoted and cut.
     """
@@ -228,5 +230,5 @@ _TYPE_WORDS: Final = {
 
 
 def type_word(value: object) -> str:
-    """Return the name of a value's TOML type, for messages."""
+    """Return the name of a value's type for a message, such as "a list"."""
     return _TYPE_WORDS.get(type(value), "a date or time")

@@ -49,7 +49,7 @@ _OTHER_WORDS: Final = {  # what other programs call our keys
 
 
 class Settings:
-    """The settings read so far.
+    """The settings that were read so far, from the weakest source to the strongest.
 
     A later layer replaces single keys of tables, single servers, and complete lists of entries.
     """
@@ -66,17 +66,19 @@ class Settings:
         self.wrong: set[tuple[str, str]] = set()
 
     def place(self, *names: str) -> At | None:
-        """Return where the first of these dotted keys is written, such as node.listen, or None if none of them is."""
+        """Return where the first of these keys is written, or None if none of them is. A key is written with dots, such
+        as node.listen.
+        """
         places = (self.written.get((table, key)) for table, _, key in (name.rpartition(".") for name in names))
         return next((at for at in places if at is not None), None)
 
     def value(self, name: str, default: Any = None) -> Any:
-        """Return the value of a dotted key of a table, or `default` if it is not written or could not be read."""
+        """Return the value of a key such as node.listen, or `default` if it is not set or could not be read."""
         table, _, key = name.partition(".")
         return self.tables.get(table, {}).get(key, default)
 
     def read(self, at: At) -> None:
-        """Read a layer. It replaces the settings of the layers that were read before."""
+        """Read one source of settings. Its settings replace those that were read before."""
         for name, value in at.layer.tree.items():
             section = sections().get(name)
             if section is None:
@@ -89,7 +91,7 @@ class Settings:
                 self._servers(section, value, at)
 
     def _top(self, name: str, value: object, at: At) -> None:
-        """Read a top-level key, which belongs to no table."""
+        """Read a key that belongs to no table, such as `workspace`."""
         key = TOP.get(name)
         if key is None:
             what = "table" if isinstance(value, dict) else "key"
@@ -101,7 +103,7 @@ class Settings:
             self.top[name] = read
 
     def _table(self, section: Section, value: object, at: At) -> None:
-        """Read a table such as [node]. Each of its keys replaces the same key of weaker layers."""
+        """Read a table such as [node]. Each of its keys replaces the same key of a weaker source."""
         table = at.enter(section.name)
         if not isinstance(value, dict):
             hint = f"write [{section.name}] on a line of its own"
@@ -116,7 +118,7 @@ class Settings:
         self.tables.setdefault(section.name, {}).update(values)
 
     def _list(self, section: Section, value: object, at: At) -> None:
-        """Read a list of tables such as [[tool]]. It replaces the complete list of a weaker layer."""
+        """Read a list of tables such as [[tool]]. It replaces the complete list of a weaker source."""
         hint = f"write [[{section.name}]] above each entry"
         if not isinstance(value, list):
             at.inside(section.name).wrong(f"'{section.name}' must be a list of tables, not {type_word(value)}", hint)
@@ -134,7 +136,7 @@ class Settings:
         self.lists[section.name] = tuple(rule for rule in rules if not isinstance(rule, WrongValue))
 
     def _servers(self, section: Section, value: object, at: At) -> None:
-        """Read the tables [servers.SEGMENT]. A server replaces the server of a weaker layer with the same segment."""
+        """Read the tables [servers.SEGMENT]. A server replaces the server of a weaker source with the same segment."""
         hint = "write [servers.NAME] above each server"
         if not isinstance(value, dict):
             at.inside("servers").wrong(f"'servers' must be a table of servers, not {type_word(value)}", hint)
@@ -153,7 +155,7 @@ class Settings:
 
 
 def read_table(table: dict[str, Any], keys: Mapping[str, Key], at: At) -> dict[str, Any]:
-    """Return the values of a table that could be read.
+    """Read the keys of a table, and return the values that could be read.
 
     Report every other key of the table, and required keys that it lacks.
     """
@@ -176,7 +178,7 @@ def _missing_keys(keys: Mapping[str, Key], table: dict[str, Any]) -> list[Key]:
 
 
 def _read_entry(section: str, values: dict[str, Any], at: At) -> Any:
-    """Compile one entry of a list, such as a [[tool]] entry, from its values."""
+    """Return one entry of a list such as [[tool]], made from the values of its keys."""
     match section:
         case "access":
             return AccessRule(**values)
@@ -200,7 +202,7 @@ def _unknown(what: str, name: str, names: Iterable[str], at: At) -> None:
 
 
 def _hint_for_unknown(name: str, names: list[str], at: At) -> str | None:
-    """Return a hint about what an unknown key probably means, or None. The most certain guess is used."""
+    """Return a guess at what a person meant by an unknown key, as a hint, or None."""
     other = _OTHER_WORDS.get(name)
     if other in names:
         return f"did you mean '{other}'?"
@@ -218,7 +220,9 @@ def _hint_for_unknown(name: str, names: list[str], at: At) -> str | None:
 
 
 def anchor_plan(values: dict[str, Any], at: At) -> AnchorPlan | WrongValue:
-    """Compile an [[anchor]] entry. Report a problem unless it has exactly one source for its key."""
+    """Make the plan of an [[anchor]] entry. Report a problem unless the entry has exactly one key, key set or
+    passkey.
+    """
     sources = [name for name in KEY_SOURCES if name in values]
     if len(sources) != 1:
         which = f"has {' and '.join(sources)}" if sources else "has no key"
@@ -234,7 +238,7 @@ def anchor_plan(values: dict[str, Any], at: At) -> AnchorPlan | WrongValue:
 
 
 def server_plan(segment: str, written: dict[str, Any], values: dict[str, Any], at: At) -> ServerPlan | WrongValue:
-    """Compile a [servers.SEGMENT] table.
+    """Make the plan of a server from its table [servers.SEGMENT].
 
     `written` is the table as its layer contains it. `values` are the values of its keys that could be read.
     """
@@ -272,7 +276,7 @@ def server_plan(segment: str, written: dict[str, Any], values: dict[str, Any], a
 
 
 def _report_auth_fault(values: dict[str, Any], at: At) -> bool:
-    """Report settings that would send a token to a wrong place. Return whether there are any."""
+    """Report OAuth settings of a server that would send a token to a wrong place. Return whether there are any."""
     auth: OAuthPlan | None = values.get("auth")
     if auth is None or "url" not in values:
         return False
@@ -298,7 +302,9 @@ def _report_auth_fault(values: dict[str, Any], at: At) -> bool:
 
 
 def _report_egress_fault(reach: str, values: dict[str, Any], at: At) -> bool:
-    """Report an egress list that a container does not support. Warn of a list that permits every host."""
+    """Report a list of hosts that a container cannot be limited to, and return whether it is one. Warn of a list that
+    permits every host.
+    """
     hosts: tuple[str, ...] = values.get("egress", ())
     inside = at.inside("egress")
     if hosts and reach == "docker":
@@ -310,7 +316,7 @@ def _report_egress_fault(reach: str, values: dict[str, Any], at: At) -> bool:
 
 
 def _spawn_plan(segment: str, reach: str, values: dict[str, Any]) -> Spawn:
-    """Return how to start a server that is a program, a package or a container.
+    """Return how the node starts a server that is a program, a package or a container.
 
     `egress` or `files` puts a program into a sandbox. A container is a sandbox already, so for a container they become
     options of the container.

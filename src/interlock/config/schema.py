@@ -23,7 +23,7 @@ DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 @cache
 def full_plan() -> type[Plan]:
-    """Return Plan with a field for each section that a capability declares itself."""
+    """Return the class Plan, extended by the sections that capabilities declare themselves."""
     declared = [each.section for each in capabilities() if each.section is not None]
     fields = [
         (section.name, Annotated[keys, Section(section.help)], keys())
@@ -54,7 +54,7 @@ def sections() -> dict[str, Section]:
 
 
 def section_values(plan: Plan, name: str, keys: type[_Keys]) -> _Keys:
-    """Return the values of a section that a capability declares.
+    """Return the values of a section that a capability declares, as an object of the type `keys`.
 
     `keys` is the struct type that declares the section's keys.
     """

@@ -33,7 +33,7 @@ def key_lines(text: str) -> dict[KeyPath, int]:
 
 
 def line_of(lines: Mapping[KeyPath, int], path: KeyPath) -> int | None:
-    """Return the line of a path, or of the nearest table that contains it.
+    """Return the line of a key or, if it has none, of the nearest table that contains it.
 
     Return None if only the top level contains it.
     """
@@ -43,7 +43,7 @@ def line_of(lines: Mapping[KeyPath, int], path: KeyPath) -> int | None:
 
 
 class _Scanner:
-    """A scanner that reads a valid TOML text and records the line of each key."""
+    """A scanner that reads a valid TOML text to find the line of each key."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -77,7 +77,7 @@ class _Scanner:
                 self._pair(table)
 
     def _newest(self, path: KeyPath) -> KeyPath:
-        """Return the path with the index of the last entry added to each list of tables.
+        """Return the path of the last entry of a list of tables, or the path itself if it is no such list.
 
         Keys below a [[header]] belong to it.
         """
@@ -122,7 +122,9 @@ class _Scanner:
                 self._skip(_SCALAR)
 
     def _items(self, closing: str) -> Iterator[None]:
-        """Yield at the beginning of each item of an array or inline table, and go on behind what the caller read."""
+        """Iterate over the items of an array or inline table. The caller reads each item before it asks for the next
+        one.
+        """
         self._at += 1
         while True:
             self._skip(_GAP)

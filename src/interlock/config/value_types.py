@@ -37,17 +37,18 @@ SLUG_CHARS_MAX: Final = 80
 
 
 def secret_slug(name: str) -> str:
-    """Return the name under which a secret is stored. For STRIPE_API_KEY it is stripe-api-key (AIP-19)."""
+    """Return the name under which a secret is stored, for example stripe-api-key for STRIPE_API_KEY (AIP-19)."""
     return name.lower().replace("_", "-")
 
 
 def is_slug(text: str) -> bool:
-    """Return whether a text has the form of a stored secret's name."""
+    """Return whether a text can be the name of a stored secret."""
     return SLUG.fullmatch(text) is not None and len(text) <= SLUG_CHARS_MAX
 
 
 def expand(text: str, at: At, *, stored: bool = False) -> str | WrongValue:
-    """Replace each `${env:NAME}` in a text. With `stored`, the text may also refer to secrets in the node's store.
+    """Replace each `${env:NAME}` in a text by the environment variable. With `stored`, the text may also contain
+    `${secrets.NAME}`, which stays as it is.
 
     `${NAME}`, the syntax of other programs, is left unchanged and causes a warning. If a reference cannot be replaced,
     return WRONG.
@@ -69,7 +70,9 @@ def expand(text: str, at: At, *, stored: bool = False) -> str | WrongValue:
 
 
 def _find_value(body: str, at: At, *, stored: bool) -> str | WrongValue | None:
-    """Return the value of a reference, or None if the reference is left unchanged."""
+    """Return the value of a reference such as `${env:NAME}`, whose text between the braces is `body`. Return None if
+    the reference stays as it is.
+    """
     if body.startswith(_SECRETS):
         name = body.removeprefix(_SECRETS)
         if not SECRET_REFERENCE.fullmatch(f"${{{body}}}") or not is_slug(secret_slug(name)):
@@ -109,7 +112,8 @@ def _find_value(body: str, at: At, *, stored: bool) -> str | WrongValue | None:
 
 
 class ValueType(msgspec.Struct, frozen=True, kw_only=True):
-    """A kind of configuration value.
+    """A kind of configuration value, such as a URL or a number of seconds. It reads values, and describes them in the
+    JSON Schema.
 
     `bare` decides how text from the environment or a flag is interpreted: as the value itself, as TOML, or as either.
     """
@@ -117,20 +121,22 @@ class ValueType(msgspec.Struct, frozen=True, kw_only=True):
     bare: ClassVar[Literal["text", "toml", "either"]] = "text"
 
     def read(self, value: object, at: At) -> Any:
-        """Return the value for the plan. If it is invalid, report the reason at its place and return WRONG."""
+        """Check a value of a configuration, and return it as the plan holds it. If it is invalid, report the reason at
+        `at` and return WRONG.
+        """
         raise NotImplementedError
 
     def schema(self) -> dict[str, Any]:
-        """Return the JSON Schema of the values that `read` accepts."""
+        """Return the JSON Schema that describes the values which `read` accepts."""
         raise NotImplementedError
 
     def to_toml(self, value: Any) -> Any:
-        """Convert a value of the plan back to the form that a file contains."""
+        """Return a value of the plan in the form in which a configuration file contains it."""
         return list(value) if isinstance(value, tuple) else value
 
 
 def read_text(value: object, at: At, what: str = "a string", *, empty: bool = False) -> str | WrongValue:
-    """Return a string if it can be used in a process argument, a header or a path.
+    """Return a value if it is a text that can be used in an argument, a header or a path.
 
     Otherwise report it and return WRONG.
     """
@@ -149,13 +155,17 @@ def read_text(value: object, at: At, what: str = "a string", *, empty: bool = Fa
 
 
 class ParsedText(ValueType, frozen=True):
-    """A string with a special format, such as an address. A subclass names the format and parses the string."""
+    """A kind of configuration value: a string with a special format, such as an address. Each subclass parses one
+    format.
+    """
 
     called: ClassVar[str]  # "a URL": the beginning of a complaint about a value that is no string
     form: ClassVar[str | None] = None  # pattern for the JSON Schema; None: any text that is not empty
 
     def parse(self, text: str, at: At) -> Any:
-        """Return the value for the plan. If it is invalid, report the reason at its place and return WRONG."""
+        """Parse a string, and return the value for the plan. If it is invalid, report the reason at `at` and return
+        WRONG.
+        """
         raise NotImplementedError
 
     def read(self, value: object, at: At) -> Any:
@@ -167,7 +177,7 @@ class ParsedText(ValueType, frozen=True):
 
 
 class Text(ValueType, frozen=True):
-    """A string, which must match `pattern` if that is set."""
+    """A kind of configuration value: a string, which must match a pattern if one is set."""
 
     pattern: str | None = None
     what: str = "a string"
@@ -197,7 +207,7 @@ class Text(ValueType, frozen=True):
 
 
 class Segment(ValueType, frozen=True):
-    """A segment of the namespace, such as the name of a server."""
+    """A kind of configuration value: a segment of the namespace, such as the name of a server."""
 
     def read(self, value: object, at: At) -> str | WrongValue:
         if not isinstance(value, str):
@@ -214,7 +224,7 @@ class Segment(ValueType, frozen=True):
 
 
 class Version(ValueType, frozen=True):
-    """A semantic version, such as "1.0.0"."""
+    """A kind of configuration value: a semantic version, such as "1.0.0"."""
 
     def read(self, value: object, at: At) -> str | WrongValue:
         if not isinstance(value, str):
@@ -226,7 +236,7 @@ class Version(ValueType, frozen=True):
 
 
 class Choice(ValueType, frozen=True):
-    """A string that is one of a fixed set of values."""
+    """A kind of configuration value: one of a fixed set of strings."""
 
     values: tuple[str, ...]
     code: str | None = None  # of the problem that another value is
@@ -249,7 +259,7 @@ class Choice(ValueType, frozen=True):
 
 
 class Flag(ValueType, frozen=True):
-    """A boolean."""
+    """A kind of configuration value: true or false."""
 
     bare = "toml"
 
@@ -261,7 +271,7 @@ class Flag(ValueType, frozen=True):
 
 
 class Whole(ValueType, frozen=True):
-    """An integer between two bounds."""
+    """A kind of configuration value: an integer between two bounds."""
 
     bare = "toml"
     low: int
@@ -279,7 +289,7 @@ class Whole(ValueType, frozen=True):
 
 
 class Seconds(ValueType, frozen=True):
-    """A duration in seconds between two bounds."""
+    """A kind of configuration value: a duration in seconds between two bounds."""
 
     bare = "toml"
     low: float
@@ -299,7 +309,7 @@ class Seconds(ValueType, frozen=True):
 
 
 class Size(ValueType, frozen=True):
-    """A number of bytes, written as an integer or as text such as "16Mi"."""
+    """A kind of configuration value: a number of bytes, written as an integer or as text such as "16Mi"."""
 
     bare = "either"
     low: int
@@ -333,7 +343,7 @@ class Size(ValueType, frozen=True):
 
 
 class FilePath(ParsedText, frozen=True):
-    """A path of a file or folder.
+    """A kind of configuration value: the path of a file or folder.
 
     `~` means the home folder; relative paths start at the folder of the configuration file.
     """
@@ -345,7 +355,7 @@ class FilePath(ParsedText, frozen=True):
 
 
 def resolve(text: str, at: At) -> Path | WrongValue:
-    """Return a path as an absolute path without following links, because a plan is made without access to the disk.
+    """Return a path as an absolute path. The disk is not accessed, so links are not followed.
 
     Report a path in another person's home, and return WRONG.
     """
@@ -356,7 +366,7 @@ def resolve(text: str, at: At) -> Path | WrongValue:
 
 
 class Many(ValueType, frozen=True):
-    """A list whose items are all of one kind, with a minimum length."""
+    """A kind of configuration value: a list whose items are all of one kind."""
 
     bare = "toml"
     item: ValueType
@@ -375,7 +385,9 @@ class Many(ValueType, frozen=True):
 
 
 class Table(ValueType, frozen=True):
-    """A table with arbitrary keys that match one pattern, and values that are all of one kind."""
+    """A kind of configuration value: a table of values of one kind. Its keys may be chosen freely if they match a
+    pattern.
+    """
 
     bare = "toml"
     names: str  # the pattern
@@ -406,7 +418,8 @@ class Table(ValueType, frozen=True):
 
 
 class CommandLine(ValueType, frozen=True):
-    """A program and its arguments, written as a list or as one string that is split as a shell would.
+    """A kind of configuration value: a program with its arguments, as a list or as one string that is split as a shell
+    would.
 
     No shell is started.
     """
@@ -465,7 +478,7 @@ _OF_THE_LINK: Final = re.compile(
 
 
 class Headers(ValueType, frozen=True):
-    """HTTP headers to add to every request to a server.
+    """A kind of configuration value: the HTTP headers that are added to every request to a server.
 
     Headers that frame a message are refused, as Interlock sets them.
     """

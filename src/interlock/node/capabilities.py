@@ -47,5 +47,5 @@ CAPABILITIES: Final = (
 
 @cache
 def capabilities() -> tuple[Capability, ...]:
-    """Import and return the declarations of all capabilities, in the order of the table."""
+    """Import and return the declarations of all capabilities, in the order of their table."""
     return tuple(load_reference(reference) for reference in CAPABILITIES)

@@ -26,7 +26,7 @@ Parts = TypeVar("Parts", bound="CapabilityParts")
 
 
 class Stage(IntEnum):
-    """The stages in which the parts of capabilities are opened. They are closed in reverse order."""
+    """The stages in which a node opens the parts of its capabilities. They are closed in reverse order."""
 
     RECORDS = 1  # they read what the store holds, before changes of other replicas arrive
     TOOLS = 2  # they list tools of the node itself, before clients can connect
@@ -35,7 +35,7 @@ class Stage(IntEnum):
 
 
 class NodeParts(msgspec.Struct, frozen=True, kw_only=True):
-    """The common parts of a node, and the parts of the capabilities that have been constructed so far."""
+    """The common parts of a node, from which capabilities construct their own parts."""
 
     plan: Plan  # at the start; `stores.current` has the plan in effect
     listen: bool  # whether clients and subservers connect over the network
@@ -47,7 +47,7 @@ class NodeParts(msgspec.Struct, frozen=True, kw_only=True):
     capabilities: dict[type["CapabilityParts"], "CapabilityParts"]
 
     def get(self, parts: type[Parts]) -> Parts:
-        """Return the parts of another capability.
+        """Return the parts of another capability, by their class.
 
         It must come earlier in the table of capabilities than the one that asks.
         """
@@ -58,68 +58,68 @@ class NodeParts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CapabilityParts:
-    """The parts of a capability in a running node.
+    """The parts that a capability, such as rooms or devices, adds to a running node.
 
     Every method has a default, so subclasses override only what they need.
     """
 
     def __init__(self, node: NodeParts) -> None:
-        """Construct the parts without opening, reading or sending anything."""
+        """Construct the parts of the capability. Nothing is opened, read or sent yet."""
 
     def stages(self) -> Mapping[Stage, tuple[Part, ...]]:
-        """Return the parts to open and close, by stage and in order."""
+        """Return the parts that the node opens and closes, in order, for each stage of its start."""
         return {}
 
     def links(self) -> tuple[LocalLink, ...]:
-        """Return the links whose tools the capability itself implements. Their tools are listed while the node runs."""
+        """Return links to tools that the capability itself implements. The node lists these tools while it runs."""
         return ()
 
     def services(self) -> tuple[object, ...]:
-        """Return the objects that handle the operations of this capability."""
+        """Return the objects with methods that handle the operations of this capability."""
         return ()
 
     def apps(self) -> Mapping[str, App]:
-        """Return applications for the public endpoint, by path.
+        """Return web applications for the public endpoint, by path.
 
         A key that ends in a slash matches every path that begins with it.
         """
         return {}
 
     def reload_steps(self, steps: ReloadSteps) -> Mapping[str, ReloadStep]:
-        """Return the functions that apply changed keys to a running node, by key or section of the configuration.
+        """Return functions that apply a changed configuration to the running node, by the key or section that changed.
 
         `steps` contains the functions that several capabilities share.
         """
         return {}
 
     def replicated_buckets(self) -> Mapping[str, Callable[[Change], None]]:
-        """Return functions that apply changes made by other replicas, by bucket of the store."""
+        """Return functions that take over what other replicas write, by bucket of the store."""
         return {}
 
     def sweep(self, now: float) -> None:
-        """Do the work that is due every second, such as ending idle connections."""
+        """Do the periodic work of the capability, such as ending idle connections. This is called every second."""
 
     def on_segments_changed(self, plan: Plan) -> None:
-        """Handle servers or devices that were added to the configuration or removed from it."""
+        """React to servers or devices that were added to the configuration or removed from it."""
 
     async def on_servers_changed(self) -> None:
-        """Handle changed servers, after their links were replaced."""
+        """React to changed servers. Their links were replaced already."""
 
     async def on_rules_changed(self, plan: Plan) -> None:
-        """Handle changed rules about tools, after the tools of all servers were listed again."""
+        """React to changed rules about tools. The tools of all servers were listed again already."""
 
     async def on_access_changed(self, old: Plan, new: Plan) -> None:
-        """Handle changed [[access]] entries."""
+        """React to changed [[access]] entries, which say what callers may do."""
 
     def refuse_calls(self) -> None:
-        """Stop accepting calls, because the node is stopping. Calls under way continue."""
+        """Refuse new calls, because the node is stopping. Calls under way continue."""
 
     async def hang_up(self) -> None:
-        """Close the connections, after the last call was answered."""
+        """Close the connections of the capability, because the node is stopping and the last call was answered."""
 
 
 class LocalLinks:
-    """A part that lists the tools which the node itself implements, while it is open."""
+    """The part of a node that lists the tools which the node itself implements, as long as the part is open."""
 
     def __init__(self, catalog: Catalog, root_segment: str | None, links: tuple[LocalLink, ...]) -> None:
         self._catalog, self._root_segment, self._links = catalog, root_segment, links

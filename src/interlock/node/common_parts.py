@@ -99,10 +99,10 @@ if TYPE_CHECKING:
 
 
 class StoreParts:
-    """The identity of a node, the plan in effect, and the stores."""
+    """The parts of a node that remember: its stores, its identity, and the plan in effect."""
 
     def __init__(self, plan: Plan, clock: Clock) -> None:
-        """Construct the stores and the node's identity. Raise StoreError if the identity or a store cannot be used."""
+        """Construct the stores, and read or make the node's identity. Raise StoreError if that fails."""
         # Shared with the other replicas of this node, if there are any.
         self.store = store = build_shared_store(plan, plan.data, clock)
         # For what is about this machine only. The same store unless replicas share it.
@@ -125,7 +125,7 @@ class StoreParts:
 
 
 async def adopt_shared_identity(plan: Plan, clock: Clock) -> None:
-    """Copy the aggregator's identity from the store that replicas share. Do nothing if the store is not shared.
+    """Copy the identity of the node from the store that its replicas share. Do nothing if the store is not shared.
 
     Call this before the node is constructed, because most parts get the identity in their constructor. Raise StoreError
     if the store cannot be used.
@@ -144,10 +144,12 @@ async def adopt_shared_identity(plan: Plan, clock: Clock) -> None:
 
 
 class ApprovalParts:
-    """The inbox, the keys of the approvers, and the approvers' decisions about tools and names."""
+    """The parts of a node for decisions of people: the inbox, the keys of approvers, and decisions about tools and
+    names.
+    """
 
     def __init__(self, plan: Plan, stores: StoreParts) -> None:
-        """Construct the inbox and all parts that handle approvals without examining a call."""
+        """Construct the inbox of approvals, and everything around it that does not look at a call."""
         kv, clock, recorder, addresses = stores.store.kv, stores.clock, stores.recorder, stores.addresses
         self.anchors = anchors = Anchors(plan.anchors, clock)
         self.passkeys = passkeys = PasskeyService(anchors, recorder, clock, lambda: addresses.operator)
@@ -190,12 +192,14 @@ EXECUTIONS_KEPT_S = 86_400.0  # how long the record of an ended execution can be
 
 
 class SafetyParts:
-    """The execution safety loop (MCP-AQL 8.6 to 8.8): its records, the loop itself, and the part that watches calls."""
+    """The parts of a node for the execution safety loop (MCP-AQL 8.6 to 8.8): its records, the loop, and the check of
+    agents.
+    """
 
     def __init__(
         self, plan: Plan, stores: StoreParts, approvals: ApprovalParts, live: LiveNamespace, names: LiveOperationNames
     ) -> None:
-        """Construct the safety loop. `live` and `names` provide the tools and operations that agents can call now."""
+        """Construct the safety loop. `live` and `names` tell which tools and operations agents can call."""
         kv, clock, codes = stores.store.kv, stores.clock, approvals.codes
         self.challenges = challenges = Challenges(approvals.inbox, codes, clock)
         self.loop = loop = SafetyLoop(
@@ -218,8 +222,7 @@ class SafetyParts:
 
 
 class CallParts:
-    """The parts that a call passes, from a client's request to the link that sends it: catalog, guard, gate and
-    dispatch.
+    """The parts of a node that a call passes on its way from a client to a server: catalog, guard, gate and dispatch.
 
     The guard has the checks of all capabilities. When a tool is listed, the catalog asks the guard which checks apply
     to it, so that a call passes only checks that could refuse or hold it.
@@ -283,7 +286,7 @@ class CallParts:
             return live.find_tool(approval.tool) if approval.kind is Kind.CALL else None
 
         def is_current(approval: Approval) -> bool:
-            """Return whether the approved call would still run the tool definition that the person saw.
+            """Return whether the tool still has the definition that the approving person saw.
 
             A tool that is not listed now may return unchanged, so it counts as current.
             """
@@ -291,7 +294,7 @@ class CallParts:
             return route is None or route.digest == approval.tool_digest
 
         def find_ways_out(approval: Approval) -> tuple[str, ...]:
-            """Return the ways in which an operator can prevent calls like this one from being held again."""
+            """Return what an operator can do so that calls like this one are not held again."""
             route = find_route(approval)
             return () if route is None else ways_out(route, approval.id)
 
@@ -361,7 +364,7 @@ class CallParts:
 
 
 def _started_programs(plan: Plan, keepers: Mapping[str, Keeper]) -> list[ServerPlan]:
-    """Return all programs that the node starts: servers, children, drivers and the command for notifications.
+    """Return every program that the node starts: servers, children, drivers and the command that notifies operators.
 
     No sandbox may write the program of another one of them.
     """
@@ -377,7 +380,7 @@ def _started_programs(plan: Plan, keepers: Mapping[str, Keeper]) -> list[ServerP
 
 
 class LinkParts:
-    """The links to configured servers, and the parts needed to connect to any server."""
+    """The parts of a node for links: those to configured servers, and what connecting to any server needs."""
 
     def __init__(
         self, plan: Plan, files: tuple[Path, ...], stores: StoreParts, approvals: ApprovalParts, calls: CallParts
@@ -417,7 +420,7 @@ class LinkParts:
 
 
 class EndedSession(msgspec.Struct, frozen=True, kw_only=True):
-    """A client session that has ended."""
+    """The event that the session of a client has ended."""
 
     caller: Caller
     reason: str
@@ -425,8 +428,8 @@ class EndedSession(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FrontParts:
-    """The fronts of both eras with their sessions and surfaces, the public endpoint, and clients on stdin or a Unix
-    socket.
+    """The parts of a node that clients talk to: the fronts of both MCP eras with their sessions, the public endpoint,
+    and clients on stdin or a Unix socket.
     """
 
     def __init__(self, plan: Plan, stores: StoreParts, calls: CallParts, links: LinkParts, *, listen: bool) -> None:
@@ -474,7 +477,9 @@ class FrontParts:
 def _surfaces(
     calls: CallParts, stores: StoreParts, lists: ListCache, sessions: Sessions, tasks: TaskMethods, flat: FrontPair
 ) -> SurfaceChooser:
-    """Construct the surfaces that clients can choose. Each has a front for both eras; all share sessions and tasks."""
+    """Construct the surfaces among which clients choose, for example `flat` or `aql`. Each has a front for both MCP
+    eras.
+    """
 
     def pair(name: ServedSurface, surface: AqlSurface) -> FrontPair:
         own = AqlLists(lists, surface)
@@ -503,7 +508,8 @@ def _surfaces(
 
 
 def _certificates(plan: Plan, stores: StoreParts) -> "Certificates | None":
-    """Return the verifier of client certificates of subservers and participants, or None if none are configured.
+    """Return what verifies the client certificates of subservers and participants of rooms, or None if no CA is
+    configured.
 
     Raise CertificatesInvalid if a certificate file cannot be used.
     """
@@ -515,7 +521,7 @@ def _certificates(plan: Plan, stores: StoreParts) -> "Certificates | None":
 
 
 def _bearers(plan: Plan, stores: StoreParts, calls: CallParts) -> "AccessTokens | None":
-    """Return the verifier of OAuth access tokens, or None if no authorization server is configured."""
+    """Return what verifies OAuth access tokens, or None if no authorization server is configured."""
     if not plan.auth.issuers:
         return None
     from interlock.access.oauth import AccessTokens  # here, because `cryptography` takes 10 MiB

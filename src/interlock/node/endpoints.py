@@ -47,7 +47,7 @@ OperatorApp = Callable[[Handlers, Authenticate | None, OwnAddress], Any]
 
 
 class Endpoints:
-    """The listening endpoints of a node, as one of its parts. `close` waits until requests under way are answered."""
+    """The part of a node that serves HTTP on its sockets: the public endpoint, the operator endpoint and admin.sock."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Endpoints:
             server.end()
 
     async def end(self) -> None:
-        """Wait until every request under way is answered, for at most DRAIN_S."""
+        """Wait at most DRAIN_S until the requests under way are answered, and end all servers."""
         self.refuse_new()
         for client in list(self._bridged):
             client.transport.close()
@@ -112,7 +112,7 @@ class Endpoints:
         self._servers.clear()
 
     async def _serve_public(self) -> None:
-        """Serve the public endpoint. Also serve subservers of this machine at a Unix socket if `ax.socket` is set."""
+        """Serve the public endpoint, and the Unix socket for subservers of this machine if one is configured."""
         plan = self._plan
         public = self._public
 
@@ -139,7 +139,7 @@ class Endpoints:
         )
 
     async def _serve_operator(self, app: Any, *socks: socket.socket, **options: Any) -> None:
-        """Serve the operator endpoint.
+        """Serve the operator endpoint on some sockets, with a limit on their connections.
 
         Each listener has its own connection limit, so a busy one cannot block admin.sock.
         """
@@ -162,7 +162,7 @@ class Endpoints:
         await self._serve(app, *socks, http=OperatorProtocol, **options)
 
     async def _sweep_forever(self) -> None:
-        """End idle connections and streams, and let capabilities do their periodic work, every second."""
+        """End idle connections every second, and let capabilities do their periodic work."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(SWEEP_S)
@@ -174,7 +174,7 @@ class Endpoints:
                 connections.sweep(now)
 
     async def _serve(self, app: Any, *socks: socket.socket, **options: Any) -> None:
-        """Run an HTTP server on bound sockets.
+        """Run an HTTP server on sockets that are bound already.
 
         Return when it accepts connections, or raise the error that prevented it.
         """
@@ -200,7 +200,8 @@ class Endpoints:
             task.result()
 
     async def _authenticate(self, request: Any) -> str | None:
-        """Return the principal of a request to the operator endpoint, or None if the request has no valid credential.
+        """Return the principal who sends a request to the operator endpoint, or None if the request has no valid
+        credential.
 
         The roles, and a question whether the credential is still valid, are stored in the state of the request: a
         stream of events ends when its credential does.
@@ -215,7 +216,7 @@ class Endpoints:
         return who.principal
 
     def _find_operator(self, request: Any) -> Operator | None:
-        """Return the operator identified by a token or, for a request of a page, by the browser's session.
+        """Return the operator who sends a request, identified by a token or, on a page, by the session of the browser.
 
         Otherwise return None.
         """

@@ -61,7 +61,7 @@ from interlock.wire.refusal import UNAVAILABLE, Refusal
 
 
 def follow_replicas(node: NodeParts) -> None:
-    """Subscribe the parts of a node to changes that other replicas make in the store.
+    """Let the parts of a node take over what other replicas write to the shared store.
 
     Each bucket of the store has one part that keeps its values in memory and takes over what other replicas write.
     """
@@ -90,7 +90,7 @@ READY_S: Final = 3.0  # how long servers that are still connecting are waited fo
 
 
 class Readiness:
-    """The readiness of a node. A node is ready once every link has tried to connect, or after READY_S seconds."""
+    """The readiness of a node: it is ready when every link has tried to connect, or READY_S seconds have passed."""
 
     def __init__(self, keepers: Mapping[str, Keeper], clock: Clock) -> None:
         self._keepers, self._clock = keepers, clock
@@ -101,14 +101,14 @@ class Readiness:
         return all(keeper.settled.is_set() for keeper in self._keepers.values())
 
     def is_ready(self) -> bool:
-        """Return whether every link has made its first attempt to connect, or READY_S seconds have passed.
+        """Return whether every link has tried to connect, or READY_S seconds have passed.
 
         So a server that hangs does not delay the others.
         """
         return self.is_settled or self._clock.now() - self._started > READY_S
 
     async def settle(self, seconds: float | None) -> None:
-        """Wait until the first attempt of every link has ended, for at most `seconds`. None means no limit."""
+        """Wait until every link has tried to connect, for at most `seconds`. None means no limit."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 for keeper in list(self._keepers.values()):
@@ -120,7 +120,7 @@ DRAIN_TICK_S: Final = 0.02
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Shutdown:
-    """The part that ends a node's traffic: it refuses new calls, waits for calls under way, then ends the streams.
+    """The part of a node that ends its traffic: it refuses new calls, waits for calls under way, and ends the streams.
 
     Only the watch of the configuration is closed before it, so everything that a call needs is still open.
     """
@@ -147,7 +147,7 @@ class Shutdown:
             await self.endpoints.end()
 
     async def drain(self) -> None:
-        """Wait until every call under way is answered, for at most DRAIN_S.
+        """Wait at most DRAIN_S until every call under way is answered.
 
         Calls that wait without a deadline are ended first. Calls that ask a person are not waited for.
         """
@@ -161,7 +161,7 @@ class Shutdown:
 
 
 class Node:
-    """A node constructed from a plan. `open` starts it and `close` stops it."""
+    """A node of Interlock. It is constructed from a plan, started by `open` and stopped by `close`."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class Node:
         read: Read | None = None,
         listen: bool = True,
     ) -> None:
-        """Construct all parts without opening them.
+        """Construct all parts of the node. Nothing is opened yet.
 
         `files` are the files from which the plan was read; no sandboxed server may write to them. `read` reads them
         again when they change. If `listen` is False, the node opens no sockets.
@@ -268,14 +268,16 @@ class Node:
         return [part for capability in self._capabilities for part in capability.stages().get(stage, ())]
 
     async def open(self) -> None:
-        """Open the parts in order. Raise the error of a part that cannot be opened; call `close` in that case too."""
+        """Open the parts in order. If one cannot be opened, raise its error; `close` must be called in that
+        case too.
+        """
         await self._stack.open()
 
     async def close(self) -> None:
         await self._stack.close()
 
     async def drain(self) -> None:
-        """Wait for calls under way as `Shutdown.drain` does, for at most DRAIN_S."""
+        """Wait at most DRAIN_S until every call under way is answered."""
         await self._shutdown.drain()
 
 
@@ -285,7 +287,7 @@ WAITING_S: Final = 1.0  # between two looks at servers that are still connecting
 
 
 class NodeGone(Exception):
-    """An error raised if a node stops while a client on stdio is connected to it through a bridge."""
+    """An error raised in a program that connects a client on stdio to a running node, if that node stops."""
 
 
 def serve(
@@ -299,7 +301,7 @@ def serve(
     on_waiting: Callable[[Status], None],
     operator_app: OperatorApp,
 ) -> None:
-    """Run a node until SIGTERM, SIGINT or, with `stdio`, the end of input. This call blocks.
+    """Run a node until SIGTERM or SIGINT or, with `stdio`, until the end of the input. This call blocks.
 
     `read` reads the files again when they change. While there is no approver, `on_ready` also gets the setup code,
     which may only be shown on this process's terminal. After that, `on_waiting` is called every second until every
@@ -362,9 +364,7 @@ async def _run(
 
 
 async def _announce(node: Node, *, on_ready: OnReady, on_waiting: Callable[[Status], None]) -> None:
-    """Report the state of the node soon after its start, and again when every server has made its first attempt to
-    connect.
-    """
+    """Report the state of the node when it is ready, and again when every server has tried to connect."""
     await node.readiness.settle(READY_S)
     late = not node.readiness.is_settled
     on_ready(node.operations.node.status(), node.approvals.enrolments.setup_code)
@@ -381,7 +381,7 @@ async def _announce(node: Node, *, on_ready: OnReady, on_waiting: Callable[[Stat
 
 
 def _return_freed_memory() -> None:
-    """Return the memory that was used only during the start to the system, nearly 3 MB."""
+    """Give memory that only the start of the node needed back to the system, nearly 3 MB."""
     import ctypes
 
     # Other C libraries have no such function.

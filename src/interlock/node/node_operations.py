@@ -65,7 +65,9 @@ _LEFT_OUT: Final = "an [[access]] entry of this node leaves them out"
 
 
 class StatusOperations:
-    """Operations on the node as a whole: its status, its configuration, its metrics, and a stream of changes."""
+    """The operations on the node as a whole: its status, its configuration, its metrics, and a stream of what
+    changes.
+    """
 
     def __init__(self, parts: NodeParts, links: LinkOperations, audit: AuditOperations, reload: Reload | None) -> None:
         self._parts, self._links, self._audit, self._reload = parts, links, audit, reload
@@ -83,7 +85,7 @@ class StatusOperations:
 
     @handles(GET_STATUS)
     def status(self) -> Status:
-        """Return the state of the node. It is computed from memory, so it can be requested often."""
+        """Return the state of the node. Nothing is read from disk, so this can be called often."""
         parts = self._parts
         stores, approvals, calls, fronts = parts.stores, parts.approvals, parts.calls, parts.fronts
         plan, namespace, safety = stores.current.plan, calls.catalog.namespace, calls.safety.loop
@@ -147,7 +149,9 @@ class StatusOperations:
         )
 
     def _with_unoffered(self, parent: Parent) -> Parent:
-        """Return `parent` with the tools that this node does not offer to it. The parent gets the same numbers."""
+        """Return the status of a parent aggregator, with the number of tools that this node does not offer to it and
+        why.
+        """
         if parent.state != "registered" or parent.scope is None:
             return parent
         principal = principal_for(
@@ -164,7 +168,7 @@ class StatusOperations:
         return msgspec.structs.replace(parent, not_listed=number, not_listed_because=because)
 
     def _gate(self) -> GateCounts:
-        """Count the tools whose calls the gate holds, and how many of them no approver could release."""
+        """Count the tools whose calls are held for a person, and those among them that no person may approve."""
         namespace = self._parts.calls.catalog.namespace
         held = [
             route
@@ -181,7 +185,8 @@ class StatusOperations:
 
     @handles(FOLLOW_NODE)
     async def follow(self) -> AsyncGenerator[NodeEvent[Raw], None]:
-        """Yield the status and the waiting approvals, then every change. The stream ends when the inbox is closed.
+        """Yield the status of the node, then every change of it and of the approvals that wait. The stream ends when
+        the inbox is closed.
 
         A changed approval is sent immediately. The status and the audit log are compared only every LOOK_S, because
         nearly every call changes them. After BEAT_LOOKS comparisons without a change, an empty event shows that the
@@ -229,7 +234,7 @@ class StatusOperations:
 
 
 class Operations:
-    """The objects that handle operations, one per noun, and the table of all handlers.
+    """The objects whose methods handle the operations of operators, and a table of these methods.
 
     Capabilities provide their objects through `CapabilityParts.services`.
     """

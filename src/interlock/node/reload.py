@@ -45,7 +45,7 @@ _Seen = tuple[tuple[int, int, int] | str | None, ...]
 
 
 class Reload:
-    """The part that watches the configuration files and applies their changes.
+    """The part of a node that watches the configuration files and applies their changes.
 
     `plan` is the plan in effect. `problem` says why the files cannot be used, and `restart_for` names the changed keys
     that take effect only at the next start. Both appear in the node's status.
@@ -54,7 +54,9 @@ class Reload:
     def __init__(
         self, read: Read, paths: tuple[Path, ...], plan: Plan, steps: Mapping[str, ReloadStep], clock: Clock
     ) -> None:
-        """Prepare to watch `paths`. `steps` maps a key or section to the function that applies a change of it."""
+        """Prepare to watch the files `paths`. `steps` has the function that applies a change, for each key or
+        section.
+        """
         self._read, self._paths, self._steps, self._clock = read, paths, steps, clock
         self._read_wall = clock.wall()
         self._seen = _file_states(paths, plan.workspace)
@@ -83,7 +85,7 @@ class Reload:
         )
 
     async def _watch(self) -> None:
-        """Check the files for changes every LOOK_S, and immediately after SIGHUP."""
+        """Look for changed files every LOOK_S, and at once after the signal SIGHUP."""
         while True:
             try:
                 await asyncio.wait_for(self._asked.wait(), LOOK_S)
@@ -101,7 +103,7 @@ class Reload:
                 self.problem = "internal error while it was taken up; the log has it"
 
     async def take_up(self) -> None:
-        """Read the files and apply their changes. If the files cannot be used, nothing changes."""
+        """Read the configuration files again and apply what changed. If they cannot be used, nothing changes."""
         self._seen = _file_states(self._paths, self.plan.workspace)
         try:
             # Reading asks the file system only, but files may lie on a slow one.
@@ -123,7 +125,7 @@ class Reload:
         await self._put_into_effect(plan)
 
     async def _put_into_effect(self, new: Plan) -> None:
-        """Run the step of every changed key.
+        """Apply a new plan: run the function for every key that changed.
 
         If steps fail, the remaining steps still run, and the first error is raised at the end.
 
@@ -160,7 +162,7 @@ class Reload:
 
 
 def _file_states(paths: tuple[Path, ...], workspace: Path) -> _Seen:
-    """Return a value that changes when one of the files changes, including the descriptions of devices."""
+    """Return a value that differs after one of the configuration files or descriptions of devices has changed."""
     try:
         devices = device_files(workspace)
     except OSError:
@@ -177,7 +179,8 @@ def _file_state(path: Path) -> tuple[int, int, int] | None:
 
 
 def _keep_faulty_devices(new: Plan, old: Plan) -> tuple[Plan, str | None]:
-    """Return the new plan, in which devices with an invalid new description keep the old one, and the first problem.
+    """Return the new plan, in which a device whose new description is wrong keeps its old one. Also return the first
+    problem.
 
     A device that is new and has an invalid description is marked as failed, as it would be at a start. In both cases
     the other changes are applied.
@@ -195,7 +198,9 @@ def _keep_faulty_devices(new: Plan, old: Plan) -> tuple[Plan, str | None]:
 
 
 class ReloadSteps:
-    """The functions that apply changes to the parts of a running node, by key or section of the plan."""
+    """The functions that apply a changed configuration to the parts of a running node, by the key or section that
+    changed.
+    """
 
     def __init__(self, node: "NodeParts") -> None:
         self._node = node
@@ -220,18 +225,20 @@ class ReloadSteps:
     # Steps that capabilities use in their own
 
     def limit(self, new: Plan) -> None:
-        """Apply the new plan and its budgets."""
+        """Put a new plan into effect, and apply its budgets."""
         self._stores.current.replace(new)
         self._calls.budgets.limit(new.budget.limits, enforced=is_limited(new))
 
     def take_segments(self, new: Plan) -> None:
-        """Apply the new plan, and reserve the segments of its servers, devices and children."""
+        """Put a new plan into effect, and let capabilities react to servers, devices and children that were added or
+        removed.
+        """
         self._stores.current.replace(new)
         for capability in self._capabilities:
             capability.on_segments_changed(new)
 
     async def take_tools(self, old: Plan, new: Plan) -> None:
-        """Apply changed rules about tools to all tools that are listed."""
+        """Apply changed rules about tools, and list the tools of all servers again."""
         self.limit(new)
         self._calls.catalog.replan(new)
         await self._links.servers.restock()
@@ -250,7 +257,7 @@ class ReloadSteps:
         await self._approvals.guard_changes.replan(new)
 
     async def _take_budget(self, old: Plan, new: Plan) -> None:
-        """Apply the new limits to subservers that register from now on (MCP-AX 11.4).
+        """Apply new budgets. They count for subservers that register from now on (MCP-AX 11.4).
 
         A tool's cost is part of its listing.
         """
@@ -259,16 +266,14 @@ class ReloadSteps:
             await self.take_tools(old, new)
 
     async def _take_approvals(self, old: Plan, new: Plan) -> None:
-        """Apply the new rules to future approvals. Approvals that are already waiting keep their time limit."""
+        """Apply new settings of approvals. An approval that waits already keeps its time limit."""
         await self._approvals.guard_changes.replan(new)
         self._stores.current.replace(new)
         self._approvals.inbox.replan(new.approvals)
         await self._approvals.notifier.replan(make_channels(new.approvals, self._stores.clock))
 
     async def _take_access(self, old: Plan, new: Plan) -> None:
-        """Apply the new [[access]] entries, also to connected clients, which are notified that their lists have
-        changed.
-        """
+        """Apply new [[access]] entries. Connected clients are told that their lists have changed."""
         self.limit(new)
         self._stores.tokens.replan(new.access)
         self._fronts.public.replan(new)
@@ -279,7 +284,8 @@ class ReloadSteps:
         self._fronts.public.dismiss_unwelcome()
 
     async def _take_anchors(self, old: Plan, new: Plan) -> None:
-        """Apply the new anchors. Unused approvals and grants of anchors that may no longer approve are ended.
+        """Apply new anchors, the trusted keys. Unused approvals and grants that rest on a key without that right are
+        ended.
 
         Authority that a subserver proved earlier remains valid until its link ends.
         """

@@ -51,7 +51,9 @@ log = logging.getLogger("interlock.node")
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class NodeLinkEvents(LinkEvents):
-    """The handler of the events of all links: it updates the catalog, notifies clients and charges budgets."""
+    """The handler of events from links to servers. It updates the catalog, notifies clients, charges budgets and
+    records.
+    """
 
     catalog: Catalog
     audience: Audience
@@ -88,7 +90,7 @@ class NodeLinkEvents(LinkEvents):
         return self.audience.orphan_request(link, request)
 
     def on_client_roots(self, link: ConnectedLink, caller: Caller, held: HeldRoots) -> None:
-        """Record that a server requested a client's roots, which URIs it received and which were withheld."""
+        """Record in the audit log that a server asked for the roots of a client, and which URIs it was given."""
         line = AuditRecord.event(
             self.clock.wall(),
             caller.principal.name,
@@ -119,7 +121,7 @@ class NodeLinkEvents(LinkEvents):
 
 
 class Servers:
-    """The links to the configured servers, as one part of the node."""
+    """The part of a node with the links to its configured servers."""
 
     def __init__(
         self,
@@ -130,7 +132,7 @@ class Servers:
         ruled: AsyncFeed[str],
         asking: AskingMemory,
     ) -> None:
-        """Construct the part without any links.
+        """Construct the part. It has no links before `open`.
 
         `ruled` publishes a server's segment after one of its tools was classified.
         """
@@ -146,7 +148,7 @@ class Servers:
         self._add(plan, plan.servers)
 
     async def take(self, old: Plan, new: Plan) -> None:
-        """Replace the links of the servers whose configuration differs between two plans."""
+        """Apply a new plan: replace the links of the servers whose configuration differs between the two plans."""
         before = {server.segment: server for server in old.servers}
         after = {server.segment: server for server in new.servers}
         await asyncio.gather(
@@ -159,7 +161,7 @@ class Servers:
             own.end_session(caller)
 
     async def restock(self) -> None:
-        """List the tools of every server again, because the rules about tools have changed."""
+        """List the tools of every server again, because rules about tools have changed."""
         for keeper in list(self._keepers.values()):
             await self._restock(keeper)
 
@@ -172,27 +174,27 @@ class Servers:
         await asyncio.gather(*(keeper.stop() for keeper in self._keepers.values()))
 
     async def _restock_one(self, segment: str) -> None:
-        """List the tools of one server again, because an operator has classified one of them."""
+        """List the tools of one server again, because an operator has said what one of them does."""
         keeper = self._keepers.get(segment)
         if keeper is not None and keeper.is_offered and keeper.listing is not None:
             self._catalog.reconsider(segment)
             await self._restock(keeper)
 
     async def stock(self, link: Link, listing: Listing | None) -> None:
-        """Add what a server offers to the catalog. Remove the server's items if `listing` is None."""
+        """Put what a server offers into the catalog. If `listing` is None, remove it from there."""
         if listing is None:
             self._catalog.drop(link)
         else:
             await self._catalog.stock(link, listing)
 
     def _add(self, plan: Plan, servers: Iterable[ServerPlan]) -> None:
-        """Construct links to servers, then start them."""
+        """Construct a link to each of these servers, then start all of them."""
         keepers = [self._make_keeper(plan, server) for server in servers]
         for keeper in keepers:
             keeper.start()
 
     def _make_keeper(self, plan: Plan, server: ServerPlan) -> Keeper:
-        """Construct the link to a server.
+        """Construct the keeper of a server, which connects to the server and connects again when it is lost.
 
         If `share` is set accordingly, the keeper also makes links for single clients.
 
@@ -231,7 +233,7 @@ class Servers:
         return keeper
 
     async def _remove(self, segment: str) -> None:
-        """Remove a server.
+        """Remove a server from the node, and end its link.
 
         Its tools are removed from the lists first, so that no client calls them while the link closes.
         """

@@ -50,7 +50,7 @@ class EndpointServer(uvicorn.Server):
 
 
 def bind(address: Address) -> socket.socket:
-    """Bind a TCP socket and listen on it. Raise OSError, whose text contains the address, if that fails."""
+    """Return a TCP socket that listens at an address. Raise OSError, whose text contains the address, if that fails."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     sock = socket.socket(family)
     try:
@@ -65,12 +65,12 @@ def bind(address: Address) -> socket.socket:
 
 
 def reachable(sock: socket.socket, address: Address) -> str:
-    """Return the host and port at which this machine reaches a listener, even one at all addresses or at port 0."""
+    """Return the host and port at which programs on this machine reach a listener."""
     return str(Address(_ANY.get(address.host, address.host), sock.getsockname()[1]))
 
 
 def answers(path: str) -> bool:
-    """Return whether a program listens on a Unix socket.
+    """Return whether a program listens at a Unix socket.
 
     Return False for a socket file left behind by a dead program.
     """
@@ -88,11 +88,12 @@ _NO_SUCH_ADDRESS: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # a machine
 
 
 class Taken(Exception):
-    """An error raised if another program listens at the address."""
+    """An error raised if another program already listens at an address."""
 
 
 def bind_twin(sock: socket.socket) -> socket.socket | None:
-    """Bind the same port at the other loopback address of localhost.
+    """Return a socket that listens at the other loopback address of localhost (127.0.0.1 or ::1), with the same port as
+    `sock`.
 
     Raise Taken if it cannot be bound, which usually means that another program uses it.
 
@@ -114,11 +115,13 @@ log = logging.getLogger("interlock.node")
 
 
 class NodeRunning(Exception):
-    """An error raised if another node uses the same data folder."""
+    """An error raised if another node is running with the same data folder."""
 
 
 class Sockets:
-    """The bound sockets of a node, as one of its parts: two endpoints, admin.sock, and `ax.socket` if it is set."""
+    """The part of a node with its bound sockets: those of the two endpoints, admin.sock, and `ax.socket` if it is
+    configured.
+    """
 
     def __init__(self, plan: Plan, addresses: Addresses, passkeys: PasskeyService) -> None:
         self.folder = plan.data / "run"  # of the sockets that are files
@@ -132,7 +135,7 @@ class Sockets:
         self._opened = contextlib.ExitStack()
 
     async def open(self) -> None:
-        """Bind all sockets.
+        """Bind all sockets of the node.
 
         Raise NodeRunning if another node uses the data folder, or OSError if a socket cannot be bound.
         """
@@ -166,7 +169,9 @@ class Sockets:
         self._opened.close()
 
     def _bind_twin(self, operator: socket.socket) -> socket.socket | None:
-        """Bind the other address that browsers may use for localhost. Disable passkeys if another program has it."""
+        """Return a socket at the other address at which browsers look for localhost. If another program has it, switch
+        passkeys off.
+        """
         try:
             return bind_twin(operator)
         except Taken as taken:
@@ -177,7 +182,7 @@ class Sockets:
 
 @contextlib.contextmanager
 def _bind_file(path: Path, mode: int) -> Iterator[socket.socket]:
-    """Bind a Unix socket at `path` with permissions `mode`, and remove it when the context ends.
+    """Bind a Unix socket with permissions for the block of this context manager. Its file is removed afterwards.
 
     Raise OSError if binding fails.
     """
@@ -198,7 +203,7 @@ READ_MAX: Final = 4096
 
 
 def is_taken(address: Address) -> bool:
-    """Return whether a program already listens on an address."""
+    """Return whether a program already listens at an address."""
     try:
         bind(address).close()
     except OSError as error:
@@ -207,7 +212,9 @@ def is_taken(address: Address) -> bool:
 
 
 def free_addresses(*wanted: Address) -> list[Address]:
-    """Return a free address for each wanted one, with the same host and a higher port. Port 0 stays as it is."""
+    """Return a free address for each wanted one, with the same host and a higher port. An address with port 0 is
+    returned as it is.
+    """
     free: list[Address] = []
     with contextlib.ExitStack() as held:
         for address in wanted:
@@ -225,7 +232,7 @@ def free_addresses(*wanted: Address) -> list[Address]:
 
 
 def is_interlock_node(address: Address, *, tls: bool = False) -> bool:
-    """Return whether the public or operator endpoint of an Interlock node answers at an address."""
+    """Return whether an Interlock node answers at an address, at either of its endpoints."""
     # Imported here: only a taken address needs it, and it takes 0.5 MB of every node otherwise.
     import http.client
 

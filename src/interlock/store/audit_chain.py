@@ -27,7 +27,7 @@ GENESIS = bytes(HASH_BYTES)  # the hash before the first record
 
 
 class ChainedRecord(msgspec.Struct, frozen=True):
-    """A record of the log with its sequence number and its hash in the chain."""
+    """A record of a hash-chained log, with its sequence number and its hash."""
 
     sequence: int
     data: bytes
@@ -35,7 +35,7 @@ class ChainedRecord(msgspec.Struct, frozen=True):
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """A position in the chain: the sequence number and the hash of one record."""
+    """A position in a log: the sequence number and the hash of one record."""
 
     sequence: int
     hash: bytes
@@ -45,7 +45,7 @@ ORIGIN = Mark(0, GENESIS)
 
 
 class Flaw(StrEnum):
-    """The kinds of damage that verification can find in a chain."""
+    """The kinds of damage that can be found in a hash-chained log."""
 
     CHANGED = "changed"  # a record's bytes are not those that were chained
     WRONG_HASH = "wrong_hash"  # the bytes are right, the stored hash is not
@@ -58,7 +58,7 @@ class Flaw(StrEnum):
 
 
 class Break(msgspec.Struct, frozen=True):
-    """The first damaged position of a log: its sequence number and the kind of damage."""
+    """The first damage that was found in a log: its position, its kind and an explanation."""
 
     sequence: int
     flaw: Flaw
@@ -66,7 +66,7 @@ class Break(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of verifying a log."""
+    """The result of checking a log: how many records are intact, and the first damage if there is any."""
 
     records: int  # how many were found intact before the break, or to the end
     last: Mark  # the last of them
@@ -75,29 +75,31 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def intact(self) -> bool:
-        """Return whether no flaw was found."""
+        """Return whether no damage was found."""
         return self.broken is None
 
 
 def link(previous: bytes, sequence: int, data: bytes) -> bytes:
-    """Return the hash of the record with this sequence number and data, whose predecessor has the hash `previous`."""
+    """Return the hash of a record. It covers the sequence number, the data and `previous`, the hash of the record
+    before.
+    """
     return hashlib.sha256(_TAG + _LENGTHS.pack(sequence, len(previous), len(data)) + previous + data).digest()
 
 
 def chain(after: Mark, records: Sequence[bytes]) -> list[bytes]:
-    """Return the hashes of `records`, chained after the mark `after`."""
+    """Return the hashes of `records` if they are appended to a log after the mark `after`."""
     previous = after.hash
     return [previous := link(previous, sequence, data) for sequence, data in enumerate(records, after.sequence + 1)]
 
 
 class ChainCheck:
-    """An incremental verification, for logs that are read page by page. Call `add` for each record until it returns
-    False, then `finish`.
+    """A check of a hash-chained log that is read page by page. Call `add` for each record until it returns False, then
+    `finish`.
     """
 
     def __init__(self, start: Mark = ORIGIN, head: Mark | None = None, stored_marks: Iterable[Mark] = ()) -> None:
-        """Prepare a check that starts after `start` and must reach `head`. `stored_marks` are marks that are stored
-        outside the log. If two of them name the same record, the first one counts.
+        """Prepare a check of the records after the mark `start`, which must reach the mark `head`. The log must also
+        agree with `stored_marks`, marks of records that were stored elsewhere.
         """
         self.records = 0
         self._start = self._last = start
@@ -108,7 +110,7 @@ class ChainCheck:
         self._broken: Break | None = None
 
     def add(self, record: ChainedRecord) -> bool:
-        """Check the next record. Return False if the verdict is final, so that no further records are needed."""
+        """Check the next record. Return False if damage was found, so that no further records are needed."""
         if self._suspect is not None:
             # Only its neighbour shows what happened to a record that does not fit.
             self._broken = self._explain(self._suspect, record)
@@ -132,7 +134,7 @@ class ChainCheck:
         return True
 
     def finish(self) -> Verdict:
-        """Return the verdict after the last record was added."""
+        """Return the verdict on the log. Call this after the last record was added."""
         if self._suspect is not None:
             self._broken = self._explain(self._suspect, None)
             self._suspect = None
@@ -146,8 +148,8 @@ class ChainCheck:
         return Verdict(records=self.records, last=self._last, start=self._start, broken=self._broken)
 
     def _explain(self, record: ChainedRecord, following: ChainedRecord | None) -> Break:
-        """Return the flaw at a record that does not fit the chain. `following` is the record after it, or None at the
-        end.
+        """Return what happened to a record that does not fit the chain, for example that it was moved or changed.
+        `following` is the record after it, or None at the end.
 
         The cases are tried from the most certain to the least: a record in the wrong place proves a move, a gap in the
         sequences proves a removal, and only a record in its place can have been changed.

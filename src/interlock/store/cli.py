@@ -77,7 +77,9 @@ def tail(
 
 
 def _pages(invocation: Invocation) -> "Callable[[int, int], Answer]":
-    """Return a function that reads pages of the log: from the running node, otherwise from its data folder."""
+    """Return a function that reads a page of the audit log: from the running node or, if none runs, from its data
+    folder.
+    """
     from interlock.store.api import READ_AUDIT
 
     def from_node(after: int, limit: int) -> "Answer":
@@ -94,7 +96,7 @@ def _pages(invocation: Invocation) -> "Callable[[int, int], Answer]":
 
 
 def _print(invocation: Invocation, answer: "Answer", *, head: bool) -> None:
-    """Print a page of records: as JSON lines, or as a table in which repeated lines are counted."""
+    """Print a page of audit records: as JSON lines, or as a table in which equal lines are counted."""
     out = invocation.out
     if out.as_json:
         for record in answer.value["records"]:
@@ -187,7 +189,7 @@ def export(
 
 
 def _describe(record: "AuditRecord") -> tuple[str, str]:
-    """Return two texts for an audit record: the event with its tool, token, secret or participant, and its
+    """Return two texts about an audit record: what happened, with the tool, token, secret or participant, and the
     outcome.
     """
     method = METHOD_WORDS.get(record.method, record.method)

@@ -14,7 +14,7 @@ from interlock.store.sqlite.audit import SqliteAudit
 
 @dataclass(frozen=True, slots=True)
 class AuditOperations:
-    """Operations on the audit log, for operators."""
+    """The operations of operators on the audit log."""
 
     audit: SqliteAudit
     recorder: Recorder
@@ -31,8 +31,8 @@ class AuditOperations:
         return await self.audit.last()
 
     async def tail(self, after: int, limit: int) -> AuditPage[Raw]:
-        """Return the newest `limit` records with a sequence above `after`. Records that are still queued for writing
-        are not included.
+        """Return the newest records, at most `limit`, with a sequence above `after`. Records that are not on disk yet
+        are left out.
         """
         last = await self.audit.last()
         records = await self.audit.read(max(after, last - limit), limit) if last > after else []

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A key with its value. `revision` changes with every write; an entry with `expires_at` is gone after that time."""
+    """A key with its value. Every write changes `revision`. After the time `expires_at` the entry no longer exists."""
 
     key: str
     value: bytes
@@ -37,7 +37,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Change(msgspec.Struct, frozen=True):
-    """A write or deletion of one key by another replica."""
+    """A write or deletion of one key by another replica, as a watch of its bucket reports it."""
 
     key: str
     entry: Entry | None  # None: it is gone
@@ -51,24 +51,26 @@ class Record(msgspec.Struct, frozen=True):
 
 
 class NamedRecord(msgspec.Struct, frozen=True):
-    """A record for the log of the registry of names, with the name that it concerns."""
+    """A record to append to the log of the registry of names, with the name that it is about."""
 
     name: str  # the surface name it is about; empty: none
     data: bytes
 
 
 class StoreError(Exception):
-    """Base class of all errors of a store. The module's docstring shows the hierarchy."""
+    """The base class of all errors of a store."""
 
 
 class Conflict(StoreError):
-    """Exception for a conditional write: the entry has a different revision or is gone, the key to be created already
-    exists, or a record was appended first.
+    """Exception for a conditional write that another writer preceded: the entry has another revision, is gone or exists
+    already, or another record was appended first.
     """
 
 
 class Unavailable(StoreError):
-    """Exception for a store that cannot answer. Usually nothing was written, and the call may be repeated."""
+    """Exception for a store that cannot answer now. In most cases nothing was written, and the same call may be tried
+    again.
+    """
 
 
 class StoreRefused(StoreError):
@@ -90,34 +92,34 @@ class FolderUnusable(StoreRefused):
 
 
 class KeyValue(Protocol):
-    """A key-value store. Revisions grow with every write and are never reused, not even after a delete."""
+    """A key-value store with buckets. Every write gives its key a higher revision, and no revision is used twice."""
 
     async def get(self, bucket: str, key: str, now: float) -> Entry | None: ...
 
     async def entries(self, bucket: str, now: float) -> list[Entry]:
-        """Return all live entries of a bucket, sorted by key."""
+        """Return all entries of a bucket that have not expired, sorted by key."""
 
     async def put(self, bucket: str, key: str, value: bytes, now: float, *, ttl_s: float | None = None) -> int:
         """Write the value, whether or not the key exists, and return the new revision."""
 
     async def create(self, bucket: str, key: str, value: bytes, now: float, *, ttl_s: float | None = None) -> int:
-        """Write the value only if there is no live entry. Raise Conflict otherwise."""
+        """Write the value if the key has no entry or an expired one. Raise Conflict otherwise."""
 
     async def update(
         self, bucket: str, key: str, value: bytes, revision: int, now: float, *, ttl_s: float | None = None
     ) -> int:
-        """Replace the entry only if it is live and has this revision. Raise Conflict otherwise."""
+        """Replace the entry if it has not expired and has this revision. Raise Conflict otherwise."""
 
     async def delete(self, bucket: str, key: str) -> bool:
-        """Delete an entry. Return whether it existed. An expired entry may still count as existing."""
+        """Delete an entry, and return whether there was one. An entry that has expired may still count."""
 
 
 class Streams(Protocol):
-    """Append-only streams, identified by name. The first record creates a stream."""
+    """Append-only streams of records, each identified by a name. The first record creates a stream."""
 
     async def append(self, stream: str, records: Sequence[bytes]) -> int:
-        """Append up to 1000 records in order, all or nothing, and return the last sequence. The first record of a
-        stream is 1.
+        """Append up to 1000 records in order, all or none, and return the sequence of the last one. The first record of
+        a stream has the sequence 1.
         """
 
     async def read(self, stream: str, after: int = 0, limit: int = 1000) -> list[Record]: ...
@@ -126,7 +128,7 @@ class Streams(Protocol):
         """Return the last sequence, or 0 for an empty stream."""
 
     async def trim(self, stream: str, upto: int) -> None:
-        """Delete the records up to `upto`, but always keep the last record, so that no sequence number is used
+        """Delete the records up to the sequence `upto`. The last record always stays, so that no sequence is used
         twice.
         """
 
@@ -135,8 +137,8 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Following(Protocol[T_co]):
-    """An async iterator that ends when the iterator or the store is closed. If the store is unreachable for a time, the
-    records that were written meanwhile follow in order afterwards.
+    """An async iterator over changes or records. It ends when it or the store is closed. After a time in which the
+    store was unreachable, it continues where it was.
     """
 
     def __aiter__(self) -> Self: ...
@@ -147,7 +149,7 @@ class Following(Protocol[T_co]):
 
 
 class Store(Protocol):
-    """A store, opened and closed as a unit. `close` also works after a failed `open`."""
+    """A store with key-value entries and streams. `close` also works after a failed `open`."""
 
     @property
     def kv(self) -> KeyValue: ...
@@ -157,7 +159,9 @@ class Store(Protocol):
 
     @property
     def replication(self) -> "NatsStore | None":
-        """Return the store itself if it tells replicas about each other's writes, or None if only this node uses it."""
+        """Return the interface to the writes of other replicas, which is the store itself. Return None if only this
+        node uses the store.
+        """
 
     async def open(self) -> None: ...
 
@@ -165,7 +169,7 @@ class Store(Protocol):
 
 
 class NamesLog(Protocol):
-    """The hash-chained log of the registry of names. Several processes may append to it."""
+    """The log of the registry of names, whose records form a hash chain. Several processes may append to it."""
 
     @property
     def is_begun(self) -> bool:
@@ -186,7 +190,7 @@ class NamesLog(Protocol):
         """
 
     def watch(self) -> Following[None] | None:
-        """Return an iterator that signals new records, or None if no other node appends to this log."""
+        """Return an iterator that yields when there are new records, or None if no other node appends to this log."""
 
 
 # When an entry expires that may live for so long.
@@ -208,7 +212,7 @@ def expiry(now: float, ttl_s: float | None) -> float | None:
 
 
 class NatsServers(msgspec.Struct, frozen=True, kw_only=True):
-    """The addresses of the NATS servers of a store, and the options for connecting to them."""
+    """The addresses of the NATS servers that a store uses, and what is needed to connect to them."""
 
     urls: tuple[str, ...]
     secret: Callable[[], Awaitable[str | None]] | None = None  # what `credentials` reads
@@ -219,7 +223,7 @@ class NatsServers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SharedPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """The location of the data that all replicas of a node share: NATS servers, node name and replication."""
+    """The place of the data that all replicas of a node share: the NATS servers and the name of the node."""
 
     servers: NatsServers
     node: str  # their name

@@ -42,7 +42,9 @@ _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._@-]{{0,{NAME_LENGTH_MAX - 1}}}")
 
 
 class BadTokenName(ValueError):
-    """Exception for an invalid token name. The name becomes part of a principal, so only few characters are allowed."""
+    """Exception for a name that a token may not have. It would become part of a principal, so only few characters are
+    allowed.
+    """
 
 
 def token_name_fault(name: str) -> str | None:
@@ -57,7 +59,7 @@ def token_name_fault(name: str) -> str | None:
 
 
 class GrantedRoom(msgspec.Struct, frozen=True, kw_only=True):
-    """The access that a room token grants: a room, a participant id and a privilege (MCPx 5.1)."""
+    """The access that a token for a room grants: the room, the participant and its privilege (MCPx 5.1)."""
 
     topic: str
     participant: str
@@ -66,7 +68,7 @@ class GrantedRoom(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The stored data of a token. It never contains the token itself."""
+    """The data that is stored about a token. The token itself is not stored."""
 
     id: TokenId
     name: str
@@ -81,7 +83,7 @@ class TokenRecord(msgspec.Struct, frozen=True, kw_only=True):
     last_used_at: float | None = None  # to the minute, as far as the node lived to write it down
 
     def opens(self, now: float) -> bool:
-        """Return whether the token is valid at the time `now`, that is, neither expired nor revoked."""
+        """Return whether the token is valid at the time `now`: not expired and not revoked."""
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
 
     def encode(self) -> bytes:
@@ -104,26 +106,26 @@ def mint(audience: TokenAudience) -> tuple[str, TokenId]:
 
 
 def session_cookie(key_untrusted: str) -> str:
-    """Return the cookie value for the browser session with this key. The key cannot be derived from the cookie."""
+    """Return the cookie for the session of a browser that has this key. The key cannot be computed from the cookie."""
     digest = hashlib.sha256(b"session:" + key_untrusted.encode("utf-8", "surrogatepass")).digest()
     return PREFIXES["browser"] + _base62(int.from_bytes(digest))
 
 
 def token_hash(token_untrusted: str) -> str:
-    """Return the hash that identifies this token in the token table. Malformed tokens are hashed too, and are never
+    """Return the hash under which the token table stores a token. Texts that are no tokens are hashed too, and not
     found there.
     """
     return hashlib.sha256(token_untrusted.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def find_audience(token_untrusted: str) -> TokenAudience | None:
-    """Return the audience that the token's prefix names, or None if the text does not look like a token."""
+    """Return the audience of a token, which its prefix names, or None if the text does not have the form of a token."""
     form = _FORM.fullmatch(token_untrusted)
     return None if form is None else _AUDIENCES[form[1]]
 
 
 class TokenTable:
-    """The records of all tokens, stored in a key-value store."""
+    """The records of all tokens, in a key-value store."""
 
     def __init__(self, kv: KeyValue) -> None:
         self._kv = kv
@@ -166,7 +168,7 @@ class TokenTable:
         return token, record
 
     async def find(self, hash: str, now: float) -> TokenRecord | None:
-        """Return the record of the token with this hash, or None if it is unknown, expired or revoked."""
+        """Return the record of the token with this hash. Return None if it is unknown, expired or revoked."""
         entry = await self._kv.get(BUCKET, hash, now)
         if entry is None:
             return None
@@ -183,8 +185,8 @@ class TokenTable:
         return sorted(records, key=lambda record: (record.created_at, record.id))
 
     async def revoke(self, reference: str, now: float) -> tuple[TokenRecord, ...]:
-        """Revoke the token whose id is `reference` or, if there is none, all tokens of that name. Return the records of
-        the tokens that this call revoked, as they were before.
+        """Revoke the token with the id `reference` or, if there is none, all tokens with that name. Return the records
+        of the revoked tokens as they were before.
         """
         entries = await self._kv.entries(BUCKET, now)
         records = [(entry, TokenRecord.decode(entry.value)) for entry in entries]
@@ -200,7 +202,9 @@ class TokenTable:
                 await self._kv.delete(BUCKET, hash)
 
     async def note_used(self, hash: str, used_at: float, now: float) -> None:
-        """Store when a token was last used. Skip this if another writer changes the record at the same time."""
+        """Store when a token was last used. If another writer changes the record at the same moment, nothing is
+        stored.
+        """
         entry = await self._kv.get(BUCKET, hash, now)
         if entry is None:
             return
@@ -211,7 +215,7 @@ class TokenTable:
             pass
 
     async def _revoke_one(self, entry: Entry, record: TokenRecord, now: float) -> bool:
-        """Revoke one token, even if its record changes during the call. Return False if it is already revoked
+        """Revoke one token, and try again if its record changes meanwhile. Return False if the token is revoked already
         or deleted.
         """
         while record.revoked_at is None:

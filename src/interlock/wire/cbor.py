@@ -17,11 +17,11 @@ _SIMPLE: Final[dict[int, bool | None]] = {20: False, 21: True, 22: None}
 
 
 class CborError(ValueError):
-    """Error for bytes that are not CBOR, or that use a part of CBOR that this reader does not accept."""
+    """Error for bytes that are not CBOR, or that use a feature of CBOR which this reader does not accept."""
 
 
 def read_item_untrusted(data: bytes, *, has_floats: bool = True) -> tuple[Any, bytes]:
-    """Return the first item and the bytes after it. Raise CborError if the item is malformed or not accepted.
+    """Return the first CBOR item and the bytes after it. Raise CborError if the item is malformed or not accepted.
 
     `has_floats` says whether floating-point numbers are accepted.
     """
@@ -31,7 +31,7 @@ def read_item_untrusted(data: bytes, *, has_floats: bool = True) -> tuple[Any, b
 
 
 class _Reader:
-    """Reader of one CBOR item, with its current position in the bytes."""
+    """Reader of one CBOR item. `at` is its position in the bytes."""
 
     def __init__(self, data: bytes, *, has_floats: bool) -> None:
         self.data = data

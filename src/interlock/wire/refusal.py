@@ -24,7 +24,7 @@ RefusalCode = NewType("RefusalCode", str)
 
 
 class Forms(NamedTuple):
-    """The external forms of one refusal code, such as its JSON-RPC number."""
+    """The forms in which one refusal code is sent, such as its JSON-RPC number and its HTTP status."""
 
     number: int = -32600  # of a JSON-RPC error; by default that of INVALID_REQUEST
     mcp_status: int = 200  # of an HTTP response to a 2026-07-28 request
@@ -37,7 +37,9 @@ _CALL_FORMS: Final[dict[RefusalCode, Forms]] = {}
 
 
 def _define(name: str, number: int, mcp_status: int = 200, **others: Any) -> RefusalCode:
-    """Return a code that may be sent as a JSON-RPC error, after adding its forms to the table."""
+    """Add a refusal code and its forms to the table of codes that may be sent as JSON-RPC errors, and return
+    the code.
+    """
     code = RefusalCode(name)
     _CALL_FORMS[code] = Forms(number, mcp_status, **others)
     return code
@@ -137,7 +139,7 @@ def forms_of(code: str) -> Forms:
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """A refused request, with the reason.
+    """A refusal of a request: a code for programs and a message for people.
 
     `details` contains only JSON values. `message` and `details` never contain a path, a trace or a class name.
     """
@@ -164,7 +166,7 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 class HttpRefusal(Refusal, frozen=True, kw_only=True):
-    """A refused HTTP request, of which no message was read."""
+    """A refusal of an HTTP request before any message in it was read."""
 
     headers: bytes = b""  # lines of the response
     status: int = 0  # of the response; that of the code unless it is given
@@ -176,7 +178,7 @@ class HttpRefusal(Refusal, frozen=True, kw_only=True):
 
 
 class Refused(Exception):
-    """A refusal as an exception, used if the refusing function is far from the one that sends the response.
+    """A refusal as an exception, for functions that are far from the one that sends the response.
 
     `status` is the HTTP status of the operator endpoint's response.
     """
@@ -204,19 +206,18 @@ class Refused(Exception):
         return Refusal(self.code, self.message, self.details, self.hint)
 
     def with_hint(self, hint: str) -> Self:
-        """Set the next step that a person can take, and return this exception."""
+        """Set what a person can do next, and return this exception."""
         self.hint = hint
         return self
 
 
 def quoted_text(name: str) -> str:
-    """Return a name that another party chose, quoted, escaped and shortened, for use in a message."""
+    """Return a name that another party chose for use in a message: in quotes, escaped and shortened."""
     return msgspec.json.encode(name if len(name) <= NAME_CHARS_MAX else name[: NAME_CHARS_MAX - 1] + "…").decode()
 
 
 class NotFound(Refused):
-    """Refusal of a name that does not exist. `existing` are the names that exist; the details contain up to three
-    similar ones.
+    """Refusal because no thing has a given name. Its details contain up to three similar names of those in `existing`.
 
     If `few` is True, the details list all existing names.
     """
@@ -236,7 +237,7 @@ class NotFound(Refused):
 
 
 class UpstreamError(msgspec.Struct, frozen=True):
-    """A JSON-RPC error that a server or an MCP-AX parent sent. Its number is not restricted to our codes."""
+    """A JSON-RPC error that a server or an MCP-AX parent sent. Its number may be one that this node does not use."""
 
     number: int
     message: str
@@ -244,12 +245,12 @@ class UpstreamError(msgspec.Struct, frozen=True):
 
     @property
     def code(self) -> RefusalCode | None:
-        """The code with this number, or None if it is not one of ours."""
+        """The refusal code with this number, or None if this node has none."""
         return _CODES.get(self.number)
 
 
 def find_code(number: object, *, draft: bool = False) -> RefusalCode | None:
-    """Return the refusal code with this JSON-RPC error number, or None if no code has it.
+    """Return the refusal code that has a JSON-RPC error number, or None if no code has it.
 
     `draft` also accepts the numbers of the MCP-AX draft. By default they are ignored, because MCP uses -32002 for a
     missing resource.
@@ -258,7 +259,7 @@ def find_code(number: object, *, draft: bool = False) -> RefusalCode | None:
 
 
 def ax_refusal(code: RefusalCode, detail: str, **details: Any) -> Refusal:
-    """Return a refusal in the form of MCP-AX. Its message is the code, which programs compare (4.2); `detail` is the
-    text for people.
+    """Return a refusal as MCP-AX requires it: its message is the code, which programs compare, and `detail` is the text
+    for people.
     """
     return Refusal(code, code, {"mcpax_error": code, "detail": detail, **details})  # AX-6.2-5

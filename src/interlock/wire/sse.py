@@ -37,7 +37,7 @@ _PLAIN_EVENTS = (
 
 
 class SseEvent(msgspec.Struct, frozen=True):
-    """An event of a stream."""
+    """An event of a stream of Server-Sent Events."""
 
     event: str
     data: bytes
@@ -47,9 +47,7 @@ class SseEvent(msgspec.Struct, frozen=True):
 
 
 class SseParser:
-    """Parser of one event stream. `max_event_bytes` limits the data of each event, and the part of an incomplete line
-    that is stored.
-    """
+    """Parser of one stream of Server-Sent Events. It stores at most `max_event_bytes` of the data of an event."""
 
     def __init__(self, max_event_bytes: int) -> None:
         self._max_event_bytes = max_event_bytes
@@ -146,7 +144,9 @@ class SseParser:
             events.append(SseEvent("message", b"", oversized=scanner.found))
 
     def _take(self, line: bytes, events: list[SseEvent]) -> None:
-        """Process one field of an event. A line that is too long is ignored, unless it is a data field."""
+        """Process one line of an event, which is a field such as `data`. A line that is too long is ignored, unless it
+        is data.
+        """
         if len(line) > self._max_event_bytes + _DATA_ROOM and not line.startswith(_DATA):
             return
         name, _, value = line.partition(b":")
@@ -189,8 +189,8 @@ class SseParser:
 def encode_event(
     data: bytes, *, event: bytes | None = None, id: bytes | None = None, retry_ms: int | None = None
 ) -> bytes:
-    """Encode one event. Line endings in `data` become LF, because the format has no other. Raise ValueError for an id
-    with a NUL character, or a negative retry time.
+    """Encode one Server-Sent Event. Each line of `data` becomes a field. Raise ValueError if the id contains a NUL
+    character or the retry time is negative.
     """
     head = b""
     if event is not None:
@@ -209,7 +209,7 @@ def encode_event(
 
 
 def event_pieces(data: bytes, *, event: bytes, id: bytes | None = None) -> tuple[bytes, ...]:
-    """Encode one event in pieces, without copying large data."""
+    """Encode one Server-Sent Event in several pieces, so that large data is not copied."""
     if len(data) <= _LARGE_LINE_BYTES or _LF in data or _CR in data:
         return (encode_event(data, event=event, id=id),)
     return encode_event(b"", event=event, id=id)[:-2], data, b"\n\n"
@@ -222,7 +222,9 @@ def _one_line(value: bytes) -> bytes:
 
 
 def _find_plain_event(data: bytes) -> SseEvent | None:
-    """Return the event if the bytes have one of the common forms with a single data line, otherwise None."""
+    """Return the event if the bytes are one event in one of the usual forms with a single line of data,
+    otherwise None.
+    """
     for prefix, end in _PLAIN_EVENTS:
         if data.startswith(prefix) and data.endswith(end):
             payload = data[len(prefix) : -len(end)]

@@ -101,7 +101,7 @@ def check(
 
 
 def _is_description(path: Path) -> bool:
-    """Return whether a file describes a device. Its folder shows this, or keys that never occur in a configuration."""
+    """Return whether a file describes a device, and is not a configuration."""
     from interlock.config.load import DEVICE_FOLDER
 
     if path.suffix != ".toml" or not path.is_file():
@@ -128,7 +128,7 @@ def _check_device(invocation: Invocation, path: Path) -> None:
 
 
 def _check_driver(invocation: Invocation, path: str, *, strict: bool, upstream: bool, against: str | None) -> None:
-    """Check one driver in the workspace of a configuration. The configuration itself may be invalid."""
+    """Check one driver, and print what was found. The configuration around it may be invalid."""
     from interlock.config.load import ConfigInvalid
     from interlock.config.plan import Plan
     from interlock.drivers.cli.folder_check import check_drivers
@@ -148,7 +148,7 @@ def _check_driver(invocation: Invocation, path: str, *, strict: bool, upstream: 
 
 
 def _check(invocation: Invocation, *, effective: bool, strict: bool, upstream: bool) -> None:
-    """Check a configuration, and print everything that was found."""
+    """Check the configuration, and print what was found."""
     from interlock.config.effective import effective as effective_values
     from interlock.config.load import ConfigInvalid
     from interlock.config.plan import Spawn
@@ -259,9 +259,7 @@ def _draw_problem(invocation: Invocation, problem: "Problem", word: str, style: 
 
 
 def _summary(loaded: "Loaded", warnings: int, links: "Links | None", drivers: int) -> str:
-    """Return the last line of a successful check: the number of files and servers, and the servers' answers if they
-    were asked.
-    """
+    """Return the last line that a successful check prints: the number of files, servers and warnings."""
     plan, here = loaded.plan, Path.cwd()
     paths = (path.relative_to(here) if path.is_relative_to(here) else path for path in loaded.paths)
     files = " and ".join(map(str, paths)) or "the configuration"

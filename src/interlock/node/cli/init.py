@@ -125,7 +125,7 @@ def init(
 
 
 def _write(path: Path, text: str, *, force: bool, by_variable: bool) -> None:
-    """Write the file, with `force` atomically over an existing one.
+    """Write the first configuration to a file. With `force`, an existing file is replaced.
 
     Raise Refused if it cannot be written, or if it exists and `force` is not set.
 
@@ -149,7 +149,7 @@ def _write(path: Path, text: str, *, force: bool, by_variable: bool) -> None:
 
 
 def _already(path: Path, *, by_variable: bool) -> Refused:
-    """Return the refusal to overwrite a file.
+    """Return the refusal to write over an existing configuration.
 
     `by_variable` says that INTERLOCK_CONFIG in the environment names the file.
     """
@@ -206,7 +206,7 @@ _TAIL: Final = """\
 def starter_toml(
     segments: Iterable[str] = tuple(EXAMPLES), *, workspace: Path = Path("/"), is_sandboxed: bool = True
 ) -> str:
-    """Return the configuration that `interlock init` writes.
+    """Return the text of the first configuration, which `interlock init` writes.
 
     Example servers that are not in `segments` are commented out.
 

@@ -20,7 +20,7 @@ from interlock.process.child import RESERVED_PREFIX, ChildStartFailed, child_env
 
 
 def missing_on_machine(loaded: Loaded) -> Iterator[Problem]:
-    """Yield a warning for each thing that the configuration names and this machine lacks."""
+    """Yield a warning for everything that the configuration names and this machine lacks, such as a program."""
     plan = loaded.plan
     yield from _missing_files(loaded)
     at = loaded.written.get(("", "workspace"))
@@ -39,7 +39,7 @@ def missing_on_machine(loaded: Loaded) -> Iterator[Problem]:
 
 
 def _covered_programs(reach: Spawn, at: At, servers: Iterable[ServerPlan]) -> Iterator[Problem]:
-    """Yield a problem for the first program of another server that this server could overwrite."""
+    """Yield a problem if a server in a sandbox may write the program of another server."""
     written = [os.path.realpath(path) for path in reach.sandbox.write] if reach.sandbox is not None else []
     if not written:
         return
@@ -53,7 +53,7 @@ def _covered_programs(reach: Spawn, at: At, servers: Iterable[ServerPlan]) -> It
 
 
 def _missing_secrets(loaded: Loaded) -> Iterator[Problem]:
-    """Yield a problem for each secret that a server or a NATS store needs and that is not stored."""
+    """Yield a problem for each secret that the configuration refers to and that is not stored."""
     wanted: dict[tuple[str, str], frozenset[str]] = {}
     for server in loaded.plan.servers:
         if isinstance(server.reach, Spawn):
@@ -87,12 +87,12 @@ def _slugs(*texts: str) -> frozenset[str]:
 
 
 def is_sandboxed(server: ServerPlan) -> bool:
-    """Return whether a server started by the node runs in a sandbox. False for containers, which isolate themselves."""
+    """Return whether the node starts a server in a sandbox. Containers do not count."""
     return isinstance(server.reach, Spawn) and server.reach.sandbox is not None
 
 
 def no_sandbox() -> str | None:
-    """Return why this machine does not support sandboxes, or None if it does."""
+    """Return the reason why this machine has no sandbox, or None if it has one."""
     from interlock.process.sandbox.host_paths import SandboxFailed
     from interlock.process.sandbox.mounts import bubblewrap
 
@@ -104,7 +104,7 @@ def no_sandbox() -> str | None:
 
 
 def _missing_files(loaded: Loaded) -> Iterator[Problem]:
-    """Yield a problem for each missing file of the node, the store, an anchor or a link to a parent."""
+    """Yield a problem for each file that the node needs and that does not exist, such as a certificate."""
     plan = loaded.plan
     named: list[tuple[At | None, object]] = [
         (loaded.written.get(("node", key)), getattr(plan.node, key))
@@ -126,7 +126,7 @@ def _missing_files(loaded: Loaded) -> Iterator[Problem]:
 
 
 def _missing_for_server(server: ServerPlan, reach: Spawn, at: At, workspace: Path) -> Iterator[Problem]:
-    """Yield a problem for each thing that a server started by the node lacks: folders, its program, its script, or
+    """Yield a problem for everything that one server lacks on this machine: folders, its program, its script, or
     Node.js.
     """
     cwd = reach.cwd

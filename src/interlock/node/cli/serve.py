@@ -121,7 +121,9 @@ def serve(
 
 
 def _address_taken(invocation: Invocation, plan: "Plan") -> Refused:
-    """Return the refusal that names the program at this address, with a command that starts the node at a free one."""
+    """Return the refusal to start at an address that another program has. Its hint is a command that starts the node at
+    a free address.
+    """
     from interlock.node.sockets import free_addresses, is_interlock_node, is_taken
 
     listening = {"LISTEN": plan.node.listen, "OPERATOR_LISTEN": plan.node.operator_listen}
@@ -139,7 +141,7 @@ def _address_taken(invocation: Invocation, plan: "Plan") -> Refused:
 
 
 def _check_segment(invocation: Invocation, only: str, plan: "Plan") -> None:
-    """Refuse a segment that is malformed or looks misspelled.
+    """Refuse the option --only if its segment is malformed or looks misspelled.
 
     Other unknown segments are allowed, because a subserver may register later.
     """
@@ -162,7 +164,7 @@ def _check_segment(invocation: Invocation, only: str, plan: "Plan") -> None:
 
 
 def _announce(invocation: Invocation, status: "Status", *, stdio: bool, anonymous: bool, again: bool) -> None:
-    """Print that the node is ready: one line on stderr with --stdio, a JSON document with --json, or else the tree."""
+    """Print that the node is ready: as one line with --stdio, as JSON with --json, otherwise as the tree of servers."""
     out = invocation.out
     if stdio:
         # stdout belongs to MCP.
@@ -180,7 +182,9 @@ def _announce(invocation: Invocation, status: "Status", *, stdio: bool, anonymou
 
 
 def _show_setup_code(code: str, status: "Status", *, stdio: bool) -> None:
-    """Show the setup code, but only on a terminal. If it were in a file, every program of this user could read it."""
+    """Show the setup code for the first approver if the output is a terminal. In a file, other programs could read the
+    code.
+    """
     if stdio:
         return
 
@@ -198,7 +202,7 @@ def _show_setup_code(code: str, status: "Status", *, stdio: bool) -> None:
 
 
 def _draw(invocation: Invocation, status: "Status", *, anonymous: bool, again: bool) -> None:
-    """Print the tree. Unless `again` is set, also print how to connect clients and where the console is."""
+    """Print the tree of servers. The first time, also print how to connect clients and where the console is."""
 
     from rich.text import Text
 

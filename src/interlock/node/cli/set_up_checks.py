@@ -44,7 +44,7 @@ PRIVATE_FILES: Final = ("store.db", "secrets.db", "secrets.key", "node.key", "id
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """A problem of the set-up, and how to fix it."""
+    """A problem that `interlock doctor` found, and how to fix it."""
 
     check: str  # which check found it
     problem: str
@@ -53,7 +53,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SetUp(msgspec.Struct, frozen=True, kw_only=True):
-    """The set-up that the checks examine: the configuration, this machine, and the status of a running node."""
+    """The set-up that `interlock doctor` examines: the configuration, this machine, and the status of a running
+    node.
+    """
 
     invocation: Invocation
     loaded: Loaded | None  # None: the configuration cannot be used
@@ -79,7 +81,7 @@ Findings = Iterator[tuple[str, str, str | None]]  # problem, remedy, command
 
 
 class Examination(msgspec.Struct, frozen=True, kw_only=True):
-    """The results of all checks."""
+    """The result of `interlock doctor`: all findings."""
 
     findings: tuple[Finding, ...]
     checks: int
@@ -87,7 +89,7 @@ class Examination(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def examine(invocation: Invocation) -> Examination:
-    """Run every check in the order of the table. Raise Refused if a node was named and does not answer."""
+    """Run every check of `interlock doctor`. Raise Refused if a node was named and does not answer."""
     loaded: Loaded | None = None
     broken: list[Finding] = []
     try:
@@ -139,7 +141,7 @@ def _tokens(invocation: Invocation) -> tuple[Token, ...]:
 
 
 def _configuration(set_up: SetUp) -> Findings:
-    """Yield the warnings of `interlock check`, and changes of the files that are not in effect yet."""
+    """Yield the warnings of `interlock check`, and changes of the configuration that are not in effect."""
     if set_up.loaded is not None and not set_up.is_remote:
         for problem in (*set_up.loaded.warnings, *missing_on_machine(set_up.loaded)):
             hint = problem.hint or "interlock check shows the place"
@@ -152,7 +154,7 @@ def _configuration(set_up: SetUp) -> Findings:
 
 
 def _addresses(set_up: SetUp) -> Findings:
-    """Yield addresses at which the node could not listen. Checked only if it is not running."""
+    """Yield each configured address at which the node could not listen. Nothing is checked while the node runs."""
     if set_up.status is not None or set_up.loaded is None:
         return
     from interlock.node.sockets import bind, is_interlock_node
@@ -168,7 +170,7 @@ def _addresses(set_up: SetUp) -> Findings:
 
 
 def _permissions(set_up: SetUp) -> Findings:
-    """Yield keys and tokens that other users can read, and a data folder that the node cannot write."""
+    """Yield files with keys or tokens that other users can read, and a data folder that the node cannot write."""
     if set_up.is_remote or sys.platform == "win32" or not set_up.data.exists():
         return
     data = set_up.data
@@ -188,7 +190,7 @@ def _permissions(set_up: SetUp) -> Findings:
 
 
 def _runtimes(set_up: SetUp) -> Findings:
-    """Yield a Node.js that is too old for packages, and a docker whose daemon does not answer."""
+    """Yield a problem if Node.js is too old for npm packages, or if the daemon of docker does not answer."""
     if set_up.is_remote:
         return
     reaches = [server.reach for server in set_up.plan.servers if isinstance(server.reach, Spawn)]
@@ -203,7 +205,7 @@ def _runtimes(set_up: SetUp) -> Findings:
 
 
 def _find_version(program: str, question: str = "--version") -> str | None:
-    """Return the version that a program prints, or None if it is not installed or fails."""
+    """Return what a program prints about its version, or None if the program is missing or fails."""
     path = shutil.which(program)
     if path is None:
         return None
@@ -215,7 +217,7 @@ def _find_version(program: str, question: str = "--version") -> str | None:
 
 
 def _sandbox(set_up: SetUp) -> Findings:
-    """Yield drivers that need a sandbox if this machine supports none. The configuration check covers other servers."""
+    """Yield a problem if drivers need a sandbox and this machine has none."""
     if set_up.is_remote or set_up.loaded is None:
         return
     from interlock.drivers.workspace.scan import scan_workspace
@@ -229,7 +231,7 @@ def _sandbox(set_up: SetUp) -> Findings:
 
 
 def _servers(set_up: SetUp) -> Findings:
-    """Yield servers of a running node that have failed, are degraded or lack a credential."""
+    """Yield each server of a running node that has failed, is degraded or lacks a credential."""
     for link in set_up.status.links if set_up.status is not None else ():
         again = f"interlock links restart {link.segment}"
         if link.kind == "device" and link.state in ("failed", "degraded"):
@@ -251,7 +253,7 @@ def _servers(set_up: SetUp) -> Findings:
 
 
 def device_remedy(segment: str, reason: str) -> tuple[str, str | None]:
-    """Return advice about a device that does not work, and a command that helps, or None if there is no command."""
+    """Return advice about a device that does not work, and a command that helps, or None if no command does."""
     description = f".devices/{segment}.toml"
     if f"{segment}.toml" in reason:
         return "correct the description", f"interlock check {description}"
@@ -265,7 +267,7 @@ def device_remedy(segment: str, reason: str) -> tuple[str, str | None]:
 
 
 def _drivers(set_up: SetUp) -> Findings:
-    """Yield drivers that are not running because no person has trusted them yet or because their files are wrong."""
+    """Yield each driver that does not run, because no person trusts it yet or because its files are wrong."""
     for driver in set_up.status.idle_drivers if set_up.status is not None else ():
         name = exposed_segment(driver.id)
         if driver.state == "untrusted":
@@ -276,7 +278,7 @@ def _drivers(set_up: SetUp) -> Findings:
 
 
 def _parents(set_up: SetUp) -> Findings:
-    """Yield parents with which this node cannot register until a person acts."""
+    """Yield each parent aggregator with which this node cannot register before a person acts."""
     for parent in set_up.status.parents if set_up.status is not None else ():
         if parent.state == "waiting":
             yield (
@@ -287,7 +289,7 @@ def _parents(set_up: SetUp) -> Findings:
 
 
 def _tokens_ended(set_up: SetUp) -> Findings:
-    """Yield expired tokens, both those that the node issued and those that it uses for servers."""
+    """Yield each expired token, of those that the node issued and those that it uses for servers."""
     now = datetime.now(UTC)
     for token in set_up.tokens:
         if _has_passed(token.expires_at, now):
@@ -304,7 +306,7 @@ def _has_passed(at: str | None, now: datetime) -> bool:
 
 
 def _certificate(set_up: SetUp) -> Findings:
-    """Yield a certificate of the node that has expired, expires soon or cannot be read."""
+    """Yield a problem if the certificate of the node has expired, expires soon or cannot be read."""
     path = set_up.plan.node.tls_cert
     if set_up.is_remote or path is None or not path.is_file():
         return
@@ -321,7 +323,7 @@ def _certificate(set_up: SetUp) -> Findings:
 
 
 def _clock(set_up: SetUp) -> Findings:
-    """Yield a problem if the clock is wrong. A clock that is behind keeps expired tokens valid."""
+    """Yield a problem if the clock of this machine is wrong, because expired tokens may then seem valid."""
     if set_up.status is not None:
         started = datetime.fromisoformat(set_up.status.node.started_at.replace("Z", "+00:00")).timestamp()
         skew = time.time() - started - set_up.status.node.uptime_s
@@ -340,7 +342,7 @@ def _clock(set_up: SetUp) -> Findings:
 
 
 def _approver(set_up: SetUp) -> Findings:
-    """Yield a problem if no person could approve a held call."""
+    """Yield a problem if calls may be held and no person could approve them."""
     waiting = set_up.status.gate.without_approver if set_up.status is not None else 0
     if set_up.status is not None and waiting:
         command, does = approver_step(set_up.status.approvers)
@@ -354,7 +356,7 @@ def _approver(set_up: SetUp) -> Findings:
 
 
 def _unsafe(set_up: SetUp) -> Findings:
-    """Yield settings that disable a protection."""
+    """Yield each setting that switches a protection off."""
     plan = set_up.plan
     unsafe: dict[str, bool] = {
         'auth.anonymous = "any" lets every program that reaches the node call tools': plan.auth.anonymous == "any",
@@ -377,7 +379,7 @@ def _unsafe(set_up: SetUp) -> Findings:
 
 
 def _records(set_up: SetUp) -> Findings:
-    """Yield the problems that the running node reports about itself."""
+    """Yield the problems that a running node reports about itself, such as an audit log that cannot be written."""
     if set_up.status is None:
         return
     if set_up.status.node.audit_trouble:
@@ -389,7 +391,7 @@ def _records(set_up: SetUp) -> Findings:
 
 
 def _store(set_up: SetUp) -> Findings:
-    """Yield a problem if the shared store cannot be used. The running node reports this, or this command tries it."""
+    """Yield a problem if the store on NATS cannot be used."""
     if set_up.status is not None:
         if set_up.status.node.store_trouble:
             yield set_up.status.node.store_trouble, "start the NATS server, and look at what lies between", None

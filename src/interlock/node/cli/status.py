@@ -58,7 +58,7 @@ def status(
 
 
 def _ask(invocation: Invocation, segment: str | None) -> "Answer":
-    """Request the status of one server, or of all servers, from the node."""
+    """Ask the node for the status of one server, or of everything if `segment` is None."""
     from interlock.links.api import GET_LINK
     from interlock.operator.api import GET_STATUS
 
@@ -66,7 +66,7 @@ def _ask(invocation: Invocation, segment: str | None) -> "Answer":
 
 
 def _lines(answer: "Answer", segment: str | None, console: "Console") -> "list[Text]":
-    """Return the lines that show an answer on a terminal of this width."""
+    """Return the lines that show an answer of the node on a terminal."""
 
     from interlock.links.api import Link
     from interlock.links.cli import detail_lines
@@ -81,7 +81,9 @@ def _lines(answer: "Answer", segment: str | None, console: "Console") -> "list[T
 
 
 def _watch(invocation: Invocation, segment: str | None) -> None:
-    """Show the status until Ctrl-C. A terminal is redrawn in place, other output gets a new block after each change."""
+    """Show the status again and again until Ctrl-C. Output that is not a terminal gets a new block after each
+    change.
+    """
     answers = poll(lambda: _ask(invocation, segment), every_s=REDRAW_S)
     try:
         if invocation.out.as_json or not invocation.out.console.is_terminal:
@@ -94,7 +96,7 @@ def _watch(invocation: Invocation, segment: str | None) -> None:
 
 
 def _print_changes(invocation: Invocation, segment: str | None, answers: "Iterator[Answer | Unreachable]") -> None:
-    """Print a block, or a line of JSON, whenever an answer differs from the one before it."""
+    """Print each answer that differs from the one before, as a block of lines or as a line of JSON."""
     out = invocation.out
     before: Any = None
     for answer in answers:
@@ -113,7 +115,7 @@ def _print_changes(invocation: Invocation, segment: str | None, answers: "Iterat
 
 
 def _without_clocks(value: Any) -> Any:
-    """Return a value without the members that change in every answer, such as times."""
+    """Return a status without the members that differ in every answer, such as `uptime_s`."""
     if isinstance(value, dict):
         return {key: _without_clocks(inner) for key, inner in value.items() if key not in CLOCKS}
     return value
@@ -156,7 +158,7 @@ def open_console(
 
 
 def _show(url: str, folder: Path | None) -> bool:
-    """Open the URL in a browser, and return whether that worked.
+    """Open a URL in a browser. Return whether that worked.
 
     The browser is given a file that redirects to the URL, because other users can read the arguments of a program.
     """

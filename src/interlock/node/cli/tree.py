@@ -29,7 +29,7 @@ BRANCH_WIDTH = 5
 
 
 def approver_step(approvers: tuple[Approver, ...]) -> tuple[str, str]:
-    """Return the next command with which somebody can become an approver, and a description of it."""
+    """Return the next command on the way to the first approver, and what the command does."""
     waiting = next(
         ((approver.name, approver.approval_id) for approver in approvers if approver.approval_id is not None), None
     )
@@ -43,7 +43,7 @@ def approver_step(approvers: tuple[Approver, ...]) -> tuple[str, str]:
 
 
 def tree_lines(status: Status, *, width: int, now: datetime, ascii_only: bool = False) -> list[Text]:
-    """Return the complete tree: the node with its remarks, its parents, a branch for each link, and totals."""
+    """Return the lines that `interlock status` prints: the node with remarks, its parents, its links and totals."""
     node = status.node
     lines = [
         Text.assemble(
@@ -85,7 +85,7 @@ def tree_lines(status: Status, *, width: int, now: datetime, ascii_only: bool = 
 
 
 def _node_remarks(status: Status) -> Iterator[tuple[str, str]]:
-    """Yield remarks about the node as a whole, each with its style. Problems are red."""
+    """Yield remarks about the node as a whole, each with a style. Problems are red."""
     node, configuration, names = status.node, status.configuration, status.names
     if node.audit_trouble:
         yield f"the audit log cannot be written: {one_line(node.audit_trouble)}", "red"
@@ -121,7 +121,7 @@ def _node_remarks(status: Status) -> Iterator[tuple[str, str]]:
 
 
 def _rows(links: tuple[Link, ...], width: int) -> list[Text]:
-    """Return a line per link.
+    """Return one line for each link, in columns that fit into `width`.
 
     If the terminal is narrow, the protocol version is dropped first, then long segments are cut.
     """
@@ -133,7 +133,7 @@ def _rows(links: tuple[Link, ...], width: int) -> list[Text]:
 
 
 def _cells(link: Link, era: str) -> list[Text]:
-    """Return the columns of a link's line: segment, state, number of tools, transport, era and latency."""
+    """Return the columns of the line about a link: segment, state, number of tools, transport, era and latency."""
     reach = link.transport
     if link.registration is not UNSET:
         reach += f" {link.kind}" + (f", {count(link.hops, 'hop')}" if link.hops > 1 else "")
@@ -148,7 +148,7 @@ def _cells(link: Link, era: str) -> list[Text]:
 
 
 def _remarks(link: Link, width: int, now: datetime) -> list[Text]:
-    """Return the remarks about a link: the reason for its state, and what was withheld or refused."""
+    """Return the lines below a link: why it has its state, and which tools or hosts were refused."""
     remarks: list[Text] = []
     if link.reason:
         age = since(link.since, now)
@@ -190,7 +190,7 @@ def _remarks(link: Link, width: int, now: datetime) -> list[Text]:
 
 
 def _paragraph(text: str, width: int, style: str) -> list[Text]:
-    """Return a text as styled lines that fit into `width`. On a very narrow terminal lines may be longer."""
+    """Return a text as lines of a style that fit into `width`."""
     return [Text(line, style=style) for line in textwrap.wrap(text, max(20, width), break_on_hyphens=False)]
 
 
@@ -217,7 +217,7 @@ BELOW_SHOWN = 30  # lines; the rest is counted
 
 
 def below_lines(segment: str, below: tuple[Below, ...], *, width: int, ascii_only: bool) -> list[Text]:
-    """Return a line for each segment below a subserver, indented by its depth."""
+    """Return a line for each aggregator or server below a subserver, indented by its depth."""
     bullet = "." if ascii_only else "·"
     lines: list[Text] = []
     for node in below[:BELOW_SHOWN]:
@@ -245,7 +245,7 @@ _PARENT_STYLES = {"registered": "green", "connecting": "cyan", "waiting": "red",
 
 
 def parent_lines(parents: tuple[Parent, ...], *, width: int, now: datetime, ascii_only: bool) -> list[Text]:
-    """Return a line for each parent of the node, followed by remarks about it."""
+    """Return a line for each parent aggregator of the node, each followed by remarks."""
     lines: list[Text] = []
     several = len({parent.tree for parent in parents}) > 1
     for parent in parents:
@@ -288,7 +288,7 @@ NAMES_SHOWN = 3
 
 
 def grouped_reasons(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """Group pairs of reason and name by reason, with the most frequent reason first."""
+    """Return the names for each reason, with the most frequent reason first."""
     by_reason: dict[str, list[str]] = {}
     for reason, name in pairs:
         by_reason.setdefault(reason, []).append(name)
@@ -296,7 +296,7 @@ def grouped_reasons(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 
 
 def named_few(names: list[str], noun: str) -> str:
-    """Return the name if there is only one, otherwise the number of names followed by the first few."""
+    """Return a single name as it is. For several names, return their number and the first few."""
     if len(names) == 1:
         return one_line(names[0])
     shown = ", ".join(map(one_line, names[:NAMES_SHOWN]))

@@ -34,7 +34,7 @@ LAST_WORDS = 3  # lines of stderr: the reason of most programs that end is in th
 
 
 class Survey(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of every server in a plan, as found by a node that runs without endpoints."""
+    """The state of all configured servers, which `interlock check --upstream` has started or dialled."""
 
     links: tuple[Link, ...]
     tools: tuple[Tool, ...]
@@ -43,9 +43,7 @@ class Survey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def survey(plan: Plan, *, patience_s: float) -> Survey:
-    """Start or dial every server, and return its state after the first attempt or after `patience_s`, whichever is
-    earlier.
-    """
+    """Start or dial every server of a plan, and return what happened, at the latest after `patience_s` seconds."""
 
     def refuse_endpoint(*_: Any) -> None:
         raise AssertionError("a survey opens no endpoint")
@@ -71,7 +69,9 @@ async def survey(plan: Plan, *, patience_s: float) -> Survey:
 
 
 def survey_of(loaded: Loaded) -> Survey:
-    """Survey the servers of a configuration without printing their log. Raise Refused if the store cannot be used."""
+    """Start or dial every server of a configuration, and return what happened. Raise Refused if the store cannot be
+    used.
+    """
     log = logging.getLogger("interlock")
     level = log.level
     log.setLevel(logging.CRITICAL)  # what goes wrong with a server is in the report
@@ -84,7 +84,7 @@ def survey_of(loaded: Loaded) -> Survey:
 
 
 def warnings_of(survey: Survey, loaded: Loaded, earlier: tuple[Problem, ...]) -> tuple[Problem, ...]:
-    """Return warnings about servers, drivers and rules that a survey found.
+    """Return the warnings that follow from a survey of all servers.
 
     Failures of servers that `earlier` explains are left out.
     """
@@ -92,7 +92,7 @@ def warnings_of(survey: Survey, loaded: Loaded, earlier: tuple[Problem, ...]) ->
 
 
 def _drivers(survey: Survey) -> Iterator[Problem]:
-    """Yield warnings about the state of each driver and about its files."""
+    """Yield warnings about drivers that are not ready, and about their files."""
     for driver in survey.drivers:
         file = str(Path(driver.folder) / "DRIVER.md")
         for each in driver.found:
@@ -108,8 +108,8 @@ def _drivers(survey: Survey) -> Iterator[Problem]:
 
 
 def _servers(survey: Survey, loaded: Loaded, problems: tuple[Problem, ...]) -> Iterator[Problem]:
-    """Yield warnings about servers that do not answer, withheld tools, and classified tools that the server does not
-    have.
+    """Yield warnings about servers that do not answer, tools that are withheld, and settings for tools that do not
+    exist.
     """
     plans = {server.segment: server for server in loaded.plan.servers}
     for link in survey.links:
@@ -139,7 +139,7 @@ def _servers(survey: Survey, loaded: Loaded, problems: tuple[Problem, ...]) -> I
 
 
 def _rules(survey: Survey, loaded: Loaded) -> Iterator[Problem]:
-    """Yield a warning for each tool rule that matches no tool.
+    """Yield a warning for each [[tool]] entry that matches no tool.
 
     Rules are only checked if every server is usable, because an unavailable server may have the tool.
     """

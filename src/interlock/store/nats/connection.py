@@ -134,7 +134,7 @@ class Connection:
             self.forget(changed.set)
 
     def fail(self, why: StoreRefused) -> None:
-        """Make every further call raise `why`. Only a restart of the node ends this state."""
+        """Drop the connection, and raise `why` in every later call until the node is restarted."""
         self._failure = why
         self.lose(str(why))
 
@@ -149,7 +149,9 @@ class Connection:
     async def request(
         self, subject: str, data: bytes = b"", headers: Headers | None = None, *, size: int | None = None
     ) -> Msg:
-        """Send a request and return its answer within the time limit. "No responders" (503) is an answer too."""
+        """Send a request and return its answer. An answer with the status 503 ("no responders") is returned as well.
+        Raise Unavailable if no answer comes within the time limit.
+        """
         answer: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
 
         with self.inbox(settle_with_message(answer)) as reply:
@@ -158,9 +160,9 @@ class Connection:
             return answer.result()
 
     async def wait(self, answer: "asyncio.Future[Any]", size: int = 0) -> None:
-        """Wait for an answer. If the connection is lost, the future `answer` gets an exception, which its result
-        raises. If the time limit expires first, drop the connection and raise Unavailable, or StoreRefused if the
-        server denied something.
+        """Wait until the future `answer` is done, at most for the time limit. If the time limit expires, drop the
+        connection and raise Unavailable, or StoreRefused if the server denied something. If the connection is lost
+        meanwhile, `answer` gets an exception.
         """
         self._answers.add(answer)
         try:
@@ -190,7 +192,7 @@ class Connection:
 
     @contextlib.contextmanager
     def inbox(self, answered: Answered) -> Iterator[str]:
-        """Provide a reply subject as a context manager. Its messages are passed to `answered` until the block ends."""
+        """Open a reply subject for the block of this context manager. Each message to it is passed to `answered`."""
         self._live()
         nonce = secrets.token_hex(_NONCE_BYTES)
         self._waiting[nonce] = answered
@@ -201,8 +203,8 @@ class Connection:
 
     @contextlib.asynccontextmanager
     async def subscription(self, arrived: Answered) -> AsyncIterator[str]:
-        """Provide, as a context manager, a reply subject for messages that keep their original subject, such as
-        messages that a consumer delivers.
+        """Subscribe to a new reply subject for the block of this context manager, and pass each message to `arrived`.
+        Messages that a consumer delivers come to such a subject, because they keep their original subject.
         """
         client = self._live()
 
@@ -246,7 +248,7 @@ class Connection:
         return Unavailable(f"{self._what} is away: {self._problem or 'the connection was lost'}")
 
     async def _keep(self) -> None:
-        """Replace each lost client with a new one until the connection is closed or has failed permanently."""
+        """Connect again whenever the connection is lost. This task ends when the store has failed permanently."""
         wait_s = RETRY_FIRST_S
         while self._failure is None:
             if self._client is not None:
@@ -334,8 +336,8 @@ class Connection:
         self._problem = self._denied = ""
 
     async def _begin(self, client: Client) -> None:
-        """Check that the server can hold the store, then use the client for all requests. Raise StoreRefused if it
-        cannot.
+        """Check that the server supports what the store needs, and use `client` for all requests from now on. Raise
+        StoreRefused if the server lacks something.
         """
         info: dict[str, Any] = client._server_info
         problem, payload = None, client.max_payload
@@ -359,7 +361,7 @@ class Connection:
             answered(message)
 
     def _forget_client(self) -> Client | None:
-        """Stop using the client, make every pending request fail, and return the client."""
+        """Stop using the current client and return it. Every request that waits for an answer fails."""
         client, self._client = self._client, None
         if client is not None:
             self._lost.set()
@@ -369,7 +371,7 @@ class Connection:
         return client
 
     def _refusal(self, url: str, failed: BaseException, errors: list[str]) -> Exception:
-        """Convert the failure of a connect to a StoreError: StoreRefused if the operator must correct something,
+        """Return the error to raise when connecting has failed: StoreRefused if the operator must correct something,
         otherwise Unavailable.
         """
         messages = " ".join([*errors, str(failed)])
@@ -385,7 +387,9 @@ class Connection:
 
 
 class _Client(Client):
-    """A NATS client that, if TLS was requested, sends its credentials over TLS only, whatever the server offers."""
+    """A NATS client that sends its credentials only over TLS if the URL asks for TLS, even if the server offers a
+    connection without it.
+    """
 
     def __init__(self, *, is_tls: bool, public_nkey: str | None) -> None:
         super().__init__()
@@ -402,7 +406,7 @@ def _words(error: BaseException) -> str:
 
 
 def settle_with_message(answer: "asyncio.Future[Msg]") -> Answered:
-    """Return a function that sets the first message it receives as the result of the future `answer`."""
+    """Return a function that takes messages and sets the first one as the result of the future `answer`."""
 
     def settle(message: Msg) -> None:
         if not answer.done():
@@ -444,7 +448,9 @@ _USER_PREFIX = 20 << 3  # nkeys: the byte that becomes the U of a user's public 
 
 
 def connect_options(secret: str) -> dict[str, Any]:
-    """Return the options for `Client.connect`; for an nkey, its public key is added as `public_nkey`."""
+    """Return the options for `Client.connect` that authenticate the node with `secret`. For an nkey, they include its
+    public key as `public_nkey`.
+    """
     secret = secret.strip()
     jwt, seed = _JWT.search(secret), _SEED.search(secret)
     if jwt is not None:
@@ -465,7 +471,7 @@ def connect_options(secret: str) -> dict[str, Any]:
 
 
 def _key(seed: str) -> Ed25519PrivateKey:
-    """Decode the seed of an nkey to its private key. Raise StoreRefused if the checksum is wrong."""
+    """Return the private key that the seed of an nkey contains. Raise StoreRefused if the checksum is wrong."""
     raw = base64.b32decode(seed + "=" * (-len(seed) % 8))
     if binascii.crc_hqx(raw[:-2], 0) != int.from_bytes(raw[-2:], "little"):
         raise StoreRefused("The nkey seed that store.nats_secret names is not complete: its checksum is wrong.")

@@ -40,18 +40,18 @@ _QUOTED = re.compile(rb"_([0-9A-F]{2})")
 
 
 def token(text: str) -> str:
-    """Encode a text as one token of a NATS subject. A text that is too long is replaced by its digest."""
+    """Encode a text as one token of a NATS subject. If the text is too long, return a digest of it."""
     quoted = _PLAIN.sub(lambda match: b"_%02X" % ord(match[0]), text.encode()).decode() or "__"
     return quoted if len(quoted) <= TOKEN_MAX else "_s" + hashlib.sha256(text.encode()).hexdigest()
 
 
 def is_digest(quoted: str) -> bool:
-    """Return whether a token is a digest, from which the original text cannot be recovered."""
+    """Return whether a token of a subject is a digest, because the text was too long to be encoded."""
     return quoted.startswith("_s")
 
 
 def text_of(quoted: str) -> str:
-    """Return the text that a token encodes. The token must not be a digest."""
+    """Return the text that a token of a NATS subject encodes. The token must not be a digest."""
     if quoted == "__":
         return ""
     return _QUOTED.sub(lambda match: bytes.fromhex(match[1].decode()), quoted.encode()).decode()
@@ -105,7 +105,7 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 class _Found(msgspec.Struct):
-    """A stored message in the form in which the JetStream API returns it."""
+    """A message of a stream, as an answer of the JetStream API contains it."""
 
     subject: str
     seq: int
@@ -114,11 +114,13 @@ class _Found(msgspec.Struct):
 
 
 class WrongSequence(Exception):
-    """Exception for a conditional write: the last message of the subject is not the one that the writer expected."""
+    """Exception for a conditional write that the server rejected, because another message was stored first."""
 
 
 class JetStream:
-    """A client for the JetStream streams of one connection. `_created` holds the streams that this process has used."""
+    """A client for JetStream streams: it creates them, publishes messages and reads them. `_created` has the streams
+    that this process has used.
+    """
 
     def __init__(self, connection: Connection, replicas: int) -> None:
         self.connection, self._replicas = connection, replicas
@@ -129,7 +131,9 @@ class JetStream:
         return stream in self._created
 
     async def ensure(self, stream: str, subjects: Sequence[str], **config: Any) -> None:
-        """Create the stream when it is first used, or update its configuration if it already exists."""
+        """Create the stream on the server, or update its configuration if it exists. Do nothing after the first
+        call.
+        """
         if stream in self._created:
             return
         async with self._making.setdefault(stream, asyncio.Lock()):
@@ -157,8 +161,8 @@ class JetStream:
             self._created[stream] = str(stream_info.get("created"))
 
     async def confirm(self, stream: str, read: int = 0) -> int:
-        """Return the last sequence of the stream, after checking that the stream was not replaced or restored.
-        `read` is the highest sequence that was already read from it.
+        """Return the last sequence of the stream. Raise Damaged if the stream was replaced, or if an older state of it
+        was restored, so that it ends before `read`, the highest sequence that this process has read.
         """
         try:
             info = await self.connection.api(f"STREAM.INFO.{stream}")
@@ -198,8 +202,8 @@ class JetStream:
         return await self.publish(stream, subject, data, {**headers, "Nats-Batch-Commit": "1"}, size=size)
 
     def acknowledged(self, stream: str, answer: Msg) -> int:
-        """Return the sequence number in a publish acknowledgement, or 0 if the server dropped the message as a
-        duplicate.
+        """Return the sequence number that a server's acknowledgement of a message contains, or 0 if the server dropped
+        the message as a duplicate.
         """
         if (answer.headers or {}).get("Status") == "503":
             raise NoStream(stream)
@@ -212,7 +216,9 @@ class JetStream:
         return 0 if acknowledged.get("duplicate") else int(acknowledged["seq"])
 
     async def await_request(self, stream: str, request: Awaitable[T]) -> T:
-        """Return the result of a request to an existing stream. Raise Damaged if the stream no longer exists."""
+        """Return the result of a request to a stream. If no server answers for the stream, raise Damaged if it was
+        deleted, or Unavailable if it has no leader now.
+        """
         try:
             return await request
         except NoStream:
@@ -220,8 +226,8 @@ class JetStream:
             raise Unavailable("the NATS servers have no leader for the stream now") from None
 
     async def last(self, stream: str, subject: str) -> Stored | None:
-        """Return the last message of a subject from the leader of the stream, or None. `subject` may contain
-        wildcards.
+        """Return the last message of a subject, or None if there is none. The leader of the stream is asked. `subject`
+        may contain wildcards.
         """
         return await self._get(stream, last_by_subj=subject)
 
@@ -229,9 +235,7 @@ class JetStream:
         return await self._get(stream, seq=sequence)
 
     async def all_of(self, stream: str, subject: str, after: int = 0, limit: int | None = None) -> list[Stored]:
-        """Return the messages of a subject, which may contain wildcards. The result includes every message that was
-        stored before the call.
-        """
+        """Return all messages of a subject that were stored before this call. `subject` may contain wildcards."""
         last = await self.last(stream, subject)
         messages: list[Stored] = []
         if last is None:
@@ -265,7 +269,7 @@ class JetStream:
             raise self._refusal(stream, refused) from refused
 
     async def _page(self, stream: str, subject: str, sequence: int, wanted: int) -> tuple[list[Stored], bool]:
-        """Return messages from `sequence` on, and whether more messages follow."""
+        """Return up to `wanted` messages from `sequence` on, and whether more messages follow."""
         done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         page: list[Stored] = []
 
@@ -304,14 +308,18 @@ class JetStream:
         return Stored(message.subject, message.seq, headers, message.data)
 
     def _refusal(self, stream: str, refused: ApiError) -> Exception:
-        """Convert an error response to an exception: Unavailable if the error is temporary, otherwise StoreRefused."""
+        """Return the error for an error response of the server: Unavailable if the problem is temporary, otherwise
+        StoreRefused.
+        """
         if refused.code in AWAY:
             return Unavailable(f"the NATS server says: {refused}")
         return StoreRefused(f"The NATS server does not take what is to be stored in {stream}: {refused}.")
 
 
 class NoStream(Exception):
-    """Exception for a stream that no server answers for: it does not exist, or it has no leader at the moment."""
+    """Exception for a stream for which no server answers. Either it does not exist, or its servers are electing a
+    leader.
+    """
 
 
 # A reader of one JetStream stream: every message after a sequence, in order and once, whatever happens meanwhile.
@@ -338,8 +346,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class Reader:
-    """A background reader of the messages of a stream after a position. From `start` until `stop`, it passes each
-    message to `take`.
+    """A background reader of the messages of a stream. From `start` until `stop`, it passes every message after its
+    position to a function.
     """
 
     _connection: Connection
@@ -359,7 +367,9 @@ class Reader:
     _is_doubtful: bool = field(default=False, init=False)
 
     def doubt(self) -> None:
-        """Read again from the last message that was passed to `take`, because messages may have been lost."""
+        """Read again from the last message that was passed on. Called when messages may have been lost, for example
+        after a lost connection.
+        """
         self._is_doubtful = True
         self._changed.set()
 
@@ -370,19 +380,19 @@ class Reader:
         self._connection.on_change(self.doubt)
 
     def stop(self) -> None:
-        """Request the end of reading. `on_end` is called with None soon afterwards."""
+        """Ask the reader to end. It ends soon afterwards and calls `on_end`."""
         self._connection.forget(self.doubt)
         if self._task is not None:
             self._task.cancel()
 
     async def close(self) -> None:
-        """Stop reading, and wait until the task has ended."""
+        """Stop reading, and wait until the reader has ended."""
         self.stop()
         if self._task is not None:
             await asyncio.wait((self._task,))
 
     def _on_done(self, task: "asyncio.Task[None]") -> None:
-        """Call `on_end` with the reason for which reading ended."""
+        """Report the end of reading to `on_end`, with the error that ended it, if there was one."""
         failure = None if task.cancelled() else task.exception()
         if failure is not None:
             _log.error("reading a stream has ended: %s", failure, exc_info=failure)
@@ -391,7 +401,9 @@ class Reader:
         self.on_end(failure)
 
     async def _run(self) -> None:
-        """Read until the connection is permanently closed. Raise Damaged if the stream was deleted or replaced."""
+        """Read until the connection is permanently closed, starting again after each interruption. Raise Damaged if the
+        stream was deleted or replaced.
+        """
         while True:
             try:
                 await self._read()
@@ -413,8 +425,8 @@ class Reader:
                 await asyncio.sleep(RETRY_S)
 
     async def _read(self) -> None:
-        """Read with one consumer until messages may have been lost. Raise Unavailable or ApiError if the server
-        fails.
+        """Create a consumer on the server and read from it until messages may have been lost. Raise Unavailable or
+        ApiError if the server fails.
         """
         self._is_doubtful = False
         self._arrived.clear()
@@ -446,7 +458,9 @@ class Reader:
                 await self._connection.send(f"$JS.API.CONSUMER.DELETE.{self._stream}.{consumer}", b"")
 
     async def _poll(self, consumer: str, reply: str, delivered: int) -> int:
-        """Run one long poll and deliver its messages. Return how many messages the consumer has delivered in total."""
+        """Ask the server once for messages, and pass on those that come. Return how many messages the consumer has
+        delivered since it was created.
+        """
         request = {
             "batch": POLL_MESSAGES,
             "max_bytes": max(POLL_BYTES, 2 * self._connection.payload_max),
@@ -476,7 +490,9 @@ class Reader:
         return delivered
 
     async def _next(self) -> Msg | None:
-        """Return the next message, or None if messages may have been lost. Raise Unavailable if no heartbeat came."""
+        """Return the next message, or None if messages may have been lost. Raise Unavailable if the server sends
+        neither a message nor a heartbeat.
+        """
         while not self._arrived:
             if self._is_doubtful:
                 return None
@@ -497,7 +513,7 @@ class Reader:
 
 
 def stream_gone(stream: str) -> Damaged:
-    """Return the error that reports a deleted or replaced stream."""
+    """Return the error for a stream that was deleted or replaced on the server."""
     return Damaged(
         f"The stream {stream} was deleted on the NATS server. Restore it from a backup, or restart this node to begin "
         "without it."
@@ -505,7 +521,7 @@ def stream_gone(stream: str) -> Damaged:
 
 
 def _status(message: Msg) -> str | None:
-    """Return the status of a control message such as a heartbeat, or None if the message belongs to the stream."""
+    """Return the status of a control message, such as a heartbeat. Return None for a message of the stream."""
     return (message.headers or {}).get("Status") if not message.data else None
 
 
@@ -519,7 +535,9 @@ def _numbers(message: Msg) -> tuple[int, int]:
 
 
 class StreamIterator:
-    """A base class for async iterators over a stream. It waits for new data, for the end, or for a failure."""
+    """A base class for async iterators over what a stream receives. An iterator ends when it is closed or the reader
+    fails.
+    """
 
     def __init__(self) -> None:
         self.is_closed = False
@@ -530,13 +548,17 @@ class StreamIterator:
         return self
 
     def end(self, failure: StoreRefused | None = None) -> None:
-        """End the iteration after all queued items were yielded. If `failure` is given, the iterator then raises it."""
+        """End the iteration after the items that are still queued. If `failure` is given, the iterator then
+        raises it.
+        """
         self._failure = failure
         self.is_closed = True
         self._changed.set()
 
     async def wait_for_change(self) -> None:
-        """Wait until new data arrives. Raise the failure of the stream, or StopAsyncIteration after its end."""
+        """Wait until an item is queued or the iterator is ended. If it has ended before, raise its failure or
+        StopAsyncIteration.
+        """
         if self._failure is not None:
             raise self._failure
         if self.is_closed:

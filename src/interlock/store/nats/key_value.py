@@ -48,20 +48,18 @@ EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 
 
 class _Replaced(Exception):
-    """Exception for a value of several parts that changed while it was read: a part was already replaced by a later
-    value.
-    """
+    """Exception for a value stored in several parts, of which a later write replaced one while they were read."""
 
 
 class _Unreadable(Damaged):
-    """Exception for a stored entry that was not written by Interlock."""
+    """Exception for a stored entry that cannot be decoded, because another program wrote it."""
 
     def __init__(self, message: jetstream.Stored) -> None:
         super().__init__(f"what {message.subject} holds on the NATS server cannot be read; remove it there")
 
 
 class _Content(msgspec.Struct, frozen=True):
-    """The current content of a subject: an entry, or the mark of a deleted one."""
+    """The stored content of one key: its entry, or nothing if the key was deleted or never written."""
 
     sequence: int = 0
     entry: Entry | None = None  # without its parts, if it has some
@@ -72,7 +70,7 @@ _NOTHING = _Content()
 
 
 class NatsKeyValue:
-    """The key-value store on JetStream, the watches of its buckets, and the reader that serves them.
+    """The key-value store on JetStream. It also watches its buckets for writes of other replicas.
 
     Values that need several messages are written one at a time. `_held_back` has changes of keys that this process is
     writing. `_own` has writes of this process that the reader has not reached yet; the reader skips what is older.
@@ -193,8 +191,8 @@ class NatsKeyValue:
             return True
 
     async def change_of(self, message: jetstream.Stored) -> Change | None:
-        """Decode a message of the stream. Return None if it is unreadable or was already replaced by a later
-        message.
+        """Return the change that a message of the stream describes. Return None if the message is unreadable or a later
+        one has replaced its value.
         """
         try:
             key, content = key_of(message), _read_content(message)
@@ -270,8 +268,8 @@ class NatsKeyValue:
         return sequence
 
     async def _await_own(self, subject: str, publish: Awaitable[int]) -> int:
-        """Await a write of this process to a subject, and return its sequence. Until the write has ended, changes of
-        the subject are held back.
+        """Wait for a write of this process to `subject`, and return its sequence. Changes of the subject that arrive
+        meanwhile are held back.
         """
         sequence = 0
         self._under_way[subject] += 1
@@ -286,7 +284,7 @@ class NatsKeyValue:
             self._on_own(subject, sequence)
 
     async def _clear_parts(self, bucket: str, key: str, content: _Content, before: int) -> None:
-        """Remove the parts of the previous value. Parts remain if the server becomes unreachable at this moment."""
+        """Remove the parts in which the previous value was stored. If the server becomes unreachable, they remain."""
         if content.parts:
             with contextlib.suppress(StoreError):
                 await self._jetstream.purge(self._stream, filter=f"{self._parts(bucket, key)}.*", seq=before)
@@ -300,7 +298,7 @@ class NatsKeyValue:
     # Watches
 
     def watch(self, bucket: str) -> "NatsWatch":
-        """Return a watch of a bucket. It reports changes that are newer than all writes of this process so far."""
+        """Return an iterator over the changes that other replicas make in a bucket from now on."""
         if self._reader is None:
             raise Unavailable("the store is not open")
         # What this process has written before is not news to it, even where the reader has yet to come there.
@@ -313,8 +311,8 @@ class NatsKeyValue:
         return watch
 
     def _take(self, message: Msg, sequence: int) -> None:
-        """Handle a message of the stream: pass it to the watches, hold it back, or skip it because it is older than an
-        own write.
+        """Handle a message that the reader received: pass it to the watches, hold it back while this process writes the
+        same key, or skip it because this process has overwritten it.
         """
         stored = jetstream.Stored(message.subject, sequence, dict(message.headers or {}), message.data)
         own = self._own.get(stored.subject, 0)
@@ -336,8 +334,8 @@ class NatsKeyValue:
         return self._watches.get(bucket, ())
 
     def _on_own(self, subject: str, sequence: int) -> None:
-        """Handle the end of a write by this process, whose sequence is 0 if it failed. Pass on the change that was
-        held back if it is newer than this write.
+        """Handle the end of a write by this process. `sequence` is 0 if the write failed. A change of the same key that
+        was held back is passed to the watches if it is newer.
         """
         if sequence:
             if self._reader is not None and sequence > self._reader.position:
@@ -359,7 +357,7 @@ class NatsKeyValue:
 
 
 def _read_content(message: jetstream.Stored) -> _Content:
-    """Decode a message of the stream. Raise _Unreadable if it was not written by Interlock."""
+    """Return the content of a key from its message. Raise _Unreadable if another program wrote the message."""
     if DELETED in message.headers:
         return _Content(sequence=message.sequence)
     expires = message.headers.get(EXPIRES)
@@ -374,7 +372,9 @@ def _read_content(message: jetstream.Stored) -> _Content:
 
 
 def key_of(message: jetstream.Stored) -> str:
-    """Return the key of an entry. If the key's token in the subject is only a digest, the key is read from a header."""
+    """Return the key of a stored entry. It is encoded in the subject of the message, or in a header if it is too long
+    for that.
+    """
     last = message.subject.rpartition(".")[2]
     try:
         if jetstream.is_digest(last):
@@ -393,16 +393,18 @@ def _lives(entry: Entry, now: float) -> bool:
 
 
 class NatsWatch(jetstream.StreamIterator):
-    """An async iterator over the changes in one bucket, in order of revision."""
+    """An async iterator over the changes that other replicas make in one bucket, in the order of their revisions."""
 
     def __init__(self, kv: NatsKeyValue, after: int, watches: list["NatsWatch"]) -> None:
-        """Create a watch of changes after a sequence. It removes itself from `watches` when it is closed."""
+        """Create a watch that yields changes after the sequence `after`. When it is closed, it removes itself from the
+        list `watches`.
+        """
         super().__init__()
         self._kv, self._after, self._watches = kv, after, watches
         self._waiting: dict[str, jetstream.Stored] = {}  # by subject, in order of sequence
 
     def take(self, message: jetstream.Stored) -> None:
-        """Queue a change for the iterator. It replaces a queued older change of the same key."""
+        """Queue a change for the iterator, in place of an older change of the same key."""
         waiting = self._waiting.get(message.subject)
         if message.sequence > self._after and (waiting is None or waiting.sequence < message.sequence):
             self._waiting.pop(message.subject, None)
@@ -410,7 +412,7 @@ class NatsWatch(jetstream.StreamIterator):
             self._changed.set()
 
     def drop(self, subject: str, upto: int) -> None:
-        """Remove a queued change up to the sequence `upto`, because this process has overwritten the value."""
+        """Remove a queued change that is not newer than `upto`, because this process has overwritten it."""
         waiting = self._waiting.get(subject)
         if waiting is not None and waiting.sequence <= upto:
             del self._waiting[subject]

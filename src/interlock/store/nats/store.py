@@ -31,7 +31,8 @@ T = TypeVar("T")
 
 
 class NatsStore:
-    """A store on NATS JetStream. Key-value, streams and replication share one connection.
+    """A store on NATS JetStream, which several replicas of a node share. Key-value entries and streams use one
+    connection.
 
     Each stream is one JetStream stream that the first record creates. Replicas that share the store learn about each
     other's writes from `watch` and `follow`. A record that only one replica may append is appended by `append_new`.
@@ -60,8 +61,8 @@ class NatsStore:
     # Streams
 
     async def append(self, stream: str, records: Sequence[bytes]) -> int:
-        """Append records in one atomic batch and return the last sequence number. Appends of this process to the same
-        stream run one at a time.
+        """Append all records or none, and return the last sequence number. Appends of this process to one stream run
+        one at a time.
         """
         if not records:
             return await self.last(stream)
@@ -76,7 +77,8 @@ class NatsStore:
             return await self._jetstream.await_request(name, self._jetstream.publish_batch(name, messages))
 
     async def append_new(self, stream: str, records: Sequence[tuple[str, bytes]]) -> list[int]:
-        """Append, in order, the records whose id no replica appended within the last two minutes.
+        """Append, in order, each record whose id was not used for a record of this stream within the last two minutes,
+        by any replica.
 
         Return the sequence of each record, or 0 for a record that was left out. If it raises Unavailable, some records
         may have been appended; `follow` shows which.
@@ -110,13 +112,15 @@ class NatsStore:
             await self._jetstream.purge(self._names.stream(stream), seq=first_kept)
 
     async def _ensure(self, stream: str) -> None:
-        """Create the stream if it does not exist."""
+        """Create the JetStream stream for `stream` if it does not exist."""
         await self._jetstream.ensure(
             self._names.stream(stream), (self._names.records(stream),), duplicate_window=DUPLICATES_S * 1_000_000_000
         )
 
     def follow(self, stream: str, after: int) -> jetstream.NatsFollowing:
-        """Yield every record after the sequence `after` once and in order, whichever node appended it."""
+        """Return an iterator over every record after the sequence `after`, each once and in order, whichever replica
+        appended it.
+        """
         name = self._names.stream(stream)
 
         async def prepare(position: int) -> None:
@@ -128,7 +132,9 @@ class NatsStore:
         return following
 
     async def _publish_each(self, stream: str, records: Sequence[tuple[str, bytes]]) -> list[int]:
-        """Publish all records before waiting for the first acknowledgement. The server stores them in this order."""
+        """Publish all records in order before waiting for the acknowledgements. Return the sequence of each record, or
+        0 for a duplicate.
+        """
         connection, subject, name = self._connection, self._names.records(stream), self._names.stream(stream)
         loop = asyncio.get_running_loop()
         answers: list[asyncio.Future[Msg]] = [loop.create_future() for _ in records]
@@ -142,7 +148,7 @@ class NatsStore:
             return [self._jetstream.acknowledged(name, answer.result()) for answer in answers]
 
     async def _read_or_default(self, stream: str, request: Awaitable[T], default: T) -> T:
-        """Return the result of a read, or `default` if the stream does not exist yet."""
+        """Return the result of reading from a stream, or `default` if the stream does not exist yet."""
         name = self._names.stream(stream)
         try:
             return await (self._jetstream.await_request(name, request) if self._jetstream.knows(name) else request)
@@ -166,7 +172,8 @@ class NatsStore:
         return self._connection.is_reachable
 
     def watch(self, bucket: str) -> NatsWatch:
-        """Yield every write and delete by other replicas in a bucket from now on, in order of revision.
+        """Return an iterator over the writes and deletes that other replicas make in a bucket from now on, in order of
+        revision.
 
         This store's own writes are left out, and so is anything older than its own last write to the same key. A write
         that raised Unavailable but was stored after all is included. If a key was written several times before the
@@ -181,7 +188,7 @@ RECORD_EXTRA = 128  # bytes that a record needs in a message beside its data: na
 
 
 class _Row(msgspec.Struct, frozen=True, array_like=True):
-    """A record of the log, as stored within a message."""
+    """A record of the log of names, as a message contains it."""
 
     name: str
     data: bytes
@@ -189,7 +196,7 @@ class _Row(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _NamesRun(msgspec.Struct, frozen=True, array_like=True):
-    """The content of a message: consecutive records of one append."""
+    """The content of one message of the log of names: consecutive records that were appended together."""
 
     first: int  # the sequence of its first record
     rows: tuple[_Row, ...]
@@ -200,7 +207,7 @@ class _NamesRun(msgspec.Struct, frozen=True, array_like=True):
 
 
 class NatsNamesLog:
-    """The log of the names registry, kept in one JetStream stream that does not allow deletion."""
+    """The log of the registry of names, stored in one JetStream stream that does not allow deletion."""
 
     is_begun = True  # others may have begun it: only reading tells
 
@@ -281,7 +288,7 @@ class NatsNamesLog:
         return watch
 
     def _runs(self, first: int, rows: Sequence[_Row]) -> list[_NamesRun]:
-        """Group the rows into runs that each fit into one message of the server."""
+        """Divide the rows into groups, each of which fits into one message of the server."""
         payload_max = self._connection.payload_max - jetstream.HEADERS_MAX
         runs: list[list[_Row]] = []
         size = payload_max
@@ -310,13 +317,13 @@ class NatsNamesLog:
 
 
 def _subject_token(run: _NamesRun) -> str:
-    """Return the last token of the subject for a message: the name that all its records share, or SEVERAL."""
+    """Return the last token of the subject of a message: the name that all its records are about, or SEVERAL."""
     names = {row.name for row in run.rows}
     return jetstream.token(names.pop()) if len(names) == 1 and "" not in names else SEVERAL
 
 
 def _decode_run(message: jetstream.Stored) -> _NamesRun:
-    """Decode a message of the log. Raise Damaged if it was not written by Interlock."""
+    """Decode a message of the log of names. Raise Damaged if another program wrote it."""
     try:
         run = msgspec.msgpack.decode(message.data, type=_NamesRun)
     except msgspec.DecodeError:
@@ -331,7 +338,9 @@ def _records(run: _NamesRun) -> list[tuple[ChainedRecord, str]]:
 
 
 class NamesWatch(jetstream.NatsFollowing):
-    """An async iterator that signals possible new records. One signal may represent several records."""
+    """An async iterator that yields whenever the log of names may have new records. One item may stand for several
+    records.
+    """
 
     async def __anext__(self) -> Record:
         message = await super().__anext__()

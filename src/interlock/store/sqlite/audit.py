@@ -43,7 +43,8 @@ _ROWS_FROM = _ROWS + "WHERE seq >= (SELECT coalesce(max(seq), ?1) FROM record WH
 
 
 class SqliteAuditReader(sqlite.SqliteJobs):
-    """Read-only access to the audit log. A missing head is not created, so that `verify` reports it.
+    """Read-only access to the audit log in SQLite. If the head, the stored mark of the last record, is missing, it
+    stays missing, so that `verify` reports it.
 
     The connections of the log and of its head are both used on one thread, by the methods that are not async.
     """
@@ -60,8 +61,8 @@ class SqliteAuditReader(sqlite.SqliteJobs):
         return (await self.run(self._tip)).sequence
 
     async def verify(self, progress: Callable[[int], None] | None = None) -> Verdict:
-        """Check the complete chain, one page at a time, so that appends can run in between. `progress` is called
-        repeatedly with the number of records checked so far without a flaw.
+        """Check the complete hash chain of the log. It is read in pages, so that appends can run in between. `progress`
+        is called with the number of records checked so far.
         """
         # The head is read before the records: what others append meanwhile can only lie beyond it.
         start, head = await self.run(self._marks)
@@ -94,7 +95,7 @@ class SqliteAuditReader(sqlite.SqliteJobs):
         self._head.close()
 
     def _read(self, after: int, limit: int) -> list[ChainedRecord]:
-        """Return up to `limit` records after the sequence `after`. Reading starts with the row that contains it."""
+        """Return up to `limit` records after the sequence `after`."""
         records: list[ChainedRecord] = []
         with contextlib.closing(self.file.db.execute(_ROWS_FROM, (after,))) as rows:
             for row in rows:
@@ -104,7 +105,7 @@ class SqliteAuditReader(sqlite.SqliteJobs):
         return records[:limit]
 
     def _tip(self) -> Mark:
-        """Return the mark of the last record, or ORIGIN if the log is empty."""
+        """Return the sequence and the hash of the last record, or ORIGIN if the log is empty."""
         row = self.file.db.execute(_LAST_ROW).fetchone()
         if row is None:
             return ORIGIN
@@ -112,7 +113,9 @@ class SqliteAuditReader(sqlite.SqliteJobs):
         return Mark(last.sequence, last.hash)
 
     def _marks(self) -> tuple[Mark, Mark | None]:
-        """Return the mark at which the log begins, and its head if one is stored."""
+        """Return the mark after which the log begins, and its head, the stored mark of the last record, if there is
+        one.
+        """
         if not self._head.is_open:
             return ORIGIN, None
         return self._head.get(START_KEY) or ORIGIN, self._head.get(HEAD_KEY)
@@ -128,14 +131,16 @@ class SqliteAudit(SqliteAuditReader):
         return await self.run(self._append, records)
 
     async def give_up(self, sequence: int) -> int:
-        """Remove the oldest records, up to about `sequence` and never beyond it. Return the number of removed records.
+        """Remove old records up to the sequence `sequence`, or a few less, and return how many were removed.
 
         The mark of the last removed record is stored, so that the rest of the log can still be verified.
         """
         return await self.run(self._give_up, sqlite.int64(sequence))
 
     def _open(self) -> None:
-        """Open the log and its head. An empty log gets a head, so that a missing head is always a flaw."""
+        """Open the log and the file with its head, the mark of the last record. An empty log gets a head, so that a
+        missing head is always a flaw.
+        """
         if self.file.is_open:
             return
         self._head.open()
@@ -147,7 +152,9 @@ class SqliteAudit(SqliteAuditReader):
                     self._head.commit()
 
     def _append(self, records: Sequence[bytes]) -> int:
-        """Append the records to the chain and update the head. Return the last sequence number."""
+        """Append the records to the hash chain and move the head, the stored mark of the last record. Return the last
+        sequence number.
+        """
         db = self.file.db
         if not records:
             return self._tip().sequence
@@ -171,8 +178,8 @@ class SqliteAudit(SqliteAuditReader):
         return mark.sequence
 
     def _give_up(self, sequence: int) -> int:
-        """Remove the oldest rows whose records all end at or before `sequence`, and return the number of removed
-        records. Never remove the last row of the log.
+        """Remove the rows whose records are all at or before `sequence`, except the last row of the log. Return the
+        number of removed records.
 
         The mark of where the log now begins is on disk before anything is deleted.
         """
@@ -197,7 +204,7 @@ class SqliteAudit(SqliteAuditReader):
 
 
 def _runs(records: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    """Split the records into groups that each fit into one row, in the original order."""
+    """Divide the records into groups that each fit into one row of the table, and keep their order."""
     run: list[bytes] = []
     for record in records:
         alone = b"\n" in record
@@ -213,7 +220,9 @@ def _runs(records: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
 
 
 def _records(sequence: int, data: bytes, hashes: bytes) -> list[ChainedRecord]:
-    """Decode the records of a row. Return an inconsistent row as a single record, so that `verify` reports it."""
+    """Return the records that one row of the table contains. A row that is inconsistent becomes a single record, so
+    that `verify` reports it.
+    """
     count = len(hashes) // HASH_BYTES
     parts = data.split(b"\n") if count > 1 else [data]
     if len(parts) != count or len(hashes) % HASH_BYTES:
@@ -224,15 +233,16 @@ def _records(sequence: int, data: bytes, hashes: bytes) -> list[ChainedRecord]:
 
 
 class _Head(sqlite.SqliteFile):
-    """The marks that store.db keeps for the log, on a connection that no other part of the store uses.
+    """The file store.db as the place of the audit log's marks: its head, which is the last record, and its start. It is
+    a connection that nothing else uses.
 
     Errors are raised as those of store.db: the thread would take them for errors of the log.
     """
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the write lock of store.db during the block of this context manager. What the block changes is kept only
-        if it calls `commit`.
+        """Hold the write lock of store.db for the block of this context manager. Changes are kept only if the block
+        calls `commit`.
         """
         with sqlite.errors_of(self.path):
             self.db.execute("BEGIN IMMEDIATE")

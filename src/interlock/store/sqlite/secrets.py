@@ -38,8 +38,8 @@ KINDS: Final[tuple[Kind, ...]] = ("secret", "token", "client")
 
 
 def names_on_disk(data: Path, kind: Kind) -> frozenset[str]:
-    """Return the names of the stored secrets of a kind, without a key; a node may be running. Raise StoreError if
-    the file cannot be opened.
+    """Return the names of all stored secrets of one kind. The key is not needed, and a node may be running. Raise
+    StoreError if the file cannot be opened.
     """
     path = data / SECRETS_FILE
     if not path.exists():
@@ -61,7 +61,7 @@ class SealedSecrets:
         self._opening = asyncio.Lock()
 
     async def open(self) -> None:
-        """Open the store if it exists. Otherwise the first secret creates it."""
+        """Open the file with the secrets if it exists. Otherwise storing the first secret creates it."""
         if (self._data / SECRETS_FILE).exists():
             await self._open_store()
 
@@ -125,7 +125,9 @@ class SealedSecrets:
             ) from None
 
     def _sealer(self, *, make: bool) -> "AESGCM":
-        """Return the cipher, and read its key on first use. With `make`, create a missing key."""
+        """Return the cipher for the secrets. On first use, read its key from a file, or create the key if `make` is set
+        and it is missing.
+        """
         if self._cipher is None:
             from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # here: it takes 10 MiB
 
@@ -134,8 +136,8 @@ class SealedSecrets:
 
 
 def _key(path: Path, *, make: bool) -> bytes:
-    """Read the key from its file. With `make`, create a missing key. Raise Damaged if the key is missing or has the
-    wrong length, and FolderUnusable if its file cannot be used.
+    """Return the key in the file `path`. With `make`, create a missing file. Raise Damaged if the key is missing or too
+    short or long, and FolderUnusable if the file cannot be used.
     """
     from interlock.crypto.signing import write_once
 

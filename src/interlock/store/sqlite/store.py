@@ -57,7 +57,9 @@ _making = threading.Lock()
 
 
 class Schema(msgspec.Struct, frozen=True, kw_only=True):
-    """The application id and the migrations of one type of database file."""
+    """The definition of one type of database file: the application id that marks it, and the migrations to its newest
+    version.
+    """
 
     application_id: int  # written into the file's header: tells our files from other people's, and from each other
     migrations: tuple[tuple[str, ...], ...]  # step n leads from version n to n + 1; a released step never changes
@@ -69,7 +71,7 @@ class Schema(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(eq=False)
 class SqliteFile:
-    """A connection to one SQLite file, usable between `open` and `close` and on one thread only."""
+    """A connection to one SQLite file. It may be used on one thread only."""
 
     path: Path
     _schema: Schema
@@ -105,7 +107,7 @@ class SqliteFile:
 
 
 class SqliteJobs:
-    """A SQLite file and the worker thread on which its connection is opened, used and closed.
+    """A SQLite file with a thread of its own, on which all work on the file runs.
 
     A subclass that has further connections opens and closes them in `_open` and `_close`, which run on the thread too.
     """
@@ -149,7 +151,7 @@ class SqliteJobs:
         return await self.run(lambda: job(self.file.db))
 
     async def transact(self, job: Callable[[sqlite3.Connection], T]) -> T:
-        """Run a function in a write transaction, and return its result."""
+        """Run a function in a write transaction of the file, and return its result."""
 
         def transaction() -> T:
             with write_transaction(self.file.db):
@@ -165,8 +167,8 @@ def int64(number: int) -> int:
 
 @contextlib.contextmanager
 def write_transaction(db: sqlite3.Connection) -> Iterator[None]:
-    """Run the block of this context manager in a transaction. It holds the write lock from the start, so that no other
-    writer can change what the block reads.
+    """Run the block of this context manager in a transaction. The transaction has the write lock from the start, so no
+    other writer can change what the block reads.
     """
     db.execute("BEGIN IMMEDIATE")
     try:
@@ -186,8 +188,8 @@ def roll_back(db: sqlite3.Connection) -> None:
 
 @contextlib.contextmanager
 def errors_of(path: Path) -> Iterator[None]:
-    """Convert SQLite errors in the block of this context manager to the matching StoreError. `path` is the file that
-    the error names.
+    """Convert SQLite errors in the block of this context manager to subclasses of StoreError. Their messages name the
+    file `path`.
     """
     try:
         yield
@@ -207,7 +209,7 @@ def errors_of(path: Path) -> Iterator[None]:
 
 
 def _damage(path: Path, what: str) -> ports.Damaged:
-    """Return the Damaged error for a file that cannot be read. `what` describes the problem."""
+    """Return the error for a file that cannot be read. `what` describes the problem."""
     return ports.Damaged(
         f"{path} is damaged or not an Interlock file ({what}). "
         "Stop the node, move the file aside, and put a backup in its place or start with a new one."
@@ -217,8 +219,8 @@ def _damage(path: Path, what: str) -> ports.Damaged:
 def open_database(
     path: Path, schema: Schema, synchronous: Literal["FULL", "NORMAL"], busy_timeout_s: float = BUSY_TIMEOUT_S
 ) -> sqlite3.Connection:
-    """Open an Interlock database file. Create or migrate it if necessary. This call blocks, so run it on the
-    thread of the file.
+    """Open a database file of Interlock for reading and writing. Create or migrate it if necessary. This call
+    blocks.
     """
     with errors_of(path):
         with _making:
@@ -246,9 +248,7 @@ def open_database(
 
 
 def open_for_reading(path: Path, schema: Schema, busy_timeout_s: float = BUSY_TIMEOUT_S) -> sqlite3.Connection:
-    """Open an existing file read-only, without creating or migrating anything. This call blocks, so run it on the
-    thread of the file.
-    """
+    """Open an existing database file of Interlock read-only, without migrating it. This call blocks."""
     if not path.exists():
         raise ports.StoreRefused(f"{path} is not there; a node makes it when it first runs.")
     with errors_of(path):
@@ -268,8 +268,8 @@ def open_for_reading(path: Path, schema: Schema, busy_timeout_s: float = BUSY_TI
 
 
 def _make_private(path: Path) -> None:
-    """Create the folder and the file if they are missing, accessible only to their owner. Restrict an existing file in
-    the same way, but not an existing folder. Raise FolderUnusable if that fails.
+    """Create the folder and the file if they are missing, and let only their owner access them. Also restrict an
+    existing file. Raise FolderUnusable if that fails.
     """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -285,8 +285,8 @@ def _make_private(path: Path) -> None:
 
 
 def _version(db: sqlite3.Connection, schema: Schema, path: Path) -> int:
-    """Return the schema version of the file. The file is not changed. Raise Damaged if it is not a file of this schema,
-    and NewerSchema if a newer Interlock wrote it.
+    """Return the schema version of a database file without changing the file. Raise Damaged if it belongs to another
+    program, and NewerSchema if a newer Interlock wrote it.
     """
     if 0 < path.stat().st_size < _PAGE_SIZE_MIN:  # SQLite would take the rest of a file for a new one
         raise _damage(path, "file is too short")
@@ -306,7 +306,7 @@ def _version(db: sqlite3.Connection, schema: Schema, path: Path) -> int:
 
 
 def _switch_to_wal(db: sqlite3.Connection, path: Path) -> None:
-    """Switch the file to write-ahead logging, with which readers and a writer do not block each other."""
+    """Switch the file to write-ahead logging, so that readers and a writer do not block each other."""
     # When two processes switch the same new file at once, SQLite refuses one of them without waiting.
     for _ in range(_WAL_SWITCH_TRIES):
         try:
@@ -411,8 +411,8 @@ class SqliteStore(SqliteJobs):
         ttl_s: float | None,
         check: Callable[[ports.Entry | None], None] | None,
     ) -> int:
-        """Write a value and return its revision. `check` receives the live entry, read under the write lock, and raises
-        Conflict to prevent the write.
+        """Write a value and return its revision. If `check` is given, it gets the current entry, and raises Conflict to
+        prevent the write.
         """
         expires_at = ports.expiry(now, ttl_s)
 
@@ -473,7 +473,7 @@ def get_entry(db: sqlite3.Connection, bucket: str, key: str, now: float) -> port
 
 
 def put_value(db: sqlite3.Connection, bucket: str, key: str, value: bytes, expires_at: float | None = None) -> int:
-    """Write a value within the current transaction of `db`, and return its revision."""
+    """Write a value as part of the current transaction of `db`, and return its revision."""
     db.execute("UPDATE revision SET last = last + 1")
     (revision,) = db.execute("SELECT last FROM revision").fetchone()
     db.execute(
@@ -515,7 +515,7 @@ class SqliteNamesLog(SqliteJobs):
 
     @property
     def is_begun(self) -> bool:
-        """Return whether the file of the log exists. It is created by the first append, even by one that fails."""
+        """Return whether the file of the log exists. The first append creates the file, even if it fails."""
         return self.file.is_open or self.file.path.exists()
 
     async def open(self) -> None:
@@ -562,6 +562,4 @@ class SqliteNamesLog(SqliteJobs):
         return Mark(after.sequence + len(records), hashes[-1]) if hashes else after
 
     def watch(self) -> None:
-        """Return None, because SQLite sends no notifications. The node finds records that a command appended at its
-        next read.
-        """
+        """Return None, because SQLite does not report new records. The node finds them when it reads the log again."""

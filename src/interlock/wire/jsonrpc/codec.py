@@ -17,7 +17,9 @@ from interlock.wire.refusal import FORMS, INVALID_REQUEST, PARSE_ERROR, Refusal,
 
 
 class CodecError(Exception):
-    """Error for bytes that are not a JSON-RPC message, a batch or a JSON value, where one was expected."""
+    """Error for bytes that cannot be decoded: not a JSON-RPC message, not a batch, or not the JSON value that was
+    expected.
+    """
 
     def __init__(self, code: RefusalCode, message: str, message_id: bytes = b"null") -> None:
         super().__init__(message)
@@ -29,7 +31,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def error_body(refusal: Refusal, *, draft: bool = False) -> bytes:
-    """Return the JSON-RPC error object of a refusal.
+    """Return the error object of a JSON-RPC response for a refusal.
 
     `draft` is True for legacy clients and for MCP-AX links. Two codes then have the numbers of the MCP-AX draft (13.2,
     11.4), and the details do not repeat these numbers.
@@ -93,7 +95,7 @@ _T = TypeVar("_T")
 
 
 def decode_deep(decode: Callable[[Any], _T], data: Raw | bytes, depth: int = _ROOM) -> _T:
-    """Return `decode(data)`, called with a higher recursion limit. Exceptions of `decode` are passed on.
+    """Return `decode(data)`, with a higher recursion limit during the call, so that deeply nested JSON can be decoded.
 
     `decode` must be C code that calls none of our Python code, because nothing else may recurse that deeply.
     """
@@ -120,27 +122,27 @@ _UPPER: Final = re.compile(rb"\\uD" + _ALONE, re.DOTALL)
 
 
 class Hidden(msgspec.Struct, frozen=True):
-    """A message in which unpaired surrogate escapes, such as `\\ud83d`, are replaced by other escapes of the same
-    length.
+    """A message in which each unpaired surrogate escape, such as `\\ud83d`, is replaced by a harmless escape of the
+    same length, so that the message can be decoded.
     """
 
     data: bytes
     digit: bytes  # what stands for the d of \ud800 to \udfff; before, no escape of the message began with it
 
     def show(self, raw: Raw) -> Raw:
-        """Return a value of the message with its original surrogate escapes."""
+        """Return a value of this message with the surrogate escapes of the original message."""
         shown = re.sub(rb"\\u%b(?=[89a-fA-F])" % self.digit, rb"\\ud", bytes(raw))
         return Raw(re.sub(rb"\\u%b(?=[89a-fA-F])" % self.digit.upper(), rb"\\uD", shown))
 
     def may_be_in(self, text: str) -> bool:
-        """Return whether a decoded text may contain one of the replaced surrogate escapes."""
+        """Return whether a text decoded from this message may contain a replaced surrogate escape."""
         first = int(self.digit, 16) << 12
         return any(first + 0x800 <= ord(character) < first + 0x1000 for character in text)
 
 
 def hide(data: bytes) -> Hidden | None:
-    """Replace unpaired surrogate escapes by escapes that can be decoded. Return None if there are none, more than
-    HALVES_MAX, or if no digit is free to mark them.
+    """Replace every unpaired surrogate escape in a message, so that the message can be decoded. Return None if there is
+    none, or if they cannot be replaced, for example because there are more than HALVES_MAX.
     """
     for digit in (b"e", b"c", b"b", b"a"):
         if re.search(rb"\\u[%b%b][89a-fA-F]" % (digit, digit.upper()), data) is None:
@@ -163,7 +165,9 @@ _BACKSLASH: Final = ord("\\")
 
 
 class Outline:
-    """A message without the content of its longest string, which is replaced by a short mark."""
+    """A large JSON message in which a short mark stands in place of the longest string, so that the rest can be decoded
+    cheaply.
+    """
 
     __slots__ = ("_data", "_end", "_start", "text")
 
@@ -172,8 +176,8 @@ class Outline:
         self.text = data[:start] + _HOLE + data[end:]
 
     def whole(self, raw: Raw) -> Raw:
-        """Return the value in the original message that corresponds to a value of the outline. The result is a memory
-        view if the value contains the removed string.
+        """Return the part of the original message that a part of the outline stands for. The result is a memory view if
+        it contains the long string.
         """
         at = bytes(raw).find(_HOLE)
         if at < 0:
@@ -183,7 +187,8 @@ class Outline:
 
 
 def find_outline(data: bytes) -> Outline | None:
-    """Return the outline of a JSON text, or None if no single string makes up nearly all of the text.
+    """Return the outline of a large JSON text: the text with a short mark in place of its longest string. Return None
+    if the text is not mostly one string.
 
     The cut reaches from one quotation mark to the next one that is not escaped. If the text between them is not a
     string, the mark is placed between values, and no JSON reader accepts the outline.
@@ -205,12 +210,12 @@ LARGE_VALUE_BYTES: Final = 64 * 1024  # from here on a copy costs more than anot
 
 
 class LargeParams(dict[str, Any]):
-    """Params of a large message, which `call_pieces` encodes in pieces to avoid copies."""
+    """The params of a large message. `call_pieces` encodes them without copying large values."""
 
 
 def call_pieces(message_id: int, method: str, params: LargeParams) -> tuple[bytes | memoryview, ...]:
-    """Encode a request as several pieces, without copying large values. Joined, the pieces are what `encode_call`
-    returns.
+    """Encode a request as several pieces, so that large values are not copied. Together the pieces are the message that
+    `encode_call` returns.
     """
     parts: list[bytes | memoryview] = []
     text = b'{"jsonrpc":"2.0","id":%d,"method":%b,"params":{' % (message_id, _encode(method))
@@ -261,7 +266,7 @@ def split_batch_untrusted(data: bytes) -> list[bytes]:
 
 @cache
 def _decoder() -> Any:
-    """Create the decoder of batches. It is created when the first batch arrives.
+    """Return the decoder of batches. It is created when the first batch arrives.
 
     The decoder reads into a structure with a fixed number of fields and not into a list, because it then stops at the
     first message beyond the limit. A list of sixteen megabytes could have five million objects.
@@ -273,8 +278,8 @@ def _decoder() -> Any:
 
 
 class _Strict(msgspec.Struct):
-    """A well-formed message. If a message does not decode to this type, it is decoded again slowly to find the
-    fault.
+    """A well-formed JSON-RPC message. A message that does not decode to this type is decoded again step by step, to
+    find out what is wrong.
     """
 
     jsonrpc: Literal["2.0"]
@@ -286,7 +291,7 @@ class _Strict(msgspec.Struct):
 
 
 class _Whole(msgspec.Struct):
-    """A request with the members of its params, decoded in one pass."""
+    """A request with the members of its params, which are decoded in one pass."""
 
     jsonrpc: Literal["2.0"]
     id: Raw
@@ -295,7 +300,7 @@ class _Whole(msgspec.Struct):
 
 
 class _Bulk(msgspec.Struct):
-    """The members of params that may be large. They stay raw bytes and are never decoded."""
+    """The members of params that may be large. They stay raw bytes."""
 
     arguments: Raw = ABSENT
     inputResponses: Raw = ABSENT  # noqa: N815
@@ -307,7 +312,7 @@ class _Bulk(msgspec.Struct):
 
 
 class _Large(msgspec.Struct):
-    """The part of a request that may be large. The size of the rest is checked before its members become objects."""
+    """The part of a request that is decoded first to find out how large its params are."""
 
     params: _Bulk
 
@@ -384,7 +389,7 @@ def _has_few_strings(data: bytes) -> bool:
 
 
 def decode_untrusted(data: bytes) -> Message:
-    """Decode one message. Raise CodecError if it is malformed or an array. If batches are allowed, call
+    """Decode one JSON-RPC message. Raise CodecError if it is malformed or an array; arrays are split by
     `split_batch_untrusted` first.
     """
     try:
@@ -405,8 +410,8 @@ def decode_untrusted(data: bytes) -> Message:
 
 
 def find_plain_request(data: bytes) -> tuple[bytes, str, dict[str, Raw]] | None:
-    """Return the id, method and params of an ordinary request. Return None if the message must be decoded with
-    `decode_untrusted`.
+    """Return the id, method and params of an ordinary request. Return None for every other message, which
+    `decode_untrusted` must decode.
     """
     try:
         if not data.isascii():
@@ -426,8 +431,8 @@ def find_plain_request(data: bytes) -> tuple[bytes, str, dict[str, Raw]] | None:
 
 
 def _find_large_request(data: bytes) -> _Whole | None:
-    """Decode a large request. Return None if too many of its bytes are outside the members that may be large. Raise the
-    errors of msgspec for invalid JSON.
+    """Decode a large request. Return None if the members of its params that are usually small take too many bytes.
+    Raise the errors of msgspec for invalid JSON.
     """
     size = len(data)
     if not _has_few_strings(data) and size - _decode_large(data).params.size > PARAMS_REST_BYTES_MAX:
@@ -440,7 +445,7 @@ def _find_large_request(data: bytes) -> _Whole | None:
 
 
 def _decode_carefully(data: bytes) -> Message:
-    """Decode a message step by step. Raise a CodecError that says what is wrong with it."""
+    """Decode a message step by step, and raise a CodecError that says what is wrong with it."""
     try:
         if not data.isascii():
             _check_utf8(data)
@@ -474,8 +479,8 @@ def _decode_carefully(data: bytes) -> Message:
 
 
 def _read_envelope(data: bytes) -> _Envelope:
-    """Decode the envelope of a message. Raise the errors of msgspec for text that is not JSON, and CodecError for JSON
-    that is not an object.
+    """Decode the members of a JSON-RPC message without their values. Raise CodecError if the text is JSON but no
+    object, and the errors of msgspec if it is not JSON.
     """
     try:
         return _envelope(data)
@@ -499,8 +504,8 @@ def _envelope(data: bytes) -> _Envelope:
 
 
 def is_id(raw: bytes) -> bool:
-    """Return whether a JSON text is a valid MCP id: a string or an integer of limited length. Some clients write
-    integers as 1.0. Null, fractions, arrays and objects are not ids.
+    """Return whether a JSON text is an id that MCP allows: a string or an integer of limited length. The integer may be
+    written as 1.0.
     """
     if len(raw) > ID_BYTES_MAX or raw[0] not in _ID_START:
         return False
@@ -512,7 +517,9 @@ def _echo(message_id: bytes) -> bytes:
 
 
 def _method(raw: Raw, message_id: bytes) -> str:
-    """Return the method of a message. Raise CodecError if it is not a string; an empty string counts as no method."""
+    """Return the method of a message, or an empty string if it has none. Raise CodecError if the method is not a
+    string.
+    """
     method = find_string(raw) if raw else ""
     if method is None:
         raise CodecError(INVALID_REQUEST, 'the member "method" must be a string', _echo(message_id))
@@ -520,7 +527,7 @@ def _method(raw: Raw, message_id: bytes) -> str:
 
 
 def decode_object(raw: Raw | bytes) -> dict[str, Raw] | None:
-    """Decode a JSON object to a dictionary of raw values in their order. Return None if the text is not an object."""
+    """Return the members of a JSON object as raw values, in their order. Return None if the text is not an object."""
     try:
         return _decode_object(raw)
     except msgspec.ValidationError:
@@ -534,7 +541,7 @@ def decode_object(raw: Raw | bytes) -> dict[str, Raw] | None:
 
 
 def is_deep(raw: Raw | bytes) -> bool:
-    """Return whether a JSON text is nested too deeply to be decoded."""
+    """Return whether a JSON text is nested too deeply for the usual decoder."""
     try:
         _decode_raw(raw)
     except RecursionError:
@@ -545,8 +552,8 @@ def is_deep(raw: Raw | bytes) -> bool:
 
 
 def _decode_again(decode: Callable[[Any], _T], raw: bytes) -> tuple[Hidden | None, _T | None]:
-    """Decode a value that is nested deeply, or that has unpaired surrogate escapes, which are hidden first. Return the
-    hidden text if there is one, and the value, or None if it cannot be read.
+    """Decode a value for which the usual decoder failed: one that is nested deeply or contains unpaired surrogate
+    escapes. Return the replaced text, if escapes had to be replaced, and the value, or None if it cannot be decoded.
     """
     try:
         return None, decode_deep(decode, raw)
@@ -559,8 +566,8 @@ def _decode_again(decode: Callable[[Any], _T], raw: bytes) -> tuple[Hidden | Non
 
 
 def decode_params_untrusted(raw: Raw | bytes, message: bytes = b"") -> dict[str, Raw] | None:
-    """Return the members of params. Return None if params is not an object, or if too many of its bytes are outside the
-    arguments.
+    """Return the members of the params of a request. Return None if the params are not an object, or if members that
+    are usually small take too many bytes.
 
     `message` is the complete message if it is large. If it is given, less has to be decoded.
     """
@@ -579,7 +586,7 @@ def decode_params_untrusted(raw: Raw | bytes, message: bytes = b"") -> dict[str,
 
 
 def _find_outlined_params(message: bytes) -> dict[str, Raw] | None:
-    """Return the params, decoded from the outline of a message.
+    """Decode the params of a large message from its outline, the message without its longest string.
 
     Return None if the message has no outline, if the outline is not JSON because the cut was between strings, or if the
     cut removed the name of a member.
@@ -597,7 +604,7 @@ def _find_outlined_params(message: bytes) -> dict[str, Raw] | None:
 
 
 def decode_array(raw: Raw | bytes) -> list[Raw] | None:
-    """Decode a JSON array to a list of raw values. Return None if the text is not an array."""
+    """Return the items of a JSON array as raw values. Return None if the text is not an array."""
     try:
         return _decode_array(raw)
     except msgspec.ValidationError:
@@ -608,7 +615,7 @@ def decode_array(raw: Raw | bytes) -> list[Raw] | None:
 
 
 def decode_string(raw: Raw | bytes) -> str:
-    """Decode a JSON string. Raise CodecError if it is not a string."""
+    """Return the text of a JSON string. Raise CodecError if the value is not a string."""
     try:
         return _decode_string(raw)
     except _UNREADABLE:
@@ -616,7 +623,7 @@ def decode_string(raw: Raw | bytes) -> str:
 
 
 def find_string(raw: Raw | bytes | None) -> str | None:
-    """Return a decoded JSON string, or None if the value is absent or not a string."""
+    """Return the text of a JSON string, or None if the value is absent or not a string."""
     if raw is None:
         return None
     try:
@@ -634,7 +641,7 @@ def decode_value(raw: Raw | bytes) -> Any:
 
 
 def encode_value(value: Any) -> bytes:
-    """Encode a value as compact JSON. `Raw` values in it are copied without change."""
+    """Encode a value as compact JSON. Raw values in it are used as they are."""
     return _encode(value)
 
 
@@ -645,7 +652,7 @@ def encode_request(message_id: bytes, method: bytes, params: bytes) -> bytes:
 
 
 def encode_call(message_id: int, method: str, params: dict[str, Any]) -> bytes:
-    """Encode a request with these params. Raw values are copied only once."""
+    """Encode a request with these params. Raw values among them are used as they are."""
     return _encode(_Outgoing("2.0", message_id, method, params))
 
 
@@ -660,7 +667,7 @@ def encode_result(message_id: bytes, result: Raw | bytes) -> bytes:
 
 
 def encode_result_pieces(message_id: bytes, result: tuple[bytes, memoryview]) -> bytes:
-    """Encode a response whose result consists of two pieces, as `large_to_modern` and `large_to_legacy` return it."""
+    """Encode a response with a result that consists of two pieces, such as a translated result of a large call."""
     return b"".join((b'{"jsonrpc":"2.0","id":', message_id, b',"result":', *result, b"}"))
 
 

@@ -36,7 +36,7 @@ _NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[{]}"))
 
 
 class MessageKind(Enum):
-    """The kind of a message, as far as the scanner could determine it."""
+    """The kind of an oversized message, as far as it could be recognised."""
 
     RESPONSE = "response"
     REQUEST = "request"
@@ -45,7 +45,7 @@ class MessageKind(Enum):
 
 
 class Oversized(msgspec.Struct, frozen=True):
-    """The properties of an oversized message that are needed to answer it."""
+    """A message that was too large to be read. Its kind and its id are known if they could be found."""
 
     limit: int  # in bytes
     kind: MessageKind
@@ -86,7 +86,9 @@ class _State(Enum):
 
 
 class OversizedScanner:
-    """Scanner of one oversized message. Call `feed` for each piece of the message, and read `found` at any time."""
+    """Scanner for a message that is too large to be stored. It gets the message piece by piece and finds out its kind
+    and its id.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -102,12 +104,12 @@ class OversizedScanner:
 
     @property
     def is_settled(self) -> bool:
-        """Return whether the rest of the message cannot change the result of the scan."""
+        """Return whether the kind and the id are known, so that the rest of the message need not be scanned."""
         return self._state is _State.END or bool(self._id and (self._has_method or self._has_outcome))
 
     @property
     def found(self) -> Oversized:
-        """Return the kind and the id of the message as far as they are known."""
+        """Return the kind and the id of the message, as far as they are known by now."""
         if self._has_method:
             kind = MessageKind.REQUEST if self._id else MessageKind.NOTIFICATION
         else:
@@ -134,7 +136,9 @@ class OversizedScanner:
                         at = self._take(data[at], at)
 
     def _take(self, byte: int, at: int) -> int:
-        """Process the first byte of a token, which is at index `at`. Return the index at which the scan continues."""
+        """Process the first byte of a token, which is at the index `at`. Return the index at which scanning
+        continues.
+        """
         match self._state:
             case _State.START if byte == 0x7B:
                 self._state = _State.KEY
@@ -160,16 +164,14 @@ class OversizedScanner:
         return at + 1
 
     def _stop(self, at: int) -> int:
-        """Stop the scan at the end of the object, or at text that is not JSON. Return the index at which the scan
+        """End the scan, because the object has ended or the text is not JSON. Return the index at which scanning
         continues.
         """
         self._state = _State.END
         return at + 1
 
     def _pass_container(self, data: bytes | bytearray, at: int) -> int:
-        """Skip a container in growing pieces, as long as the container cannot end within the next piece. Return the new
-        index.
-        """
+        """Skip an object or array up to its last piece, in pieces that grow. Return the new index."""
         while at < len(data):
             piece = data[at : at + self._piece_bytes]
             if not self._pass_piece(piece):
@@ -179,7 +181,9 @@ class OversizedScanner:
         return at
 
     def _pass_piece(self, piece: bytes | bytearray) -> bool:
-        """Skip one piece of a container. Return False and change nothing if the container ends within the piece."""
+        """Skip one piece of an object or array. If the object or array ends within the piece, change nothing and return
+        False.
+        """
         text = piece[1:] if self._is_escaped else piece
         if _BACKSLASH in text:
             text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
@@ -194,7 +198,7 @@ class OversizedScanner:
         return True
 
     def _pass_end(self, data: bytes | bytearray, at: int) -> int:
-        """Count brackets one by one until the container ends. Return the new index."""
+        """Skip the rest of an object or array by counting its brackets. Return the index after its end."""
         if self._in_string:
             at = _skip_string(data, at + self._is_escaped).end() + 1  # type: ignore[union-attr]
             self._in_string = self._is_escaped = False
@@ -208,7 +212,7 @@ class OversizedScanner:
         return at
 
     def _pass_string(self, data: bytes | bytearray, at: int) -> int:
-        """Skip a key, or a value that is a string. Return the new index."""
+        """Skip a string, which is a key or a value. Return the index after the part that was skipped."""
         stop = _skip_string(data, at + self._is_escaped).end()  # type: ignore[union-attr]
         has_ended = stop < len(data) and data[stop] == _QUOTE
         self._is_escaped = stop < len(data) and not has_ended

@@ -39,8 +39,8 @@ def canonical(value: Any) -> bytes:
 
 
 def tool_digest(item: Mapping[str, Raw], *, downstream_name: str, declared: object) -> str:
-    """Return the SHA-256 digest, in hex, of the canonical JSON of the tool properties that an approving person is
-    shown.
+    """Return the digest of a tool's definition: the SHA-256, in hex, of the properties that a person sees before
+    approving.
 
     `declared` is the decoded capability annotation as the tool's owner wrote it, or None. Its availability is left out,
     because it changes with the state of the link.
@@ -56,7 +56,7 @@ def tool_digest(item: Mapping[str, Raw], *, downstream_name: str, declared: obje
 
 
 def _whole(value: object) -> bytes:
-    """Return the canonical text of a value. If it has none, return an object that contains the hash of the value."""
+    """Return the canonical text of a value. For a value that has none, return an object with the hash of the value."""
     try:
         return _encode(decode_value(value) if isinstance(value, Raw) else value, exact=True)
     except (CodecError, NotCanonical):
@@ -113,7 +113,7 @@ def _write(value: Any, parts: list[str], exact: bool) -> None:
 
 
 def _double(value: float) -> str:
-    """Format a number as ECMAScript's Number::toString does (RFC 8785 3.2.2.3)."""
+    """Return a number as canonical JSON writes it, which is the form that JavaScript uses (RFC 8785 3.2.2.3)."""
     if not math.isfinite(value):
         raise NotCanonical("a number is not finite")
     if value == 0:
@@ -141,7 +141,7 @@ def pointer_step(key: str) -> str:
 
 
 def quoted(key: str) -> str:
-    """Quote a key for use in a message: control characters are escaped, and a long key is shortened."""
+    """Return a key in quotes for a message, with control characters escaped and a long key shortened."""
     return repr(key if len(key) <= 60 else key[:59] + "…")
 
 
@@ -152,7 +152,7 @@ _INTEGER_DIGITS: Final = len(str(INTEGER_MAX))
 
 
 class AmbiguousJson(ValueError):
-    """Error for text that is not JSON, or JSON that two readers may understand differently.
+    """Error for a text that is not JSON, or for JSON that two readers may understand differently.
 
     `reason` is a machine-readable word. The message is the end of a sentence, to follow the name of the text.
     """
@@ -163,7 +163,8 @@ class AmbiguousJson(ValueError):
 
 
 def read_untrusted(data: bytes, *, exact: bool = True) -> Any:
-    """Decode JSON that every reader understands the same way. Raise AmbiguousJson for any other text.
+    """Decode JSON that means the same to every reader. Raise AmbiguousJson for any other text, for example one with a
+    key twice.
 
     If `exact` is False, numbers may lose digits. Data that is never compared digit by digit is read this way.
     """
@@ -187,7 +188,7 @@ def read_untrusted(data: bytes, *, exact: bool = True) -> Any:
 
 
 class _UnambiguousReader:
-    """The callbacks with which the JSON decoder reads one text. They count its values and reject ambiguous ones."""
+    """The callbacks of the JSON decoder for one text. They limit the number of values and reject ambiguous ones."""
 
     def __init__(self, exact: bool) -> None:
         self._exact = exact

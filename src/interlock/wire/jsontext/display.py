@@ -25,7 +25,7 @@ _BLANK: Final = frozenset(
 
 
 def plain(untrusted: str) -> str:
-    """Escape all invisible and control characters. The result is one line in which every character is visible."""
+    """Return a text as one line in which every character is visible: invisible and control characters are escaped."""
     if untrusted.isascii() and untrusted.isprintable():
         return untrusted
     return "".join(
@@ -34,8 +34,8 @@ def plain(untrusted: str) -> str:
 
 
 def layout_lines(raw: bytes) -> list[str]:
-    """Format a JSON text as indented lines. White space outside of strings is dropped, and invisible characters are
-    escaped. Whether the text is JSON is not checked; any other text is divided by the same rules.
+    """Return a JSON text as indented lines for a person to read, with invisible characters escaped. Whether the text is
+    JSON is not checked.
     """
     text = raw.decode("utf-8", "backslashreplace")
     lines: list[str] = []
@@ -79,8 +79,8 @@ def layout_lines(raw: bytes) -> list[str]:
 
 
 def differences(before: bytes, after: bytes) -> list[str]:
-    """Compare two JSON texts line by line. Removed lines begin with "- ", added lines with "+ ", and unchanged lines
-    near them with two spaces. If a text has more than COMPARED_MAX lines, all lines count as removed and added.
+    """Compare two JSON texts line by line. Removed lines begin with "- ", added lines with "+ ", unchanged lines around
+    them with two spaces. Beyond COMPARED_MAX lines, all lines count as removed and added.
     """
     from difflib import unified_diff  # here, because an idle node needs it for nothing
 
@@ -115,14 +115,14 @@ _OBJECT, _LIST, _TEXT, _OTHER = "object", "list", "text", "other value"
 
 
 class Shown(msgspec.Struct, frozen=True):
-    """Lines that display a JSON text."""
+    """A JSON text as lines for a person to read. If it is folded, every key is shown, but not every value."""
 
     lines: list[str]
     is_folded: bool = False  # not every value is in them; every key is
 
 
 class _Values:
-    """The values at one place of a JSON text: the values of one member, or all items of a list."""
+    """The values at one place of a JSON text: those of one member, or all items of a list together."""
 
     __slots__ = ("begin", "count", "end", "items", "kinds", "members", "size")
 
@@ -146,8 +146,8 @@ class _Values:
 
 
 def fold(raw: bytes, *, lines_max: int, chars_max: int) -> Shown:
-    """Format a JSON text as indented lines. Fold it if it would exceed the given number of lines or characters. A text
-    that is not JSON is never folded.
+    """Return a JSON text as indented lines. If they exceed the given number of lines or characters, long values are
+    shortened, but no key is left out. A text that is not JSON is never shortened.
     """
     lines = layout_lines(raw)
     if len(lines) <= lines_max and sum(map(len, lines)) <= chars_max:
@@ -161,7 +161,9 @@ def fold(raw: bytes, *, lines_max: int, chars_max: int) -> Shown:
 
 
 def fold_differences(before: bytes, after: bytes, *, lines_max: int, chars_max: int) -> Shown:
-    """Compare two JSON texts line by line, and fold both if the comparison would be too long."""
+    """Compare two JSON texts line by line. If the result exceeds the given number of lines or characters, both texts
+    are shown folded instead.
+    """
     lines = differences(before, after)
     if len(lines) <= lines_max and sum(map(len, lines)) <= chars_max:
         return Shown(lines)
@@ -171,7 +173,7 @@ def fold_differences(before: bytes, after: bytes, *, lines_max: int, chars_max: 
 
 
 def _values(text: str) -> _Values:
-    """Collect the keys, types and sizes of all values in a JSON text."""
+    """Return the keys, kinds and sizes of all values in a JSON text, as a tree."""
     root = _Values()
     open_: list[tuple[_Values, int, bool]] = []  # what is not closed, where it began, whether it is an object
     key: str | None = None

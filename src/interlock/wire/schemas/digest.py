@@ -45,7 +45,9 @@ _SINCE_2019: Final = frozenset(
 
 
 def to_2020_12(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Rewrite a schema of an older draft so that it means the same under 2020-12. The result has no `$schema`."""
+    """Rewrite a JSON Schema of an older draft so that it accepts the same values under the draft 2020-12. The result
+    has no `$schema`.
+    """
     dialect = schema.get("$schema")
     if dialect is None and "$schema" not in schema:
         return dict(schema)
@@ -58,7 +60,7 @@ def to_2020_12(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Rewriting:
-    """A rewriter of one schema from an older draft to 2020-12."""
+    """The work of rewriting one JSON Schema from an older draft to 2020-12."""
 
     def __init__(self, root: Mapping[str, Any], dialect: str) -> None:
         self._root = root
@@ -107,15 +109,13 @@ class _Rewriting:
         return {key: value}
 
     def _definition_key(self, schema: Mapping[str, Any], key: str) -> str:
-        """Return the keyword under which definitions are stored: `$defs` if the schema does not use it already. 2020-12
-        also finds definitions under their old keyword.
+        """Return the keyword that replaces `key`: `$defs` for `definitions`, unless the schema has both. Every other
+        keyword stays.
         """
         return "$defs" if key == "definitions" and "$defs" not in schema else key
 
     def _moved_pointer(self, reference: str) -> str:
-        """Return a pointer into this document, changed to the place to which its target moved. A step of the pointer
-        may be a keyword, or a property name that only looks like a keyword.
-        """
+        """Return a reference into this schema, changed where rewriting the schema moves its target."""
         if not reference.startswith("#/"):
             return reference
         written = reference[2:].split("/")
@@ -175,11 +175,13 @@ VALUES_PER_STEP: Final = 4
 
 
 class _TooLarge(Exception):
-    """Error for a schema with more values than allowed."""
+    """Error for a schema that has more values than may be visited."""
 
 
 def schema_digest(schema: Any) -> str:
-    """Return the digest of a schema: `sha256:` and the hash of the canonical JSON of its normalised form."""
+    """Return a digest that is the same for schemas which differ only in descriptions, order and other things without
+    meaning.
+    """
     return normalised_digest(normalised(schema))
 
 
@@ -192,8 +194,8 @@ def normalised_digest(schema: Any) -> str:
 
 
 def normalised(schema: Any, effort: Effort | None = None) -> Any:
-    """Return a schema in 2020-12, without everything that does not change its meaning. Raise EffortSpent if `effort` is
-    used up.
+    """Return a JSON Schema in the draft 2020-12 without everything that does not change its meaning, such as
+    descriptions. Raise EffortSpent if `effort` is used up.
     """
     if not isinstance(schema, Mapping):
         return schema
@@ -211,7 +213,7 @@ def normalised(schema: Any, effort: Effort | None = None) -> Any:
 
 
 class _Normalising:
-    """A normaliser of one schema, which counts the values that it has visited."""
+    """The work of normalising one JSON Schema, which is limited by the number of values that it visits."""
 
     def __init__(self, root: Mapping[str, Any], values_max: int, *, resolves: bool) -> None:
         self._root = root

@@ -42,9 +42,7 @@ def is_plain_type(schema: Any) -> bool:
 
 
 def is_plain_object(schema: Any) -> bool:
-    """Return whether a schema describes an object that has only the named properties, if it is the narrow side of a
-    comparison.
-    """
+    """Return whether a schema describes an object by named properties only, so that it can be compared quickly."""
     if type(schema) is not dict or schema.get("type") != "object" or not schema.keys() <= _OBJECT:
         return False
     properties, required = schema.get("properties"), schema.get("required", [])
@@ -68,7 +66,7 @@ _NUMBER: Final = ("number", "minimum", "maximum")
 
 
 class ValueRange(msgspec.Struct, frozen=True, kw_only=True):
-    """A range of numbers, lengths or counts. If an end is open, the end itself is not in the range."""
+    """A range of numbers, lengths or counts that a schema allows. An open end does not belong to the range."""
 
     kind: str
     low: float = -math.inf
@@ -81,15 +79,17 @@ class ValueRange(msgspec.Struct, frozen=True, kw_only=True):
         return self.low > self.high or (self.low == self.high and (self.is_low_open or self.is_high_open))
 
     def is_within(self, other: "ValueRange", lower: bool) -> bool:
-        """Return whether this range stays within `other` at one end. `lower` selects the lower end."""
+        """Return whether this range does not go beyond `other` at its lower end, or at its upper end if `lower` is
+        False.
+        """
         if lower:
             return self.low > other.low or (self.low == other.low and (self.is_low_open or not other.is_low_open))
         return self.high < other.high or (self.high == other.high and (self.is_high_open or not other.is_high_open))
 
 
 def limits_of(parts: Iterable[Mapping[str, Any]], key: str, types: frozenset[str]) -> ValueRange | None:
-    """Return the range that all `parts` together allow, where `key` is the keyword of one limit. Return None if a limit
-    is not a number.
+    """Return the range that several schemas allow together. `key` is the keyword of one of its limits, such as
+    `maxLength`. Return None if a limit is not a number.
     """
     kind, least, most = _KINDS.get(key, _NUMBER)
     is_whole = kind != "number" or "fraction" not in types
@@ -114,7 +114,7 @@ def limits_of(parts: Iterable[Mapping[str, Any]], key: str, types: frozenset[str
 
 
 def _whole(value: float, is_open: bool) -> float:
-    """Round a value up to an integer. If `is_open`, return the next integer that is greater than the value."""
+    """Return the smallest integer that is at least the value, or greater than the value if `is_open` is set."""
     if isinstance(value, float) and not math.isfinite(value):
         return value
     whole = math.ceil(value)
@@ -129,11 +129,11 @@ PAIR_STEPS_MAX: Final = 5_000  # of one pair of schemas; alternatives multiply
 
 
 class EffortSpent(Exception):
-    """Error for schemas that are too large to compare."""
+    """Error raised when a comparison of schemas takes more steps than it may."""
 
 
 class Effort:
-    """A budget of steps for one or several comparisons. Exceeding it raises EffortSpent."""
+    """A number of steps that one or several comparisons of schemas may take. Using more raises EffortSpent."""
 
     def __init__(self, steps: int = PAIR_STEPS_MAX) -> None:
         self.left = steps
@@ -186,7 +186,7 @@ _MAKES_FEW: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 class InclusionVerdict(IntEnum):
-    """The verdict of a comparison. If several comparisons must hold, the highest verdict is the result."""
+    """The result of a comparison of two schemas: accepted, undecided or rejected."""
 
     ACCEPTS = 0
     UNDECIDED = 1
@@ -194,7 +194,7 @@ class InclusionVerdict(IntEnum):
 
 
 class SchemaDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """A difference of two schemas at one place. A path into the items of an array ends in `*`."""
+    """A difference of two schemas at one place. In the path, `*` stands for the items of an array."""
 
     path: str  # a JSON pointer; empty: the whole value
     narrow: str
@@ -202,7 +202,7 @@ class SchemaDifference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InclusionOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The verdict of a comparison, and the places that led to it."""
+    """The verdict of a comparison of two schemas, with the differences that led to it."""
 
     verdict: InclusionVerdict = InclusionVerdict.ACCEPTS
     differences: tuple[SchemaDifference, ...] = ()  # why it is not yes: those of the worst verdict
@@ -212,7 +212,7 @@ ACCEPTED: Final = InclusionOutcome()
 
 
 def together(outcomes: Iterable[InclusionOutcome]) -> InclusionOutcome:
-    """Combine the outcomes of comparisons that must all hold."""
+    """Combine the outcomes of several comparisons that must all be accepted."""
     worst = InclusionVerdict.ACCEPTS
     differences: list[SchemaDifference] = []
     for each in outcomes:
@@ -241,8 +241,8 @@ def includes(
     tighter: InclusionVerdict = InclusionVerdict.UNDECIDED,
     effort: Effort | None = None,
 ) -> InclusionOutcome:
-    """Return the verdict whether `wide` allows every value that satisfies all schemas in `narrow`. It is UNDECIDED if
-    the schemas are too large or the effort is spent.
+    """Decide whether the schema `wide` allows every value that satisfies all schemas in `narrow`. The verdict is
+    UNDECIDED if the schemas are too large to compare.
 
     `unnamed` is the verdict on a property that the wide side neither names nor excludes: if values flow to the wide
     side, such a property may be lost; otherwise it does no harm. `tighter` is the verdict if the wide side has the
@@ -258,7 +258,9 @@ def includes(
 
 
 class _Comparison:
-    """A comparison of two schemas in one direction."""
+    """A comparison that decides whether one schema, the wide side, allows all values of another one, the narrow
+    side.
+    """
 
     def __init__(
         self, narrow: Side, wide: Side, unnamed: InclusionVerdict, tighter: InclusionVerdict, effort: Effort
@@ -329,8 +331,8 @@ class _Comparison:
         return ACCEPTED
 
     def _alternatives(self, ours: Shape, wide: Any, path: str, depth: int) -> InclusionOutcome | None:
-        """Compare each alternative of the narrow side with the wide side, because a value satisfies one of them. Return
-        None if the narrow side has no alternatives.
+        """Compare each branch of an `anyOf` or `oneOf` of the narrow side with the wide side. Return None if the narrow
+        side has no branches.
         """
         for branches in alternatives(ours):
             outcome = together(self.compare(branch, wide, path, depth + 1) for branch in branches)
@@ -382,8 +384,8 @@ class _Comparison:
         return together(outcomes)
 
     def _limit(self, ours: Shape, part: Mapping[str, Any], key: str) -> tuple[bool, InclusionVerdict]:
-        """Return whether the narrow side stays within the limit `key` of the wide side, and the verdict if it
-        does not.
+        """Return whether the narrow side keeps the limit `key` of the wide side, such as `maxLength`, and the verdict
+        if it does not.
         """
         mine, theirs = limits_of(ours.parts, key, ours.types), limits_of((part,), key, ours.types)
         if mine is None or theirs is None:
@@ -396,7 +398,9 @@ class _Comparison:
     def _choice(
         self, ours: Shape, narrow: tuple[Any, ...], branches: list[Any], key: str, path: str, depth: int
     ) -> InclusionOutcome:
-        """Find a branch of the wide side's `anyOf` or `oneOf` for each type of the narrow side."""
+        """Compare the narrow side with the branches of an `anyOf` or `oneOf` of the wide side, separately for each type
+        that the narrow side allows.
+        """
         outcomes_by_type = []
         self._effort.spend(len(branches))
         for types in _group_types(ours.types):
@@ -448,7 +452,7 @@ class _Comparison:
     def _compare_unlisted(
         self, schemas: tuple[Any, ...], part: Mapping[str, Any], place: str, depth: int
     ) -> InclusionOutcome:
-        """Compare a property of the narrow side that the wide side does not name."""
+        """Compare a property that the narrow side names and the wide side does not."""
         if part.get("patternProperties"):
             return ACCEPTED  # told once, as a keyword
         rest = part.get("additionalProperties")
@@ -477,8 +481,8 @@ class _Comparison:
         return differs(InclusionVerdict.UNDECIDED, path, "further properties", "properties of its own")
 
     def _is_same(self, mine: Any, theirs: Any) -> bool:
-        """Return whether two schemas are equal and contain no references. A reference could mean something else on each
-        side.
+        """Return whether two schemas are equal and contain no references, which could mean something else on
+        each side.
         """
         if mine != theirs or (self._may_refer and self._refers(mine)):
             return False
@@ -501,7 +505,7 @@ def _group_types(types: frozenset[str]) -> list[frozenset[str]]:
 
 
 def _is_nothing(key: str, value: Any) -> bool:
-    """Return whether a rule accepts every value and can be ignored."""
+    """Return whether a keyword with this value accepts everything, such as `minLength: 0`."""
     if key in {"minLength", "minItems", "minProperties"}:
         return bool(value == 0)
     return (key == "uniqueItems" and value is False) or value == {} or (key.startswith("unevaluated") and value is True)
@@ -517,8 +521,8 @@ def _join_names(values: Iterable[Any]) -> str:
 
 
 def exclusions(ours: Side, our_schema: Any, theirs: Side, their_schema: Any) -> tuple[SchemaDifference, ...]:
-    """Return the places at which no value satisfies both schemas. In each difference, `narrow` is our side and `wide`
-    is theirs. Return none if the schemas are too large to be compared.
+    """Return the places at which no value can satisfy both schemas, for example a property with the types string and
+    integer. Return nothing if the schemas are too large to compare.
     """
     if not (ours.is_bounded and theirs.is_bounded):
         return ()
@@ -529,7 +533,7 @@ def exclusions(ours: Side, our_schema: Any, theirs: Side, their_schema: Any) -> 
 
 
 class _Meeting:
-    """A search for places at which two schemas exclude each other."""
+    """A search for the places at which no value can satisfy both of two schemas."""
 
     def __init__(self, ours: Side, theirs: Side) -> None:
         self._ours, self._theirs = ours, theirs

@@ -40,8 +40,8 @@ _OLD: Final = ("draft-03", "draft-04", "draft-06", "draft-07")
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
-    """The rules for a value at one place: all `parts` must hold. The targets of `$ref` and the schemas of `allOf` are
-    parts as well.
+    """The rules that a JSON Schema sets for a value at one place. All of `parts` must hold; they include what `$ref`
+    and `allOf` add.
     """
 
     parts: tuple[Mapping[str, Any], ...] = ()
@@ -51,8 +51,8 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def values(self) -> tuple[Any, ...] | None:
-        """Return the values that `enum` and `const` allow, before other rules are applied. Return None if the values
-        are not listed.
+        """Return the only values that `enum`, `const` or the types leave, or None if the schema does not list its
+        values.
         """
         for part in self.parts:
             if "const" in part:
@@ -66,7 +66,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def steps(self) -> int:
-        """Return the number of steps that checking all listed values takes."""
+        """Return how many steps a comparison must be charged for the values and branches that the schema lists."""
         if all(map(_LISTS.isdisjoint, self.parts)):
             return 0
         listed = (part.get(key) for part in self.parts for key in _LISTS)
@@ -89,8 +89,8 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
         return list(dict.fromkeys(name for name in listed if isinstance(name, str)))
 
     def shuts_out(self, name: str) -> bool:
-        """Return whether a property of this name is forbidden, because it is not listed and additional properties are
-        not allowed.
+        """Return whether the schema forbids a property of this name, because it does not list the name and allows no
+        others.
         """
         return any(
             part.get("additionalProperties") is False
@@ -101,9 +101,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Side:
-    """A side of a comparison, such as the contract or the server: a complete schema in which references are
-    followed.
-    """
+    """A side of a comparison of two schemas: one complete schema, whose inner references are followed."""
 
     def __init__(self, root: Any, *, is_small: bool = False, has_booleans: bool = True) -> None:
         """Create a side of a comparison.
@@ -155,8 +153,8 @@ class Side:
         return Shape(parts=tuple(parts), types=types, is_clear=clear and not _is_veiled(parts), is_followed=clear)
 
     def accepts(self, value: Any, *schemas: Any) -> bool | None:
-        """Return whether a value satisfies all schemas. Return None if one of the schemas cannot be applied
-        separately.
+        """Return whether a value satisfies all of these parts of the schema, or None if a part cannot be applied by
+        itself.
         """
         unsure = False
         for schema in schemas:
@@ -173,7 +171,7 @@ class Side:
         return None if unsure else True
 
     def cost(self, *schemas: Any) -> int:
-        """Return the number of steps that one call of `accepts` takes."""
+        """Return how many steps a comparison must be charged for one call of `accepts`."""
         if all(isinstance(schema, Mapping) and schema.keys() <= _PLAIN for schema in schemas):
             listed = (schema.get("enum") for schema in schemas)
             return 1 + sum(len(each) for each in listed if isinstance(each, list)) // LISTED_PER_STEP
@@ -230,8 +228,8 @@ class Side:
 
 
 def alternatives(shape: Shape) -> Iterator[list[tuple[Any, ...]]]:
-    """Yield, for each `anyOf` and `oneOf`, one list with the schemas of each branch. Each branch is combined with the
-    rest of the shape.
+    """Yield a list for each `anyOf` and `oneOf` of a shape. Its items are the branches, each with the other rules of
+    the shape.
     """
     for chosen in shape.parts:
         for key in ("anyOf", "oneOf"):
@@ -242,7 +240,7 @@ def alternatives(shape: Shape) -> Iterator[list[tuple[Any, ...]]]:
 
 
 def _bare(part: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """Return a part without `key`, and without the keywords whose schemas have become parts already."""
+    """Return a part without the keyword `key`, and without `$ref` and `allOf`, whose schemas are parts of their own."""
     return {name: value for name, value in part.items() if name not in {key, "$ref", "allOf"}}
 
 
@@ -262,7 +260,7 @@ def _declared_types(part: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _named_types(declared: Any) -> frozenset[str]:
-    """Return the types that the keyword `type` leaves, whose value is a name or a list of names."""
+    """Return the types that the keyword `type` allows. Its value may be a name or a list of names."""
     names = [declared] if isinstance(declared, str) else declared
     if not isinstance(names, list):
         return EVERYTHING
@@ -274,7 +272,7 @@ def types_of(name: str) -> frozenset[str]:
 
 
 def _is_plainly(value: Any, schema: Mapping[str, Any]) -> bool:
-    """Return whether a value satisfies a schema that consists of a type and listed values only."""
+    """Return whether a value satisfies a schema that has only a type and listed values."""
     kind = kind_of(value)
     if "const" in schema and not _is_equal(value, kind, schema["const"]):
         return False
@@ -321,7 +319,7 @@ def _is_veiled(parts: Iterable[Mapping[str, Any]]) -> bool:
 
 
 def types_shown(types: frozenset[str]) -> str:
-    """Return the types as text, such as `string or null`. Fractions are shown as `number`, which includes integers."""
+    """Return a set of types as text for a message, such as `string or null`."""
     if types == EVERYTHING:
         return "any type"
     names = ["number" if name == "fraction" else name for name in sorted(types)]

@@ -31,7 +31,7 @@ _HERE_NAMED: Final = ("dependentSchemas", "dependencies")
 
 
 def is_bounded(schema: Any) -> bool:
-    """Return whether a schema is small enough to be applied to a value. The check itself takes linear time."""
+    """Return whether a JSON Schema is small enough to be applied to values without taking too long."""
     schemas = []
     patterns: set[str] = set()
     values = references = 0
@@ -67,8 +67,8 @@ def _patterns(schema: Mapping[str, Any]) -> Iterator[str]:
 
 
 def reference_target(root: Any, reference: str) -> tuple[Any] | None:
-    """Return the target of a reference inside the schema `root`, in a tuple. Return None if the reference leads to
-    another document or to nothing.
+    """Return the target of a `$ref` inside the schema `root`, wrapped in a tuple. Return None if it leads to another
+    document or to nothing.
     """
     if reference == "#":
         return (root,)
@@ -87,8 +87,8 @@ def reference_target(root: Any, reference: str) -> tuple[Any] | None:
 
 
 def _weight(root: Any, schema: Any, weights: dict[int, int]) -> int:
-    """Count the schemas that a validator applies to one value at this place. A schema that refers back to itself counts
-    once, because validators stop there.
+    """Return how many schemas a validator applies to one value if it follows every reference. A schema that leads back
+    to itself counts once.
     """
     if not isinstance(schema, Mapping):
         return 1
@@ -136,7 +136,7 @@ OF_NAMED: Final = frozenset(
 
 
 class SchemaFault(msgspec.Struct, frozen=True, kw_only=True):
-    """The first violation of a schema, as the place in the value and the violated rule."""
+    """The first violation of a JSON Schema that was found in a value: its place and the violated rule."""
 
     pointer: str  # of the first place that fails; empty: the whole value
     reason: str
@@ -146,7 +146,7 @@ class SchemaFault(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Compiled(msgspec.Struct, frozen=True, kw_only=True):
-    """A schema that is compiled for validation."""
+    """A JSON Schema that is compiled for validation."""
 
     validator: Any
     is_whole: bool = True  # False: it refers to other places, and there everything is allowed
@@ -174,7 +174,7 @@ class Compiled(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compile_schema(schema: Any) -> Compiled | None:
-    """Compile a schema. Return None if it is not a valid JSON Schema or is too large to be applied.
+    """Compile a JSON Schema for validation. Return None if it is not valid or too large to be applied.
 
     Schemas that refer to another document are replaced by schemas that allow everything; `is_whole` is then False.
     """
@@ -204,17 +204,17 @@ def _is_elsewhere(reference: Any) -> bool:
 
 
 def _without_elsewhere(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the schema, or a schema that allows everything if it refers to another document."""
+    """Return the schema, or an empty schema, which allows everything, if it refers to another document."""
     return {} if _is_elsewhere(schema.get("$ref")) or _is_elsewhere(schema.get("$dynamicRef")) else schema
 
 
 def without_format(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the schema without `format`, so that formats are not validated. Used with `rewritten`."""
+    """Return the schema without the keyword `format`, so that formats are not checked."""
     return {key: value for key, value in schema.items() if key != "format"} if "format" in schema else schema
 
 
 def rewritten(schema: Any, change: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> Any:
-    """Return a schema with `change` applied to it and then to every schema inside it."""
+    """Return a JSON Schema in which `change` was applied to the schema itself and to every schema inside it."""
     if not isinstance(schema, Mapping):
         return schema
     result = {}
