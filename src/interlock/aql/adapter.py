@@ -105,7 +105,7 @@ class AqlAdapter:
     # Operations
 
     def index(self, caller: Caller) -> OperationIndex:
-        """Return the operations that a caller may call. This runs for every operation; the result is almost always
+        """Return the operations that a caller may call. This runs for every call; the result is almost always
         cached.
         """
         plan = self._current.plan
@@ -176,7 +176,7 @@ class AqlAdapter:
         return name, self._entry(names, route, name).classification[0]
 
     def look_below(self, link: Link) -> None:
-        """Ask a server for its AQL operations if calls of its tools wait for a person's approval.
+        """Ask a server for its AQL operations if a person must approve calls of its tools.
 
         The node then knows which calls the server would refuse, and refuses them before a person is asked to approve
         them.

@@ -89,7 +89,7 @@ _LOOP_CATEGORIES: Final = {declaration.name: declaration.category for declaratio
 
 @dataclass(eq=False)
 class Guidance:
-    """Advice that is added to answers: what a client can do about a refusal, and warnings about its quotas.
+    """A source of advice for answers: what a client can do about a refusal, and warnings about its quotas.
 
     MCP-AQL calls the node's budgets quotas (C.err-7). A client is warned when a quota is nearly used up. If it exceeds
     a rate limit, the answer says when it may call again.

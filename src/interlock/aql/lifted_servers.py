@@ -60,7 +60,7 @@ class LiftedServers:
     """
 
     def __init__(self, dispatch: Dispatch | None, operations: LiftedOperations) -> None:
-        """Create the reader of AQL servers. If `dispatch` is None, no server is asked or lifted."""
+        """Create the reader of AQL servers. If `dispatch` is None, no server is asked."""
         self._dispatch = dispatch
         self._operations = operations
         self._asked: dict[str, frozenset[Route]] = {}  # by segment: the tools it had when it was asked

@@ -80,7 +80,7 @@ class OperationContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NativeAnswer(msgspec.Struct, frozen=True):
-    """Answer of a handler that returns warnings along with its data."""
+    """An answer of a handler that has warnings along with its data."""
 
     data: Any
     warnings: Sequence[AnswerWarning] = ()
@@ -424,7 +424,7 @@ class OperationIndex:
     """
 
     def __init__(self, entries: Iterable[OperationEntry], doubled: Mapping[str, Sequence[str]]) -> None:
-        """Create the index. `doubled` maps ambiguous names, which lead to no operation, to the operations they may
+        """Create the index. `doubled` maps ambiguous names, which no operation has, to the operations that they may
         mean.
         """
         self.entries = sorted(entries, key=lambda entry: entry.name)
@@ -437,7 +437,7 @@ class OperationIndex:
 
     @cached_property
     def _by_form(self) -> Mapping[str, list[str]]:
-        """Operation names by their folded form, which is the same for all spellings of a name."""
+        """Operation names by a form of the name that is the same for all its spellings."""
         names: dict[str, list[str]] = {}
         for entry in self.entries:
             names.setdefault(folded(entry.name), []).append(entry.name)

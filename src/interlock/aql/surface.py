@@ -215,7 +215,7 @@ class AqlSurface:
         self.confirm = dispatch.confirm
 
     def tools(self) -> bytes:
-        """Return the JSON array of tools/list. The bytes change only when the configuration changes."""
+        """Return the JSON array for tools/list. The bytes change only when the configuration changes."""
         plan = self.adapter.plan
         version = (id(plan.aql), self.adapter.loop.mode())
         if self._listed is None or self._listed[0] != version:
@@ -296,7 +296,9 @@ class AqlSurface:
     def _begin(
         self, client_request: ClientRequest, request: OperationRequest, tool: EndpointTool, deliver: Deliver
     ) -> Call:
-        """Perform the steps of 3.2 in order: find the operation, compare its endpoint, validate, confirm, call."""
+        """Find the operation, compare its endpoint, validate its parameters, ask for a confirmation and make the call,
+        in this order (3.2).
+        """
         caller, meta = client_request.caller, client_request.meta
         index = self.adapter.index(caller)
         entry = index.by_name.get(request.operation)

@@ -69,8 +69,8 @@ class Invocation:
 
     @property
     def remote_url(self) -> str | None:
-        """Return the URL of the node if the command addresses one by URL, or None. An option that names a local folder
-        or configuration file takes precedence over a URL in the environment.
+        """Return the URL of the node if the command addresses one by URL, or None. A local folder or configuration file
+        that an option names takes precedence over a URL in the environment.
         """
         if self.url:
             return self.url
@@ -140,7 +140,7 @@ _OPTION_HELP: Final = re.compile(r"^ {4}(\w+): (.+(?:\n {5,}.+)*)", re.MULTILINE
 
 
 def verb_app(help_text: str, *, examples: str = "") -> typer.Typer:
-    """Create the Typer app of a module. `examples` are needed if the module has several verbs under one noun."""
+    """Create the Typer app of a module. `examples` are needed if the module has several commands under one noun."""
     return typer.Typer(
         help=help_text,
         epilog=_epilog(examples) if examples else None,

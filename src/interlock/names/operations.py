@@ -52,8 +52,8 @@ _decode_record = msgspec.json.Decoder(_AuditedCall).decode
 
 @dataclass(eq=False)
 class NameOperations:
-    """Operations on the registry of names, on the tools that servers offer now, and on their pins. They publish to
-    `_ruled` the segments whose tools must be listed again.
+    """Operations on the registry of names, on the tools that servers offer now, and on their pins. The segments of
+    servers whose tools must be listed again are published on `_ruled`.
     """
 
     _parts: NameParts

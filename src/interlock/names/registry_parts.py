@@ -35,7 +35,7 @@ CONFIRM: Final = "public_notice"
 
 
 class DueNames(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts of the entries for which somebody has to act."""
+    """The numbers of entries in each status, and of entries whose review or confirmation is overdue."""
 
     statuses: dict[str, int]
     overdue: int
@@ -95,7 +95,7 @@ def confirmation_due(entry: RegistryEntry) -> str | None:
 
 
 def is_unconfirmed(entry: RegistryEntry, today: str) -> bool:
-    """Return whether the confirmation that an entry is public is overdue."""
+    """Return whether somebody should have confirmed again by today that an entry is public."""
     due = confirmation_due(entry)
     return due is not None and today >= due  # REG-8.4-2
 
@@ -155,7 +155,7 @@ class NameParts:
         await self.state.close()
 
     async def _look_forever(self) -> None:
-        """Do the work of an hour at the start of the node, and then every hour."""
+        """Keep the registry up to date: once at the start of the node, and then every hour."""
         start = self.requests.open
         while True:
             try:

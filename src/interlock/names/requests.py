@@ -261,7 +261,7 @@ Fetch = Callable[[str], Awaitable[Retrieval]]
 
 @dataclass(eq=False)
 class RequestService:
-    """The service that files requests and submits them to an expert."""
+    """The service that files requests for names and submits them to an expert."""
 
     _state: RegistryState
     _inbox: Inbox

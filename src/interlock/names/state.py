@@ -120,7 +120,7 @@ class RegistryState:
 
     def is_trusted(self, entry: RegistryEntry) -> bool:
         """Return whether a tool that differs from this entry may be refused. This is true for entries that are
-        registered here, and for imports from a source that the operator trusts.
+        registered here, and for those imported from a trusted source.
         """
         source = self.registry.sources.get(entry.source)
         return not entry.source or (source is not None and source.is_trusted)  # REG-N-5

@@ -77,7 +77,7 @@ PINS_BUCKET: Final = "surface_pins"
 
 class SurfacePins:
     """The pinned schemas of tools. A tool that is incompatible with its pin is refused until an operator pins it again.
-    If registry.strict is set, so is a tool with any other schemas.
+    If registry.strict is set, it is refused for any difference from its pin.
 
     Pins are kept in memory, and are written to the store before they take effect. Methods raise StoreError if the store
     fails.
@@ -310,7 +310,7 @@ def _detail(judged: Judgement, tool: str) -> str:
 
 
 def _refusal(judged: Judgement, tool: str) -> Refusal:
-    """Return the refusal that answers every call of a tool that does not conform."""
+    """Return the refusal that answers every call of a tool that does not conform to the registry."""
     data: dict[str, Any] = {
         "name": judged.name,
         "verdict": judged.verdict.value,
@@ -325,7 +325,7 @@ def _refusal(judged: Judgement, tool: str) -> Refusal:
 
 
 def _warning(judged: Judgement, entry: RegistryEntry, *, is_trusted: bool) -> str:
-    """Return the warning that clients see with a tool, or an empty text if there is none."""
+    """Return the warning about a tool that clients see, or an empty text if there is none."""
     words = {
         "behind": judged.behind,
         "revision": judged.revision,

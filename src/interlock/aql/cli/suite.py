@@ -52,7 +52,7 @@ class SuiteReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def level(self) -> int:
-        """Return the highest level for which all categories, and those of all lower levels, passed, or 0 if there is
+        """Return the highest level whose checks, and those of all lower levels, have passed. Return 0 if there is
         none.
         """
         reached = 0

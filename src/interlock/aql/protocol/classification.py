@@ -106,7 +106,7 @@ def category_of_request(method: str, name: str) -> Category | None:
 
 
 def danger_by_name(local: str) -> Danger | None:
-    """Return the danger that a tool's name suggests, or None. The patterns are those of the specification."""
+    """Return the danger that a tool's name suggests by the name patterns of the specification, or None."""
     name = snake(local).strip("_")
     if any(fnmatchcase(name, pattern) for pattern in _FORBIDDEN):
         return Danger.FORBIDDEN
@@ -131,7 +131,7 @@ def judge_danger(
     is_read_only: bool = False,
     is_irreversible: bool = False,
 ) -> DangerVerdict:
-    """Return the danger of an operation, with reasons.
+    """Return the danger of an operation, and the reasons for it.
 
     `declared` is what the operator configured, and overrides everything else. `is_irreversible` is true only if that
     was declared: in other places a tool that declares nothing counts as irreversible, but this alone does not make it

@@ -95,7 +95,7 @@ class Halted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def batch(results: Sequence[tuple[str, bytes, bool]], halted: Halted | None = None) -> bytes:
-    """Encode the answer to a batch.
+    """Encode the answer to a batch of operations.
 
     `results` contains, for each item in order, the operation, the encoded envelope, and whether the item succeeded.
     """

@@ -227,7 +227,7 @@ def find_envelope_data(data: Any) -> OperationAnswer | None:
 
 
 def _status(value: Any) -> int | None:
-    """Return the HTTP error status in an object or in its `error` member, or None."""
+    """Return the HTTP error status that an object or its `error` member contains, or None."""
     for place in (value, value.get("error") if isinstance(value, Mapping) else None):
         if not isinstance(place, Mapping):
             continue

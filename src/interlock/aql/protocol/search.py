@@ -152,7 +152,7 @@ class SearchIndex:
         self._best = {word: self._champions(word) for word, positions in places.items() if len(positions) > COMMON_MIN}
 
     def _champions(self, word: str) -> dict[int, float]:
-        """Return the documents in which a very common word has the highest weight, with these weights."""
+        """Return the documents in which a very common word has the highest weights, with these weights."""
         pairs = zip(self._places[word], self._shares[word], strict=True)
         return dict(nsmallest(CANDIDATES_MAX, pairs, key=lambda pair: (-pair[1], pair[0])))
 

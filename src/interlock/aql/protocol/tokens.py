@@ -34,7 +34,7 @@ class TokenLives(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenNote(msgspec.Struct, frozen=True):
-    """An event of a token for the audit log, which must not contain the token. `token` is the beginning of its hash."""
+    """An event of a confirmation token, for the audit log. `token` is only the beginning of the token's hash."""
 
     event: str  # TOKEN_ISSUED, TOKEN_VALIDATED, TOKEN_REJECTED or TOKEN_REVOKED
     owner: str  # the session, or the principal where there is none
@@ -70,7 +70,7 @@ class ConfirmationTokens:
     _tokens: OrderedDict[str, _Token] = field(default_factory=OrderedDict)
 
     def issue(self, owner: str, principal: str, operation: str, digest: str, danger: Danger) -> tuple[str, str]:
-        """Issue a token. Return the token and its expiry time."""
+        """Issue a confirmation token for one call. Return the token and its expiry time."""
         now = self.read_time()
         self._purge(now)
         lives = self.lives

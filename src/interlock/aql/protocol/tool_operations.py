@@ -237,7 +237,9 @@ def _identifiers(facts: ToolFacts) -> list[str]:
 
 
 def _unlike_an_update(facts: ToolFacts) -> str | None:
-    """Return why a tool cannot be an UPDATE, as the end of a sentence, or None if it can (C.map-8)."""
+    """Return why the operation of a tool cannot be an UPDATE, as the end of a sentence. Return None if it can
+    (C.map-8).
+    """
     properties = _properties(facts.schema)
     identifiers = _identifiers(facts)
     fields = [name for name in properties if name not in identifiers]

@@ -134,7 +134,7 @@ def _write(stream: TextIO, text: str) -> None:
 
 
 def shortened_line(text: str, width: int) -> str:
-    """Return the text as one line of at most `width` characters."""
+    """Return a text as one line of at most `width` characters."""
     flat = one_line(text)
     return flat if len(flat) <= width else flat[: max(0, width - 1)] + "…"
 

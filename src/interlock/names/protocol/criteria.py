@@ -233,8 +233,8 @@ def judge_proposal(
 
 
 def outcome_of(criterion: int, findings: tuple[CheckFinding, ...]) -> Outcome:
-    """Return the outcome of a criterion, which is the worst verdict among its findings. If criterion 1 fails, the
-    others are `not_checked`.
+    """Return the worst verdict among the findings on a criterion. If criterion 1 fails, the others are
+    `not_checked`.
     """
     ranks = [_RANKS[finding.verdict] for finding in findings if finding.criterion == criterion]
     if criterion > 1 and any(finding.criterion == 1 and finding.verdict == "fail" for finding in findings):
@@ -399,9 +399,7 @@ def amended_entry(
 
 
 def proposal_of(entry: RegistryEntry) -> NameProposal:
-    """Return the proposal that the review of a provisional entry checks: the entry, as if it were requested as
-    Active.
-    """
+    """Return an entry as if it were requested as Active, so that a review can check it like a new request."""
     return copied(
         entry.specification,
         NameProposal,

@@ -187,7 +187,7 @@ REQUEST_MOVES: Final[Mapping[tuple[RequestState, RequestMove], RequestState]] = 
 
 
 def months_after(day: str, months: int, *, at_least: bool) -> str:
-    """Return the day that is a number of calendar months later.
+    """Return the day that is this number of calendar months later.
 
     If the target month has no such day, the result is the first day of the following month if `at_least` is True (for
     minimum periods), and otherwise the last day of the target month (for deadlines).

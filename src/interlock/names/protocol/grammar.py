@@ -252,7 +252,7 @@ class SiblingAdvice(msgspec.Struct, frozen=True, kw_only=True):
 def sibling_advice(
     names: Collection[str], find_entry: Callable[[str], RegistryEntry | None]
 ) -> Mapping[str, SiblingAdvice]:
-    """Return advice on the unregistered names of a server that also has registered names (REG-4.2-5). `find_entry`
+    """Return advice on the unregistered names of a server that also offers registered names (REG-4.2-5). `find_entry`
     returns the entry of a registered name.
 
     A vendor should register all its surfaces under one prefix. No record says who runs a server, so it is assumed to be

@@ -143,7 +143,7 @@ class SurfaceDifference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SchemaPair:
-    """The argument schema and the return schema of a tool or a revision, normalised, with one digest of both."""
+    """The normalised argument schema and return schema of a tool or a revision, with one digest of both."""
 
     def __init__(
         self, argument: Raw | None, returned: Raw | None, effort: Effort | None = None, like: Revision | None = None
@@ -304,7 +304,7 @@ def _side(raw: Raw | None, schema: Any) -> Side | None:
 
 
 def absent_verdict(name: str) -> SurfaceVerdict:
-    """Return the verdict on a name that has no entry.
+    """Return the verdict on a tool whose name has no entry in the registry.
 
     Registered names are in lower case, but ALPHA in the ABNF includes both cases (RFC 5234). A name in another case is
     therefore a different name, which is not registered (REG-3-2).
