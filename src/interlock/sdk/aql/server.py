@@ -29,7 +29,7 @@ from interlock.net.protocol.address_scope import is_loopback
 from interlock.sdk.aql.service import Service
 from interlock.sdk.aql.signature import DeclarationInvalid
 from interlock.sdk.subserver import tools
-from interlock.sdk.subserver.mcp_server import McpServer, ToolOffer, is_modern
+from interlock.sdk.subserver.mcp_server import McpServer, ToolOffer, cancelled_request, is_modern
 from interlock.sdk.subserver.stdio import open_standard
 from interlock.wire.jsonrpc import codec
 from interlock.wire.jsonrpc.oversized import MessageKind, Oversized, message_too_large
@@ -241,10 +241,10 @@ class HttpApplication:
             self._sessions.move_to_end(session_id)
         if isinstance(message, codec.Request):
             return await self._request(message, session, headers, receive, send)
-        if isinstance(message, codec.Notification) and message.method == CANCELLED and session is not None:
+        if isinstance(message, codec.Notification) and session is not None:
             # The cancelled request of a legacy session arrived with another HTTP request.
-            params = codec.decode_object(message.params) if message.params else None
-            if (server := session.running.get(bytes((params or {}).get("requestId", b"")))) is not None:
+            server = session.running.get(cancelled_request(message))
+            if server is not None:
                 server.hear(message)
         return await _reply(send, 202)
 

@@ -15,10 +15,9 @@ from typing import Any, Final, cast, get_args
 
 import msgspec
 
-from interlock.mcp.methods import CANCELLED
 from interlock.rooms.protocol.envelope import Envelope
 from interlock.sdk.rooms import model
-from interlock.sdk.subserver.mcp_server import McpServer, ToolOffer
+from interlock.sdk.subserver.mcp_server import McpServer, ToolOffer, cancelled_request
 from interlock.wire.jsonrpc import codec
 
 KEPT_MAX: Final = 1000  # proposals; the oldest are forgotten
@@ -253,10 +252,8 @@ class ToolService:
         server.serve(request)
 
     def hear(self, envelope: Envelope, notification: codec.Notification) -> None:
-        if notification.method != CANCELLED or not notification.params:
-            return
-        id = bytes((codec.decode_object(notification.params) or {}).get("requestId", b""))
-        if (server := self._running.pop((envelope.sender or "", id), None)) is not None:
+        key = (envelope.sender or "", cancelled_request(notification))
+        if (server := self._running.pop(key, None)) is not None:
             server.hear(notification)
 
 

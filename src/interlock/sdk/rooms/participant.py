@@ -32,7 +32,7 @@ from interlock.rooms.protocol.participants import is_topic
 from interlock.sdk.rooms import model
 from interlock.sdk.rooms.connection import GatewayConnection, RoomAddress, Ticket, send_request
 from interlock.sdk.rooms.conversation import FollowedProposals, ListedProposal, Listener, ToolService, fail
-from interlock.sdk.subserver.mcp_server import ToolOffer
+from interlock.sdk.subserver.mcp_server import ToolOffer, cancelled_request
 from interlock.sdk.subserver.tools import OfferedTools
 from interlock.wire.jsonrpc import codec
 
@@ -532,9 +532,8 @@ class Participant(OfferedTools):
                 elif is_ours:
                     self._serve_request(envelope, message)
             case codec.Notification():
-                if is_ours and message.method == methods.CANCELLED:
-                    params = (codec.decode_object(message.params) if message.params else None) or {}
-                    cancelled = (envelope.sender, bytes(params.get("requestId", b"")))
+                if is_ours:
+                    cancelled = (envelope.sender, cancelled_request(message))
                     self._missed = [entry for entry in self._missed if (entry[0].sender, entry[1].id) != cancelled]
                     self._service.hear(envelope, message)
 

@@ -102,10 +102,7 @@ class McpServer:
 
     def hear(self, notification: codec.Notification) -> None:
         """Handle a notification. Only a cancellation of a request has an effect."""
-        if notification.method != methods.CANCELLED:
-            return
-        params = codec.decode_object(notification.params) if notification.params else None
-        named = bytes((params or {}).get("requestId", b""))
+        named = cancelled_request(notification)
         self._listens.pop(named, None)
         if (running := self._running.pop(named, None)) is not None:
             task, context = running
@@ -289,6 +286,13 @@ def _read(request: codec.Request) -> ValidatedRequest | Refusal:
     if methods.META_VERSION in meta or request.method == methods.DISCOVER:
         return validate_request(request, None)
     return ValidatedRequest(request.id, request.method, dict(params), meta)
+
+
+def cancelled_request(notification: codec.Notification) -> bytes:
+    """Return the JSON-RPC id of the request that a notification cancels, or no bytes if it cancels none."""
+    if notification.method != methods.CANCELLED or not notification.params:
+        return b""
+    return bytes((codec.decode_object(notification.params) or {}).get("requestId", b""))
 
 
 def _is_modern(validated: ValidatedRequest) -> bool:
