@@ -12,7 +12,7 @@ from rich.text import Text
 
 from interlock.cli.command import Invocation, verb, verb_app
 from interlock.cli.completion import segments
-from interlock.cli.terminal.drawing import in_columns, labelled_lines, poll
+from interlock.cli.terminal.drawing import Details, in_columns, poll
 from interlock.cli.terminal.errors import Unreachable
 from interlock.cli.terminal.text import count, duration, latency, local_time, one_line, printable, repeats, since
 from interlock.guard.api import Budget, Spent
@@ -43,24 +43,11 @@ def state_text(state: str, *, ascii_only: bool = False) -> Text:
     return Text(f"{state_sign(state, ascii_only=ascii_only)} {one_line(state)}", style=STATE_STYLES.get(state, ""))
 
 
-class _Details(list[Text]):
-    """Lines that show labelled values, wrapped to a width."""
-
-    def __init__(self, head: Text, width: int) -> None:
-        super().__init__([head])
-        self._width = width
-
-    def add(self, label: str, *values: str | None, style: str = "") -> None:
-        """Add lines for the values that are not empty. The label is shown before the first."""
-        for number, value in enumerate(filter(None, values)):
-            self.extend(labelled_lines("" if number else label, one_line(value), self._width, style=style))
-
-
 def detail_lines(link: api.Link, *, width: int, now: datetime, ascii_only: bool) -> list[Text]:
     head = Text.assemble((one_line(link.segment), "bold"), "  ", state_text(link.state, ascii_only=ascii_only))
     if age := since(link.since, now):
         head.append(f" for {age}", style="dim")
-    lines = _Details(head, width)
+    lines = Details(head, width)
     asleep = "it was idle; the next call starts it" if link.state == "asleep" else None
     lines.add("because", link.reason or asleep)
     lines.add("server", f"{link.server.name} {link.server.version}" if link.server else None)
@@ -101,7 +88,7 @@ def detail_lines(link: api.Link, *, width: int, now: datetime, ascii_only: bool)
     return lines
 
 
-def _add_device(lines: _Details, device: api.Device) -> None:
+def _add_device(lines: Details, device: api.Device) -> None:
     seen = f"last seen {local_time(device.seen)}" if device.seen else "never seen"
     at = f" at {device.port}" if device.port else ""
     gone = f", gone {count(device.unplugged, 'time')}" if device.unplugged else ""
@@ -124,7 +111,7 @@ def _own_text(own: api.OwnLink) -> str:
     return f"{own.segment}: {own.state}, {whose}{where}, {count(own.calls, 'call')}, {use}"
 
 
-def _add_registration(lines: _Details, registration: api.Registration, hops: int) -> None:
+def _add_registration(lines: Details, registration: api.Registration, hops: int) -> None:
     who = registration.principal
     if registration.authority:
         who += f", {registration.authority} ({'verified' if registration.verified else 'unverified'})"

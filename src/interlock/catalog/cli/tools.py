@@ -17,7 +17,7 @@ from interlock.catalog.api import GET_TOOL, LIST_ROUTES, LIST_TOOLS, Owner, Tool
 from interlock.catalog.cli.classify import classify
 from interlock.cli.command import Invocation, verb, verb_app
 from interlock.cli.completion import tool_names
-from interlock.cli.terminal.drawing import LABEL_WIDTH, in_columns, labelled_lines
+from interlock.cli.terminal.drawing import LABEL_WIDTH, Details, in_columns, labelled_lines
 from interlock.cli.terminal.errors import EXIT_DONE, EXIT_REFUSED, EXIT_WAITS, BadUsage
 from interlock.cli.terminal.output import shortened_line
 from interlock.cli.terminal.text import first_sentence, local_time, one_line, printable
@@ -159,33 +159,24 @@ def _detail(tool: ToolDetail, width: int, ascii_only: bool) -> "list[Text]":
 
     from interlock.links.cli import state_text
 
-    lines = [Text.assemble((one_line(tool.name), "bold"), "  ", state_text(tool.state, ascii_only=ascii_only))]
-
-    def add(label: str, text: str, style: str = "") -> None:
-        lines.extend(labelled_lines(label, one_line(text), width, style=style))
-
-    if tool.withheld:
-        add("withheld", tool.withheld, "yellow")
-    if tool.title:
-        add("title", tool.title)
-    if tool.alias:
-        add("alias", tool.alias)
-    add("route", (" -> " if ascii_only else " → ").join(tool.route))
-    if tool.era:
-        add("era", tool.era)
-    add("hops", str(tool.hops))
-    if tool.owner:
-        add("owner", _owner(tool.owner))
+    head = Text.assemble((one_line(tool.name), "bold"), "  ", state_text(tool.state, ascii_only=ascii_only))
+    lines = Details(head, width)
+    lines.add("withheld", tool.withheld, style="yellow")
+    lines.add("title", tool.title)
+    lines.add("alias", tool.alias)
+    lines.add("route", (" -> " if ascii_only else " → ").join(tool.route))
+    lines.add("era", tool.era)
+    lines.add("hops", str(tool.hops))
+    lines.add("owner", _owner(tool.owner) if tool.owner else None)
     if (surface := tool.surface) is not UNSET:
         status = f", {surface.status}, revision {surface.revision}" if surface.status else ""
-        add("name", f"{surface.name}: {surface.verdict}{status}")
-        for remark in [*surface.differences] or filter(None, [surface.warning]):
-            add("", remark, "yellow")
+        lines.add("name", f"{surface.name}: {surface.verdict}{status}")
+        lines.add("", *(surface.differences or (surface.warning,)), style="yellow")
     lines.append(Text.assemble((f"  {'capability':<{LABEL_WIDTH}}", "dim"), _class_text(tool.capability)))
     stated = ((key, str(value).lower() if isinstance(value, bool) else value) for key, value in tool.capability.items())
-    add("", ", ".join(f"{key} {value}" for key, value in stated), "dim")
+    lines += labelled_lines("", one_line(", ".join(f"{key} {value}" for key, value in stated)), width, style="dim")
     for number, paragraph in enumerate((tool.description or "").strip().splitlines()):
-        add("description" if number == 0 else "", paragraph)
+        lines += labelled_lines("description" if number == 0 else "", one_line(paragraph), width)
     if arguments := arguments_of(tool.definition.get("inputSchema")):
         lines += [Text(), Text("  arguments (* required)", style="dim")]
         rows = [

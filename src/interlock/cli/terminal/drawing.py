@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from interlock.cli.terminal.errors import Unreachable
+from interlock.cli.terminal.text import one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -73,6 +74,19 @@ def labelled_lines(label: str, value: str, width: int, style: str = "") -> "list
         head = label if number == 0 else ""
         lines.append(Text.assemble((f"  {head:<{LABEL_WIDTH}}", "dim"), (part, style)))
     return lines
+
+
+class Details(list["Text"]):
+    """Lines that show labelled values, wrapped to a width. All values are untrusted."""
+
+    def __init__(self, head: "Text", width: int) -> None:
+        super().__init__([head])
+        self._width = width
+
+    def add(self, label: str, *values: str | None, style: str = "") -> None:
+        """Add lines for the values that are not empty. The label is shown before the first."""
+        for number, value in enumerate(filter(None, values)):
+            self.extend(labelled_lines("" if number else label, one_line(value), self._width, style=style))
 
 
 def poll(ask: Callable[[], Reply], *, every_s: float) -> Iterator[Reply | Unreachable]:

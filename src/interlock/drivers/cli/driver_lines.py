@@ -10,7 +10,7 @@ from rich.text import Text
 
 from interlock.ax.protocol.names import normalise
 from interlock.catalog.cli.classify import reason
-from interlock.cli.terminal.drawing import labelled_lines
+from interlock.cli.terminal.drawing import Details
 from interlock.cli.terminal.text import count, local_time, one_line, printable
 from interlock.drivers import api
 from interlock.drivers.protocol.authoring import SUGGESTED
@@ -26,23 +26,17 @@ _DIFFERENCE = {"+": "green", "-": "red", "@": "cyan"}
 _SEVERITY = {"error": "red", "warning": "yellow", "note": "dim"}
 
 
-class _Labelled:
+class _Labelled(Details):
     """Labelled lines about a driver or contract. All texts are untrusted."""
 
     def __init__(self, out: "Output", *head: tuple[str, str]) -> None:
         """Begin with the head line, which consists of texts with their styles."""
+        super().__init__(Text("  ").join(Text(one_line(text), style=style) for text, style in head), out.console.width)
         self._out = out
-        self._lines = [Text("  ").join(Text(one_line(text), style=style) for text, style in head)]
-
-    def add(self, label: str, *values: str, style: str = "") -> None:
-        """Add each value that is not empty on a line. Only the first line has the label."""
-        for value in filter(None, values):
-            self._lines += labelled_lines(label, one_line(value), self._out.console.width, style=style)
-            label = ""
 
     def draw(self, difference: Sequence[str] = ()) -> None:
         """Print the lines, and below them the coloured lines of a unified diff."""
-        self._out.draw(*self._lines)
+        self._out.draw(*self)
         for line in difference:
             style = _DIFFERENCE.get(line[:1], "")
             self._out.console.print(Text(printable(line, keep="\t"), style=style), soft_wrap=True)
