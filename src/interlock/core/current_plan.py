@@ -31,7 +31,7 @@ class Addresses:
         self.operator = node.operator_url or f"http://{node.operator_listen}"
 
     def take_bound(self, *, public: str, operator: str) -> None:
-        """Store the URLs of the bound sockets; a URL in the configuration takes precedence."""
+        """Store the URLs at which the endpoints now listen. A URL in the configuration takes precedence."""
         self.is_bound = True
         self.public = self._node.public_url or public
         self.operator = self._node.operator_url or operator

@@ -622,7 +622,7 @@ class CallsUnderWay:
     # The end of a call
 
     def _write_latency(self, call: Call, result: bytes) -> bytes:
-        """Write into a result how long its call took at this hop (MCP-AX 7.2)."""
+        """Write into a result how long its call took, as measured at this node (MCP-AX 7.2)."""
         since = call.started if call.forwarded is None else call.forwarded
         return with_latency(result, int((self.clock.now() - since) * 1000))
 

@@ -515,7 +515,9 @@ class Dispatch:
         await self._settle(call, link, verdict)
 
     async def _settle(self, call: Call, link: Link, verdict: Admitted[Call] | Refused | Held) -> None:
-        """Send or refuse a call according to the guard's verdict. A held call first waits for its release."""
+        """Send or refuse a call according to the guard's verdict. A call that needs a person's approval first waits for
+        it.
+        """
         if call.done:
             return
         is_released = isinstance(verdict, Held)

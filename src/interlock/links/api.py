@@ -45,7 +45,7 @@ class NotedName(Struct, frozen=True, kw_only=True):
 
 
 class Below(Struct, frozen=True, kw_only=True):
-    """Summary of the tools at one place below a link to an aggregator, with the places further below.
+    """Summary of the tools behind a link to an aggregator whose names begin with the same segments.
 
     Members:
         path: The segments below the link, outermost first.

@@ -90,7 +90,7 @@ class Noise:
         self._since = 0.0
 
     def begin(self, garbage_max: int) -> None:
-        """Reset the counts for a new connection, or for a connection whose server has just been greeted."""
+        """Reset the counts for a new connection, or for a connection whose handshake is complete."""
         self._garbage, self.garbage_max = 0, garbage_max
 
     def count_garbage(self) -> bool:

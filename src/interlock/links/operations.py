@@ -272,7 +272,7 @@ def shown_names(keepers: Keepers) -> dict[str, str]:
 
 
 def masked_session(session_id: str) -> str:
-    """Return the part of a session id that distinguishes sessions but does not allow using one."""
+    """Return the beginning of a session id, which tells sessions apart but cannot be used in place of the id."""
     return f"{session_id[:4]}***"
 
 

@@ -400,7 +400,8 @@ class OwnLinks:
         return keeper
 
     def _own_parts(self, key: Key) -> ConnectorParts:
-        """Return connector parts that declare the capabilities of the link's clients.
+        """Return the parts that connect an additional link, with the capabilities that the link declares for its
+        clients.
 
         If these are unknown, the capabilities that any client may have are declared.
         """

@@ -213,7 +213,9 @@ class RegisteredLink(ConnectedLink):
         return self._find_progressing(bytes(token)) is not None
 
     def _let_through(self, released: Release) -> None:
-        """Deliver released notifications: to calls, to clients of plain MCP, or up the tree with their origin."""
+        """Deliver the notifications that the rate limit lets through: to calls, to clients, or with their origin to
+        parent nodes.
+        """
         for event in released:
             if isinstance(event, Overflow):
                 since = rfc3339(self._clock.wall() - (self._clock.now() - event.since))
